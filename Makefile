@@ -1,0 +1,64 @@
+# `make setup` once, `make check` before every push. Plain `make` lists the targets.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check format lint types layers test test-all interop interop-ci process docs pins clean
+
+VERSION ?= 3.11
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(READY) ## make .venv with the pinned requirements and the project, editable
+
+$(READY): requirements/dev.txt pyproject.toml
+	"$$(scripts/find-python $(VERSION))" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+check: lint types layers test ## all that must hold before a push
+
+format: setup ## format the code and mend what ruff can mend
+	$(BIN)/ruff check --fix-only --quiet
+	$(BIN)/ruff format
+
+lint: setup
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+
+types: setup
+	$(BIN)/mypy
+
+layers: setup
+	$(BIN)/lint-imports
+
+test: setup ## the tests, on the version of .venv
+	$(BIN)/python -m pytest $(ARGS)
+
+test-all: ## the tests on 3.11 and 3.13
+	$(MAKE) test VERSION=3.11 VENV=.venv
+	$(MAKE) test VERSION=3.13 VENV=.venv-3.13
+
+process: setup ## the long checks that kill -9 the hub and count what is left behind
+	TOOLWAY_LONG=1 $(BIN)/python -m pytest tests/process $(ARGS)
+
+interop: setup ## every real server of the corpus
+	$(BIN)/python interop/install.py --into .interop
+	$(BIN)/python interop/run.py --installed .interop
+
+interop-ci: setup ## the real servers of the corpus that have a call to make
+	$(BIN)/python interop/install.py --into .interop --only-callable
+	$(BIN)/python interop/run.py --installed .interop --only-callable
+
+docs: setup ## write the generated pages of docs/reference again
+	$(BIN)/python scripts/generate_docs.py
+
+pins: ## resolve requirements/*.txt anew, to the newest that fit 3.11 to 3.13
+	scripts/pin
+
+clean: ## remove what can be made again
+	rm -rf .venv .venv-* .interop .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
+	find src tests interop scripts examples -name __pycache__ -type d -prune -exec rm -rf {} +

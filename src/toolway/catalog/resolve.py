@@ -1,0 +1,66 @@
+"""The resolve stage: from the name a caller wrote to the server and tool that is meant. Exact, and without waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from difflib import get_close_matches
+
+from toolway.catalog.index import Catalog
+from toolway.errors import NotFound
+from toolway.model import Call, Next, Reply, Stage, ToolRef
+
+
+def resolve(catalog: Catalog, servers: Collection[str]) -> Stage:
+    async def stage(call: Call, next: Next) -> Reply:
+        if call.method == "tools/call":
+            ref = find_tool(catalog, servers, call.target)
+            call = replace(call, server=ref.server, name=ref.tool, params={**call.params, "name": ref.tool})
+        else:
+            check_server(servers, call.server)
+        return await next(call)
+
+    return stage
+
+
+def find_tool(catalog: Catalog, servers: Collection[str], name: str) -> ToolRef:
+    """The tool called `name`. Raises `NotFound` where it surely does not exist."""
+    ref = catalog.parse(name)
+    if ref is None:
+        close = catalog.close_names(name)
+        raise NotFound(
+            f"{name!r} names no tool",
+            evidence="a tool is called server.tool",
+            fix=_did_you_mean(close) or "see them all: toolway tools",
+        )
+    check_server(servers, ref.server)
+    if catalog.known(ref.server, "tools"):
+        must_exist(catalog, ref)
+    return ref
+
+
+def must_exist(catalog: Catalog, ref: ToolRef) -> None:
+    """Raises `NotFound` where a server that has listed its tools has none of this name."""
+    if catalog.tool(ref) is None:
+        close = catalog.close_names(str(ref))
+        raise NotFound(
+            f"{ref.server} has no tool {ref.tool!r}",
+            server=ref.server,
+            tool=ref.tool,
+            fix=_did_you_mean(close) or f"see what it has: toolway tools --server {ref.server}",
+        )
+
+
+def check_server(servers: Collection[str], name: str) -> None:
+    """Raises `NotFound` where no server of this name is configured."""
+    if name not in servers:
+        raise NotFound(
+            f"there is no server {name!r}",
+            server=name,
+            evidence=f"configured: {', '.join(servers) or 'none'}"[:300],
+            fix=_did_you_mean(get_close_matches(name, list(servers), n=3)),
+        )
+
+
+def _did_you_mean(names: list[str]) -> str:
+    return f"did you mean {' or '.join(names)}?" if names else ""

@@ -1,0 +1,3 @@
+from toolway.cli import main
+
+main()

@@ -1,0 +1,107 @@
+"""`toolway list` and `toolway status`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from toolway.cli.exits import Exit
+from toolway.cli.output import Output, last_lines, problem_facts
+from toolway.cli.running import DOWN, exit_of, load, must_be_usable, problems_about, running, wait_listed
+from toolway.config.formats import Loaded
+from toolway.upstream.status import Status
+
+
+async def show_list(output: Output, config: Path | None, wait: float) -> Exit:
+    """All servers, a line each."""
+    loaded = load(output, config)
+    statuses = await _statuses(output, loaded, wait)
+    if output.as_json:
+        keys = ("server", "transport", "state", "era", "protocol", "tools", "stale", "why", "fix")
+        servers = [{key: facts[key] for key in keys} for facts in map(asdict, statuses)]
+        output.facts({"servers": servers, "problems": [problem_facts(p) for p in loaded.problems]})
+    else:
+        _print_list(output, loaded, statuses)
+    return exit_of(statuses, loaded.problems)
+
+
+async def show_status(output: Output, config: Path | None, wait: float, name: str | None) -> Exit:
+    """All that is known about one server, or about each."""
+    loaded = load(output, config)
+    must_be_usable(loaded, name)
+    problems = problems_about(loaded, name)
+    statuses = await _statuses(output, loaded, wait, name)
+    if output.as_json:
+        output.facts({"servers": [asdict(s) for s in statuses], "problems": [problem_facts(p) for p in problems]})
+    else:
+        for status in statuses:
+            _print_status(output, status)
+        output.problems(problems)
+    return exit_of(statuses, problems)
+
+
+async def _statuses(output: Output, loaded: Loaded, wait: float, name: str | None = None) -> list[Status]:
+    async with running(loaded, name) as hub:
+        await wait_listed(hub, output, wait, name)
+        found = hub.status()
+    return [found[name]] if name is not None else list(found.values())
+
+
+def _print_list(output: Output, loaded: Loaded, statuses: Collection[Status]) -> None:
+    if statuses:
+        rows = [(s.server, s.transport, s.state, s.era or "–", _tools(s), _why(s)) for s in statuses]
+        output.table(("server", "transport", "state", "era", "tools", "why"), rows)
+    else:
+        output.say(f"no servers in {loaded.file}")
+    output.problems(loaded.problems)
+    for status in statuses:
+        if status.state in DOWN:
+            _print_failure(output, status)
+
+
+def _tools(status: Status) -> str:
+    return f"{status.tools}{' (stale)' if status.stale and status.tools else ''}"
+
+
+def _why(status: Status) -> str:
+    calm = status.state == "ready" and not status.restarts and not status.problems
+    return "" if calm else "; ".join((status.why, *status.problems))
+
+
+def _print_failure(output: Output, status: Status) -> None:
+    output.say(f"\n{status.server}: {status.last_error or status.why}", "red")
+    for line in last_lines(status.stderr):
+        output.say(f"  | {line}", "dim")
+    if status.fix:
+        output.say(f"  fix: {status.fix}", "bold")
+
+
+def _print_status(output: Output, status: Status) -> None:
+    output.line(f"{status.server}: {status.state}", {"ready": "green"}.get(status.state, "yellow"))
+    for label, value in _details(status):
+        output.line(f"  {label:<12}{value}")
+
+
+def _details(status: Status) -> Iterator[tuple[str, Any]]:
+    yield "why", status.why
+    if status.fix:
+        yield "fix", status.fix
+    yield "transport", status.transport
+    if status.era:
+        yield "era", f"{status.era} ({status.protocol})" if status.protocol else status.era
+    if status.pid is not None:
+        yield "pid", status.pid
+    yield "tools", _tools(status)
+    yield "in flight", status.in_flight
+    yield "restarts", status.restarts
+    yield "since", f"{status.since:.1f} s"
+    if status.next_retry is not None:
+        yield "next retry", f"in {status.next_retry:.1f} s"
+    if status.last_error:
+        yield "last error", status.last_error
+    for problem in status.problems:
+        yield "problem", problem
+    for line in last_lines(status.stderr):
+        yield "stderr", f"| {line}"

@@ -1,0 +1,145 @@
+"""Reading the keys of one entry: each value is checked for what it should be, and its variables are filled in.
+
+Messages name the key and the kind of value that was found, never the value: it may be a secret.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from toolway.config.expand import expand
+from toolway.config.problems import Problem
+from toolway.errors import ConfigError
+
+KEY = "E-CONFIG-KEY"
+
+_DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h)\s*")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Fields:
+    """The keys of a mapping, taken out one after the other. What nobody took is left in `rest`."""
+
+    def __init__(self, values: Mapping[str, Any], variables: Mapping[str, str]) -> None:
+        self.rest = {str(key): value for key, value in values.items()}
+        self.variables = variables
+        self.problems: list[Problem] = []
+
+    def text(self, key: str) -> str | None:
+        value = self._take(key)
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise wrong(key, "text", value)
+        return self.expanded(key, value)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self._take(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list | tuple):
+            raise wrong(key, "a list of texts", value)
+        return tuple(self.expanded(key, _as_text(key, item)) for item in value)
+
+    def text_map(self, key: str) -> dict[str, str]:
+        value = self._take(key)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            raise wrong(key, "an object of texts", value)
+        return {str(k): self.expanded(f"{key}.{k}", _as_text(f"{key}.{k}", v)) for k, v in value.items()}
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._take(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise wrong(key, "true or false", value)
+        return value
+
+    def whole(self, key: str, default: int, least: int = 0) -> int:
+        value = self._take(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise wrong(key, f"a whole number of at least {least}", value)
+        return value
+
+    def choice(self, key: str, options: tuple[str, ...], default: str) -> str:
+        value = self.text(key)
+        if value is None:
+            return default
+        if value not in options:
+            raise ConfigError(f"{key} must be one of {', '.join(options)}", evidence=f"found {value!r}", code=KEY)
+        return value
+
+    def seconds(self, key: str, default: float, *, zero: bool = False) -> float:
+        """A duration: a number is milliseconds, as hosts write it; text carries its unit."""
+        value = self._take(key)
+        if value is None:
+            return default
+        found = duration(key, value)
+        if found == 0 and not zero:
+            raise ConfigError(f"{key} must be more than 0", code=KEY)
+        return found
+
+    def expanded(self, key: str, text: str) -> str:
+        result = expand(text, self.variables)
+        for name in result.missing:
+            self.warn(
+                f"the variable {name} is not set",
+                evidence=f"{key} uses ${{{name}}}, which is passed on as it is written",
+                fix=f"export {name}=… or write ${{{name}:-default}}",
+                code="E-CONFIG-VARIABLE",
+            )
+        return result.text
+
+    def warn(self, what: str, *, evidence: str = "", fix: str = "", code: str = KEY) -> None:
+        self.problems.append(Problem("", what, evidence, fix, code, severity="warning"))
+
+    def _take(self, key: str) -> Any:
+        return self.rest.pop(key, None)
+
+
+def duration(key: str, value: Any) -> float:
+    """Seconds of `20000`, `"20s"`, `"500ms"`, `"2m"` or `"1h"`."""
+    if isinstance(value, str):
+        found = _DURATION.fullmatch(value)
+        if found:
+            return float(found[1]) * _SECONDS[found[2]]
+    elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
+        return value / 1000
+    raise ConfigError(
+        f"{key} must be a duration",
+        evidence=f"found {kind(value)}",
+        fix='write milliseconds (20000) or text with a unit ("500ms", "20s", "2m")',
+        code=KEY,
+    )
+
+
+def wrong(key: str, wanted: str, value: Any) -> ConfigError:
+    return ConfigError(f"{key} must be {wanted}", evidence=f"found {kind(value)}", code=KEY)
+
+
+def kind(value: Any) -> str:
+    """What a value is, in the words of JSON."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    names = ((str, "text"), (int | float, "a number"), (Mapping, "an object"), (list | tuple, "a list"))
+    return next((name for type_, name in names if isinstance(value, type_)), f"a {type(value).__name__}")
+
+
+def _as_text(key: str, value: Any) -> str:
+    """Numbers and flags stand for themselves: `"args": ["--port", 8080]` leaves no doubt."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    raise wrong(key, "text", value)

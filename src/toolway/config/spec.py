@@ -1,0 +1,140 @@
+"""What can be configured, as frozen values. The comment on a field is its reference documentation.
+
+Durations are seconds. Files spell them as hosts do (`timeout` in milliseconds) or as text with a unit (`"20s"`);
+`formats.py` turns those into these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+from toolway.errors import ConfigError
+
+EraSetting = Literal["auto", "modern", "legacy"]
+EnvPolicy = Literal["safe", "inherit", "none"]
+
+MAX_TIMEOUT = 900.0  # a synchronous call is never longer than 15 minutes; longer work is a task
+
+
+@dataclass(frozen=True, slots=True)
+class Timeout:
+    """How long things may take. `Timeout(30, connect=5)`: a call 30 s in all, 5 s of it to connect."""
+
+    total: float = 60.0  # one call, from receipt to answer (ceiling 900)
+    connect: float = 5.0  # name look-up, TCP connect and TLS
+    start: float = 30.0  # from starting a server to its first valid answer
+    queue: float = 5.0  # waiting for a free slot or for a server that is down
+    write: float = 10.0  # a server that does not take a request for so long has stopped reading
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """When and how often a server that ended is started again."""
+
+    delay: float = 0.1  # the first wait; each further one is up to twice as long, at random
+    cap: float = 30.0  # the longest wait
+    limit: int = 5  # more restarts than this within `window` and the server counts as failed
+    window: float = 60.0
+    pause: float = 300.0  # a failed server is tried again this often
+    settled: float = 60.0  # after so long a healthy life, earlier restarts are forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a silent server is noticed."""
+
+    interval: float = 30.0  # ask after so much silence; 0 = never ask
+    timeout: float = 10.0  # an answer that takes longer is a miss
+    misses: int = 3  # so many in a row and the server is restarted
+    strict: bool = False  # restart even while a call is under way
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one server may be given at once."""
+
+    concurrent: int = 128  # calls under way
+    waiting: int = 1024  # calls waiting for a slot; one more is refused at once
+    frame: int = 8 * 1024 * 1024  # bytes of one message from the server
+    stderr: int = 64 * 1024  # bytes of stderr kept
+    compression: bool = False  # accept gzip and deflate from an HTTP server (20:1 at most)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One configured server: a command, a URL, or an object in this process; exactly one of the three."""
+
+    command: str | None = None  # a program; never run through a shell
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # added to what `env_policy` passes on
+    cwd: str | None = None  # working directory of the program
+    env_policy: EnvPolicy = "safe"  # safe: base, proxy and CA variables; inherit: everything; none: base only
+    url: str | None = None  # a Streamable HTTP endpoint
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with every HTTP request
+    instance: Any = None  # an SDK `MCPServer` or `Server` in this process
+    era: EraSetting = "auto"  # auto: find out; modern or legacy: do not ask
+    enabled: bool = True
+    lazy: bool = False  # start at the first call instead of at once
+    idle_stop: float = 0.0  # stop after so many idle seconds, start again when needed; 0 = never
+    timeout: Timeout = Timeout()
+    restart: Restart = Restart()
+    health: Health = Health()
+    limits: Limits = Limits()
+    extras: Mapping[str, Any] = field(default_factory=dict, repr=False)  # keys of the file that we do not know
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "args", tuple(self.args))
+        given = [k for k in ("command", "url", "instance") if getattr(self, k) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) or "neither"
+            raise ConfigError(
+                "a server needs exactly one of command, url or instance",
+                evidence=f"found {found}",
+                fix='write {"command": "npx", "args": [...]} or {"url": "https://…/mcp"}',
+                code="E-CONFIG-SERVER",
+            )
+        if self.url is not None and not re.match(r"https?://[^/\s]", self.url):
+            raise ConfigError(
+                "a server's url must begin with http:// or https://",
+                evidence=f"found {self.url!r}",
+                code="E-CONFIG-URL",
+            )
+
+    @property
+    def transport(self) -> Literal["stdio", "http", "memory"]:
+        if self.command is not None:
+            return "stdio"
+        return "http" if self.url is not None else "memory"
+
+
+ServerLike = Server | str | Mapping[str, Any] | Any
+"""What `Hub({...})` takes for a server: a `Server`, a URL, a command line, a file's entry, or an SDK server object."""
+
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
+
+
+def check_server_name(name: str) -> str:
+    """Server names are `[a-z0-9-]+`, so that `server.tool` and `server__tool` split without doubt."""
+    if not _NAME.fullmatch(name) or len(name) > 64:
+        suggestion = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:64] or "server"
+        raise ConfigError(
+            f"{name!r} cannot be a server's name",
+            evidence="names are lower-case letters, digits and hyphens, at most 64",
+            fix=f"call it {suggestion!r}",
+            code="E-CONFIG-NAME",
+        )
+    return name
+
+
+def with_defaults(server: Server, timeout: Timeout | None) -> Server:
+    """`server` with the hub's own timeout where the server's was left at the default."""
+    if timeout is None or server.timeout != Timeout():
+        return server
+    return replace(server, timeout=timeout)
+
+
+def field_names(cls: type[Any]) -> frozenset[str]:
+    return frozenset(f.name for f in fields(cls))

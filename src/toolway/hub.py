@@ -1,0 +1,442 @@
+"""The Hub: many servers, one way to them.
+
+    async with Hub("mcp.json") as hub:
+        reply = await hub.call_tool("github.search_issues", {"query": "is:open"})
+
+Entering returns at once; every server starts by itself, in a task of its own. A call waits for its own server and for
+no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from toolway.asks import Callback, CallbackAsks, Roots
+from toolway.catalog.index import Catalog, Item, Prompt, Resource, Tool
+from toolway.catalog.keeping import Keeping
+from toolway.catalog.resolve import check_server, must_exist, resolve
+from toolway.catalog.store import Store
+from toolway.config.entries import entry, server_from_text
+from toolway.config.find import default_file
+from toolway.config.formats import Loaded, read
+from toolway.config.spec import Server, ServerLike, Timeout, check_server_name, with_defaults
+from toolway.errors import CallError, ConfigError, NotFound, TimedOut, Unavailable
+from toolway.events import CallFinished, CatalogChanged, Event, Kind
+from toolway.model import Asks, Call, Era, Json, OnProgress, Reply, ToolRef
+from toolway.pipeline import chain, in_order
+from toolway.resilience.deadline import deadline
+from toolway.resilience.limits import Slots, limit
+from toolway.sync import SyncHub
+from toolway.upstream.link import Link
+from toolway.upstream.process.spawn import Spawner
+from toolway.upstream.status import Status
+from toolway.upstream.supervisor import Upstream
+from toolway.upstream.transports import link_for
+from toolway.watchers import Watchers
+
+Source = str | os.PathLike[str] | Mapping[str, ServerLike] | Loaded | None
+T = TypeVar("T")
+_DEFAULT: Final = Path()  # stands for "the user's cache folder"
+
+
+class Hub:
+    """All servers of a file or a mapping, supervised.
+
+    `source` is a file's path, a mapping of names to servers (a `Server`, a URL, a command line, a file's entry, or an
+    SDK server object), or nothing for the default file. `timeout` applies to servers that have none of their own.
+    `elicitation`, `sampling` and `roots` answer what servers ask back. `catalog_dir` is where the last known lists are
+    kept; None keeps none. Raises `ConfigError`.
+    """
+
+    def __init__(
+        self,
+        source: Source = None,
+        *,
+        timeout: float | Timeout | None = None,
+        elicitation: Callback | None = None,
+        sampling: Callback | None = None,
+        roots: Roots | None = None,
+        catalog_dir: str | os.PathLike[str] | None = _DEFAULT,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._environ = os.environ if environ is None else environ
+        self._timeout = Timeout(timeout) if isinstance(timeout, int | float) else timeout
+        self._servers, self.problems = _servers_of(source, self._timeout)
+        self._asks = CallbackAsks(elicitation, sampling, roots)
+        self._catalog = Catalog()
+        self._keeping = Keeping(self._catalog, _store(catalog_dir, self._environ))
+        self._watchers = Watchers()
+        self._upstreams: dict[str, Upstream] = {}
+        self._slots: dict[str, Slots] = {}
+        self._spawner = Spawner(_runtime_dir(self._environ))
+        self._open = False
+        stages = in_order(
+            resolve=resolve(self._catalog, self._servers.keys()),
+            deadline=deadline(lambda server: self._servers[server].timeout, self._now),
+            limit=limit(lambda server: self._slots[server], lambda server: self._servers[server].timeout.queue),
+        )
+        self._pipeline = chain(stages, self._reach)
+
+    @staticmethod
+    def sync(source: Source = None, **options: Any) -> SyncHub:
+        """The same hub for scripts and notebooks: `with Hub.sync("mcp.json") as hub: hub.call_tool(…)`."""
+        return SyncHub(lambda: Hub(source, **options))
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._open = True
+        for name in self._servers:
+            self._bring_up(name)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop all servers, at the same time; none is left after it. At most about 6 s."""
+        self._open = False
+        upstreams, self._upstreams = self._upstreams, {}
+        await _all_to_the_end(upstream.stop() for upstream in upstreams.values())
+        await self._keeping.close()
+        await self._spawner.close()
+        self._watchers.close()
+
+    async def add(self, name: str, server: ServerLike) -> None:
+        """Add a server while running. Raises `ConfigError` where the name is taken."""
+        if name in self._servers:
+            raise ConfigError(f"there is a server {name!r} already", fix="use replace()", code="E-CONFIG-NAME")
+        self._servers[check_server_name(name)] = with_defaults(_server(server), self._timeout)
+        if self._open:
+            self._bring_up(name)
+
+    async def remove(self, name: str) -> None:
+        """Stop a server and forget it. Raises `NotFound`."""
+        check_server(self._servers, name)
+        del self._servers[name]
+        await self._take_down(name)
+
+    async def replace(self, name: str, server: ServerLike) -> None:
+        """Give a server another definition; one that is the same keeps running. Raises `NotFound`."""
+        check_server(self._servers, name)
+        new = with_defaults(_server(server), self._timeout)
+        if new == self._servers[name]:
+            return
+        await self._take_down(name)
+        self._servers[name] = new
+        if self._open:
+            self._bring_up(name)
+
+    def restart(self, name: str) -> None:
+        """Start a server again now, whatever its state. Raises `NotFound`."""
+        self._upstream(name).restart()
+
+    def _bring_up(self, name: str) -> None:
+        server = self._servers[name]
+        self._catalog.add_server(name)
+        hint = self._keeping.load(name, _identity(server))
+        self._slots[name] = Slots(server.limits)
+        if server.enabled:
+            upstream = self._upstreams[name] = Upstream(name, server, self, hint)
+            upstream.start()
+
+    async def _take_down(self, name: str) -> None:
+        upstream = self._upstreams.pop(name, None)
+        if upstream is not None:
+            await upstream.stop()
+        self._catalog.remove_server(name)
+
+    # -- calling ------------------------------------------------------------------------------------------------------
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Reply:
+        """Call `server.tool`. A tool's own failure is a reply with `is_error`; everything else raises `CallError`."""
+        params: Json = {"name": name, "arguments": dict(arguments or {})}
+        if meta:
+            params["_meta"] = dict(meta)
+        return await self._call(Call(name, "tools/call", params, timeout=timeout, on_progress=on_progress))
+
+    async def read_resource(self, uri: str, *, server: str | None = None, timeout: float | None = None) -> Reply:
+        """Read a resource. Without `server`, the one that lists it."""
+        server = server if server is not None else self._server_of_resource(uri)
+        return await self._call(
+            Call(uri, "resources/read", {"uri": uri}, server=server, name=uri, timeout=timeout)
+        )
+
+    async def get_prompt(
+        self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: float | None = None
+    ) -> Reply:
+        """Get the prompt `server.prompt`."""
+        ref = self._prompt(name)
+        params: Json = {"name": ref.tool, "arguments": dict(arguments or {})}
+        return await self._call(Call(name, "prompts/get", params, ref.server, ref.tool, timeout))
+
+    async def complete(
+        self,
+        target: str,
+        argument: str,
+        value: str,
+        *,
+        server: str | None = None,
+        context: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> list[str]:
+        """Completions for an argument of the prompt `server.prompt`, or of a resource template with `server` given."""
+        if server is None:
+            found = self._prompt(target)
+            server, ref = found.server, {"type": "ref/prompt", "name": found.tool}
+        else:
+            ref = {"type": "ref/resource", "uri": target}
+        params: Json = {"ref": ref, "argument": {"name": argument, "value": value}}
+        if context:
+            params["context"] = {"arguments": dict(context)}
+        reply = await self._call(Call(target, "completion/complete", params, server, target, timeout))
+        completion = reply.raw.get("completion")
+        values = completion.get("values") if isinstance(completion, dict) else None
+        return [v for v in values if isinstance(v, str)] if isinstance(values, list) else []
+
+    async def _call(self, call: Call) -> Reply:
+        self._must_be_open()
+        began = self._loop.time()
+        outcome, executed = "cancelled", call.attempt.certainty.executed
+        try:
+            reply = await self._pipeline(call)
+            outcome, executed = ("tool_error" if reply.is_error else "ok"), "yes"
+            return replace(reply, seconds=self._loop.time() - began)
+        except CallError as exc:
+            outcome, executed = exc.code, exc.executed
+            raise
+        except asyncio.CancelledError:
+            executed = call.attempt.certainty.executed
+            raise
+        finally:
+            if self._watchers:
+                seconds = self._loop.time() - began
+                self._watchers.emit(
+                    CallFinished(call.server, call.method, call.target, outcome, executed, seconds)
+                )
+
+    async def _reach(self, call: Call) -> Reply:
+        """The end of the pipeline: the upstream itself."""
+        upstream = self._upstream(call.server)
+        schema = None
+        if call.method == "tools/call":
+            ref = ToolRef(call.server, call.name)
+            tool = self._catalog.tool(ref)
+            if tool is None:
+                await upstream.wait_ready(call.attempt)
+                must_exist(self._catalog, ref)
+                tool = self._catalog.tool(ref)
+            schema = tool.input_schema if tool is not None else None
+        return Reply(call.server, call.name, await upstream.call(call, schema))
+
+    # -- what there is ------------------------------------------------------------------------------------------------
+
+    def tools(self, query: str | None = None, *, server: str | None = None) -> list[Tool]:
+        """The tools known now, without waiting: all, of one server, or those in which all words of `query` occur."""
+        return self._catalog.search(query, server) if query else self._catalog.tools(server)
+
+    async def list_tools(self, *, server: str | None = None, timeout: float = 30.0) -> list[Tool]:
+        """The tools, after each server (or the one named) has answered, failed, or taken longer than `timeout`."""
+        return _typed(Tool, await self._list("tools", server, timeout))
+
+    async def list_prompts(self, *, server: str | None = None, timeout: float = 30.0) -> list[Prompt]:
+        """The prompts; see `list_tools`."""
+        return _typed(Prompt, await self._list("prompts", server, timeout))
+
+    async def list_resources(self, *, server: str | None = None, timeout: float = 30.0) -> list[Resource]:
+        """The resources; see `list_tools`."""
+        return _typed(Resource, await self._list("resources", server, timeout))
+
+    async def list_resource_templates(self, *, server: str | None = None, timeout: float = 30.0) -> list[Resource]:
+        """The resource templates; see `list_tools`."""
+        return _typed(Resource, await self._list("templates", server, timeout))
+
+    async def _list(self, kind: Kind, server: str | None, timeout: float) -> list[Item]:
+        self._must_be_open()
+        if server is not None:
+            await _within(timeout, self._upstream(server).wait_listed(kind), server)
+        else:
+            waiting = [asyncio.ensure_future(u.wait_listed(kind)) for u in self._upstreams.values()]
+            await _settle_within(timeout, waiting)
+        return list(self._catalog.items(kind, server))
+
+    def status(self) -> dict[str, Status]:
+        """Every server as it is now."""
+        return {name: self._status(name) for name in self._servers}
+
+    def _status(self, name: str) -> Status:
+        upstream = self._upstreams.get(name)
+        if upstream is None:
+            state, why = ("disabled", "disabled in its entry") if self._open else ("stopped", "the hub is not running")
+            return Status(name, self._servers[name].transport, state, why=why)
+        return replace(
+            upstream.status(),
+            tools=len(self._catalog.tools(name)),
+            stale=self._catalog.stale(name),
+            problems=self._catalog.problems(name),
+        )
+
+    async def wait_ready(self, name: str | None = None, *, timeout: float | None = None) -> None:
+        """Return when `name`, or every enabled server, is ready. Raises `Unavailable` as soon as one is not to be had."""
+        self._must_be_open()
+        chosen = [self._upstream(name)] if name is not None else list(self._upstreams.values())
+        await _within(timeout, asyncio.gather(*(u.wait_ready() for u in chosen)), name or "not every server")
+
+    async def wait_settled(self, timeout: float | None = None) -> None:
+        """Return when every server that starts by itself is ready or has failed its first start, or after `timeout`."""
+        chosen = [u for u in self._upstreams.values() if not u.server.lazy]
+        await _settle_within(timeout, [asyncio.ensure_future(u.wait_settled()) for u in chosen])
+
+    def events(self) -> AsyncIterator[Event]:
+        """What happens from now on. A watcher that is too slow loses events and is told how many."""
+        return self._watchers.watch()
+
+    # -- for the upstreams: what they need from their hub -------------------------------------------------------------
+
+    @property
+    def asks(self) -> Asks:
+        return self._asks
+
+    @property
+    def dice(self) -> Callable[[], float]:
+        return random.random
+
+    def open_link(self, server: Server) -> Link:
+        return link_for(server, self._spawner, self._environ)
+
+    def emit(self, fact: Event) -> None:
+        self._watchers.emit(fact)
+
+    def on_list(
+        self, server: str, kind: Kind, items: list[Any], problems: list[str], era: Era
+    ) -> CatalogChanged | None:
+        changed = self._catalog.replace(server, kind, items, problems)
+        self._keeping.changed(server, era)
+        return changed
+
+    # -- finding ------------------------------------------------------------------------------------------------------
+
+    def _upstream(self, name: str) -> Upstream:
+        check_server(self._servers, name)
+        upstream = self._upstreams.get(name)
+        if upstream is None:
+            why = "it is disabled" if self._open else "the hub is closed"
+            raise Unavailable(f"{name} is not running", server=name, evidence=why)
+        return upstream
+
+    def _server_of_resource(self, uri: str) -> str:
+        for item in self._catalog.items("resources"):
+            if item.key == uri:
+                return item.server
+        for item in self._catalog.items("templates"):
+            if uri.startswith(item.key.partition("{")[0]):
+                return item.server
+        raise NotFound(f"no server lists the resource {uri!r}", fix="name the server: read_resource(uri, server=…)")
+
+    def _prompt(self, name: str) -> ToolRef:
+        server, dot, prompt = name.partition(".")
+        if not dot:
+            raise NotFound(f"{name!r} names no prompt", evidence="a prompt is called server.prompt")
+        check_server(self._servers, server)
+        return ToolRef(server, prompt)
+
+    def _must_be_open(self) -> None:
+        if not self._open:
+            raise RuntimeError("the hub is not open: use `async with Hub(…) as hub`")
+
+    def _now(self) -> float:
+        return self._loop.time()
+
+
+def _servers_of(source: Source, timeout: Timeout | None) -> tuple[dict[str, Server], tuple[Any, ...]]:
+    problems: tuple[Any, ...] = ()
+    if source is None:
+        source = default_file()
+    if isinstance(source, str | os.PathLike):
+        source = read(source)
+    if isinstance(source, Loaded):
+        servers, problems = source.servers, source.problems
+    else:
+        servers = {check_server_name(name): _server(value) for name, value in source.items()}
+    return {name: with_defaults(server, timeout) for name, server in servers.items()}, problems
+
+
+def _server(value: ServerLike) -> Server:
+    if isinstance(value, Server):
+        return value
+    if isinstance(value, str):
+        return server_from_text(value)
+    if isinstance(value, Mapping):
+        return entry(value)
+    return Server(instance=value)
+
+
+def _identity(server: Server) -> str:
+    """What makes a server the same server for its stored lists; never a secret."""
+    return json.dumps([server.command, server.args, server.cwd, server.url])
+
+
+def _store(folder: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Store | None:
+    if folder is None:
+        return None
+    if folder is not _DEFAULT:
+        return Store(Path(folder))
+    cache = environ.get("XDG_CACHE_HOME") or (f"{environ['HOME']}/.cache" if "HOME" in environ else "")
+    return Store(Path(cache) / "toolway" / "catalog") if cache else None
+
+
+def _runtime_dir(environ: Mapping[str, str]) -> Path | None:
+    """Where the keeper records what it started: gone after a reboot, and ours alone."""
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    if runtime:
+        return Path(runtime) / "toolway"
+    return Path(environ["HOME"]) / ".local" / "state" / "toolway" / "run" if "HOME" in environ else None
+
+
+def _typed(kind: type[T], items: Iterable[Item]) -> list[T]:
+    return [item for item in items if isinstance(item, kind)]
+
+
+async def _all_to_the_end(work: Iterable[Awaitable[None]]) -> None:
+    """Wait for all of it even when we are cancelled meanwhile; every part is bounded by itself."""
+    everything = asyncio.gather(*work, return_exceptions=True)
+    try:
+        await asyncio.shield(everything)
+    except asyncio.CancelledError:
+        await everything
+        raise
+
+
+async def _within(timeout: float | None, work: Awaitable[Any], what: str) -> None:
+    try:
+        async with asyncio.timeout(timeout):
+            await work
+    except TimeoutError:
+        raise TimedOut(f"{what} was not ready within {timeout:g} s", phase="start") from None
+
+
+async def _settle_within(timeout: float | None, waiting: Sequence[asyncio.Future[None]]) -> None:
+    if waiting:
+        _, late = await asyncio.wait(waiting, timeout=timeout)
+        for each in late:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)

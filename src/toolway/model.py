@@ -1,0 +1,155 @@
+"""The values that travel through Toolway, and the protocols by which its parts meet.
+
+Nothing here waits, reads a clock or touches the world.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias
+
+from toolway.errors import Executed, ToolFailed
+
+Json: TypeAlias = dict[str, Any]
+
+#: Called with (progress, total or None, message or None) while a call runs.
+OnProgress: TypeAlias = Callable[[float, float | None, str | None], None]
+
+Era: TypeAlias = Literal["modern", "handshake"]
+
+
+class Certainty(enum.IntEnum):
+    """How sure we are that a request was executed. When in doubt, the higher number."""
+
+    C0 = 0  # not sent: the server cannot hold a complete request
+    C1 = 1  # refused: the server proved that it did not process it
+    C2 = 2  # possible: it may have been processed
+    C3 = 3  # executed: a valid answer to this very request arrived
+
+    @property
+    def executed(self) -> Executed:
+        if self is Certainty.C3:
+            return "yes"
+        return "unknown" if self is Certainty.C2 else "no"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRef:
+    """The identity of a tool: the configured server's name and the tool's own name."""
+
+    server: str
+    tool: str
+
+    def __str__(self) -> str:
+        return f"{self.server}.{self.tool}"
+
+
+@dataclass(slots=True)
+class Attempt:
+    """How far one try of a call got. The part that learns a fact writes it here, at once, so that whoever
+    ends the attempt from outside (deadline, cancellation) can still tell the truth about it."""
+
+    certainty: Certainty = Certainty.C0
+    phase: str = "queue"  # queue → start → send → server
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call on its way through the pipeline. Stages pass on a changed copy, never a changed call."""
+
+    target: str  # what the caller asked for: "server.tool", or a name or URI with `server` given
+    method: str  # the MCP method
+    params: Json
+    server: str = ""  # filled in by `resolve`, like `name`
+    name: str = ""  # the tool, prompt or URI as the server knows it
+    timeout: float | None = None  # seconds the caller grants; None = the server's setting
+    deadline: float = 0.0  # on the loop's clock; filled in by `deadline`
+    on_progress: OnProgress | None = None
+    attempt: Attempt = field(default_factory=Attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a call. `raw` is the server's result, untouched; the rest are views of it."""
+
+    server: str
+    name: str
+    raw: Json
+    seconds: float = 0.0
+    attempts: int = 1
+    from_cache: bool = False
+
+    @property
+    def is_error(self) -> bool:
+        """The tool ran and says that it failed."""
+        return self.raw.get("isError") is True
+
+    @property
+    def content(self) -> list[Json]:
+        """The content blocks of a tool's result."""
+        return _objects(self.raw.get("content"))
+
+    @property
+    def text(self) -> str:
+        """All text of the answer, joined by newlines: content blocks, resource contents or prompt messages."""
+        blocks = self.content or self.contents or [m["content"] for m in self.messages if "content" in m]
+        return "\n".join(b["text"] for b in blocks if isinstance(b, dict) and isinstance(b.get("text"), str))
+
+    @property
+    def data(self) -> Any:
+        """The structured content of a tool's result, or None."""
+        return self.raw.get("structuredContent")
+
+    @property
+    def contents(self) -> list[Json]:
+        """The contents of a resource that was read."""
+        return _objects(self.raw.get("contents"))
+
+    @property
+    def messages(self) -> list[Json]:
+        """The messages of a prompt."""
+        return _objects(self.raw.get("messages"))
+
+    def raise_for_error(self) -> Reply:
+        """Return this reply, or raise `ToolFailed` if the tool said that it failed."""
+        if self.is_error:
+            raise ToolFailed(
+                f"{self.server}.{self.name} failed",
+                reply=self,
+                server=self.server,
+                tool=self.name,
+                attempts=self.attempts,
+                certainty=Certainty.C3,
+                evidence=self.text[:500],
+            )
+        return self
+
+
+def _objects(value: Any) -> list[Json]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+Next: TypeAlias = Callable[[Call], Awaitable[Reply]]
+#: One step of the pipeline: looks at a call, passes it on (or not), looks at what comes back.
+Stage: TypeAlias = Callable[[Call, Next], Awaitable[Reply]]
+
+
+class Caller(Protocol):
+    """Whatever can call a tool: a Hub, a gateway far away, a fake."""
+
+    async def call_tool(self, name: str, arguments: Mapping[str, Any] | None = None) -> Reply: ...
+
+
+class Asks(Protocol):
+    """What a server may ask back while it works: elicitation, sampling, roots."""
+
+    @property
+    def capabilities(self) -> Json:
+        """The client capabilities to declare: only what can be answered."""
+        ...
+
+    async def answer(self, server: str, method: str, params: Json) -> Json:
+        """The result for the server. Raises `LookupError` where nobody can answer."""
+        ...

@@ -1,0 +1,53 @@
+"""The deadline stage: one budget for everything below it.
+
+When it runs out, what the attempt knows about itself decides what is said: nothing left us, or it may have happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from toolway.config.spec import MAX_TIMEOUT, Timeout
+from toolway.errors import TimedOut
+from toolway.model import Call, Next, Reply, Stage
+
+LEAST: Final = 0.05  # with less time than this left, a call is not begun
+
+
+def deadline(timeout_of: Callable[[str], Timeout], now: Callable[[], float]) -> Stage:
+    async def stage(call: Call, next: Next) -> Reply:
+        granted = timeout_of(call.server).total if call.timeout is None else call.timeout
+        seconds = min(granted, MAX_TIMEOUT)
+        if seconds < LEAST:
+            raise _timed_out(call, seconds)
+        call = replace(call, deadline=now() + seconds)
+        try:
+            async with asyncio.timeout_at(call.deadline):
+                return await next(call)
+        except TimeoutError:
+            raise _timed_out(call, seconds) from None
+
+    return stage
+
+
+def _timed_out(call: Call, seconds: float) -> TimedOut:
+    attempt = call.attempt
+    where = {
+        "queue": "it was still waiting for a free slot",
+        "start": "the server was still starting",
+        "send": "it was still being sent",
+        "server": "the server had not answered",
+    }[attempt.phase]
+    return TimedOut(
+        f"{call.server}.{call.name} took longer than {seconds:g} s",
+        phase=attempt.phase,
+        server=call.server,
+        tool=call.name,
+        certainty=attempt.certainty,
+        attempts=1 if attempt.phase in ("send", "server") else 0,
+        evidence=where,
+        fix="allow more time with timeout=…, or check what the server does",
+    )

@@ -1,0 +1,73 @@
+"""JSON-RPC envelopes, the names of the protocol, and its errors."""
+
+from __future__ import annotations
+
+import json
+
+TYPE_CHECKING = False  # not from typing, whose import costs a third of the start
+if TYPE_CHECKING:
+    from typing import Any, TypeAlias
+
+    Json: TypeAlias = dict[str, Any]
+    Id: TypeAlias = int | str
+
+HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+MODERN_VERSIONS = ("2026-07-28",)
+
+VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
+CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
+SERVER_KEY = "io.modelcontextprotocol/serverInfo"
+SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+RESOURCE_NOT_FOUND = -32002  # handshake era only
+HEADER_MISMATCH = -32020
+MISSING_CAPABILITY = -32021
+UNSUPPORTED_VERSION = -32022
+
+_encoder = json.JSONEncoder(separators=(",", ":"))
+
+
+class RpcError(Exception):
+    """An error the server answers with."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+class Unanswered(Exception):
+    """A request that gets no answer at all."""
+
+
+def encode(message: Json) -> bytes:
+    return _encoder.encode(message).encode()
+
+
+def request(id: Id, method: str, params: Json) -> Json:
+    return {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+
+
+def notification(method: str, params: Json | None = None) -> Json:
+    return {"jsonrpc": "2.0", "method": method, "params": params or {}}
+
+
+def response(id: Id, result: Json) -> Json:
+    return {"jsonrpc": "2.0", "id": id, "result": result}
+
+
+def failure(id: Id | None, error: RpcError) -> Json:
+    body: Json = {"code": error.code, "message": error.message}
+    if error.data is not None:
+        body["data"] = error.data
+    return {"jsonrpc": "2.0", "id": id, "error": body}
+
+
+def object_of(value: Any) -> Json:
+    """`value` where it is a JSON object, else an empty one."""
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,1 @@
+"""Processes of ours: started by a keeper, so that none outlives us."""

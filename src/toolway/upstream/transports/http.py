@@ -1,0 +1,311 @@
+"""A server behind a URL: Streamable HTTP, both eras.
+
+Every request is a POST of its own, so its failure is its own: there is no shared reader that could die. The answer is
+the POST's response, as JSON or as a stream of events in which it comes last. In the handshake era the link also keeps
+the session that `initialize` set up, answers what the server asks, and listens to its optional GET stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from toolway.config.spec import Server
+from toolway.model import Certainty, Era, Json
+from toolway.protocol import headers as mirrored
+from toolway.protocol import wire
+from toolway.upstream.link import Fault, Inbound, LinkFacts, Loss, Request
+from toolway.upstream.transports import http_base as base
+from toolway.upstream.transports import http_verdict as verdict
+from toolway.upstream.transports.events_stream import Event, EventStream, EventTooLong
+from toolway.upstream.transports.http1 import Client, HttpFault, HttpLimits, Response, Target, header_block
+from toolway.upstream.transports.http_asks import ServerRequests
+from toolway.upstream.transports.http_listen import listen, read_events, resume
+
+T = TypeVar("T")
+
+FRESH: Final = 2.0  # seconds a kept connection may have been idle where a loss must not be ambiguous
+MAX_REDIRECTS: Final = 3
+MAX_NOTICES: Final = 64  # of cancellation under way; one more is not sent
+CANCEL_TIME: Final = 0.5
+REPLY_TIME: Final = 10.0
+DELETE_TIME: Final = 1.0
+REASON_TIME: Final = 2.0  # for the body of a refusal, which can only explain it
+REASON_BYTES: Final = 64 * 1024
+
+
+class HttpLink:
+    def __init__(self, server: Server, limits: HttpLimits | None = None) -> None:
+        assert server.url is not None
+        self.session_id: str | None = None
+        self._server = server
+        self._frame = server.limits.frame
+        self._client = Client(limits or base.limits(server))
+        self._asks = ServerRequests(partial(self._post_quietly, REPLY_TIME))
+        self._era: Era | None = None
+        self._version = ""
+        self._in_session: Mapping[str, str] = {}  # headers of every request after the handshake
+        self._last_id = 0
+        self._dropped = 0
+        self._noise = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._listener: asyncio.Task[None] | None = None
+        self._closed = False
+
+    # -- the life of the link -----------------------------------------------------------------------------------------
+
+    async def open(self, inbound: Inbound) -> None:
+        """Nothing is sent yet: a URL has no connection of its own to bring up."""
+        assert self._server.url is not None
+        self._inbound = inbound
+        try:
+            self._target = Target.parse(self._server.url)
+            self._bases = base.bases(self._server)
+        except ValueError as exc:
+            fix = "correct `url` or `headers` in the server's entry"
+            raise Fault(str(exc), Certainty.C0, code="E-HTTP-CONFIG", fix=fix) from None
+
+    def adopt(self, era: Era, version: str) -> None:
+        if era == "modern":
+            self.forget_session()
+        self._era = era
+        self._version = version
+        self._keep_session(self.session_id)
+
+    def forget_session(self) -> None:
+        self._keep_session(None)
+        self._stop_listening()
+
+    async def wait_lost(self) -> Loss:
+        never: asyncio.Future[Loss] = asyncio.get_running_loop().create_future()
+        return await never
+
+    def facts(self) -> LinkFacts:
+        return LinkFacts(dropped=self._dropped, noise=self._noise)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        try:
+            await asyncio.gather(*tasks, self._asks.close(), return_exceptions=True)
+            await self._end_session()
+        finally:
+            self._client.close()
+            await asyncio.sleep(0)  # the loop closes the sockets in its next turn
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    async def request(self, request: Request) -> Json:
+        self._last_id += 1
+        id_ = self._last_id
+        attempt = request.attempt
+        attempt.phase = "send"
+
+        def sent() -> None:
+            attempt.certainty = Certainty.C2
+            attempt.phase = "server"
+
+        async def take(response: Response) -> Json:
+            if response.status >= 400:
+                body = await _start(response)
+                raise verdict.refusal(response.status, response.headers, body, id_, in_session=base.SESSION in headers)
+            return await self._answer(response, id_, request)
+
+        try:
+            headers = self._headers(request)
+            body = wire.request(id_, request.method, request.params)
+        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+            raise Fault(f"the request cannot be written: {exc}", Certainty.C0, code="E-REQUEST") from None
+        try:
+            return await self._post(body, headers, take, max_idle=FRESH if request.fresh else None, on_sent=sent)
+        except asyncio.CancelledError:
+            if self._era == "handshake" and attempt.certainty is Certainty.C2 and not request.quiet:
+                self._tell_cancelled(id_)
+            raise
+
+    async def notify(self, method: str, params: Json) -> None:
+        headers = self._in_session
+        await self._post(wire.notification(method, params), headers, partial(_accepted, base.SESSION in headers))
+        if method == "notifications/initialized":
+            self._start_listening()
+
+    async def _post(
+        self,
+        body: bytes,
+        headers: Mapping[str, str],
+        take: Callable[[Response], Awaitable[T]],
+        *,
+        max_idle: float | None = None,
+        on_sent: Callable[[], None] | None = None,
+    ) -> T:
+        """What `take` makes of the response, behind redirects within the origin. Raises `Fault`."""
+        target = self._target
+        try:
+            for _ in range(MAX_REDIRECTS + 1):
+                exchange = self._client.send(
+                    "POST", target, headers, body, base=self._bases.post, max_idle=max_idle, on_sent=on_sent
+                )
+                async with exchange as response:
+                    if not 300 <= response.status < 400:
+                        return await take(response)
+                    target = verdict.redirect(target, response.status, response.headers)
+                    response.finish_soon()
+        except HttpFault as fault:
+            raise verdict.from_http_fault(fault) from None
+        raise verdict.redirect_loop()
+
+    def _headers(self, request: Request) -> Mapping[str, str]:
+        if request.version is not None:
+            return mirrored.for_request(request.version, request.method, request.params, request.input_schema)
+        return {} if request.method == "initialize" else self._in_session
+
+    def _tell_cancelled(self, id_: int) -> None:
+        if len(self._tasks) < MAX_NOTICES and not self._closed:
+            notice = wire.notification("notifications/cancelled", {"requestId": id_})
+            self._own(self._post_quietly(CANCEL_TIME, notice))
+
+    async def _post_quietly(self, limit: float, body: bytes) -> None:
+        with contextlib.suppress(Fault, TimeoutError):
+            async with asyncio.timeout(limit):
+                await self._post(body, self._in_session, partial(_accepted, False))
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    async def _answer(self, response: Response, id_: int, request: Request) -> Json:
+        status = response.status
+        if request.method == "initialize":
+            self._begin_session(response.headers.get("mcp-session-id"))
+        kind = verdict.media_type(response.headers)
+        if kind == "application/json" and status != 202:
+            try:
+                message = wire.parse(await response.read(self._frame))
+            except wire.BadMessage as bad:
+                raise verdict.bad_message(bad.reason) from None
+        elif kind == "text/event-stream":
+            message = await self._answer_in_events(response, id_, request)
+        else:
+            raise verdict.no_answer(status, response.headers, await _start(response))
+        return verdict.result_of(message, id_, status)
+
+    async def _answer_in_events(self, response: Response, id_: int, request: Request) -> wire.Message:
+        found: list[wire.Message] = []
+
+        def deliver(event: Event) -> bool:
+            answer = self._sort(event, id_, modern=request.version is not None)
+            if answer is not None:
+                found.append(answer)
+            return answer is not None
+
+        stream = EventStream(self._frame)
+        try:
+            how = await read_events(response, stream, deliver)
+            if not found and self._era == "handshake":
+                await resume(self._get, stream, self._frame, deliver)
+        except EventTooLong as exc:
+            raise verdict.too_long(exc.limit) from None
+        if not found:
+            raise verdict.cut(how)
+        return found[0]
+
+    # -- what the server sends of its own accord ----------------------------------------------------------------------
+
+    def _sort(self, event: Event, id_: int | None, *, modern: bool) -> wire.Message | None:
+        """Bring what `event` carries to where it belongs; an answer is returned."""
+        try:
+            message = wire.parse(event.data) if event.event == "message" else None
+        except wire.BadMessage as bad:
+            if id_ is not None and verdict.same_id(bad.id, id_):
+                raise verdict.bad_message(bad.reason) from None
+            message = None
+        if message is None:
+            self._noise += 1
+        elif message.kind == "notification":
+            self._on_notification(message)
+        elif message.kind == "request":
+            if modern or not self._asks.take(message, self._inbound):
+                self._dropped += 1
+        elif id_ is not None:
+            return message
+        else:
+            self._dropped += 1
+        return None
+
+    def _on_notification(self, message: wire.Message) -> None:
+        if message.method == "notifications/cancelled":
+            self._asks.cancelled(message.body)
+        self._inbound.on_notification(message.method, message.body)
+
+    # -- the session of the handshake era -----------------------------------------------------------------------------
+
+    def _begin_session(self, id_: str | None) -> None:
+        try:
+            header_block({base.SESSION: id_ or ""})
+        except ValueError:
+            reason = "the server gave a session id that no header can carry"
+            raise Fault(reason, Certainty.C2, code="E-HTTP-CONTENT") from None
+        self._keep_session(id_ or None)
+
+    def _keep_session(self, id_: str | None) -> None:
+        headers = {base.VERSION: self._version} if self._era == "handshake" else {}
+        if id_ is not None:
+            headers[base.SESSION] = id_
+        self.session_id = id_
+        self._in_session = headers
+
+    def _get(self, last_id: str) -> Response:
+        headers = {**self._in_session, base.LAST_EVENT: last_id} if last_id else self._in_session
+        return self._client.send("GET", self._target, headers, base=self._bases.get)
+
+    def _start_listening(self) -> None:
+        self._stop_listening()
+        if not self._closed:
+            self._listener = self._own(listen(self._get, self._heard, self._frame))
+
+    def _stop_listening(self) -> None:
+        if self._listener is not None:
+            self._listener.cancel()
+            self._listener = None
+
+    def _heard(self, event: Event) -> None:
+        self._sort(event, None, modern=False)
+
+    async def _end_session(self) -> None:
+        if self.session_id is None:
+            return
+        with contextlib.suppress(HttpFault, TimeoutError):
+            async with asyncio.timeout(DELETE_TIME):
+                async with self._client.send("DELETE", self._target, self._in_session, base=self._bases.get):
+                    pass
+
+
+async def _accepted(in_session: bool, response: Response) -> None:
+    """The server took a message that has no answer. Raises `Fault` where it did not."""
+    if not 200 <= response.status < 300:
+        body = await _start(response)
+        raise verdict.refused_notice(response.status, response.headers, body, in_session=in_session)
+    response.finish_soon()
+
+
+async def _start(response: Response) -> bytes:
+    """What the body says, as far as it comes in a moment: the status has decided already."""
+    body = bytearray()
+    with contextlib.suppress(HttpFault, TimeoutError):
+        async with asyncio.timeout(REASON_TIME):
+            async for chunk in response:
+                body += chunk
+                if len(body) >= REASON_BYTES:
+                    break
+    return bytes(body[:REASON_BYTES])

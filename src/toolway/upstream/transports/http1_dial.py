@@ -1,0 +1,237 @@
+"""From an origin to a connected protocol: name look-up, TCP, proxy, TLS. Whatever fails here was not sent.
+
+A name is looked up in a thread of its own, one at a time for each name, because a resolver that hangs must cost only
+those who ask for that name. Plaintext is never tried in place of TLS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from itertools import chain, zip_longest
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+from toolway.upstream.transports.http1_limits import HttpFault
+from toolway.upstream.transports.http1_proxy import Proxy, Tunnel
+from toolway.upstream.transports.http1_request import Origin
+
+T = TypeVar("T")
+P = TypeVar("P", bound=asyncio.Protocol)
+
+_STAGGER: Final = 0.25  # seconds an address has before the next one is tried beside it
+_MAX_ADDRESSES: Final = 8
+# A peer that vanished is noticed within a minute, whether we wait for it or it for us.
+_KEEPALIVE: Final = (("TCP_KEEPIDLE", 20), ("TCP_KEEPALIVE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+_USER_TIMEOUT: Final = ("TCP_USER_TIMEOUT", 50_000)
+
+
+class Address(NamedTuple):
+    family: int
+    sockaddr: Any
+
+
+class Dialer:
+    """Opens connections, and keeps nothing of them."""
+
+    def __init__(self) -> None:
+        self._lookups: dict[tuple[str, int], asyncio.Future[list[Address] | OSError]] = {}
+
+    async def dial(self, origin: Origin, proxy: Proxy | None, make: Callable[[], P]) -> P:
+        """A protocol of `make`, connected to `origin`. Raises `HttpFault`; the caller bounds the time."""
+        context = None
+        try:
+            if origin.scheme == "https":
+                context = await _tls_context()
+            sock = await self._connect(origin, proxy)
+            if proxy is not None and context is not None:
+                return await _through_tunnel(sock, proxy, origin, context, make)
+            loop = asyncio.get_running_loop()
+            name = origin.host if context is not None else None
+            _, protocol = await loop.create_connection(make, sock=sock, ssl=context, server_hostname=name)
+            return protocol
+        except ssl.SSLError as exc:
+            raise _tls_fault(origin, exc) from None
+        except OSError as exc:
+            raise HttpFault(
+                f"{proxy or origin} closed the connection before it was ready ({_why(exc)})",
+                code="E-HTTP-CONNECT" if context is None else "E-HTTP-TLS",
+                fix="" if context is None else "check that the address speaks TLS; its url is http:// if it does not",
+            ) from None
+
+    async def _connect(self, origin: Origin, proxy: Proxy | None) -> socket.socket:
+        host, port = (proxy.host, proxy.port) if proxy is not None else (origin.host, origin.port)
+        try:
+            return await _first_of(_numeric(host, port) or await self._look_up(host, port))
+        except OSError as exc:
+            raise HttpFault(
+                f"cannot connect to {proxy or origin} ({_why(exc)})",
+                code="E-HTTP-CONNECT",
+                fix=f"check that something listens on port {port} of {host}",
+            ) from None
+
+    async def _look_up(self, host: str, port: int) -> list[Address]:
+        lookup = self._lookups.get((host, port))
+        if lookup is None:
+            lookup = self._lookups[host, port] = in_thread(_resolve, host, port)
+            lookup.add_done_callback(lambda _: self._lookups.pop((host, port), None))
+        found = await asyncio.shield(lookup)
+        if isinstance(found, OSError):
+            raise HttpFault(
+                f"the name {host} was not found ({_why(found)})",
+                code="E-HTTP-DNS",
+                fix="check the host in the url, and the network's name server",
+            )
+        return found
+
+
+def in_thread(work: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    """What `work` returns, from a thread that nobody has to wait for, not even the interpreter at its end."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def deliver(value: T | None, failure: Exception | None) -> None:
+        if future.done():
+            return
+        if failure is not None:
+            future.set_exception(failure)
+        else:
+            future.set_result(cast(T, value))
+
+    def run() -> None:
+        value, failure = None, None
+        try:
+            value = work(*args)
+        except Exception as exc:
+            failure = exc
+        with contextlib.suppress(RuntimeError):  # the loop may be gone by now
+            loop.call_soon_threadsafe(deliver, value, failure)
+
+    threading.Thread(target=run, name="toolway-dial", daemon=True).start()
+    return future
+
+
+# -- addresses
+
+
+def _numeric(host: str, port: int) -> list[Address]:
+    """The address that `host` spells out, if it does; this needs no look-up."""
+    found = _resolve(host, port, socket.AI_NUMERICHOST)
+    return [] if isinstance(found, OSError) else found
+
+
+def _resolve(host: str, port: int, flags: int = 0) -> list[Address] | OSError:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    except OSError as exc:
+        return exc
+    except UnicodeError as exc:
+        return OSError(str(exc))
+    addresses = [Address(family, sockaddr) for family, _, _, _, sockaddr in found]
+    first = [a for a in addresses if a.family == addresses[0].family]
+    other = [a for a in addresses if a.family != addresses[0].family]
+    mixed = chain.from_iterable(zip_longest(first, other))
+    return [a for a in mixed if a is not None][:_MAX_ADDRESSES]
+
+
+async def _first_of(addresses: list[Address]) -> socket.socket:
+    """The first that connects. The next is tried when one has failed or has taken a moment. Raises `OSError`."""
+    waiting: set[asyncio.Task[socket.socket]] = set()
+    left = list(addresses)
+    failure = OSError("no address")
+    try:
+        while left or waiting:
+            if left:
+                waiting.add(asyncio.create_task(_open(left.pop(0))))
+            stagger = _STAGGER if left else None
+            done, waiting = await asyncio.wait(waiting, timeout=stagger, return_when=asyncio.FIRST_COMPLETED)
+            connected = [task.result() for task in done if task.exception() is None]
+            if connected:
+                for spare in connected[1:]:
+                    spare.close()
+                return connected[0]
+            failure = next((exc for task in done if isinstance(exc := task.exception(), OSError)), failure)
+        raise failure
+    finally:
+        for task in waiting:
+            task.cancel()
+        for late in await asyncio.gather(*waiting, return_exceptions=True):
+            if isinstance(late, socket.socket):
+                late.close()
+
+
+async def _open(address: Address) -> socket.socket:
+    sock = socket.socket(address.family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (*_KEEPALIVE, _USER_TIMEOUT):
+            if hasattr(socket, option):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        await asyncio.get_running_loop().sock_connect(sock, address.sockaddr)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _why(exc: OSError) -> str:
+    if isinstance(exc, socket.gaierror) or exc.errno is None:
+        return str(exc.args[-1]) if exc.args else type(exc).__name__
+    return os.strerror(exc.errno).lower()
+
+
+# -- TLS
+
+_contexts: dict[tuple[str | None, str | None], ssl.SSLContext] = {}
+
+
+async def _tls_context() -> ssl.SSLContext:
+    """The context for all connections. Made in a thread: it reads every authority of the system."""
+    # OpenSSL itself reads these two, once, when a context is made.
+    files = (os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+    if files not in _contexts:
+        _contexts[files] = await in_thread(_new_context)
+    return _contexts[files]
+
+
+def _new_context() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+async def _through_tunnel(
+    sock: socket.socket, proxy: Proxy, origin: Origin, context: ssl.SSLContext, make: Callable[[], P]
+) -> P:
+    loop = asyncio.get_running_loop()
+    transport, tunnel = await loop.create_connection(lambda: Tunnel(proxy, origin), sock=sock)
+    try:
+        await tunnel.wait_open()
+        protocol = make()
+        secured = await loop.start_tls(transport, protocol, context, server_hostname=origin.host)
+    except BaseException:
+        transport.abort()
+        raise
+    assert secured is not None
+    protocol.connection_made(secured)
+    return protocol
+
+
+def _tls_fault(origin: Origin, exc: ssl.SSLError) -> HttpFault:
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return HttpFault(
+            f"the certificate of {origin} was not accepted ({exc.verify_message})",
+            code="E-HTTP-TLS",
+            fix="correct the host or the certificate; for a private authority, set SSL_CERT_FILE to its certificate",
+        )
+    return HttpFault(
+        f"no TLS connection to {origin} ({(exc.reason or 'handshake failed').replace('_', ' ').lower()})",
+        code="E-HTTP-TLS",
+        fix="check that the address speaks TLS; its url is http:// if it does not",
+    )

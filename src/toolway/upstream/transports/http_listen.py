@@ -1,0 +1,94 @@
+"""Streams of events: as the answer to a POST, and, in the handshake era, over GET: one for what a server says of its
+own accord, and the rest of a broken answer.
+
+Both GET streams are optional for the server. A refusal ends the listening without a word; a loss is followed by a new
+try, later each time, for as long as the link lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from typing import Final
+
+from toolway.upstream.transports.events_stream import Event, EventStream, EventTooLong
+from toolway.upstream.transports.http1 import HttpFault, Response
+from toolway.upstream.transports.http_verdict import media_type
+
+#: Opens the stream after the event of this id; an empty id means from now on.
+Get = Callable[[str], Response]
+
+SHORTEST: Final = 0.5  # seconds before a lost stream is opened again
+LONGEST: Final = 30.0
+_SOONEST_RESUME: Final = 0.1
+_PASSING: Final = frozenset({408, 425, 429})
+
+
+async def read_events(response: Response, stream: EventStream, deliver: Callable[[Event], bool]) -> str:
+    """Deliver until `deliver` says that what was sought has come; else, how the stream ended. Raises `HttpFault`."""
+    try:
+        async for chunk in response:
+            if any(deliver(event) for event in stream.feed(chunk)):
+                response.finish_soon()
+                return ""
+    except HttpFault as fault:
+        if fault.code != "E-HTTP-RESET":
+            raise
+        return fault.reason
+    return "the server ended its stream without an answer"
+
+
+async def listen(get: Get, deliver: Callable[[Event], None], limit: int, shortest: float = SHORTEST) -> None:
+    """Deliver events until the server says that it has no such stream."""
+    stream = EventStream(limit)
+    failures = 0
+
+    def heard(event: Event) -> bool:
+        nonlocal failures
+        failures = 0
+        deliver(event)
+        return False
+
+    while True:
+        stream = EventStream(limit, id=stream.id)
+        with contextlib.suppress(HttpFault, EventTooLong):
+            async with get(_sendable(stream.id)) as response:
+                if _is_stream(response):
+                    await read_events(response, stream, heard)
+                elif not _may_pass(response.status):
+                    return
+        failures += 1
+        await asyncio.sleep(_pause(failures, stream.retry, shortest))
+
+
+async def resume(get: Get, stream: EventStream, limit: int, deliver: Callable[[Event], bool]) -> None:
+    """Go on with a broken answer until `deliver` says that it has come. Given up when a try brings nothing new."""
+    before = ""
+    while stream.id != before and _sendable(stream.id):
+        before = stream.id
+        await asyncio.sleep(min(LONGEST, max(_SOONEST_RESUME, (stream.retry or 0) / 1000)))
+        stream = EventStream(limit, id=before)
+        with contextlib.suppress(HttpFault):
+            async with get(before) as response:
+                if not _is_stream(response) or not await read_events(response, stream, deliver):
+                    return
+
+
+def _is_stream(response: Response) -> bool:
+    return response.status == 200 and media_type(response.headers) == "text/event-stream"
+
+
+def _may_pass(status: int) -> bool:
+    return status >= 500 or status in _PASSING
+
+
+def _sendable(id_: str) -> str:
+    return id_ if id_.isascii() and id_.isprintable() else ""
+
+
+def _pause(failures: int, retry: int | None, shortest: float) -> float:
+    ceiling = min(LONGEST, shortest * 2 ** min(failures, 10))
+    wished = (retry or 0) / 1000
+    return min(LONGEST, max(wished, random.uniform(shortest, ceiling)))

@@ -1,0 +1,64 @@
+"""Requests that wait for their answer on a shared link, by id.
+
+Ids are counted up and never used twice, so a late answer can meet no other request: it is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from toolway.model import Certainty, Json
+from toolway.protocol import wire
+from toolway.upstream.link import Fault, Request, RpcError
+
+
+class Outstanding:
+    def __init__(self) -> None:
+        self._waiting: dict[int, tuple[Request, asyncio.Future[Json]]] = {}
+        self._last_id = 0
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, request: Request) -> tuple[int, asyncio.Future[Json]]:
+        self._last_id += 1
+        future: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
+        self._waiting[self._last_id] = (request, future)
+        return self._last_id, future
+
+    def forget(self, id: int) -> None:
+        self._waiting.pop(id, None)
+
+    def settle(self, message: wire.Message) -> None:
+        """Give a result or an error to the one who waits for it."""
+        future = self._take(message.id)
+        if future is None:
+            self.dropped += 1
+        elif message.kind == "result":
+            future.set_result(message.body)
+        else:
+            future.set_exception(RpcError(*wire.error_fields(message.body)))
+
+    def spoil(self, id: wire.Id | None, reason: str) -> bool:
+        """Fail the request that a spoiled answer belongs to; False where it belongs to none."""
+        future = self._take(id)
+        if future is None:
+            return False
+        future.set_exception(Fault(reason, Certainty.C2, code="E-ANSWER"))
+        return True
+
+    def fail_all(self, reason: str, code: str, fix: str = "") -> None:
+        """The link ended: each request fails with how far it had got."""
+        waiting, self._waiting = self._waiting, {}
+        for request, future in waiting.values():
+            if not future.done():
+                future.set_exception(Fault(reason, request.attempt.certainty, code=code, fix=fix))
+
+    def _take(self, id: wire.Id | None) -> asyncio.Future[Json] | None:
+        if isinstance(id, str) and id.isdecimal() and len(id) <= 15:
+            id = int(id)  # some servers turn our number into text; we send no text, so there is no doubt
+        if not isinstance(id, int):
+            return None
+        _, future = self._waiting.pop(id, (None, None))
+        return None if future is None or future.done() else future

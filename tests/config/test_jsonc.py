@@ -1,0 +1,57 @@
+import pytest
+
+from toolway.config import jsonc
+from toolway.errors import ConfigError
+
+
+def test_comments_and_trailing_commas_are_no_part_of_the_value():
+    text = """
+    // a line
+    {
+      "a": [1, 2, /* three */ ], // after
+      /* over
+         lines */
+      "b": {"c": "d",}, // last
+    }
+    """
+    assert jsonc.parse(text).value == {"a": [1, 2], "b": {"c": "d"}}
+
+
+def test_what_looks_like_a_comment_inside_text_stays():
+    text = r'{"url": "https://x/y", "glob": "a/*b*/", "quote": "\"//\"", "comma": ",}"}'
+    assert jsonc.parse(text).value == {"url": "https://x/y", "glob": "a/*b*/", "quote": '"//"', "comma": ",}"}
+
+
+def test_every_key_knows_its_line_in_spite_of_comments():
+    document = jsonc.parse('{ /* one\ntwo */\n"a": {\n "b": 1, // {"x": 2}\n "c": [{"d": 1}]\n}}')
+    assert document.lines == {("a",): 3, ("a", "b"): 4, ("a", "c"): 5}
+    assert document.twice == {}
+
+
+def test_a_key_that_stands_twice_is_told_with_the_line_of_the_second():
+    document = jsonc.parse('{"a": {"x": 1,\n"x": 2},\n"b": [{"y": 1}, {"y": 2}]}')
+    assert document.twice == {("a", "x"): 2}
+
+
+def test_keys_after_nested_arrays_have_the_right_path():
+    document = jsonc.parse('{"a": [[{"q": [1]}], {"r": {}}], "b": {"c": 1}}')
+    assert list(document.lines) == [("a",), ("b",), ("b", "c")]
+
+
+def test_an_error_names_file_and_line():
+    with pytest.raises(ConfigError) as caught:
+        jsonc.parse('{\n  // fine\n  "a": 1\n  "b": 2\n}', "mcp.json")
+    assert (caught.value.file, caught.value.line, caught.value.code) == ("mcp.json", 4, "E-CONFIG-SYNTAX")
+    assert "line 4, column 3" in caught.value.evidence
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a": NaN}', '{"a": 1,,}', "[" * 100_000, '{"a": /* open', '{"a": "x\ny"}'])
+def test_what_is_not_json_is_refused(text):
+    with pytest.raises(ConfigError) as caught:
+        jsonc.parse(text, "f")
+    assert caught.value.code == "E-CONFIG-SYNTAX"
+
+
+def test_a_byte_order_mark_is_tolerated():
+    assert jsonc.parse('\ufeff{"a": 1}').value == {"a": 1}

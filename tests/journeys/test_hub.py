@@ -1,0 +1,333 @@
+"""The Hub as its users see it, over real processes, in both eras."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolway import Hub, NotFound, ProtocolError, Server, ToolFailed, Unavailable
+from toolway.events import CallFinished, CatalogChanged, Connected, EventsMissed, StateChanged
+from toolway.testing import fake_server
+
+pytestmark = pytest.mark.anyio
+
+both_eras = pytest.mark.parametrize("era", ["modern", "handshake"])
+
+
+@both_eras
+async def test_a_call_is_answered_and_the_era_is_found(era: str) -> None:
+    async with Hub({"fake": fake_server(era=era)}) as hub:
+        reply = await hub.call_tool("fake.echo", {"text": "hello", "nonce": "n1"})
+        assert reply.text == "hello"
+        assert reply.data["nonce"] == "n1"
+        assert (reply.server, reply.name, reply.is_error, reply.attempts) == ("fake", "echo", False, 1)
+        status = hub.status()["fake"]
+        assert (status.state, status.era) == ("ready", era)
+        assert status.pid is not None
+        assert status.tools == len(hub.tools())
+
+
+@both_eras
+async def test_fields_unknown_to_anyone_survive_list_and_call(era: str) -> None:
+    async with Hub({"fake": fake_server(era=era)}) as hub:
+        (tool,) = [t for t in await hub.list_tools(server="fake") if t.key == "unknown_fields"]
+        assert "category" in tool.annotations
+        assert "x-vendor" in tool.raw
+        reply = await hub.call_tool("fake.unknown_fields")
+        assert any(block["type"] == "video" for block in reply.content)
+        assert set(reply.raw) - {"content", "structuredContent", "isError", "_meta", "resultType"}
+
+
+@both_eras
+async def test_all_pages_of_a_list_are_read(era: str) -> None:
+    async with Hub({"fake": fake_server(era=era, tools=25, page=4)}) as hub:
+        keys = [tool.key for tool in await hub.list_tools(server="fake")]
+        assert len(keys) == len(set(keys)) > 25
+
+
+@both_eras
+async def test_prompts_resources_templates_and_completion(era: str) -> None:
+    async with Hub({"fake": fake_server(era=era)}) as hub:
+        (prompt,) = await hub.list_prompts(server="fake")
+        resources = await hub.list_resources(server="fake")
+        (template,) = await hub.list_resource_templates(server="fake")
+        assert len(resources) == 2
+        argument = prompt.raw["arguments"][0]["name"]
+        assert (await hub.get_prompt(prompt.name, {argument: "x"})).messages
+        assert (await hub.read_resource(resources[0].uri)).contents
+        assert await hub.complete(prompt.name, argument, "") is not None
+        assert await hub.complete(template.uri, "name", "", server="fake") is not None
+        with pytest.raises(NotFound):
+            await hub.read_resource("nowhere://x")
+
+
+@both_eras
+async def test_progress_reaches_its_own_caller(era: str) -> None:
+    async with Hub({"fake": fake_server(era=era)}) as hub:
+        seen: dict[int, list[float]] = {1: [], 2: []}
+        await asyncio.gather(
+            hub.call_tool("fake.progress", {"n": 3}, on_progress=lambda p, t, m: seen[1].append(p)),
+            hub.call_tool("fake.progress", {"n": 5}, on_progress=lambda p, t, m: seen[2].append(p)),
+        )
+        assert (len(seen[1]), len(seen[2])) == (3, 5)
+
+
+@both_eras
+async def test_a_progress_callback_that_fails_costs_nothing(era: str, caplog: pytest.LogCaptureFixture) -> None:
+    def bad(*_: Any) -> None:
+        raise ValueError("mine")
+
+    async with Hub({"fake": fake_server(era=era)}) as hub:
+        reply = await hub.call_tool("fake.progress", {"n": 3}, on_progress=bad)
+        assert not reply.is_error
+    assert "progress callback" in caplog.text
+
+
+@both_eras
+async def test_what_a_server_asks_back_is_answered_by_the_callers_callbacks(era: str) -> None:
+    def elicit(server: str, params: dict[str, Any]) -> dict[str, Any]:
+        return {"action": "accept", "content": {"name": f"for {server}"}}
+
+    async def sample(server: str, params: dict[str, Any]) -> dict[str, Any]:
+        return {"role": "assistant", "content": {"type": "text", "text": "sampled"}, "model": "m"}
+
+    async with Hub(
+        {"fake": fake_server(era=era)}, elicitation=elicit, sampling=sample, roots=["/some/where"]
+    ) as hub:
+        assert "for fake" in (await hub.call_tool("fake.elicit", {"rounds": 2})).text
+        assert "sampled" in (await hub.call_tool("fake.sample")).text
+        assert "/some/where" in (await hub.call_tool("fake.roots")).text
+
+
+@both_eras
+async def test_what_nobody_can_answer_is_said_plainly(era: str) -> None:
+    async with Hub({"fake": fake_server(era=era)}) as hub:
+        try:
+            reply = await hub.call_tool("fake.elicit", timeout=5)
+            assert reply.is_error or "not supported" in reply.text
+        except ProtocolError as exc:
+            assert exc.rpc_code is not None or "nobody" in exc.evidence
+
+
+@both_eras
+async def test_a_tools_own_failure_is_a_reply(era: str) -> None:
+    async with Hub({"fake": fake_server(era=era)}) as hub:
+        reply = await hub.call_tool("fake.fail")
+        assert reply.is_error
+        with pytest.raises(ToolFailed) as caught:
+            reply.raise_for_error()
+        assert caught.value.executed == "yes"
+
+
+@both_eras
+async def test_a_cancelled_call_tells_the_server_and_frees_the_link(era: str) -> None:
+    async with Hub({"fake": fake_server(era=era)}) as hub:
+        await hub.wait_ready("fake")
+        call = asyncio.create_task(hub.call_tool("fake.sleep", {"seconds": 30}))
+        await asyncio.sleep(0.1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert (await hub.call_tool("fake.echo", {"text": "still here"})).text == "still here"
+        assert hub.status()["fake"].in_flight == 0
+
+
+@both_eras
+async def test_a_changed_list_is_fetched_again_and_told(era: str) -> None:
+    async with Hub({"fake": fake_server(era=era)}) as hub:
+        await hub.list_tools(server="fake")
+        await asyncio.sleep(0.2)  # the subscription of the modern era is opened after the start
+        events = hub.events()
+        before = {tool.key for tool in hub.tools()}
+        await hub.call_tool("fake.change_tools")
+        async with asyncio.timeout(5):
+            async for event in events:
+                if isinstance(event, CatalogChanged) and event.kind == "tools":
+                    break
+        assert len({tool.key for tool in hub.tools()} - before) == 1
+
+
+async def test_names_for_people_and_names_for_models_reach_the_same_tool() -> None:
+    async with Hub({"my-fake": fake_server()}) as hub:
+        await hub.wait_ready()
+        assert (await hub.call_tool("my-fake__echo", {"text": "a"})).text == "a"
+        (tool,) = [t for t in hub.tools() if t.key == "echo"]
+        assert (await hub.call_tool(tool.model_name, {"text": "b"})).text == "b"
+
+
+async def test_what_does_not_exist_is_named_with_what_was_probably_meant() -> None:
+    async with Hub({"fake": fake_server()}) as hub:
+        await hub.wait_ready()
+        with pytest.raises(NotFound, match=r"did you mean fake\.echo"):
+            await hub.call_tool("fake.ecko")
+        with pytest.raises(NotFound, match="did you mean fake"):
+            await hub.call_tool("fakee.echo")
+        with pytest.raises(NotFound, match=r"server\.tool"):
+            await hub.call_tool("echo")
+
+
+async def test_an_unknown_tool_of_a_server_that_is_still_starting_is_not_found_either() -> None:
+    async with Hub({"fake": fake_server("slow_start=0.3")}) as hub:
+        with pytest.raises(NotFound):
+            await hub.call_tool("fake.nothing")
+
+
+async def test_a_failing_server_says_why() -> None:
+    async with Hub({"gone": "no-such-command-here --x", "ends": fake_server("exit_at_start=3")}) as hub:
+        with pytest.raises(Unavailable) as missing:
+            await hub.call_tool("gone.x")
+        assert missing.value.executed == "no"
+        assert missing.value.code == "E-STDIO-ENOENT"
+        assert "no-such-command-here" in str(missing.value)
+        with pytest.raises(Unavailable) as ended:
+            await hub.call_tool("ends.x")
+        assert "exit code 3" in ended.value.evidence
+        assert hub.status()["ends"].stderr
+
+
+async def test_servers_come_and_go_while_the_hub_runs() -> None:
+    async with Hub({"one": fake_server()}) as hub:
+        await hub.wait_ready()
+        first = hub.status()["one"].pid
+        await hub.add("two", fake_server())
+        assert (await hub.call_tool("two.echo", {"text": "x"})).text == "x"
+        await hub.replace("one", fake_server())
+        assert hub.status()["one"].pid == first, "the same definition keeps its process"
+        await hub.replace("one", fake_server(era="handshake"))
+        await hub.call_tool("one.echo", {"text": "x"})
+        assert hub.status()["one"].era == "handshake"
+        await hub.remove("two")
+        with pytest.raises(NotFound):
+            await hub.call_tool("two.echo")
+        assert {tool.server for tool in hub.tools()} == {"one"}
+
+
+async def test_a_disabled_server_is_not_started_and_says_so() -> None:
+    async with Hub({"off": {**fake_server(), "enabled": False}}) as hub:
+        assert hub.status()["off"].state == "disabled"
+        with pytest.raises(Unavailable):
+            await hub.call_tool("off.echo")
+
+
+async def test_a_lazy_server_starts_with_the_first_call_and_stops_when_unused() -> None:
+    made = Hub({"fake": fake_server()})._servers["fake"]
+    server = Server(command=made.command, args=made.args, lazy=True, idle_stop=0.2)
+    async with Hub({"fake": server}) as hub:
+        await asyncio.sleep(0.05)
+        assert hub.status()["fake"].state == "idle"
+        await hub.call_tool("fake.echo", {"text": "x"})
+        assert hub.status()["fake"].state == "ready"
+        await asyncio.sleep(0.6)
+        assert hub.status()["fake"].state == "idle"
+        assert (await hub.call_tool("fake.echo", {"text": "again"})).text == "again"
+
+
+async def test_the_last_known_lists_are_served_at_once_and_marked_stale(tmp_path: Path) -> None:
+    async with Hub({"fake": fake_server()}, catalog_dir=tmp_path) as hub:
+        known = {tool.name for tool in await hub.list_tools()}
+        await hub.list_prompts()
+    slow = fake_server()
+    async with Hub({"fake": slow}, catalog_dir=tmp_path) as hub:
+        assert {tool.name for tool in hub.tools()} == known
+        assert all(tool.stale for tool in hub.tools())
+        assert hub.status()["fake"].stale
+        await hub.list_tools()
+        assert not any(tool.stale for tool in hub.tools())
+
+
+async def test_one_malformed_tool_is_set_aside_and_the_rest_can_be_called() -> None:
+    async with Hub({"fake": fake_server("malformed_tool")}) as hub:
+        assert (await hub.call_tool("fake.echo", {"text": "x"})).text == "x"
+        assert hub.status()["fake"].problems
+
+
+async def test_a_repeated_cursor_ends_the_walk() -> None:
+    async with Hub({"fake": fake_server("repeated_cursor")}) as hub:
+        assert await hub.list_tools(server="fake")
+        assert any("repeats the cursor" in problem for problem in hub.status()["fake"].problems)
+
+
+async def test_events_tell_the_story_and_a_slow_watcher_is_told_what_it_missed() -> None:
+    async with Hub({"fake": fake_server()}) as hub:
+        events = hub.events()
+        await hub.call_tool("fake.echo", {"text": "x"})
+        seen: list[Any] = []
+        async with asyncio.timeout(5):
+            async for event in events:
+                seen.append(event)
+                if isinstance(event, CallFinished):
+                    break
+        assert [e.new for e in seen if isinstance(e, StateChanged)] == ["starting", "ready"]
+        assert any(isinstance(e, Connected) for e in seen)
+        assert (seen[-1].outcome, seen[-1].executed) == ("ok", "yes")
+        slow = hub.events()
+        for _ in range(1200):
+            hub.emit(seen[-1])
+        assert isinstance(await anext(slow), EventsMissed)
+
+
+async def test_the_environment_of_a_server_is_built_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_OF_MINE", "x")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.invalid:1")
+    entry = {**fake_server(), "env": {"MINE": "1"}}
+    async with Hub({"safe": entry, "all": {**entry, "env_policy": "inherit"}, "none": {**entry, "env_policy": "none"}}) as hub:
+        env = {name: json.loads((await hub.call_tool(f"{name}.env")).text) for name in ("safe", "all", "none")}
+    assert "SECRET_OF_MINE" not in env["safe"]
+    assert "HTTPS_PROXY" in env["safe"]
+    assert env["safe"]["MINE"] == "1"
+    assert "SECRET_OF_MINE" in env["all"]
+    assert "HTTPS_PROXY" not in env["none"]
+
+
+async def test_a_silent_probe_and_a_probe_that_kills_are_survived() -> None:
+    began = time.monotonic()
+    async with Hub(
+        {"mute": fake_server("silent_probe", era="handshake"), "dies": fake_server("die_on_probe", era="handshake")}
+    ) as hub:
+        assert (await hub.call_tool("mute.echo", {"text": "x"})).text == "x"
+        for _ in range(50):
+            if hub.status()["dies"].state == "ready":
+                break
+            await asyncio.sleep(0.1)
+        assert (await hub.call_tool("dies.echo", {"text": "x"})).text == "x"
+        assert hub.status()["mute"].era == hub.status()["dies"].era == "handshake"
+    assert time.monotonic() - began < 10
+
+
+async def test_hubs_close_in_any_order() -> None:
+    first, second = Hub({"a": fake_server()}), Hub({"b": fake_server()})
+    await first.__aenter__()
+    await second.__aenter__()
+    await asyncio.gather(first.call_tool("a.echo", {"text": "x"}), second.call_tool("b.echo", {"text": "x"}))
+    await first.close()
+    assert (await second.call_tool("b.echo", {"text": "y"})).text == "y"
+    await asyncio.create_task(second.close())
+    await first.close()
+    with pytest.raises(RuntimeError):
+        await first.call_tool("a.echo")
+
+
+async def test_closing_while_calls_run_ends_them(tmp_path: Path) -> None:
+    hub = Hub({"fake": fake_server()})
+    await hub.__aenter__()
+    await hub.wait_ready()
+    call = asyncio.create_task(hub.call_tool("fake.sleep", {"seconds": 30}))
+    await asyncio.sleep(0.1)
+    await hub.close()
+    with pytest.raises(Exception) as caught:
+        await asyncio.wait_for(call, 1)
+    assert getattr(caught.value, "executed", None) == "unknown"
+
+
+def test_the_sync_face_has_the_same_names_and_errors() -> None:
+    with Hub.sync({"fake": fake_server()}) as hub:
+        assert hub.call_tool("fake.echo", {"text": "sync"}).text == "sync"
+        assert hub.status()["fake"].state == "ready"
+        assert len(hub.tools()) == len(hub.list_tools())
+        with pytest.raises(NotFound):
+            hub.call_tool("fake.nothing")

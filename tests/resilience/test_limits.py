@@ -1,0 +1,59 @@
+"""Slots: bounded, fair, and always given back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from toolway.config.spec import Limits
+from toolway.errors import Overloaded
+from toolway.model import Call, Reply
+from toolway.resilience.limits import Slots, limit
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_no_more_than_the_limit_run_at_once_and_all_run() -> None:
+    slots = Slots(Limits(concurrent=3, waiting=100))
+    stage = limit(lambda _: slots, lambda _: 5.0)
+    running, most = 0, 0
+
+    async def last(call: Call) -> Reply:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+        return Reply("s", "t", {})
+
+    await asyncio.gather(*(stage(Call("s.t", "tools/call", {}), last) for _ in range(50)))
+    assert (most, running) == (3, 0)
+
+
+async def test_a_full_line_is_refused_at_once_and_a_slow_one_in_time() -> None:
+    slots = Slots(Limits(concurrent=1, waiting=1))
+    stage = limit(lambda _: slots, lambda _: 0.05)
+
+    async def slow(call: Call) -> Reply:
+        await asyncio.sleep(0.3)
+        return Reply("s", "t", {})
+
+    calls = [asyncio.create_task(stage(Call("s.t", "tools/call", {}), slow)) for _ in range(3)]
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    refused = [o for o in outcomes if isinstance(o, Overloaded)]
+    assert len(refused) == 2
+    assert {o.executed for o in refused} == {"no"}
+
+
+async def test_a_caller_who_leaves_the_line_takes_no_slot_with_him() -> None:
+    slots = Slots(Limits(concurrent=1, waiting=10))
+    assert await slots.take()
+    leaving = asyncio.create_task(slots.take())
+    staying = asyncio.create_task(slots.take())
+    await asyncio.sleep(0)
+    slots.give_back()  # it is the first one's turn in the moment he leaves
+    leaving.cancel()
+    assert await asyncio.wait_for(staying, 1) is True
+    slots.give_back()
+    assert await asyncio.wait_for(slots.take(), 1) is True

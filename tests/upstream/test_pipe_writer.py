@@ -1,0 +1,85 @@
+"""Writing to a pipe: order, how much left, and what happens when nobody reads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from toolway.upstream.transports.pipe_writer import PipeBroken, PipeWriter
+
+pytestmark = pytest.mark.anyio
+
+
+def make(limit: float = 5.0) -> tuple[int, PipeWriter, list[str]]:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    said: list[str] = []
+    return reader, PipeWriter(writer, limit, lambda: said.append("stuck"), lambda: said.append("broken")), said
+
+
+async def drain(reader: int, count: int) -> bytes:
+    """`count` bytes out of the pipe, letting the loop write meanwhile."""
+    os.set_blocking(reader, False)
+    got = b""
+    async with asyncio.timeout(10):
+        while len(got) < count:
+            try:
+                got += os.read(reader, 65536)
+            except BlockingIOError:
+                await asyncio.sleep(0.001)
+    return got
+
+
+async def test_frames_arrive_whole_and_in_order_through_a_pipe_that_is_full() -> None:
+    reader, writer, _ = make()
+    frames = [bytes([65 + n % 26]) * 50_000 + b"\n" for n in range(20)]
+    handles = [writer.write_nowait(frame) for frame in frames]
+    assert await drain(reader, sum(map(len, frames))) == b"".join(frames)
+    assert all(handle.done.done() for handle in handles)
+    writer.close()
+    os.close(reader)
+
+
+async def test_what_was_not_begun_can_be_taken_back_and_what_was_begun_is_finished() -> None:
+    reader, writer, _ = make()
+    begun = writer.write_nowait(b"a" * 200_000 + b"\n")
+    waiting = writer.write_nowait(b"b\n")
+    last = writer.write_nowait(b"c\n")
+    assert writer.take_back(begun) is False
+    assert writer.take_back(waiting) is True
+    assert await drain(reader, 200_003) == b"a" * 200_000 + b"\nc\n"
+    assert last.done.done()
+    writer.close()
+    os.close(reader)
+
+
+async def test_a_frame_counts_as_sent_only_when_the_kernel_has_all_of_it() -> None:
+    reader, writer, _ = make()
+    sent: list[int] = []
+    writer.write_nowait(b"x" * 200_000, lambda: sent.append(1))
+    assert sent == []
+    await drain(reader, 200_000)
+    assert sent == [1]
+    writer.close()
+    os.close(reader)
+
+
+async def test_a_reader_that_stopped_is_noticed() -> None:
+    reader, writer, said = make(limit=0.05)
+    writer.write_nowait(b"x" * 200_000)
+    await asyncio.sleep(0.2)
+    assert said == ["stuck"]
+    writer.close()
+    os.close(reader)
+
+
+async def test_a_reader_that_is_gone_breaks_the_pipe() -> None:
+    reader, writer, said = make()
+    os.close(reader)
+    frame = writer.write_nowait(b"x\n")
+    assert said == ["broken"]
+    assert isinstance(frame.done.exception(), PipeBroken)
+    with pytest.raises(PipeBroken):
+        writer.write_nowait(b"y\n")

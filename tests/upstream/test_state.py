@@ -1,0 +1,34 @@
+"""The life of an upstream: the table is whole, and every way leads to the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolway.upstream.state import TRANSITIONS, Event, IllegalEvent, State, diagram, step
+
+
+def test_every_state_has_a_row_and_only_the_end_has_no_way_out() -> None:
+    assert set(TRANSITIONS) == set(State)
+    assert [state for state, row in TRANSITIONS.items() if not row] == [State.STOPPED]
+
+
+def test_every_state_can_be_reached_and_stopped() -> None:
+    reached = {State.IDLE}
+    while new := {after for state in reached for after in TRANSITIONS[state].values()} - reached:
+        reached |= new
+    assert reached == set(State)
+    for state in set(State) - {State.STOPPING, State.STOPPED}:
+        assert step(state, Event.STOP) in (State.STOPPING, State.STOPPED)
+
+
+def test_every_event_is_used() -> None:
+    assert {event for row in TRANSITIONS.values() for event in row} == set(Event)
+
+
+def test_an_event_that_cannot_happen_is_a_fault_of_ours() -> None:
+    with pytest.raises(IllegalEvent):
+        step(State.IDLE, Event.CONNECTED)
+
+
+def test_the_diagram_shows_every_transition() -> None:
+    assert diagram().count("-->") == sum(len(row) for row in TRANSITIONS.values()) + 2
