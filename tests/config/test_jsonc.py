@@ -46,7 +46,10 @@ def test_an_error_names_file_and_line():
     assert caught.value.fix
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"a": NaN}', '{"a": 1,,}', "[" * 100_000, '{"a": /* open', '{"a": "x\ny"}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", '{"a": NaN}', '{"a": 1,,}', "{,}", "[,]", '{"a":,}', "[" * 100_000, '{"a": /* open', '{"a": "x\ny"}'],
+)
 def test_what_is_not_json_is_refused(text):
     with pytest.raises(ConfigError) as caught:
         jsonc.parse(text, "f")

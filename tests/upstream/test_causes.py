@@ -88,7 +88,7 @@ def test_the_fix_for_a_command_line_in_one_text_can_be_copied():
         ("Error: listen EADDRINUSE: address already in use :::3000", "the port 3000"),
         ("OSError: [Errno 98] Address already in use", "a port is already in use"),
         ("Error: EACCES: permission denied, open '/etc/x'", "may not access /etc/x"),
-        ("PermissionError: [Errno 13] Permission denied: '/root/y'", "may not access /root/y"),
+        ("PermissionError: [Errno 13] Permission denied: '/srv/y'", "may not access /srv/y"),
         ("Error: ENOENT: no such file or directory, stat '/data'", "the file /data does not exist"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'a.db'", "the file a.db does not exist"),
         ("HTTP 401 Unauthorized", "its credential was refused"),

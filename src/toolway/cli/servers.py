@@ -62,7 +62,8 @@ def _print_list(output: Output, loaded: Loaded, statuses: Collection[Status]) ->
 
 
 def _tools(status: Status) -> str:
-    return f"{status.tools}{' (stale)' if status.stale and status.tools else ''}"
+    earlier = status.stale and status.tools and status.state != "ready"
+    return f"{status.tools} (of an earlier run)" if earlier else str(status.tools)
 
 
 def _why(status: Status) -> str:

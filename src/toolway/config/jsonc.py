@@ -15,7 +15,7 @@ from toolway.errors import ConfigError
 
 _STRING = r'"(?:[^"\\\n]|\\.)*"'
 _COMMENT = re.compile(rf"{_STRING}|(//[^\n]*|/\*.*?\*/)", re.DOTALL)
-_TRAILING_COMMA = re.compile(rf"{_STRING}|(,)(?=\s*[}}\]])")
+_TRAILING_COMMA = re.compile(rf"{_STRING}|(?<=[}}\]\"\w])(\s*,)(?=\s*[}}\]])")
 _KEY_OR_BRACKET = re.compile(rf"({_STRING})(\s*:)?|([{{\[])|([}}\]])")
 
 Path = tuple[str, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http
 import json
 import socket
@@ -73,8 +74,8 @@ class Connection:
 
     def reset(self) -> None:
         """End the connection with a TCP reset."""
-        raw = self.writer.get_extra_info("socket")
-        if raw is not None:
+        with contextlib.suppress(OSError):  # it is closed already
+            raw = self.writer.get_extra_info("socket")
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 

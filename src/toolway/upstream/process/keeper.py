@@ -39,7 +39,7 @@ END_LIMIT = 1.5  # for ending everything when the hub is gone
 
 
 class Child:
-    """One server's own process; what it left behind is looked for until `sweep_until`."""
+    """One server's own process. When it has ended, what it left behind is killed at `kill_at`."""
 
     def __init__(self, id: int, pid: int, tag: str) -> None:
         self.id = id
@@ -341,8 +341,9 @@ def _stat(pid: int) -> list[str]:
 
 
 def _start_time(pid: int) -> str:
+    """When a process that still runs was started, in ticks since boot; empty for one that has ended."""
     fields = _stat(pid)
-    return fields[19] if len(fields) > 19 else ""
+    return fields[19] if len(fields) > 19 and fields[0] != "Z" else ""
 
 
 def _boot() -> str:

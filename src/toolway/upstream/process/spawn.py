@@ -167,6 +167,7 @@ class Spawner:
             data = b""
         if not data:
             self._drop_control("the keeper ended")
+            self._bury_keeper()
             return
         *lines, self._inbox = (self._inbox + data).split(b"\n")
         for line in lines:
@@ -197,6 +198,12 @@ class Spawner:
         for future in list(self._exited.values()):
             _settle(future, -signal.SIGKILL)  # without its keeper a process is killed by the kernel
         self._exited.clear()
+
+    def _bury_keeper(self) -> None:
+        keeper_process, self._keeper = self._keeper, None
+        if keeper_process is not None:
+            keeper_process.kill()  # it closed its socket, so it is gone or going
+            keeper_process.wait()
 
     def _send(self, order: dict[str, Any], fds: tuple[int, ...]) -> None:
         self._outbox.append((json.dumps(order).encode() + b"\n", fds))

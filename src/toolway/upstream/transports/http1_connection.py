@@ -217,7 +217,7 @@ class Connection(asyncio.Protocol):
         before = incoming.received
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as exc:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
             if not self._complete:
                 self._problem = self._problem or ("E-HTTP-PROTOCOL", f"sent no valid HTTP ({exc})")
             self._surplus = True

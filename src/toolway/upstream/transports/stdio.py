@@ -125,6 +125,7 @@ class StdioLink:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     async def request(self, request: Request) -> Json:
+        self._must_live()
         id_, answer = self._outstanding.add(request)
         attempt = request.attempt
 
@@ -149,6 +150,10 @@ class StdioLink:
 
     async def notify(self, method: str, params: Json) -> None:
         self._write(wire.notification(method, params), None)
+
+    def _must_live(self) -> None:
+        if self._loss is None or self._loss.done():
+            raise Fault("the link to the server has ended", Certainty.C0, code="E-STDIO-BROKEN")
 
     def _write(self, object_: bytes, sent: Callable[[], None] | None) -> Frame:
         assert self._writer is not None
@@ -241,7 +246,7 @@ class StdioLink:
 
     def _on_bad_line(self, line: bytes, bad: wire.BadMessage) -> None:
         hidden = _HIDDEN.search(line)
-        if hidden is not None and hidden.start() > 0:
+        if hidden is not None and hidden.start() > 0 and not line.startswith(b"\xef\xbb\xbf"):
             self._tail.feed(line[: hidden.start()] + b"\n")
             self._noise += 1
             self._on_line(line[hidden.start() :])  # a prefix printed without a newline

@@ -1,0 +1,147 @@
+"""Write the parts of docs/reference that are read from the source: what can be configured, and the command line.
+
+    python scripts/generate_docs.py [--check]
+
+A generated part stands between two comments of its page; the rest of the page is written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from toolway.cli.app import app
+
+ROOT = Path(__file__).resolve().parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+SPEC = ROOT / "src" / "toolway" / "config" / "spec.py"
+EXITS = ROOT / "src" / "toolway" / "cli" / "exits.py"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; fail where a page is out of date")
+    check = parser.parse_args().check
+    stale = [page for page, text in pages().items() if page.read_text(encoding="utf-8") != text]
+    for page in stale:
+        print(f"{page.relative_to(ROOT)} {'is out of date: run make docs' if check else 'written'}")
+        if not check:
+            page.write_text(pages()[page], encoding="utf-8")
+    sys.exit(bool(check and stale))
+
+
+def pages() -> dict[Path, str]:
+    """Every page with a generated part, as it should read."""
+    parts = {"config.md": {"spec": config()}, "cli.md": {"commands": commands(), "exits": exits()}}
+    return {REFERENCE / name: _filled(REFERENCE / name, generated) for name, generated in parts.items()}
+
+
+def _filled(page: Path, parts: dict[str, str]) -> str:
+    text = page.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        begin, end = f"<!-- generated: {name} -->", f"<!-- end: {name} -->"
+        head, _, rest = text.partition(begin)
+        _, found, tail = rest.partition(end)
+        if not found:
+            raise SystemExit(f"{page.relative_to(ROOT)} has no place for {name!r}: {begin} … {end}")
+        text = f"{head}{begin}\n\n{part.strip()}\n\n{end}{tail}"
+    return text
+
+
+# -- what can be configured -------------------------------------------------------------------------------------------
+
+
+def config() -> str:
+    source = SPEC.read_text(encoding="utf-8")
+    comments = _comments(source)
+    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    # What a reader has in hand first, then what stands inside of it.
+    classes.sort(key=lambda node: node.name != "Server")
+    names = {node.name for node in classes}
+    return "\n\n".join(_class(node, comments, names) for node in classes)
+
+
+def _class(node: ast.ClassDef, comments: dict[int, str], names: set[str]) -> str:
+    rows = []
+    for name, kind, default, comment in _fields(node, comments):
+        meaning = comment or (f"see [{kind}](#{kind.lower()})" if kind in names else "")
+        rows.append(f"| `{name}` | `{_cell(kind)}` | {_cell(default)} | {_cell(meaning)} |")
+    about = " ".join((ast.get_docstring(node) or "").split())
+    return "\n".join(
+        [f"### {node.name}", "", about, "", "| field | type | default | meaning |", "|---|---|---|---|", *rows]
+    )
+
+
+def _fields(node: ast.ClassDef, comments: dict[int, str]) -> Iterator[tuple[str, str, str, str]]:
+    for item in node.body:
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            yield item.target.id, ast.unparse(item.annotation), _default(item.value), comments.get(item.lineno, "")
+
+
+def _default(value: ast.expr | None) -> str:
+    if value is None:
+        return "required"
+    text = ast.unparse(value)
+    if text.startswith("field("):
+        return "empty"
+    return "–" if text == "None" else f"`{text}`"
+
+
+def _comments(source: str) -> dict[int, str]:
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+
+
+# -- the command line -------------------------------------------------------------------------------------------------
+
+
+def commands() -> str:
+    group: Any = typer.main.get_command(app)
+    return "\n\n".join(_command(name, command) for name, command in group.commands.items())
+
+
+def _command(name: str, command: Any) -> str:
+    positional = [p for p in command.params if p.param_type_name == "argument"]
+    options = [p for p in command.params if p.param_type_name == "option"]
+    usage = " ".join([f"toolway {name}", *(_usage(p) for p in positional), "[OPTIONS]"])
+    rows = [f"| {_option(p)} | {_cell(p.help or '')} | {_shown_default(p)} |" for p in options]
+    heading = [f"### {name}", "", command.help, "", "```text", usage, "```", ""]
+    return "\n".join([*heading, "| option | meaning | default |", "|---|---|---|", *rows])
+
+
+def _usage(argument: Any) -> str:
+    label = argument.metavar or argument.name.upper()
+    label += " …" if argument.nargs == -1 else ""
+    return label if argument.required else f"[{label}]"
+
+
+def _option(option: Any) -> str:
+    spelling = ", ".join(f"`{opt}`" for opt in sorted(option.opts, key=len, reverse=True))
+    return spelling if option.is_flag else f"{spelling} {option.metavar or ''}".strip()
+
+
+def _shown_default(option: Any) -> str:
+    return "" if option.is_flag or option.default is None else f"`{option.default:g}`"
+
+
+def exits() -> str:
+    rows = re.findall(r"^    (\w+) = (\d+)(?:  # (.*))?$", EXITS.read_text(encoding="utf-8"), re.MULTILINE)
+    lines = [f"| {number} | {_cell(meaning or name.lower())} |" for name, number, meaning in rows]
+    return "\n".join(["| exit code | meaning |", "|---|---|", *lines])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    main()

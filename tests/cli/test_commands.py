@@ -1,0 +1,232 @@
+"""The commands against fake servers, in this process."""
+
+import json
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from toolway.cli.app import app
+
+FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.fake"]}
+OLD = {"command": sys.executable, "args": ["-m", "toolway.testing.fake", "--era", "handshake"]}
+BROKEN = {
+    "command": sys.executable,
+    "args": ["-c", "import os, sys; sys.exit('missing GITHUB_TOKEN ' + os.environ['MY_SECRET'])"],
+    "env": {"MY_SECRET": "do-not-show"},
+}
+ABSENT = {"command": "/no/such/program"}
+
+
+@pytest.fixture
+def toolway(tmp_path, monkeypatch):
+    """Run a command with a file of the given servers; gives the result."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(servers, *words):
+        (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+        return CliRunner().invoke(app, list(words), catch_exceptions=False)
+
+    return run
+
+
+def test_list_shows_every_server_with_era_and_tools(toolway):
+    result = toolway({"new": FAKE, "old": OLD}, "list")
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert rows[0] == ["server", "transport", "state", "era", "tools", "why"]
+    assert [row[:4] for row in rows[1:]] == [
+        ["new", "stdio", "ready", "modern"],
+        ["old", "stdio", "ready", "handshake"],
+    ]
+    assert all(int(row[4]) > 10 for row in rows[1:])
+    assert result.exit_code == 0
+
+
+def test_a_failing_server_never_hides_the_others_and_says_why(toolway):
+    result = toolway({"broken": BROKEN, "fake": FAKE, "absent": ABSENT, "sse": {"type": "sse", "url": "u"}}, "list")
+    states = {line.split()[0]: line.split()[2] for line in result.stdout.splitlines()[1:]}
+    assert states["fake"] == "ready"
+    assert states.keys() == {"broken", "fake", "absent"}
+    assert "| missing GITHUB_TOKEN ***" in result.stderr
+    assert '"env": {"GITHUB_TOKEN": "${GITHUB_TOKEN}"}' in result.stderr
+    assert "command not found: /no/such/program" in result.stderr
+    assert "servers of type sse are not supported yet" in result.stderr
+    assert "do-not-show" not in result.output
+    assert result.exit_code == 8
+
+
+def test_list_as_json_is_one_document_with_stable_keys(toolway):
+    result = toolway({"fake": FAKE, "broken": BROKEN, "Odd Name": FAKE}, "list", "--json")
+    document = json.loads(result.stdout)
+    assert [server["server"] for server in document["servers"]] == ["fake", "broken", "odd-name"]
+    keys = ["server", "transport", "state", "era", "protocol", "tools", "stale", "why", "fix"]
+    assert all(list(server) == keys for server in document["servers"])
+    assert [(p["server"], p["severity"], p["code"]) for p in document["problems"]] == [
+        ("Odd Name", "note", "E-CONFIG-NAME")
+    ]
+    assert result.stderr == ""
+    assert result.exit_code == 8
+
+
+def test_a_slow_server_is_waited_for_only_so_long(toolway):
+    slow = {**FAKE, "args": [*FAKE["args"], "--mode", "slow_start=20"]}
+    result = toolway({"fake": FAKE, "slow": slow}, "list", "--wait", "3", "--json")
+    states = {server["server"]: server["state"] for server in json.loads(result.stdout)["servers"]}
+    assert states == {"fake": "ready", "slow": "starting"}
+    assert result.exit_code == 8
+
+
+def test_where_no_server_works_the_exit_code_says_so(toolway):
+    assert toolway({"absent": ABSENT}, "list").exit_code == 4
+    assert toolway({"bad": {"command": 5}}, "list").exit_code == 3
+
+
+def test_a_file_without_servers_is_no_error(toolway):
+    result = toolway({}, "list")
+    assert "no servers in" in result.stderr
+    assert result.exit_code == 0
+
+
+def test_a_disabled_server_is_shown_and_not_started(toolway):
+    result = toolway({"fake": FAKE, "off": {**ABSENT, "enabled": False}}, "list", "--json")
+    assert [server["state"] for server in json.loads(result.stdout)["servers"]] == ["ready", "disabled"]
+    assert result.exit_code == 0
+
+
+def test_status_of_one_server_starts_no_other(toolway, tmp_path):
+    trap = {"command": sys.executable, "args": ["-c", f"open({str(tmp_path / 'started')!r}, 'w')"]}
+    result = toolway({"fake": FAKE, "trap": trap}, "status", "fake")
+    assert result.stdout.startswith("fake: ready\n")
+    for label in ("why", "transport", "era", "pid", "tools", "in flight", "restarts", "since"):
+        assert f"\n  {label}" in result.stdout
+    assert not (tmp_path / "started").exists()
+    assert result.exit_code == 0
+
+
+def test_status_of_a_broken_server_tells_all(toolway):
+    result = toolway({"broken": BROKEN, "fake": FAKE}, "status", "broken", "--json")
+    [server] = json.loads(result.stdout)["servers"]
+    assert server["state"] in ("backing_off", "starting", "failed")
+    assert "missing GITHUB_TOKEN ***" in server["stderr"]
+    assert "GITHUB_TOKEN" in server["fix"]
+    assert server["last_error"]
+    assert result.exit_code == 4
+
+
+def test_a_misspelt_server_is_answered_with_the_right_name(toolway):
+    result = toolway({"github": FAKE}, "status", "githib")
+    assert "did you mean github?" in result.stderr
+    assert result.exit_code == 1
+
+
+def test_asking_for_an_entry_that_cannot_be_used_tells_what_is_wrong_with_it(toolway):
+    servers = {"My Server": {"type": "ws", "url": "ws://x"}}
+    for words in (("status", "my-server"), ("call", "my-server.x"), ("tools", "-s", "My Server")):
+        result = toolway(servers, *words)
+        assert "servers of type ws are not supported yet" in result.stderr
+        assert "mcp.json:1" in result.stderr
+        assert result.exit_code == 3
+
+
+def test_tools_are_found_by_all_words_and_names_go_first(toolway):
+    result = toolway({"a": FAKE, "b": OLD}, "tools", "server", "seen", "--json")
+    assert [tool["name"] for tool in json.loads(result.stdout)["tools"]] == ["a.stats", "b.stats"]
+    result = toolway({"a": FAKE}, "tools", "text", "-s", "a")
+    assert result.stdout.splitlines()[0].split() == ["tool", "description"]
+    assert "a.echo" in result.stdout
+    assert result.exit_code == 0
+
+
+def test_tools_of_one_server(toolway):
+    result = toolway({"a": FAKE, "absent": ABSENT}, "tools", "--server", "a", "--json")
+    document = json.loads(result.stdout)
+    assert {tool["server"] for tool in document["tools"]} == {"a"}
+    assert document["tools"][0]["input_schema"]["type"] == "object"
+    assert document["down"] == []
+    assert result.exit_code == 0
+
+
+def test_tools_mentions_the_servers_that_are_down(toolway):
+    result = toolway({"a": FAKE, "absent": ABSENT}, "tools", "echo")
+    assert "a.echo" in result.stdout
+    assert "absent: " in result.stderr
+    assert result.exit_code == 8
+
+
+def test_no_tool_found_is_said(toolway):
+    result = toolway({"a": FAKE}, "tools", "zzz")
+    assert (result.stdout, "no tool found" in result.stderr, result.exit_code) == ("", True, 0)
+
+
+def test_call_prints_the_text_and_nothing_else(toolway):
+    result = toolway({"fake": FAKE}, "call", "fake.add", "a:=1", "b:=2")
+    assert (result.stdout, result.stderr, result.exit_code) == ("3\n", "", 0)
+
+
+def test_call_as_json_and_raw(toolway):
+    document = json.loads(toolway({"fake": FAKE}, "call", "fake.echo", '{"text": "hé"}', "--json").stdout)
+    assert (document["server"], document["tool"], document["text"], document["is_error"]) == (
+        "fake",
+        "echo",
+        "hé",
+        False,
+    )
+    assert document["attempts"] == 1
+    raw = json.loads(toolway({"fake": FAKE}, "call", "fake.unknown_fields", "--raw").stdout)
+    assert "content" in raw
+
+
+def test_progress_is_shown_on_stderr_when_asked_for(toolway):
+    result = toolway({"fake": FAKE}, "call", "fake.progress", "n:=3", "-v")
+    assert result.stdout == "3 steps\n"
+    assert "fake.progress: 2/3 step 2\n" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "part"),
+    [
+        (("fake.fail",), 5, "says that it failed"),
+        (("fake.sleep", "seconds:=30", "--timeout", "0.3"), 7, "E-TIMEOUT"),
+        (("fake.ecco",), 1, "did you mean fake.echo"),
+        (("fkae.echo",), 1, "did you mean fake"),
+        (("echo",), 1, "E-NOT-FOUND"),
+        (("fake.add", "a:=1"), 1, "name:=json"),
+        (("fake.add", "oops"), 2, "E-USAGE"),
+        (("absent.x",), 4, "command not found"),
+        (("broken.x",), 4, "missing GITHUB_TOKEN ***"),
+    ],
+)
+def test_each_failure_of_a_call_has_its_exit_code_and_its_words(toolway, words, code, part):
+    result = toolway({"fake": FAKE, "absent": ABSENT, "broken": BROKEN}, "call", *words)
+    assert part in result.stderr
+    assert result.exit_code == code
+
+
+def test_an_error_of_a_call_as_json_says_whether_it_was_executed(toolway):
+    result = toolway({"fake": FAKE}, "call", "fake.sleep", "seconds:=30", "--timeout", "0.3", "--json")
+    error = json.loads(result.stdout)["error"]
+    assert (error["code"], error["executed"], error["exit"]) == ("E-TIMEOUT", "unknown", 7)
+    assert result.stderr == ""
+
+
+def test_a_file_that_is_no_json_is_told_with_its_line(tmp_path):
+    file = tmp_path / "bad.json"
+    file.write_text('{\n"mcpServers": {,}\n}')
+    result = CliRunner().invoke(app, ["list", "-c", str(file)])
+    assert "bad.json:2" in result.stderr
+    assert result.exit_code == 3
+    result = CliRunner().invoke(app, ["list", "-c", str(file), "--json"])
+    assert json.loads(result.stdout)["error"]["line"] == 2
+
+
+def test_without_a_file_the_error_says_where_it_looked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["list"])
+    assert str(tmp_path / "mcp.json") in result.stderr
+    assert result.exit_code == 3
+
+
+def test_usage_errors_end_with_2():
+    assert CliRunner().invoke(app, ["call"]).exit_code == 2
+    assert CliRunner().invoke(app, ["nonsense"]).exit_code == 2
+    assert CliRunner().invoke(app, ["--version"]).stdout.startswith("toolway ")

@@ -1,0 +1,93 @@
+"""`kill -9` of the process that holds the Hub, at a random moment: no descendant is left after two seconds."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+from tests.process.test_processes import alive, descendants
+
+ROUNDS = 20 if os.environ.get("TOOLWAY_LONG") else 4
+
+HOLDER = """
+import asyncio
+from toolway import Hub
+from toolway.testing import fake_server
+
+SERVERS = {
+    "plain": fake_server(), "old": fake_server(era="handshake"), "deaf": fake_server("ignore_eof"),
+    "stubborn": fake_server("ignore_eof", "ignore_sigterm"), "child": fake_server("leaves_child"),
+    "daemon": fake_server("leaves_setsid"), "family": fake_server(), "clan": fake_server("ignore_eof"),
+    "slow": fake_server("slow_start=1"), "dies": fake_server("crash_every=0.5"),
+}
+
+async def busy(hub, name):
+    while True:
+        try:
+            await hub.call_tool(f"{name}.spawn_children" if name in ("family", "clan") else f"{name}.sleep",
+                                {"seconds": 0.2})
+        except Exception:
+            pass
+        await asyncio.sleep(0.3)
+
+async def main():
+    async with Hub(SERVERS, catalog_dir=None) as hub:
+        print("entered", flush=True)
+        await asyncio.gather(*(busy(hub, name) for name in SERVERS))
+
+asyncio.run(main())
+"""
+
+
+def test_no_descendant_outlives_a_killed_hub() -> None:
+    dice = random.Random(5)
+    most = 0
+    for number in range(ROUNDS):
+        holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE)
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        time.sleep(dice.uniform(0.0, 3.0) if number else 2.5)
+        family = descendants(holder.pid)
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+        holder.stdout.close()
+        family |= {pid for pid in family for pid in descendants(pid)}
+        most = max(most, len(family))
+        end = time.monotonic() + 2
+        while any(alive(pid) for pid in family) and time.monotonic() < end:
+            time.sleep(0.01)
+        left = [pid for pid in family if alive(pid)]
+        assert not left, f"round {number}: {len(left)} of {len(family)} left"
+    assert most > 10, "the test killed too early to show anything"
+
+
+def test_a_next_keeper_ends_what_a_crash_of_both_left_behind() -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    time.sleep(2)
+    family = descendants(holder.pid)
+    keepers = [pid for pid in family if b"keeper.py" in _cmdline(pid)]
+    assert len(keepers) == 1
+    for pid in (keepers[0], holder.pid):
+        os.kill(pid, signal.SIGKILL)
+    holder.wait()
+    holder.stdout.close()
+    time.sleep(0.5)
+    survivors = [pid for pid in family if alive(pid)]  # daemons in sessions of their own
+    script = "import asyncio\nfrom toolway import Hub\nfrom toolway.testing import fake_server\nasync def main():\n    async with Hub({'a': fake_server()}, catalog_dir=None) as hub: await hub.wait_ready()\nasyncio.run(main())"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=30)
+    assert survivors, "nothing survived the crash, so there was nothing to sweep"
+    assert not [pid for pid in survivors if alive(pid)]
+
+
+def _cmdline(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""

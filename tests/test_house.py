@@ -1,0 +1,106 @@
+"""What holds for the repository and the package as a whole."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import toolway
+
+ROOT = Path(__file__).resolve().parent.parent
+HEAVY = {"mcp", "mcp_types", "pydantic"}
+# Split, so that this file does not find itself.
+ADDRESSES = re.compile(
+    r"pypi\.org" + r"/simple|files\.python" + r"hosted\.org|registry\.npm" + r"js\.org|index-" + r"url\b"
+)
+
+
+def test_the_public_names_are_these():
+    assert set(toolway.__all__) == {
+        *("Hub", "Server", "Timeout", "Restart", "Health", "Limits"),
+        *("Reply", "Tool", "ToolRef", "Prompt", "Resource", "Status"),
+        *("ToolwayError", "ConfigError", "CallError", "NotFound", "Denied", "Unavailable", "Overloaded"),
+        *("TimedOut", "OutcomeUnknown", "ProtocolError", "ToolFailed"),
+        "__version__",
+    }
+    assert list(toolway.__all__) == sorted(toolway.__all__)
+    assert dir(toolway) == toolway.__all__
+
+
+@pytest.mark.parametrize("name", toolway.__all__)
+def test_every_public_name_can_be_had(name):
+    assert getattr(toolway, name) is not None
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = toolway.nonsense
+
+
+HELP = "sys.argv[1:] = ['call', '--help']; from toolway.cli import main; main()"
+
+
+@pytest.mark.parametrize(
+    ("program", "heavy"),
+    [
+        ("import toolway", HEAVY),
+        ("from toolway import ConfigError, Server, Timeout, ToolwayError", HEAVY),
+        ("sys.argv[1:] = ['--version']; from toolway.cli import main; main()", HEAVY),
+        ("sys.argv[1:] = ['--help']; from toolway.cli import main; main()", HEAVY),
+        (HELP, HEAVY - {"pydantic"}),  # typer reads the options of a command with pydantic
+    ],
+)
+def test_what_needs_no_server_does_not_load_the_sdk(program, heavy):
+    script = f"""
+import atexit, os, sys
+def look():
+    loaded = {heavy!r} & sys.modules.keys()
+    if loaded:
+        print(loaded, file=sys.stderr, flush=True)
+        os._exit(99)
+atexit.register(look)
+{program}
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def own_files():
+    """The files that are or will be tracked, without those that are no text."""
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    result = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    if result.returncode != 0:
+        pytest.skip("not a git checkout")
+    for name in filter(None, result.stdout.split("\0")):
+        path = ROOT / name
+        data = path.read_bytes() if path.is_file() else b"\0"
+        if b"\0" not in data:
+            yield name, data.decode()
+
+
+def test_no_file_names_a_registry():
+    found = {name: match[0] for name, text in own_files() if (match := ADDRESSES.search(text))}
+    # The script that writes the pins says that no address is to be written.
+    assert found.keys() <= {"scripts/pin"}
+
+
+def test_no_file_names_a_folder_of_this_machine():
+    folders = [f"{folder}/" for folder in (ROOT.parent, Path.home()) if len(folder.parts) > 1]
+    assert [(name, folder) for name, text in own_files() for folder in folders if folder in text] == []
+
+
+@pytest.mark.parametrize("name", ["run.txt", "dev.txt"])
+def test_every_requirement_is_pinned_with_hashes(name):
+    text = (ROOT / "requirements" / name).read_text()
+    entries = re.split(r"\n(?=\S)", re.sub(r"^\s*#.*\n?", "", text, flags=re.MULTILINE).strip())
+    assert len(entries) > 10
+    for entry in entries:
+        assert re.match(r"[a-z0-9-]+==\S+ (?:; [^\\]+ )?\\\n    --hash=sha256:[0-9a-f]{64}", entry), entry
+
+
+def test_the_licence_is_whole():
+    text = (ROOT / "LICENSE").read_text()
+    assert "Apache License" in text
+    assert "END OF TERMS AND CONDITIONS" in text

@@ -1,0 +1,141 @@
+"""Server-sent events, cut in every way."""
+
+from __future__ import annotations
+
+import random
+import time
+import tracemalloc
+
+import pytest
+
+from toolway.upstream.transports.events_stream import Event, EventStream, EventTooLong
+
+LIMIT = 10_000
+
+
+def parse(*chunks: bytes, limit: int = LIMIT) -> list[Event]:
+    stream = EventStream(limit)
+    return [event for chunk in chunks for event in stream.feed(chunk)]
+
+
+def test_an_event_ends_at_an_empty_line() -> None:
+    assert parse(b"data: hello\n\n") == [Event(b"hello", "message", "")]
+    assert parse(b"data: hello\n") == []
+    assert parse(b"data: hello") == []
+
+
+def test_all_fields_are_read() -> None:
+    stream = EventStream(LIMIT)
+    events = stream.feed(b"id: 7\nevent: ping\nretry: 1500\ndata: a\ndata: b\n\ndata: c\n\n")
+    assert events == [Event(b"a\nb", "ping", "7"), Event(b"c", "message", "7")]
+    assert (stream.id, stream.retry) == ("7", 1500)
+
+
+def test_one_space_after_the_colon_is_no_part_of_the_value() -> None:
+    assert [e.data for e in parse(b"data:a\n\ndata:  b\n\ndata\n\ndata:\n\n")] == [b"a", b" b", b"", b""]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+def test_lines_end_as_the_standard_says(end: bytes) -> None:
+    assert parse(end.join([b"event: x", b"data: 1", b"", b"data: 2", b"", b""])) == [
+        Event(b"1", "x", ""),
+        Event(b"2", "message", ""),
+    ]
+
+
+def test_a_carriage_return_at_the_end_of_a_chunk_ends_its_line_at_once() -> None:
+    stream = EventStream(LIMIT)
+    assert stream.feed(b"data: 1\r\n\r") == [Event(b"1", "message", "")]
+    assert stream.feed(b"\ndata: 2\r") == []
+    assert stream.feed(b"\r") == [Event(b"2", "message", "")]
+    assert stream.feed(b"\n\ndata: 3\n\n") == [Event(b"3", "message", "")]
+
+
+def test_comments_are_counted_and_passed_over() -> None:
+    stream = EventStream(LIMIT)
+    assert stream.feed(b": keep-alive\n\n:\n\ndata: x\n: inside\n\n") == [Event(b"x", "message", "")]
+    assert stream.comments == 3
+
+
+def test_unknown_fields_and_bad_values_are_passed_over() -> None:
+    stream = EventStream(LIMIT)
+    assert stream.feed(b"retry: soon\nretry: -1\nid: a\0b\nfoo: bar\nevent: only\n\n") == []
+    assert (stream.id, stream.retry) == ("", None)
+    assert stream.feed(b"retry: 99999999999999999999\ndata: x\n\n") == [Event(b"x", "message", "")]
+    assert stream.retry is None
+
+
+def test_an_id_counts_when_its_event_has_ended() -> None:
+    stream = EventStream(LIMIT)
+    stream.feed(b"id: 1\ndata: x\n\nid: 2\ndata: half")
+    assert stream.id == "1"
+    assert stream.feed(b"\n\n") == [Event(b"half", "message", "2")]
+
+
+def test_an_event_without_data_still_sets_the_id() -> None:
+    stream = EventStream(LIMIT)
+    assert stream.feed(b"id: 9\nretry: 10\n\n") == []
+    assert stream.id == "9"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 50])
+def test_a_byte_order_mark_is_dropped_however_it_is_cut(size: int) -> None:
+    data = b"\xef\xbb\xbfdata: x\n\n"
+    assert parse(*(data[i : i + size] for i in range(0, len(data), size))) == [Event(b"x", "message", "")]
+    assert parse(b"\xef\xbb", b"data: x\n\n") == []  # not a mark, so a field of an unknown name
+    assert parse(b"data: \xef\xbb\xbf\n\n") == [Event(b"\xef\xbb\xbf", "message", "")]
+
+
+def test_the_way_a_stream_is_cut_changes_nothing() -> None:
+    rng = random.Random(7)
+    pieces = [b"data: a", b"data:b", b"id: 1", b"event: e", b": c", b"", b"", b"retry: 5", b"x", b"\xc3\xbc: \xff"]
+    for _ in range(300):
+        data = b"".join(rng.choice(pieces) + rng.choice([b"\n", b"\r", b"\r\n"]) for _ in range(20))
+        cuts = sorted(rng.randrange(len(data)) for _ in range(rng.randrange(30)))
+        parts = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+        assert parse(*parts) == parse(data)
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [b"data: " + b"x" * 100, b"x" * 100, b"data: y\n" * 10, b"data:\n" * 20, b"event: " + b"z" * 100],
+    ids=["data", "nameless", "lines", "empty lines", "event"],
+)
+def test_an_event_that_does_not_end_is_given_up_at_the_limit(endless: bytes) -> None:
+    stream = EventStream(LIMIT)
+    fed = 0
+    with pytest.raises(EventTooLong):
+        while fed < 20 * LIMIT:
+            fed += len(endless)
+            stream.feed(endless)
+    assert fed < 15 * LIMIT
+
+
+def test_an_event_just_within_the_limit_is_whole() -> None:
+    assert parse(b"data: " + b"x" * 9_990 + b"\n\n")[0].data == b"x" * 9_990
+    with pytest.raises(EventTooLong):
+        parse(b"data: " + b"x" * LIMIT + b"\n\n")
+
+
+def test_time_and_memory_are_linear_in_what_is_fed() -> None:
+    data = b"data: " + b"x" * 2_000_000 + b"\n\n"
+    parts = [data[i : i + 7] for i in range(0, len(data), 7)]
+    stream = EventStream(8_000_000)
+    tracemalloc.start()
+    began = time.process_time()
+    events = [event for part in parts for event in stream.feed(part)]
+    took = time.process_time() - began
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(events[0].data) == 2_000_000
+    assert took < 10
+    assert peak < 12_000_000
+
+
+def test_a_flood_of_comments_is_passed_over_quickly() -> None:
+    stream = EventStream(LIMIT)
+    began = time.process_time()
+    for _ in range(10):
+        assert stream.feed(b":\n" * 100_000) == []
+    assert time.process_time() - began < 5
+    assert stream.comments == 1_000_000
