@@ -1,4 +1,4 @@
-"""Write the parts of docs/reference that are read from the source: what can be configured, and the command line.
+"""Write the parts of docs/ that are read from the source: what can be configured, the command line, a server's life.
 
     python scripts/generate_docs.py [--check]
 
@@ -20,9 +20,11 @@ from typing import Any
 import typer
 
 from toolway.cli.app import app
+from toolway.upstream.state import diagram
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
+EXPLANATION = ROOT / "docs" / "explanation"
 SPEC = ROOT / "src" / "toolway" / "config" / "spec.py"
 EXITS = ROOT / "src" / "toolway" / "cli" / "exits.py"
 
@@ -41,8 +43,12 @@ def main() -> None:
 
 def pages() -> dict[Path, str]:
     """Every page with a generated part, as it should read."""
-    parts = {"config.md": {"spec": config()}, "cli.md": {"commands": commands(), "exits": exits()}}
-    return {REFERENCE / name: _filled(REFERENCE / name, generated) for name, generated in parts.items()}
+    parts = {
+        REFERENCE / "config.md": {"spec": config()},
+        REFERENCE / "cli.md": {"commands": commands(), "exits": exits()},
+        EXPLANATION / "upstream-life.md": {"life": f"```mermaid\n{diagram()}\n```"},
+    }
+    return {page: _filled(page, generated) for page, generated in parts.items()}
 
 
 def _filled(page: Path, parts: dict[str, str]) -> str:

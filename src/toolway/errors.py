@@ -18,12 +18,25 @@ on `executed`: `"no"` may be tried again by anyone, `"unknown"` only after check
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from toolway.model import Certainty, Reply
+import enum
+from typing import Any, Literal
 
 Executed = Literal["no", "unknown", "yes"]
+
+
+class Certainty(enum.IntEnum):
+    """How sure we are that a request was executed. When in doubt, the higher number."""
+
+    C0 = 0  # not sent: the server cannot hold a complete request
+    C1 = 1  # refused: the server proved that it did not process it
+    C2 = 2  # possible: it may have been processed
+    C3 = 3  # executed: a valid answer to this very request arrived
+
+    @property
+    def executed(self) -> Executed:
+        if self is Certainty.C3:
+            return "yes"
+        return "unknown" if self is Certainty.C2 else "no"
 
 
 class ToolwayError(Exception):
@@ -146,6 +159,6 @@ class ToolFailed(CallError):
 
     code = "E-TOOL-FAILED"
 
-    def __init__(self, what: str, *, reply: Reply, **facts: Any) -> None:
+    def __init__(self, what: str, *, reply: Any, **facts: Any) -> None:
         super().__init__(what, **facts)
-        self.reply = reply
+        self.reply = reply  # the `Reply`

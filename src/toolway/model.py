@@ -5,12 +5,12 @@ Nothing here waits, reads a clock or touches the world.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
-from toolway.errors import Executed, ToolFailed
+from toolway.errors import Certainty as Certainty
+from toolway.errors import ToolFailed
 
 Json: TypeAlias = dict[str, Any]
 
@@ -18,21 +18,6 @@ Json: TypeAlias = dict[str, Any]
 OnProgress: TypeAlias = Callable[[float, float | None, str | None], None]
 
 Era: TypeAlias = Literal["modern", "handshake"]
-
-
-class Certainty(enum.IntEnum):
-    """How sure we are that a request was executed. When in doubt, the higher number."""
-
-    C0 = 0  # not sent: the server cannot hold a complete request
-    C1 = 1  # refused: the server proved that it did not process it
-    C2 = 2  # possible: it may have been processed
-    C3 = 3  # executed: a valid answer to this very request arrived
-
-    @property
-    def executed(self) -> Executed:
-        if self is Certainty.C3:
-            return "yes"
-        return "unknown" if self is Certainty.C2 else "no"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ async def test_a_full_line_is_refused_at_once_and_a_slow_one_in_time() -> None:
         await asyncio.sleep(0.3)
         return Reply("s", "t", {})
 
-    calls = [asyncio.create_task(stage(Call("s.t", "tools/call", {}), slow)) for _ in range(3)]
+    calls = [asyncio.ensure_future(stage(Call("s.t", "tools/call", {}), slow)) for _ in range(3)]
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     refused = [o for o in outcomes if isinstance(o, Overloaded)]
     assert len(refused) == 2

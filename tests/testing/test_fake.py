@@ -117,6 +117,28 @@ def test_it_ends_with_its_input() -> None:
         assert client.process.wait(SOON) == 0
 
 
+def test_nothing_a_client_sends_ends_it() -> None:
+    with fake() as client:
+        odd: list[Json] = [{"method": 7, "id": 1}, {"method": "ping", "id": [1]}, {"id": "nobody", "result": {}}]
+        for message in odd:
+            client.write(message)
+        assert [client.message()["error"]["code"] for _ in range(2)] == [-32600, -32600]
+        wrong: list[Json] = [{"name": ["echo"]}, {"name": "sleep", "arguments": {"seconds": "x"}}, {"name": "big"}]
+        for params in wrong:
+            assert client.ask("tools/call", params)["error"]["code"] == -32602
+        assert client.ask("resources/read", {"uri": {}})["error"]["code"] == -32602
+        assert client.ask("completion/complete", {"argument": {"name": [], "value": 1}})["error"]["code"] == -32602
+
+
+def test_a_cancelled_call_waits_for_no_answer() -> None:
+    with fake(era="handshake") as client:
+        call = client.send_call("elicit")
+        assert client.message()["method"] == "elicitation/create"
+        client.write({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": call}})
+        assert client.quiet()
+        assert client.call("stats")["structuredContent"]["cancelled"] == [call]
+
+
 def test_it_runs_as_a_module_too() -> None:
     command = [sys.executable, "-m", "toolway.testing.fake"]
     probe = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": META}})

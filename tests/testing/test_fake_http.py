@@ -200,11 +200,15 @@ async def test_handshake_calls_are_cancelled_by_notification_only() -> None:
         assert (await client.post(note)).status == 202
         assert all("result" not in event for event in [event async for event in stream.events()])
         assert client.server.stats.cancelled == [2]
+        asking = await client.send_call("elicit")
+        await anext(asking.events())
+        assert (await client.post({**note, "params": {"requestId": 3}})).status == 202
+        await _until(lambda: client.server.stats.cancelled == [2, 3])
         left = asyncio.ensure_future(client.send_call("sleep", seconds=0.1))
         await _until(lambda: client.server.stats.calls.get("sleep") == 1)
         client.close()
         await asyncio.wait({left})
-        assert client.server.stats.cancelled == [2]
+        assert client.server.stats.cancelled == [2, 3]
 
 
 @story

@@ -36,7 +36,8 @@ class Conn:
         try:
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode("ascii")
             first, *lines = head.rstrip().split("\r\n")
-            headers = dict(line.lower().split(": ", 1)[:1] + [line.split(": ", 1)[1]] for line in lines)
+            fields = [line.split(": ", 1) for line in lines]
+            headers = {name.lower(): value for name, value in fields}
             body = await self.reader.readexactly(int(headers.get("content-length", "0")))
         except (asyncio.IncompleteReadError, ConnectionError):
             return None

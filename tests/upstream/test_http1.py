@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
 from tests.upstream.raw_http import Conn, Received, always, chunk, loops, once, peer, reacting, response
+
 from toolway.model import Certainty
 from toolway.upstream.transports import http1_dial
 from toolway.upstream.transports.http1 import Client, HttpFault, HttpLimits, Target, header_block
@@ -41,7 +41,7 @@ async def client(anyio_backend: Any):
 
 async def fetch(client: Client, url: str, body: bytes = b"hi", limit: int = 1_000_000, **how: Any) -> bytes:
     async with asyncio.timeout(10):
-        async with client.send("POST", Target.parse(url), {"X-Test": "1"}, body, **how) as response:
+        async with client.send("POST", Target.parse(url), [header_block({"X-Test": "1"})], body, **how) as response:
             return await response.read(limit)
 
 
@@ -61,13 +61,18 @@ async def test_a_request_arrives_whole_and_its_response_comes_back(client: Clien
         seen.append(request)
         await conn.send(response(200, b"hello", X_One="1", x_one="2"))
 
-    async with peer(reacting(react)) as server:
-        async with client.send("POST", Target.parse(server.url + "?a=b"), {"X-Test": "1"}, b"body") as answer:
-            assert answer.status == 200
-            assert answer.headers["x-one"] == "1, 2"
-            assert await answer.read(100) == b"hello"
+    headers = [header_block({"X-Test": "1"})]
+    async with (
+        peer(reacting(react)) as server,
+        client.send("POST", Target.parse(server.url + "?a=b"), headers, b"body") as answer,
+    ):
+        assert answer.status == 200
+        assert answer.headers["x-one"] == "1, 2"
+        assert await answer.read(100) == b"hello"
     assert seen == [
-        Received("POST", "/mcp?a=b", {"host": f"127.0.0.1:{server.port}", "content-length": "4", "x-test": "1"}, b"body")
+        Received(
+            "POST", "/mcp?a=b", {"host": f"127.0.0.1:{server.port}", "content-length": "4", "x-test": "1"}, b"body"
+        )
     ]
 
 
@@ -195,7 +200,7 @@ async def test_an_answer_that_comes_before_the_request_was_read_is_heard(client:
         await asyncio.sleep(0.3)
 
     async with peer(script) as server:
-        async with client.send("POST", Target.parse(server.url), {}, b"x" * 20_000_000) as answer:
+        async with client.send("POST", Target.parse(server.url), (), b"x" * 20_000_000) as answer:
             assert answer.status == 413
             assert await answer.read(100) == b"too large"
         await fetch_in_vain(client, server.url)
@@ -203,7 +208,7 @@ async def test_an_answer_that_comes_before_the_request_was_read_is_heard(client:
 
 
 async def fetch_in_vain(client: Client, url: str) -> None:
-    async with client.send("POST", Target.parse(url), {}, b"x" * 20) as answer:
+    async with client.send("POST", Target.parse(url), (), b"x" * 20) as answer:
         await answer.read(100)
 
 
@@ -215,7 +220,7 @@ async def test_the_end_of_an_answered_stream_is_waited_for_in_passing(client: Cl
 
     async with peer(reacting(react)) as server:
         for _ in range(3):
-            async with client.send("GET", Target.parse(server.url), {}) as answer:
+            async with client.send("GET", Target.parse(server.url)) as answer:
                 assert await answer.chunk() == b"answer"
                 answer.finish_soon()
             await asyncio.sleep(0.1)
@@ -232,7 +237,7 @@ async def test_an_answered_stream_that_goes_on_is_closed(client: Client) -> None
         closed.set()
 
     async with peer(script) as server:
-        async with client.send("GET", Target.parse(server.url), {}) as answer:
+        async with client.send("GET", Target.parse(server.url)) as answer:
             await answer.chunk()
             answer.finish_soon()
         async with asyncio.timeout(2):
@@ -255,7 +260,7 @@ async def test_a_name_that_does_not_exist_is_not_sent(client: Client, monkeypatc
     def fail(*_: Any, **__: Any) -> Any:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    monkeypatch.setattr(http1_dial.socket, "getaddrinfo", fail)
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
     fault = await fault_of(client, "http://nowhere.test/")
     assert (fault.code, fault.certainty) == ("E-HTTP-DNS", Certainty.C0)
     assert "nowhere.test" in fault.reason
@@ -266,13 +271,13 @@ async def test_a_resolver_that_hangs_costs_the_connect_limit_and_one_thread(monk
     lookups: list[str] = []
     real = socket.getaddrinfo
 
-    def hang(host: str, *args: Any, flags: int = 0, **how: Any) -> Any:
+    def hang(host: str, port: int, type: int = 0, flags: int = 0) -> Any:
         if host == "slow.test" and not flags:
             lookups.append(host)
             release.wait(10)
-        return real(host, *args, flags=flags, **how)
+        return real(host, port, type=type, flags=flags)
 
-    monkeypatch.setattr(http1_dial.socket, "getaddrinfo", hang)
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
     client = Client(replace(QUICK, connect=0.2))
     try:
         began = time.monotonic()
@@ -292,7 +297,7 @@ async def test_the_next_address_is_tried_when_one_refuses(client: Client, monkey
             refusing = (socket.AF_INET, socket.SOCK_STREAM, 6, "", unused.getsockname())
             serving = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", server.port))
             monkeypatch.setattr(http1_dial, "_numeric", lambda *_: [])
-            monkeypatch.setattr(http1_dial.socket, "getaddrinfo", lambda *_, **__: [refusing, serving])
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [refusing, serving])
             assert await fetch(client, f"http://two.test:{server.port}/") == b"ok"
 
 
@@ -427,7 +432,7 @@ async def test_a_stream_may_be_as_slow_as_it_likes(client: Client) -> None:
         await conn.send(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n")
         await conn.trickle(b"abcdefgh", 0.1)
 
-    async with peer(script) as server, client.send("GET", Target.parse(server.url), {}) as answer:
+    async with peer(script) as server, client.send("GET", Target.parse(server.url)) as answer:
         assert b"".join([part async for part in answer]) == b"abcdefgh"
 
 
@@ -478,7 +483,7 @@ async def test_a_reader_that_is_behind_makes_the_server_wait(client: Client) -> 
             await conn.writer.drain()
             written += 100_000
 
-    async with peer(script) as server, client.send("GET", Target.parse(server.url), {}) as answer:
+    async with peer(script) as server, client.send("GET", Target.parse(server.url)) as answer:
         await asyncio.sleep(0.4)
         assert written < size / 2  # the rest is in no buffer of ours: those of the system are all that fills
         assert answer.unread < 1_000_000
@@ -612,15 +617,19 @@ async def test_leaving_the_block_before_the_end_closes_the_connection(client: Cl
         closed.set()
 
     async with peer(script) as server:
-        async with client.send("GET", Target.parse(server.url), {}) as answer:
+        async with client.send("GET", Target.parse(server.url)) as answer:
             assert answer.status == 200
         async with asyncio.timeout(2):
             await closed.wait()
 
 
 async def test_cancelling_while_connecting_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*_: Any) -> list[Any]:
+        time.sleep(0.3)
+        return []
+
     monkeypatch.setattr(http1_dial, "_numeric", lambda *_: [])
-    monkeypatch.setattr(http1_dial, "_resolve", lambda *_: time.sleep(0.3) or [])
+    monkeypatch.setattr(http1_dial, "_resolve", slow)
     client = Client(QUICK)
     sent: list[int] = []
     task = asyncio.create_task(fetch(client, "http://any.test/", on_sent=lambda: sent.append(1)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
+import datetime as dt
 import ipaddress
 import ssl
 from pathlib import Path
@@ -14,8 +14,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-
 from tests.upstream.raw_http import Conn, Received, always, loops, peer, reacting, response
+
 from toolway.model import Certainty
 from toolway.upstream.transports.http1 import Client, HttpFault, HttpLimits, Target
 
@@ -48,7 +48,7 @@ def certificate(path: Path, *names: str, days: int = 1) -> Path:
     """A self-signed certificate for `names`, with its key, in one file."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
-    began = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=10)
+    began = dt.datetime.now(dt.UTC) - dt.timedelta(days=10)
     alternatives: list[x509.GeneralName] = [
         x509.IPAddress(ipaddress.ip_address(n)) if n[0].isdigit() else x509.DNSName(n) for n in names
     ]
@@ -59,7 +59,7 @@ def certificate(path: Path, *names: str, days: int = 1) -> Path:
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(began)
-        .not_valid_after(began + datetime.timedelta(days=10 + days))
+        .not_valid_after(began + dt.timedelta(days=10 + days))
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -80,7 +80,7 @@ def serving(path: Path) -> ssl.SSLContext:
 
 async def fetch(client: Client, url: str) -> bytes:
     async with asyncio.timeout(10):
-        async with client.send("POST", Target.parse(url), {}, b"hi") as answer:
+        async with client.send("POST", Target.parse(url), (), b"hi") as answer:
             return await answer.read(1000)
 
 

@@ -16,13 +16,14 @@ from toolway.testing.fakes.modes import Modes
 from toolway.testing.fakes.wire import (
     HANDSHAKE_VERSIONS,
     HEADER_MISMATCH,
-    INVALID_PARAMS,
     INVALID_REQUEST,
     VERSION_KEY,
     RpcError,
     Unanswered,
+    cancelled_id,
     failure,
     object_of,
+    parsed,
     request,
 )
 
@@ -133,7 +134,7 @@ class Endpoint:
             exchange.reply(200)
 
     async def _post(self, exchange: Exchange) -> None:
-        message = exchange.request.message()
+        message = parsed(exchange.request.body)
         if "method" in message:
             self.server.stats.count(message["method"])
         setting = self._struck(exchange, message)
@@ -157,12 +158,7 @@ class Endpoint:
     def _struck(self, exchange: Exchange, message: Json) -> Setting | None:
         if "id" not in message or "method" not in message or exchange.request.target.endswith("/moved"):
             return None
-        params = object_of(message.get("params"))
-        tool = params.get("name", "") if message["method"] == "tools/call" else ""
-        try:
-            return self.modes.struck(message["method"], tool, object_of(params.get("arguments")))
-        except ValueError as error:
-            raise RpcError(INVALID_PARAMS, str(error)) from None
+        return self.modes.struck(message)
 
     def _peer(self, exchange: Exchange, message: Json) -> Peer | None:
         """Who sends this POST; None where it has been refused for that."""
@@ -201,12 +197,13 @@ class Endpoint:
 
     def _noted(self, peer: Peer, message: Json) -> None:
         """Take a notification, or the client's answer to a question of ours."""
-        running = peer.running if isinstance(peer, Session) else {}
-        if "method" in message:
-            cancelled = running.get(object_of(message.get("params")).get("requestId", ""))
-            if message["method"] == "notifications/cancelled" and cancelled is not None:
+        if not isinstance(peer, Session):
+            return
+        if message.get("method") == "notifications/cancelled":
+            cancelled = peer.running.get(cancelled_id(message))
+            if cancelled is not None:
                 cancelled.set()
-        elif isinstance(peer, Session):
+        elif "method" not in message:
             slot = peer.asked.get(message.get("id", ""))
             if slot is not None and not slot.done():
                 slot.set_result(message)
@@ -259,7 +256,7 @@ class Endpoint:
             while True:
                 step = steps.send(given)
                 if isinstance(step, Ask):
-                    given = await self._ask(exchange, peer, step)
+                    given = await self._ask(exchange, peer, step, cancelled)
                 else:
                     given = None
                     with contextlib.suppress(TimeoutError):
@@ -279,14 +276,15 @@ class Endpoint:
             if isinstance(peer, Session):
                 peer.running.pop(id, None)
 
-    async def _ask(self, exchange: Exchange, peer: Peer, step: Ask) -> Json:
+    async def _ask(self, exchange: Exchange, peer: Peer, step: Ask, cancelled: asyncio.Event) -> Json:
         assert isinstance(peer, Session)  # only the handshake era asks in the middle of a call
         id = f"ask-{self.next_id()}"
         slot = peer.asked[id] = asyncio.get_running_loop().create_future()
         exchange.send(request(id, step.method, step.params))
+        stop = asyncio.ensure_future(cancelled.wait())
         try:
-            return await asyncio.wait_for(slot, _PATIENCE)
-        except TimeoutError:
-            return {"error": {"code": 0, "message": "the client did not answer"}}
+            await asyncio.wait({slot, stop}, timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            stop.cancel()
             del peer.asked[id]
+        return slot.result() if slot.done() else {"error": {"code": 0, "message": "the client did not answer"}}

@@ -9,6 +9,7 @@ import os
 from toolway.testing.fakes.http_endpoint import Endpoint, Session
 from toolway.testing.fakes.http_modes import MODES
 from toolway.testing.fakes.http_wire import Connection, Exchange
+from toolway.testing.fakes.options import parser, read, server_options
 from toolway.testing.fakes.server import Server
 from toolway.testing.fakes.wire import Unanswered
 
@@ -155,8 +156,6 @@ class FakeHttp:
 
 
 def main() -> None:
-    from toolway.testing.fakes.options import parser, read, server_options
-
     command = parser("An HTTP MCP server that misbehaves on purpose. Its first line says `listening PORT`.")
     command.add_argument("--port", type=int, default=0, help="where to listen (0: any free port)")
     command.add_argument("--answer", choices=("json", "sse"), default="json", help="how to answer (json)")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http
-import json
 import socket
 import struct
 
-from toolway.testing.fakes.wire import PARSE_ERROR, RpcError, encode
+from toolway.testing.fakes.wire import encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,16 +30,6 @@ class HttpRequest:
         pairs = (field.partition(":") for field in fields)
         self.headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
         self.body = b""
-
-    def message(self) -> Json:
-        """The JSON-RPC message in the body. Raises `RpcError`."""
-        try:
-            message = json.loads(self.body)
-        except (ValueError, RecursionError):
-            raise RpcError(PARSE_ERROR, "Parse error") from None
-        if not isinstance(message, dict):
-            raise RpcError(PARSE_ERROR, "not one JSON-RPC message")
-        return message
 
 
 class Connection:

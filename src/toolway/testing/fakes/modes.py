@@ -12,6 +12,8 @@ One call of `bad` may name its own mode in its argument `mode`; its other argume
 
 from __future__ import annotations
 
+from toolway.testing.fakes.wire import INVALID_PARAMS, RpcError, object_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -116,11 +118,17 @@ class Modes:
         """All that strike at `start` or `eof`."""
         return [setting for setting in self.settings if place in setting.on and setting.spend()]
 
-    def struck(self, method: str, tool: str, arguments: Json) -> Setting | None:
-        """The mode that strikes a request, if any. Raises `ValueError` where a call of `bad` names an unknown one."""
+    def struck(self, message: Json) -> Setting | None:
+        """The mode that strikes a request, if any. Raises `RpcError` where a call of `bad` names an unknown one."""
+        params = object_of(message.get("params"))
+        tool = params.get("name") if message["method"] == "tools/call" else None
+        arguments = object_of(params.get("arguments"))
         if tool in BAD and isinstance(arguments.get("mode"), str):
-            return parse(self.table, arguments["mode"], arguments)
-        places = {method, tool, "*"}
+            try:
+                return parse(self.table, arguments["mode"], arguments)
+            except ValueError as error:
+                raise RpcError(INVALID_PARAMS, str(error)) from None
+        places = {message["method"], str(tool), "*"}
         for setting in self.settings:
             if places.intersection(setting.on) and setting.spend():
                 return setting

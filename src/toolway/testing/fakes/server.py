@@ -92,8 +92,8 @@ class Server:
         try:
             self._admit(call)
             outcome = self._answer(call)
-        except RpcError as error:
-            return failure(call.id, error)
+        except _MISTAKES as error:
+            return failure(call.id, _refusal(error))
         if isinstance(outcome, dict):
             return response(call.id, self._dress(call, outcome))
         return self._finish(call, outcome)
@@ -162,8 +162,8 @@ class Server:
     def _finish(self, call: Call, steps: Steps) -> Steps:
         try:
             result = yield from steps
-        except RpcError as error:
-            return failure(call.id, error)
+        except _MISTAKES as error:
+            return failure(call.id, _refusal(error))
         return response(call.id, self._dress(call, result))
 
     def _dress(self, call: Call, result: Json) -> Json:
@@ -218,6 +218,14 @@ class Server:
         if end < len(definitions):
             page["nextCursor"] = str(end)
         return page
+
+
+# Arguments are not checked; whoever gives wrong ones meets the exception they lead to.
+_MISTAKES = (RpcError, AttributeError, KeyError, TypeError, ValueError)
+
+
+def _refusal(error: Exception) -> RpcError:
+    return error if isinstance(error, RpcError) else RpcError(INVALID_PARAMS, f"bad arguments: {error!r}")
 
 
 def _append(path: str, line: str) -> None:

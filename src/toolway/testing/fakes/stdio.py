@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import sys
 import threading
@@ -12,17 +11,17 @@ from collections.abc import Generator
 
 from toolway.testing.fakes.call import Ask, Peer
 from toolway.testing.fakes.modes import Modes
+from toolway.testing.fakes.options import parser, read, server_options
 from toolway.testing.fakes.process_modes import MODES
 from toolway.testing.fakes.server import Server
 from toolway.testing.fakes.wire import (
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    PARSE_ERROR,
     RpcError,
     Unanswered,
+    cancelled_id,
     encode,
     failure,
     object_of,
+    parsed,
     request,
 )
 
@@ -154,13 +153,11 @@ class Stdio:
 
     def _take(self, line: bytes) -> None:
         try:
-            message = json.loads(line)
-        except (ValueError, RecursionError):
-            self.out.message(failure(None, RpcError(PARSE_ERROR, "Parse error")))
+            message = parsed(line)
+        except RpcError as error:
+            self.out.message(failure(None, error))
             return
-        if not isinstance(message, dict):
-            self.out.message(failure(None, RpcError(INVALID_REQUEST, "Invalid request")))
-        elif "method" not in message:
+        if "method" not in message:
             self._answered(message)
         else:
             self.server.stats.count(message["method"])
@@ -174,26 +171,21 @@ class Stdio:
 
     def _notified(self, message: Json) -> None:
         if message["method"] == "notifications/cancelled":
-            cancelled = self.running.get(object_of(message.get("params")).get("requestId", ""))
+            cancelled = self.running.get(cancelled_id(message))
             if cancelled is not None:
                 cancelled.set()
 
     def _requested(self, message: Json) -> None:
         try:
-            setting = self._struck(message)
+            setting = self.modes.struck(message)
             if setting is None:
                 self._answer(message)
             else:
                 self._start(message["id"], self._misbehave, message, setting, inline=setting.mode.inline)
-        except ValueError as error:
-            self.out.message(failure(message["id"], RpcError(INVALID_PARAMS, str(error))))
+        except RpcError as error:
+            self.out.message(failure(message["id"], error))
         except Unanswered:
             pass
-
-    def _struck(self, message: Json) -> Setting | None:
-        params = object_of(message.get("params"))
-        tool = params.get("name", "") if message["method"] == "tools/call" else ""
-        return self.modes.struck(message["method"], tool, object_of(params.get("arguments")))
 
     def _answer(self, message: Json) -> None:
         outcome = self.server.handle(message, self.peer, self.out.message)
@@ -253,17 +245,13 @@ class Stdio:
             cancelled.wait(step.seconds)
             return None
         slot = self.ask(step.method, step.params)
-        slot.come.wait(_PATIENCE)
+        for _ in range(_PATIENCE * 20):
+            if slot.come.wait(0.05) or cancelled.is_set():
+                break
         return slot.reply or {"error": {"code": 0, "message": "the client did not answer"}}
 
 
 def main() -> None:
-    from toolway.testing.fakes.options import (  # whoever only imports this needs no argparse
-        parser,
-        read,
-        server_options,
-    )
-
     command = parser("A stdio MCP server that misbehaves on purpose.")
     command.add_argument("--silent-probe", action="append_const", dest="mode", const="silent_probe")
     command.add_argument("--die-on-probe", action="append_const", dest="mode", const="die_on_probe")

@@ -69,10 +69,7 @@ def run(server: Server, call: Call) -> Json | Steps:
     if not isinstance(name, str) or (name not in TOOLS and name not in server.extra_tools):
         raise RpcError(INVALID_PARAMS, f"Unknown tool: {name}")
     server.stats.calls[name] = server.stats.calls.get(name, 0) + 1
-    try:
-        return TOOLS[name if name in TOOLS else "echo"].run(server, call)
-    except (KeyError, TypeError, ValueError) as error:
-        raise RpcError(INVALID_PARAMS, f"bad arguments for {name}: {error!r}") from None
+    return TOOLS[name if name in TOOLS else "echo"].run(server, call)
 
 
 @tool("echo", text="string", nonce="string", tag={"type": "string", "x-mcp-header": "Tag"})

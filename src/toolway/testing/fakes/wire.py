@@ -68,6 +68,27 @@ def failure(id: Id | None, error: RpcError) -> Json:
     return {"jsonrpc": "2.0", "id": id, "error": body}
 
 
+def parsed(data: bytes) -> Json:
+    """A message whose envelope can be worked with. Raises `RpcError`."""
+    try:
+        message = json.loads(data)
+    except (ValueError, RecursionError):
+        raise RpcError(PARSE_ERROR, "Parse error") from None
+    if (
+        isinstance(message, dict)
+        and isinstance(message.get("method", ""), str)
+        and isinstance(message.get("id", 0), int | str)
+    ):
+        return message
+    raise RpcError(INVALID_REQUEST, "Invalid request")
+
+
+def cancelled_id(message: Json) -> Id:
+    """Which request a `notifications/cancelled` means."""
+    id = object_of(message.get("params")).get("requestId")
+    return id if isinstance(id, int | str) else ""
+
+
 def object_of(value: Any) -> Json:
     """`value` where it is a JSON object, else an empty one."""
     return value if isinstance(value, dict) else {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -21,7 +21,7 @@ from toolway.upstream.link import Fault, Inbound, LinkFacts, Loss, Request
 from toolway.upstream.transports import http_base as base
 from toolway.upstream.transports import http_verdict as verdict
 from toolway.upstream.transports.events_stream import Event, EventStream, EventTooLong
-from toolway.upstream.transports.http1 import Client, HttpFault, HttpLimits, Response, Target, header_block
+from toolway.upstream.transports.http1 import Client, HeaderBlock, HttpFault, HttpLimits, Response, Target, header_block
 from toolway.upstream.transports.http_asks import ServerRequests
 from toolway.upstream.transports.http_listen import listen, read_events, resume
 
@@ -47,7 +47,7 @@ class HttpLink:
         self._asks = ServerRequests(partial(self._post_quietly, REPLY_TIME))
         self._era: Era | None = None
         self._version = ""
-        self._in_session: Mapping[str, str] = {}  # headers of every request after the handshake
+        self._in_session = header_block({})  # of every request after the handshake
         self._last_id = 0
         self._dropped = 0
         self._noise = 0
@@ -115,11 +115,11 @@ class HttpLink:
         async def take(response: Response) -> Json:
             if response.status >= 400:
                 body = await _start(response)
-                raise verdict.refusal(response.status, response.headers, body, id_, in_session=base.SESSION in headers)
+                raise verdict.refusal(response.status, response.headers, body, id_, in_session=in_session)
             return await self._answer(response, id_, request)
 
         try:
-            headers = self._headers(request)
+            headers, in_session = self._headers(request)
             body = wire.request(id_, request.method, request.params)
         except (TypeError, ValueError, OverflowError, RecursionError) as exc:
             raise Fault(f"the request cannot be written: {exc}", Certainty.C0, code="E-REQUEST") from None
@@ -131,15 +131,15 @@ class HttpLink:
             raise
 
     async def notify(self, method: str, params: Json) -> None:
-        headers = self._in_session
-        await self._post(wire.notification(method, params), headers, partial(_accepted, base.SESSION in headers))
+        take = partial(_accepted, self.session_id is not None)
+        await self._post(wire.notification(method, params), self._in_session, take)
         if method == "notifications/initialized":
             self._start_listening()
 
     async def _post(
         self,
         body: bytes,
-        headers: Mapping[str, str],
+        headers: HeaderBlock,
         take: Callable[[Response], Awaitable[T]],
         *,
         max_idle: float | None = None,
@@ -149,10 +149,9 @@ class HttpLink:
         target = self._target
         try:
             for _ in range(MAX_REDIRECTS + 1):
-                exchange = self._client.send(
-                    "POST", target, headers, body, base=self._bases.post, max_idle=max_idle, on_sent=on_sent
-                )
-                async with exchange as response:
+                async with self._client.send(
+                    "POST", target, (self._bases.post, headers), body, max_idle=max_idle, on_sent=on_sent
+                ) as response:
                     if not 300 <= response.status < 400:
                         return await take(response)
                     target = verdict.redirect(target, response.status, response.headers)
@@ -161,10 +160,14 @@ class HttpLink:
             raise verdict.from_http_fault(fault) from None
         raise verdict.redirect_loop()
 
-    def _headers(self, request: Request) -> Mapping[str, str]:
+    def _headers(self, request: Request) -> tuple[HeaderBlock, bool]:
+        """The header lines of `request`, and whether they name a session. Raises `ValueError`."""
         if request.version is not None:
-            return mirrored.for_request(request.version, request.method, request.params, request.input_schema)
-        return {} if request.method == "initialize" else self._in_session
+            lines = mirrored.for_request(request.version, request.method, request.params, request.input_schema)
+            return header_block(lines), False
+        if request.method == "initialize":
+            return header_block({}), False
+        return self._in_session, self.session_id is not None
 
     def _tell_cancelled(self, id_: int) -> None:
         if len(self._tasks) < MAX_NOTICES and not self._closed:
@@ -252,22 +255,21 @@ class HttpLink:
 
     def _begin_session(self, id_: str | None) -> None:
         try:
-            header_block({base.SESSION: id_ or ""})
+            self._keep_session(id_ or None)
         except ValueError:
             reason = "the server gave a session id that no header can carry"
             raise Fault(reason, Certainty.C2, code="E-HTTP-CONTENT") from None
-        self._keep_session(id_ or None)
 
     def _keep_session(self, id_: str | None) -> None:
         headers = {base.VERSION: self._version} if self._era == "handshake" else {}
         if id_ is not None:
             headers[base.SESSION] = id_
+        self._in_session = header_block(headers)
         self.session_id = id_
-        self._in_session = headers
 
     def _get(self, last_id: str) -> Response:
-        headers = {**self._in_session, base.LAST_EVENT: last_id} if last_id else self._in_session
-        return self._client.send("GET", self._target, headers, base=self._bases.get)
+        resume_at = header_block({base.LAST_EVENT: last_id} if last_id else {})
+        return self._client.send("GET", self._target, (self._bases.get, self._in_session, resume_at))
 
     def _start_listening(self) -> None:
         self._stop_listening()
@@ -287,7 +289,7 @@ class HttpLink:
             return
         with contextlib.suppress(HttpFault, TimeoutError):
             async with asyncio.timeout(DELETE_TIME):
-                async with self._client.send("DELETE", self._target, self._in_session, base=self._bases.get):
+                async with self._client.send("DELETE", self._target, (self._bases.get, self._in_session)):
                     pass
 
 

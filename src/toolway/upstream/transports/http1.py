@@ -4,7 +4,8 @@ It exists because a general client costs 200 to 1000 µs a call, and none tells 
 decides whether a lost call may be repeated. It follows no redirect and repeats nothing: one `send`, one attempt.
 
     client = Client()
-    async with client.send("POST", Target.parse(url), {"Content-Type": "application/json"}, body) as response:
+    headers = header_block({"Content-Type": "application/json"})
+    async with client.send("POST", Target.parse(url), [headers], body) as response:
         if response.status == 200:
             data = await response.read(limit)
 
@@ -16,7 +17,7 @@ open is bounded by how many requests the caller has under way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final
 
@@ -30,7 +31,6 @@ from toolway.upstream.transports.inflate import CODINGS, BadCompression, Inflate
 
 __all__ = ["Client", "HeaderBlock", "HttpFault", "HttpLimits", "Origin", "Response", "Target", "header_block"]
 
-_NOTHING: Final = HeaderBlock(b"")
 _CLOSED: Final = "the client was closed"
 
 
@@ -172,27 +172,25 @@ class Client:
         self,
         method: str,
         target: Target,
-        headers: Mapping[str, str],
+        headers: Iterable[HeaderBlock] = (),
         body: bytes = b"",
         *,
-        base: HeaderBlock = _NOTHING,
         max_idle: float | None = None,
         on_sent: Callable[[], None] | None = None,
     ) -> Response:
-        """A request to be made by `async with`. Raises `ValueError` for headers that HTTP does not allow.
+        """A request to be made by `async with`.
 
-        `base` are header lines checked before. A kept connection that was idle for longer than `max_idle` seconds is
+        A kept connection that was idle for longer than `max_idle` seconds is
         not used: if it turns out to be lost, nobody could tell whether the request was. `on_sent` is called once, when
         the first byte has left.
         """
-        block = header_block(headers)
         proxy = self._proxy(target.origin)
         if proxy is not None and target.origin.scheme == "http":
             if proxy.authorization:
-                block = HeaderBlock(block + header_block({"Proxy-Authorization": proxy.authorization}))
-            request = request_bytes(method, target, base, block, body, absolute=True)
+                headers = (*headers, header_block({"Proxy-Authorization": proxy.authorization}))
+            request = request_bytes(method, target, headers, body, absolute=True)
         else:
-            request = request_bytes(method, target, base, block, body)
+            request = request_bytes(method, target, headers, body)
         return Response(self, target, request, max_idle, on_sent)
 
     def close(self) -> None:

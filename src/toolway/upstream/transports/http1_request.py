@@ -5,7 +5,7 @@ configuration supplies can end a line or begin another one.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, NewType
 from urllib.parse import urljoin, urlsplit
@@ -107,11 +107,11 @@ def _what_is_wrong(headers: Mapping[str, str]) -> str:
 
 
 def request_bytes(
-    method: str, target: Target, base: HeaderBlock, headers: HeaderBlock, body: bytes, *, absolute: bool = False
+    method: str, target: Target, headers: Iterable[HeaderBlock], body: bytes, *, absolute: bool = False
 ) -> bytes:
     """A whole request, ready for one write. `absolute` is the form a plain proxy wants."""
     origin = target.origin
     where = f"{origin}{target.path}" if absolute else target.path
     length = f"Content-Length: {len(body)}\r\n" if body or method == "POST" else ""
     line = f"{method} {where} HTTP/1.1\r\nHost: {origin.authority}\r\n{length}"
-    return b"".join((line.encode("ascii"), base, headers, b"\r\n", body))
+    return b"".join((line.encode("ascii"), *headers, b"\r\n", body))

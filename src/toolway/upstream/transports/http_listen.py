@@ -40,7 +40,7 @@ async def read_events(response: Response, stream: EventStream, deliver: Callable
     return "the server ended its stream without an answer"
 
 
-async def listen(get: Get, deliver: Callable[[Event], None], limit: int, shortest: float = SHORTEST) -> None:
+async def listen(get: Get, deliver: Callable[[Event], None], limit: int) -> None:
     """Deliver events until the server says that it has no such stream."""
     stream = EventStream(limit)
     failures = 0
@@ -60,7 +60,7 @@ async def listen(get: Get, deliver: Callable[[Event], None], limit: int, shortes
                 elif not _may_pass(response.status):
                     return
         failures += 1
-        await asyncio.sleep(_pause(failures, stream.retry, shortest))
+        await asyncio.sleep(_pause(failures, stream.retry))
 
 
 async def resume(get: Get, stream: EventStream, limit: int, deliver: Callable[[Event], bool]) -> None:
@@ -88,7 +88,7 @@ def _sendable(id_: str) -> str:
     return id_ if id_.isascii() and id_.isprintable() else ""
 
 
-def _pause(failures: int, retry: int | None, shortest: float) -> float:
-    ceiling = min(LONGEST, shortest * 2 ** min(failures, 10))
+def _pause(failures: int, retry: int | None) -> float:
+    ceiling = min(LONGEST, SHORTEST * 2 ** min(failures, 10))
     wished = (retry or 0) / 1000
-    return min(LONGEST, max(wished, random.uniform(shortest, ceiling)))
+    return min(LONGEST, max(wished, random.uniform(SHORTEST, ceiling)))
