@@ -88,9 +88,7 @@ async def _ask_hub(servers: list[CorpusServer]) -> tuple[dict[str, Heard], float
 def _settings(server: CorpusServer) -> Server:
     # All start at once on however few cores there are, so each is granted the time of all.
     timeout = Timeout(start=READY_SECONDS)
-    return Server(
-        command=server.command, args=server.args, env=server.env, cwd=str(server.work), timeout=timeout
-    )
+    return Server(command=server.command, args=server.args, env=server.env, cwd=str(server.work), timeout=timeout)
 
 
 async def _hear(hub: Hub, server: CorpusServer, begun: float) -> Heard:
@@ -152,9 +150,7 @@ def _difference(server: CorpusServer, heard: Heard) -> str | None:
     return "; ".join([path, *raised])
 
 
-def _report(
-    servers: list[CorpusServer], heard: dict[str, Heard], differences: list[str | None], rss: float
-) -> int:
+def _report(servers: list[CorpusServer], heard: dict[str, Heard], differences: list[str | None], rss: float) -> int:
     print(f"{'server':30} {'era':9} {'start':>6} {'tools':>5} {'prompts':>7} {'resources':>9}  call  equal")
     for server, difference in zip(servers, differences, strict=True):
         print(_line(server, heard[server.name], difference))

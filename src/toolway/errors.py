@@ -96,6 +96,7 @@ class CallError(ToolwayError):
         self.certainty = certainty
         self.attempts = attempts
         self.retry_after = retry_after
+        self.retryable = True  # False where the server says that trying again is useless
 
     @property
     def executed(self) -> Executed:

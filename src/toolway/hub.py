@@ -27,14 +27,22 @@ from toolway.catalog.store import Store
 from toolway.config.entries import entry, server_from_text
 from toolway.config.find import default_file
 from toolway.config.formats import Loaded, read
-from toolway.config.spec import Server, ServerLike, Timeout, check_server_name, with_defaults
+from toolway.config.spec import Retry, Server, ServerLike, Timeout, check_server_name, with_defaults
 from toolway.errors import CallError, ConfigError, NotFound, TimedOut, Unavailable
 from toolway.events import CallFinished, CatalogChanged, Event, Kind
-from toolway.model import Asks, Call, Era, Json, OnProgress, Reply, ToolRef
+from toolway.model import Asks, Call, Era, Json, OnProgress, Reply, Stage, ToolRef
 from toolway.pipeline import chain, in_order
+from toolway.resilience.breaking import Board, breaker
+from toolway.resilience.budget import Budget
+from toolway.resilience.cache import Cache, cache
 from toolway.resilience.deadline import deadline
+from toolway.resilience.dedup import dedup
+from toolway.resilience.keys import KeyStore, MemoryKeys, keys
 from toolway.resilience.limits import Slots, limit
+from toolway.resilience.retry import retry
+from toolway.rules import Rules
 from toolway.sync import SyncHub
+from toolway.upstream.gate import StartGate
 from toolway.upstream.link import Link
 from toolway.upstream.process.spawn import Spawner
 from toolway.upstream.status import Status
@@ -51,9 +59,9 @@ class Hub:
     """All servers of a file or a mapping, supervised.
 
     `source` is a file's path, a mapping of names to servers (a `Server`, a URL, a command line, a file's entry, or an
-    SDK server object), or nothing for the default file. `timeout` applies to servers that have none of their own.
-    `elicitation`, `sampling` and `roots` answer what servers ask back. `catalog_dir` is where the last known lists are
-    kept; None keeps none. Raises `ConfigError`.
+    SDK server object), or nothing for the default file. `timeout` and `retry` apply to servers that have none of
+    their own. `elicitation`, `sampling` and `roots` answer what servers ask back. `catalog_dir` is where the last
+    known lists are kept; None keeps none. Raises `ConfigError`.
     """
 
     def __init__(
@@ -61,6 +69,8 @@ class Hub:
         source: Source = None,
         *,
         timeout: float | Timeout | None = None,
+        retry: Retry | None = None,
+        key_store: KeyStore | None = None,
         elicitation: Callback | None = None,
         sampling: Callback | None = None,
         roots: Roots | None = None,
@@ -69,7 +79,8 @@ class Hub:
     ) -> None:
         self._environ = os.environ if environ is None else environ
         self._timeout = Timeout(timeout) if isinstance(timeout, int | float) else timeout
-        self._servers, self.problems = _servers_of(source, self._timeout)
+        self._retry = retry
+        self._servers, self.problems = _servers_of(source, self._timeout, retry)
         self._asks = CallbackAsks(elicitation, sampling, roots)
         self._catalog = Catalog()
         self._keeping = Keeping(self._catalog, _store(catalog_dir, self._environ))
@@ -77,13 +88,26 @@ class Hub:
         self._upstreams: dict[str, Upstream] = {}
         self._slots: dict[str, Slots] = {}
         self._spawner = Spawner(_runtime_dir(self._environ))
+        self._gate = StartGate(max(4, 2 * (os.cpu_count() or 1)))
         self._open = False
-        stages = in_order(
-            resolve=resolve(self._catalog, self._servers.keys()),
-            deadline=deadline(lambda server: self._servers[server].timeout, self._now),
-            limit=limit(lambda server: self._slots[server], lambda server: self._servers[server].timeout.queue),
+        self._rules = Rules(self._servers, self._catalog)
+        self._cache = Cache(self._now)
+        self._board = Board(random.random)
+        self._budgets: dict[str, Budget] = {}
+        self._pipeline = chain(self._stages(key_store or MemoryKeys(self._now)), self._reach)
+
+    def _stages(self, key_store: KeyStore) -> tuple[Stage, ...]:
+        rules = self._rules
+        return in_order(
+            resolve=resolve(self._catalog, self._servers.keys(), rules.effect),
+            deadline=deadline(rules.timeout, self._now),
+            keys=keys(key_store, rules.definition),
+            cache=cache(self._cache, rules.cache_identity, rules.cache_seconds),
+            dedup=dedup(rules.shared_identity),
+            retry=retry(rules.retry, self._budgets.__getitem__, self._now, random.random, asyncio.sleep),
+            breaker=breaker(self._board, self._now, self._sign_of_life),
+            limit=limit(self._slots.__getitem__, rules.queue, self._now),
         )
-        self._pipeline = chain(stages, self._reach)
 
     @staticmethod
     def sync(source: Source = None, **options: Any) -> SyncHub:
@@ -117,7 +141,7 @@ class Hub:
         """Add a server while running. Raises `ConfigError` where the name is taken."""
         if name in self._servers:
             raise ConfigError(f"there is a server {name!r} already", fix="use replace()", code="E-CONFIG-NAME")
-        self._servers[check_server_name(name)] = with_defaults(_server(server), self._timeout)
+        self._servers[check_server_name(name)] = with_defaults(_server(server), self._timeout, self._retry)
         if self._open:
             self._bring_up(name)
 
@@ -130,7 +154,7 @@ class Hub:
     async def replace(self, name: str, server: ServerLike) -> None:
         """Give a server another definition; one that is the same keeps running. Raises `NotFound`."""
         check_server(self._servers, name)
-        new = with_defaults(_server(server), self._timeout)
+        new = with_defaults(_server(server), self._timeout, self._retry)
         if new == self._servers[name]:
             return
         await self._take_down(name)
@@ -141,12 +165,15 @@ class Hub:
     def restart(self, name: str) -> None:
         """Start a server again now, whatever its state. Raises `NotFound`."""
         self._upstream(name).restart()
+        self._board.forget(name)
 
     def _bring_up(self, name: str) -> None:
         server = self._servers[name]
         self._catalog.add_server(name)
         hint = self._keeping.load(name, _identity(server))
         self._slots[name] = Slots(server.limits)
+        self._budgets[name] = Budget()
+        self._board.forget(name)
         if server.enabled:
             upstream = self._upstreams[name] = Upstream(name, server, self, hint)
             upstream.start()
@@ -156,6 +183,7 @@ class Hub:
         if upstream is not None:
             await upstream.stop()
         self._catalog.remove_server(name)
+        self._cache.forget(name)
 
     # -- calling ------------------------------------------------------------------------------------------------------
 
@@ -165,21 +193,28 @@ class Hub:
         arguments: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
+        retries: int | None = None,
+        repeatable: bool | None = None,
+        key: str | None = None,
         on_progress: OnProgress | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Reply:
-        """Call `server.tool`. A tool's own failure is a reply with `is_error`; everything else raises `CallError`."""
+        """Call `server.tool`. A tool's own failure is a reply with `is_error`; everything else raises `CallError`.
+
+        `timeout` and `retries` replace the server's settings. `repeatable=True` is your word that the call may run
+        again; without it, or a setting or hint that says so, a call that may have been executed is never sent twice.
+        Calls with
+        the same idempotency `key` are executed once."""
         params: Json = {"name": name, "arguments": dict(arguments or {})}
         if meta:
             params["_meta"] = dict(meta)
-        return await self._call(Call(name, "tools/call", params, timeout=timeout, on_progress=on_progress))
+        call = Call(name, "tools/call", params, timeout=timeout, on_progress=on_progress)
+        return await self._call(replace(call, retries=retries, repeatable=repeatable, key=key))
 
     async def read_resource(self, uri: str, *, server: str | None = None, timeout: float | None = None) -> Reply:
         """Read a resource. Without `server`, the one that lists it."""
         server = server if server is not None else self._server_of_resource(uri)
-        return await self._call(
-            Call(uri, "resources/read", {"uri": uri}, server=server, name=uri, timeout=timeout)
-        )
+        return await self._call(Call(uri, "resources/read", {"uri": uri}, server=server, name=uri, timeout=timeout))
 
     async def get_prompt(
         self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: float | None = None
@@ -230,9 +265,10 @@ class Hub:
         finally:
             if self._watchers:
                 seconds = self._loop.time() - began
-                self._watchers.emit(
-                    CallFinished(call.server, call.method, call.target, outcome, executed, seconds)
-                )
+                self._watchers.emit(CallFinished(call.server, call.method, call.target, outcome, executed, seconds))
+
+    async def _sign_of_life(self, server: str) -> None:
+        await self._upstream(server).sign_of_life()
 
     async def _reach(self, call: Call) -> Reply:
         """The end of the pipeline: the upstream itself."""
@@ -275,7 +311,7 @@ class Hub:
         if server is not None:
             await _within(timeout, self._upstream(server).wait_listed(kind), server)
         else:
-            waiting = [asyncio.ensure_future(u.wait_listed(kind)) for u in self._upstreams.values()]
+            waiting = [asyncio.ensure_future(u.wait_listed(kind, urgent=False)) for u in self._upstreams.values()]
             await _settle_within(timeout, waiting)
         return list(self._catalog.items(kind, server))
 
@@ -296,10 +332,11 @@ class Hub:
         )
 
     async def wait_ready(self, name: str | None = None, *, timeout: float | None = None) -> None:
-        """Return when `name`, or every enabled server, is ready. Raises `Unavailable` as soon as one is not to be had."""
+        """Return when `name`, or every enabled server, is ready. Raises `Unavailable` as soon as one cannot be had."""
         self._must_be_open()
         chosen = [self._upstream(name)] if name is not None else list(self._upstreams.values())
-        await _within(timeout, asyncio.gather(*(u.wait_ready() for u in chosen)), name or "not every server")
+        waiting = asyncio.gather(*(u.wait_ready(urgent=name is not None) for u in chosen))
+        await _within(timeout, waiting, name or "not every server")
 
     async def wait_settled(self, timeout: float | None = None) -> None:
         """Return when every server that starts by itself is ready or has failed its first start, or after `timeout`."""
@@ -317,6 +354,10 @@ class Hub:
         return self._asks
 
     @property
+    def gate(self) -> StartGate:
+        return self._gate
+
+    @property
     def dice(self) -> Callable[[], float]:
         return random.random
 
@@ -329,7 +370,10 @@ class Hub:
     def on_list(
         self, server: str, kind: Kind, items: list[Any], problems: list[str], era: Era
     ) -> CatalogChanged | None:
-        changed = self._catalog.replace(server, kind, items, problems)
+        objection = None
+        if kind == "tools" and era == "modern" and self._servers[server].transport == "http":
+            objection = _header_problem
+        changed = self._catalog.replace(server, kind, items, problems, objection=objection)
         self._keeping.changed(server, era)
         return changed
 
@@ -367,7 +411,9 @@ class Hub:
         return self._loop.time()
 
 
-def _servers_of(source: Source, timeout: Timeout | None) -> tuple[dict[str, Server], tuple[Any, ...]]:
+def _servers_of(
+    source: Source, timeout: Timeout | None, retry: Retry | None
+) -> tuple[dict[str, Server], tuple[Any, ...]]:
     problems: tuple[Any, ...] = ()
     if source is None:
         source = default_file()
@@ -377,7 +423,7 @@ def _servers_of(source: Source, timeout: Timeout | None) -> tuple[dict[str, Serv
         servers, problems = source.servers, source.problems
     else:
         servers = {check_server_name(name): _server(value) for name, value in source.items()}
-    return {name: with_defaults(server, timeout) for name, server in servers.items()}, problems
+    return {name: with_defaults(server, timeout, retry) for name, server in servers.items()}, problems
 
 
 def _server(value: ServerLike) -> Server:
@@ -393,6 +439,13 @@ def _server(value: ServerLike) -> Server:
 def _identity(server: Server) -> str:
     """What makes a server the same server for its stored lists; never a secret."""
     return json.dumps([server.command, server.args, server.cwd, server.url])
+
+
+def _header_problem(tool: Json) -> str | None:
+    """Why the arguments of a tool cannot be mirrored into headers, as its schema asks."""
+    from toolway.protocol.headers import schema_problem  # with the whole SDK, which only HTTP servers need
+
+    return schema_problem(tool["inputSchema"])
 
 
 def _store(folder: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Store | None:

@@ -5,6 +5,7 @@ Nothing here waits, reads a clock or touches the world.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
@@ -31,13 +32,34 @@ class ToolRef:
         return f"{self.server}.{self.tool}"
 
 
+class Effect(enum.StrEnum):
+    """May a call be run again?"""
+
+    READ = "read"  # it changes nothing
+    IDEMPOTENT = "idempotent"  # running it twice does what running it once does
+    UNSAFE = "unsafe"  # each run counts
+
+
 @dataclass(slots=True)
 class Attempt:
-    """How far one try of a call got. The part that learns a fact writes it here, at once, so that whoever
-    ends the attempt from outside (deadline, cancellation) can still tell the truth about it."""
+    """How far a call got. The part that learns a fact writes it here, at once, so that whoever ends the call from
+    outside (deadline, cancellation) can still tell the truth about it."""
 
-    certainty: Certainty = Certainty.C0
-    phase: str = "queue"  # queue → start → send → server
+    certainty: Certainty = Certainty.C0  # of the try under way
+    phase: str = "queue"  # queue → start → send → server, and retry while waiting for the next try
+    number: int = 0  # tries begun
+    worst: Certainty = Certainty.C0  # of the tries before
+
+    def begin(self) -> None:
+        """A new try begins; what the earlier ones may have done is kept."""
+        self.worst = max(self.worst, self.certainty)
+        self.certainty = Certainty.C0
+        self.phase = "queue"
+        self.number += 1
+
+    def judge(self) -> Certainty:
+        """How sure we are about the call as a whole."""
+        return max(self.worst, self.certainty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +74,11 @@ class Call:
     timeout: float | None = None  # seconds the caller grants; None = the server's setting
     deadline: float = 0.0  # on the loop's clock; filled in by `deadline`
     on_progress: OnProgress | None = None
+    effect: Effect = Effect.UNSAFE  # filled in by `resolve`
+    repeatable: bool | None = None  # the caller's word that it may run again
+    retries: int | None = None  # retries the caller allows; None = the server's setting
+    key: str | None = None  # the caller's idempotency key
+    caller: str = ""  # whose call it is: the authorization context; empty for the library's own caller
     attempt: Attempt = field(default_factory=Attempt)
 
 
@@ -65,6 +92,7 @@ class Reply:
     seconds: float = 0.0
     attempts: int = 1
     from_cache: bool = False
+    replayed: bool = False  # the stored outcome of an earlier call with the same idempotency key
 
     @property
     def is_error(self) -> bool:

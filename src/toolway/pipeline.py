@@ -1,8 +1,13 @@
 """The order of the stages, written once.
 
-    resolve    which server and tool is meant
-    deadline   one budget for everything below
-    limit      a slot, held only while the call is really under way
+    resolve    which server and tool is meant, and what it does
+    deadline   one budget of time for everything below
+    keys       a call with an idempotency key is executed once
+    cache      an answer that may be given again
+    dedup      the same read at the same time is made once
+    retry      tried again, where that is safe
+    breaker    sees every attempt; leaves alone what keeps failing
+    limit      a slot, held only while an attempt is really under way
 
 Each stage is a function of `(call, next)`, so it can be read, tested and removed alone.
 """
@@ -14,9 +19,19 @@ from collections.abc import Sequence
 from toolway.model import Call, Next, Reply, Stage
 
 
-def in_order(*, resolve: Stage, deadline: Stage, limit: Stage) -> tuple[Stage, ...]:
+def in_order(
+    *,
+    resolve: Stage,
+    deadline: Stage,
+    keys: Stage,
+    cache: Stage,
+    dedup: Stage,
+    retry: Stage,
+    breaker: Stage,
+    limit: Stage,
+) -> tuple[Stage, ...]:
     """The stages, outermost first."""
-    return (resolve, deadline, limit)
+    return (resolve, deadline, keys, cache, dedup, retry, breaker, limit)
 
 
 def chain(stages: Sequence[Stage], last: Next) -> Next:

@@ -93,3 +93,10 @@ def test_a_removed_server_leaves_nothing() -> None:
     made.remove_server("s")
     assert made.tools() == []
     assert made.tool(ToolRef("s", "a")) is None
+
+
+def test_a_tool_that_its_transport_cannot_carry_is_set_aside() -> None:
+    made = catalog(tool("a"))
+    made.replace("s", "tools", [tool("a"), tool("b")], objection=lambda t: "no" if t["name"] == "b" else None)
+    assert [t.key for t in made.tools()] == ["a"]
+    assert made.problems("s") == ("tool 'b' set aside: no",)

@@ -18,7 +18,10 @@ def test_what_was_saved_comes_back_for_the_same_server_only(tmp_path: Path) -> N
     assert store.load("s", "other") is None
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format":99,"era":"modern","lists":{}}', b'{"format":1,"era":"odd","lists":{}}', b"\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b'{"format":99,"era":"modern","lists":{}}', b'{"format":1,"era":"odd","lists":{}}', b"\xff"],
+)
 def test_a_spoiled_file_is_no_file(tmp_path: Path, content: bytes) -> None:
     store = Store(tmp_path)
     store.save("s", "i", "modern", {})

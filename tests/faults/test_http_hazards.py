@@ -22,7 +22,7 @@ from toolway import (
     Unavailable,
 )
 from toolway.testing import FakeHttp
-from toolway.upstream.transports import http_base
+from toolway.upstream.transports.http import base as http_base
 
 pytestmark = pytest.mark.anyio
 
@@ -41,8 +41,8 @@ ROWS = [
     Row("reset_before_response", OutcomeUnknown, "unknown"),
     Row("close_before_response", OutcomeUnknown, "unknown"),
     Row("cut_body", OutcomeUnknown, "unknown"),
-    Row("status=429;retry_after=7", Overloaded, "no", retry_after=7),
-    Row("status=503;retry_after=3", Overloaded, "no", retry_after=3),
+    Row("status=429;retry_after=7", Overloaded, "no", retry_after=7, timeout=2),
+    Row("status=503;retry_after=3", Overloaded, "no", retry_after=3, timeout=2),
     Row("status=503", OutcomeUnknown, "unknown"),
     Row("status=500", OutcomeUnknown, "unknown"),
     Row("status=502", OutcomeUnknown, "unknown"),
@@ -100,10 +100,12 @@ async def calls(hub: Hub, server: str, stop: asyncio.Event) -> int:
 @pytest.mark.parametrize("era", ["modern", "handshake"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.mode)
 async def test_a_misbehaving_answer_harms_only_its_own_call(row: Row, era: str) -> None:
-    async with FakeHttp(era=era) as fake, Hub({"bad": fake.url}, catalog_dir=None) as hub:
+    async with FakeHttp(era=era) as fake, FakeHttp() as good, Hub({"bad": fake.url, "good": good.url}) as hub:
         await hub.wait_ready()
         stop = asyncio.Event()
-        neighbours = [asyncio.create_task(calls(hub, "bad", stop)) for _ in range(5)]
+        # A server that asks for a pause is given it, so only another one is a neighbour then.
+        beside = "good" if row.retry_after else "bad"
+        neighbours = [asyncio.create_task(calls(hub, beside, stop)) for _ in range(5)]
         slow = asyncio.create_task(hub.call_tool("bad.sleep", {"seconds": 0.3, "nonce": "slow"}))
         await asyncio.sleep(0.05)
         name, *options = row.mode.split(";")
@@ -125,7 +127,7 @@ async def test_a_misbehaving_answer_harms_only_its_own_call(row: Row, era: str) 
             assert error.executed == row.executed
             assert error.retry_after == row.retry_after
         assert took < row.within
-        assert (await hub.call_tool("bad.echo", {"text": "after"})).text == "after"
+        assert (await hub.call_tool(f"{beside}.echo", {"text": "after"})).text == "after"
         assert hub.status()["bad"].state == "ready"
 
 

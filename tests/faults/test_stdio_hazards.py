@@ -16,7 +16,7 @@ import pytest
 
 from toolway import CallError, Hub, OutcomeUnknown, ProtocolError, Reply, TimedOut, Unavailable
 from toolway.testing import fake_server
-from toolway.upstream.transports import stdio
+from toolway.upstream.transports.stdio import link as stdio
 
 pytestmark = pytest.mark.anyio
 

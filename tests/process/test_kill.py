@@ -42,6 +42,18 @@ async def main():
 asyncio.run(main())
 """
 
+NEXT = """
+import asyncio
+from toolway import Hub
+from toolway.testing import fake_server
+
+async def main():
+    async with Hub({"a": fake_server()}, catalog_dir=None) as hub:
+        await hub.wait_ready()
+
+asyncio.run(main())
+"""
+
 
 def test_no_descendant_outlives_a_killed_hub() -> None:
     dice = random.Random(5)
@@ -79,8 +91,7 @@ def test_a_next_keeper_ends_what_a_crash_of_both_left_behind() -> None:
     holder.stdout.close()
     time.sleep(0.5)
     survivors = [pid for pid in family if alive(pid)]  # daemons in sessions of their own
-    script = "import asyncio\nfrom toolway import Hub\nfrom toolway.testing import fake_server\nasync def main():\n    async with Hub({'a': fake_server()}, catalog_dir=None) as hub: await hub.wait_ready()\nasyncio.run(main())"
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", NEXT], check=True, timeout=30)
     assert survivors, "nothing survived the crash, so there was nothing to sweep"
     assert not [pid for pid in survivors if alive(pid)]
 

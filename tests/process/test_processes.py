@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import signal
@@ -91,7 +90,7 @@ async def test_a_server_killed_in_mid_call_is_noticed_and_replaced(era: str) -> 
         await hub.wait_ready()
         pid = hub.status()["fake"].pid
         assert pid is not None
-        call = asyncio.create_task(hub.call_tool("fake.sleep", {"seconds": 30}))
+        call = asyncio.create_task(hub.call_tool("fake.bad", {"mode": "never"}))
         await asyncio.sleep(0.1)
         began = time.monotonic()
         os.kill(pid, signal.SIGKILL)

@@ -49,7 +49,16 @@ def test_a_spoiled_answer_is_refused_and_still_shows_whose_it_was(why: str, fram
 
 @pytest.mark.parametrize(
     "frame",
-    [b"", b"hello", b"[]", b"17", b'{"id":1}', b'{"method":"x","params":[1]}', b'{"id":true,"result":{}}', b'{"id":1.5,"result":{}}'],
+    [
+        b"",
+        b"hello",
+        b"[]",
+        b"17",
+        b'{"id":1}',
+        b'{"method":"x","params":[1]}',
+        b'{"id":true,"result":{}}',
+        b'{"id":1.5,"result":{}}',
+    ],
 )
 def test_what_is_no_envelope_is_refused(frame: bytes) -> None:
     with pytest.raises(wire.BadMessage):
@@ -82,7 +91,14 @@ def test_no_id_is_read_from_what_is_no_answer() -> None:
 
 @pytest.mark.parametrize(
     ("code", "certainty"),
-    [(-32601, Certainty.C1), (-32602, Certainty.C1), (-32022, Certainty.C1), (-32603, Certainty.C2), (-32000, Certainty.C2), (42, Certainty.C3)],
+    [
+        (-32601, Certainty.C1),
+        (-32602, Certainty.C1),
+        (-32022, Certainty.C1),
+        (-32603, Certainty.C2),
+        (-32000, Certainty.C2),
+        (42, Certainty.C3),
+    ],
 )
 def test_an_error_code_says_how_sure_we_are(code: int, certainty: Certainty) -> None:
     assert wire.certainty_of_error(code) is certainty

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from toolway.config.spec import Timeout
 from toolway.errors import TimedOut
 from toolway.model import Call, Certainty, Reply
 from toolway.resilience.deadline import deadline
@@ -15,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def run(call: Call, phase: str = "queue", certainty: Certainty = Certainty.C0, total: float = 0.1) -> Reply:
-    stage = deadline(lambda _: Timeout(total), asyncio.get_running_loop().time)
+    stage = deadline(lambda c: total if c.timeout is None else c.timeout, asyncio.get_running_loop().time)
 
     async def last(inner: Call) -> Reply:
         inner.attempt.phase, inner.attempt.certainty = phase, certainty

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_no_more_than_the_limit_run_at_once_and_all_run() -> None:
     slots = Slots(Limits(concurrent=3, waiting=100))
-    stage = limit(lambda _: slots, lambda _: 5.0)
+    stage = limit(lambda _: slots, lambda _: 5.0, asyncio.get_running_loop().time)
     running, most = 0, 0
 
     async def last(call: Call) -> Reply:
@@ -33,7 +33,7 @@ async def test_no_more_than_the_limit_run_at_once_and_all_run() -> None:
 
 async def test_a_full_line_is_refused_at_once_and_a_slow_one_in_time() -> None:
     slots = Slots(Limits(concurrent=1, waiting=1))
-    stage = limit(lambda _: slots, lambda _: 0.05)
+    stage = limit(lambda _: slots, lambda _: 0.05, asyncio.get_running_loop().time)
 
     async def slow(call: Call) -> Reply:
         await asyncio.sleep(0.3)

@@ -145,7 +145,7 @@ async def test_closing_the_connection_cancels_a_modern_call() -> None:
 
 
 async def _until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110 (what is counted tells nobody)
+    while not holds():
         await asyncio.sleep(0.005)
 
 

@@ -164,7 +164,8 @@ def test_what_a_server_says_is_cleaned_before_it_is_told():
     assert cause_of("Error: \x1b[31mred\u202e") == "Error: [31mred"
 
 
-def test_a_flood_of_stderr_takes_no_time():
-    began = time.perf_counter()
-    cause_of("A_B missing_" * 10 + "no " * 200_000 + "A" * 500_000)
-    assert time.perf_counter() - began < 0.5
+@pytest.mark.parametrize("unit", ["A", "A_", "no ", "a: ", "'", "npm error 404 ", "EACCES ", "Error", "\n", "[", "\\"])
+def test_a_flood_of_stderr_takes_no_time(unit):
+    began = time.process_time()
+    cause_of(unit * 100_000)
+    assert time.process_time() - began < 0.1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 
-from toolway.upstream.transports.framing import HEAD, Framer, Oversized
+from toolway.upstream.transports.stdio.framing import HEAD, Framer, Oversized
 
 
 def test_lines_are_the_same_however_the_bytes_are_cut() -> None:

@@ -16,9 +16,9 @@ import pytest
 from tests.upstream.raw_http import Conn, Received, always, chunk, loops, once, peer, reacting, response
 
 from toolway.model import Certainty
-from toolway.upstream.transports import http1_dial
-from toolway.upstream.transports.http1 import Client, HttpFault, HttpLimits, Target, header_block
-from toolway.upstream.transports.http1_limits import Watch
+from toolway.upstream.transports.http1 import dial as http1_dial
+from toolway.upstream.transports.http1.client import Client, HttpFault, HttpLimits, Target, header_block
+from toolway.upstream.transports.http1.limits import Watch
 
 pytestmark = pytest.mark.anyio
 
@@ -299,6 +299,32 @@ async def test_the_next_address_is_tried_when_one_refuses(client: Client, monkey
             monkeypatch.setattr(http1_dial, "_numeric", lambda *_: [])
             monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [refusing, serving])
             assert await fetch(client, f"http://two.test:{server.port}/") == b"ok"
+
+
+async def test_a_name_that_cannot_be_one_is_not_sent(client: Client) -> None:
+    fault = await fault_of(client, f"http://{'a' * 64}.test/")
+    assert (fault.code, fault.certainty) == ("E-HTTP-DNS", Certainty.C0)
+
+
+async def test_an_address_that_is_slow_is_overtaken_and_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[socket.socket] = []
+
+    async def open_slowly(address: http1_dial.Address) -> socket.socket:
+        try:
+            await asyncio.sleep(address.sockaddr)
+        except asyncio.CancelledError:
+            if address.sockaddr > 1:
+                raise
+        opened.append(socket.socket())
+        return opened[-1]
+
+    monkeypatch.setattr(http1_dial, "_STAGGER", 0.02)
+    monkeypatch.setattr(http1_dial, "_open", open_slowly)
+    addresses = [http1_dial.Address(0, delay) for delay in (5.0, 0.9, 0.05)]
+    winner = await http1_dial._first_of(addresses)
+    assert winner is opened[0]
+    assert [sock.fileno() >= 0 for sock in opened] == [True, False]
+    winner.close()
 
 
 # -- what is lost or broken
@@ -658,6 +684,26 @@ async def test_closing_the_client_fails_what_is_under_way_and_what_comes_later()
         assert (fault.code, fault.certainty) == ("E-HTTP-CLOSED", Certainty.C2)
         later = await fault_of(client, server.url)
         assert (later.code, later.certainty) == ("E-HTTP-CLOSED", Certainty.C0)
+
+
+async def test_closing_the_client_while_it_connects_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+    real = http1_dial._first_of
+
+    async def held(addresses: list[http1_dial.Address]) -> socket.socket:
+        begun.set()
+        await go.wait()
+        return await real(addresses)
+
+    monkeypatch.setattr(http1_dial, "_first_of", held)
+    client = Client(QUICK)
+    async with peer(always(OK)) as server:
+        task = asyncio.create_task(fault_of(client, server.url))
+        await begun.wait()
+        client.close()
+        go.set()
+        fault = await task
+    assert (fault.code, fault.certainty) == ("E-HTTP-CLOSED", Certainty.C0)
 
 
 # -- what a request may contain

@@ -17,7 +17,8 @@ from cryptography.x509.oid import NameOID
 from tests.upstream.raw_http import Conn, Received, always, loops, peer, reacting, response
 
 from toolway.model import Certainty
-from toolway.upstream.transports.http1 import Client, HttpFault, HttpLimits, Target
+from toolway.upstream.transports.http1 import dial as http1_dial
+from toolway.upstream.transports.http1.client import Client, HttpFault, HttpLimits, Target
 
 pytestmark = pytest.mark.anyio
 
@@ -166,6 +167,28 @@ async def test_a_loss_over_tls_may_have_been_executed(
     assert (fault.code, fault.certainty) == ("E-HTTP-RESET", Certainty.C2)
 
 
+@pytest.mark.parametrize("how", ["reset", "closed"])
+async def test_a_server_that_leaves_in_the_handshake_was_sent_nothing(client: Client, how: str) -> None:
+    async def script(conn: Conn) -> None:
+        await conn.reader.read(10)
+        if how == "reset":
+            conn.reset()
+
+    async with peer(script) as server:
+        fault = await fault_of(client, server.url.replace("http:", "https:"))
+    assert (fault.code, fault.certainty) == ("E-HTTP-TLS", Certainty.C0)
+
+
+async def test_a_broken_setup_of_tls_is_told_as_such(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> ssl.SSLContext:
+        raise ssl.SSLError("no authorities")
+
+    monkeypatch.setenv("SSL_CERT_DIR", "/nowhere")
+    monkeypatch.setattr(http1_dial, "_new_context", fail)
+    fault = await fault_of(client, "https://127.0.0.1:9/")
+    assert (fault.code, fault.certainty) == ("E-HTTP-TLS", Certainty.C0)
+
+
 # -- proxies
 
 
@@ -263,8 +286,6 @@ async def test_loopback_is_never_asked_of_a_proxy(client: Client, monkeypatch: p
 
 
 async def test_hosts_named_by_no_proxy_are_reached_directly(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    from toolway.upstream.transports import http1_dial
-
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", ".inside.test")
     real = http1_dial._resolve

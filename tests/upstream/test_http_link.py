@@ -31,10 +31,10 @@ from tests.upstream.raw_http import (
 from toolway.config.spec import Limits, Server
 from toolway.model import Attempt, Certainty, Json
 from toolway.upstream.link import Fault, LinkFacts, Request, RpcError
-from toolway.upstream.transports import http as http_module
-from toolway.upstream.transports import http_listen
-from toolway.upstream.transports.http import HttpLink
-from toolway.upstream.transports.http1 import HttpLimits
+from toolway.upstream.transports.http import link as http_module
+from toolway.upstream.transports.http import listen as http_listen
+from toolway.upstream.transports.http.link import HttpLink
+from toolway.upstream.transports.http1.client import HttpLimits
 
 pytestmark = pytest.mark.anyio
 
@@ -125,6 +125,17 @@ def echo(request: Received) -> bytes:
     return json_response(result(request, {"echo": request.json["params"]["name"]}))
 
 
+def is_call(request: Received) -> bool:
+    return bool(request.body) and {"id", "method"} <= request.json.keys() and request.json["method"] != "initialize"
+
+
+def session_answer(request: Received, id_: str = "s-1") -> bytes:
+    """What a server of the handshake era answers to anything but a call."""
+    if request.body and request.json.get("method") == "initialize":
+        return json_response(result(request, {"protocolVersion": LEGACY}), Mcp_Session_Id=id_)
+    return response(405 if request.method == "GET" else 202)
+
+
 def session(
     make: Callable[[Received], bytes],
     seen: list[Received] | None = None,
@@ -138,14 +149,9 @@ def session(
             seen.append(request)
         if request.method == "GET" and got is not None:
             got.set()
-        if request.method != "POST":
-            return response(405 if request.method == "GET" else 204)
-        message = request.json
-        if message.get("method") == "initialize":
-            return json_response(result(request, {"protocolVersion": LEGACY}), Mcp_Session_Id=id_)
-        if "id" not in message or "method" not in message:
-            return response(202)
-        return make(request)
+        if is_call(request):
+            return make(request)
+        return session_answer(request, id_)
 
     return saying(react)
 
@@ -266,6 +272,30 @@ async def test_a_status_says_whether_it_may_have_been_executed(
     assert (fault.certainty, fault.status, fault.code) == (certainty, status, "E-HTTP-STATUS")
     assert str(status) in fault.reason
     assert "sorry" in fault.reason
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b"not json", b'{"jsonrpc":"2.0","id":99,"error":{"code":-32601,"message":"not yours"}}'],
+)
+async def test_a_status_without_an_error_of_ours_speaks_for_itself(body: bytes) -> None:
+    async with Linked(always(response(400, body, Content_Type="application/json"))) as at:
+        fault = await at.fault()
+    assert (fault.status, fault.certainty) == (400, Certainty.C2)
+
+
+async def test_a_refusal_counts_even_if_its_body_cannot_be_read() -> None:
+    async with Linked(always(response(401, b"\x1f\x8b", Content_Encoding="gzip"))) as at:
+        fault = await at.fault()
+    assert (fault.status, fault.certainty) == (401, Certainty.C1)
+
+
+async def test_an_endless_page_that_explains_a_refusal_is_read_only_so_far() -> None:
+    page = b"HTTP/1.1 502 Bad\r\nContent-Length: 900000000\r\n\r\n" + b"sorry " * 50_000
+    async with Linked(always(page)) as at:
+        fault = await at.fault()
+    assert (fault.status, fault.certainty) == (502, Certainty.C2)
+    assert len(fault.reason) < 400
 
 
 async def test_a_refusal_counts_even_with_an_error_in_its_body() -> None:
@@ -626,14 +656,12 @@ def silent(asked: asyncio.Event, closed: asyncio.Event, seen: list[Received]) ->
     async def script(conn: Conn) -> None:
         while (request := await conn.request()) is not None:
             seen.append(request)
-            if request.method == "POST" and request.json.get("method") == "initialize":
-                await conn.send(json_response(result(request, {"protocolVersion": LEGACY}), Mcp_Session_Id="s-1"))
-            elif request.method != "POST" or "id" not in request.json:
-                await conn.send(response(202))
-            else:
+            if is_call(request):
                 asked.set()
                 await conn.gone()
                 closed.set()
+            else:
+                await conn.send(session_answer(request))
 
     return script
 
@@ -772,18 +800,15 @@ def asking(ask: Json, seen: list[Received], answered: asyncio.Event) -> Script:
     """Asks for something in the middle of a call, which it answers when it has heard."""
 
     async def react(conn: Conn, request: Received) -> None:
-        message = json.loads(request.body or b"{}")
-        if message.get("method") == "initialize":
-            await conn.send(json_response(result(request, {"protocolVersion": LEGACY}), Mcp_Session_Id="s-1"))
-        elif message.get("method") == "tools/call":
+        if is_call(request):
             await conn.send(EVENTS + event(ask))
             await answered.wait()
             await conn.send(event(result(request, {"done": 1})) + END)
         else:
-            if "id" in message:
+            if request.body and request.json.get("id") == ask["id"]:
                 seen.append(request)
                 answered.set()
-            await conn.send(response(202))
+            await conn.send(session_answer(request))
 
     return reacting(react)
 
@@ -872,10 +897,8 @@ def listening(streams: list[bytes], seen: list[Received]) -> Script:
                 await conn.gone()
             elif not data.endswith(END):
                 conn.writer.close()
-        elif request.body and request.json.get("method") == "initialize":
-            await conn.send(json_response(result(request, {"protocolVersion": LEGACY}), Mcp_Session_Id="s-1"))
         else:
-            await conn.send(response(202))
+            await conn.send(session_answer(request))
 
     return reacting(react)
 
@@ -906,6 +929,37 @@ async def test_what_a_server_says_of_its_own_accord_is_heard_again_after_a_loss(
     gets = [request.headers for request in seen if request.method == "GET"]
     assert [headers.get("last-event-id") for headers in gets] == [None, "e-1", "e-1", "e-1"]
     assert all(headers["accept"] == "text/event-stream" and headers["mcp-session-id"] == "s-1" for headers in gets)
+
+
+async def test_an_answer_that_nobody_waits_for_is_counted() -> None:
+    seen: list[Received] = []
+    stray = {"jsonrpc": "2.0", "id": 1, "result": {}}
+    async with Linked(listening([EVENTS + event(stray) + event(changed("tools"))], seen)) as at:
+        await at.shake_hands()
+        await at.link.notify("notifications/initialized", {})
+        async with asyncio.timeout(5):
+            await at.ears.news.wait()
+        assert at.link.facts().dropped == 1
+
+
+async def test_listening_ends_with_the_session() -> None:
+    gone = asyncio.Event()
+
+    async def react(conn: Conn, request: Received) -> None:
+        if request.method == "GET":
+            await conn.send(EVENTS + event(changed("tools")))
+            await conn.gone()
+            gone.set()
+        else:
+            await conn.send(session_answer(request))
+
+    async with Linked(reacting(react)) as at:
+        await at.shake_hands()
+        await at.link.notify("notifications/initialized", {})
+        async with asyncio.timeout(5):
+            await at.ears.news.wait()
+            at.link.forget_session()
+            await gone.wait()
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 405, 200])
@@ -966,14 +1020,12 @@ async def test_closing_is_bounded_and_ends_all_that_belongs_to_the_link(monkeypa
     asked = asyncio.Event()
 
     async def react(conn: Conn, request: Received) -> None:
-        if request.method == "POST" and request.json.get("method") == "initialize":
-            await conn.send(json_response(result(request, {"protocolVersion": LEGACY}), Mcp_Session_Id="s-1"))
-        elif request.method == "POST" and "id" not in request.json:
-            await conn.send(response(202))
+        if is_call(request):
+            asked.set()
         elif request.method == "GET":
             await conn.send(EVENTS)
         elif request.method == "POST":
-            asked.set()
+            await conn.send(session_answer(request))
 
     async with Linked(reacting(react)) as at:
         await at.shake_hands()

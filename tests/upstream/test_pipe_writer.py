@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from toolway.upstream.transports.pipe_writer import PipeBroken, PipeWriter
+from toolway.upstream.transports.stdio.pipe_writer import PipeBroken, PipeWriter
 
 pytestmark = pytest.mark.anyio
 

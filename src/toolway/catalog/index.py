@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from toolway.events import CatalogChanged, Kind
 from toolway.model import Json, ToolRef
@@ -19,6 +19,7 @@ _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
 MAX_DESCRIPTION: Final = 16 * 1024
 MAX_SCHEMA_DEPTH: Final = 32
 MAX_SUBSCHEMAS: Final = 2000
+Objection: TypeAlias = Callable[[Json], str | None]
 _KEY_OF: Final = {"tools": "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
 
 
@@ -111,7 +112,7 @@ class _List:
 class Catalog:
     def __init__(self) -> None:
         self._lists: dict[str, dict[str, _List]] = {}
-        self._by_model_name: dict[str, ToolRef] = {}
+        self._changed_names: dict[str, ToolRef] = {}  # names for models that had to be cut or changed
 
     # -- filling ------------------------------------------------------------------------------------------------------
 
@@ -119,22 +120,32 @@ class Catalog:
         self._lists.setdefault(server, {kind: _List() for kind in _TYPE_OF})
 
     def remove_server(self, server: str) -> None:
-        if self._lists.pop(server, None) is not None:
-            self._index_model_names()
+        self._lists.pop(server, None)
+        self._index_changed_names(server)
 
     def replace(
-        self, server: str, kind: Kind, raw: Iterable[Any], problems: Iterable[str] = (), *, stale: bool = False
+        self,
+        server: str,
+        kind: Kind,
+        raw: Iterable[Any],
+        problems: Iterable[str] = (),
+        *,
+        stale: bool = False,
+        objection: Objection | None = None,
     ) -> CatalogChanged | None:
-        """Take a list as the server sent it. Returns what changed, or None where nothing did."""
-        items, bad = _sort_out(server, kind, raw, stale)
+        """Take a list as the server sent it. Returns what changed, or None where nothing did. `objection` says why an
+        item that keeps the general rules cannot be used on this server's transport."""
+        items, bad = _sort_out(server, kind, raw, stale, objection)
         old = self._lists[server][kind]
         self._lists[server][kind] = _List(items, (*problems, *bad), stale, known=True)
         if kind == "tools":
-            self._index_model_names()
+            self._index_changed_names(server)
         return _difference(server, kind, old.items, items)
 
-    def _index_model_names(self) -> None:
-        self._by_model_name = {tool.model_name: tool.ref for tool in self.tools()}
+    def _index_changed_names(self, server: str) -> None:
+        kept = {name: ref for name, ref in self._changed_names.items() if ref.server != server}
+        new = {tool.model_name: tool.ref for tool in self.tools(server)}
+        self._changed_names = kept | {name: ref for name, ref in new.items() if names.parse(name) != ref}
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
@@ -156,7 +167,7 @@ class Catalog:
         ref = names.parse(name)
         if ref is not None and self.tool(ref) is not None:
             return ref
-        return self._by_model_name.get(name, ref)
+        return self._changed_names.get(name, ref)
 
     def known(self, server: str, kind: Kind) -> bool:
         """Whether the server itself has answered with this list in this run."""
@@ -185,12 +196,16 @@ class Catalog:
         return [tool for _, tool in sorted(ranked, key=lambda pair: pair[0])]
 
 
-def _sort_out(server: str, kind: Kind, raw: Iterable[Any], stale: bool) -> tuple[dict[str, Item], list[str]]:
+def _sort_out(
+    server: str, kind: Kind, raw: Iterable[Any], stale: bool, objection: Objection | None
+) -> tuple[dict[str, Item], list[str]]:
     items: dict[str, Item] = {}
     problems: list[str] = []
     for number, each in enumerate(raw):
         key = each.get(_KEY_OF[kind]) if isinstance(each, dict) else None
         reason = "twice in the list" if isinstance(key, str) and key in items else _problem(kind, each, key)
+        if reason is None and objection is not None:
+            reason = objection(each)
         if reason is not None:
             label = repr(key[:80]) if isinstance(key, str) else f"number {number + 1}"
             problems.append(f"{kind.removesuffix('s')} {label} set aside: {reason}")

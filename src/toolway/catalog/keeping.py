@@ -49,12 +49,8 @@ class Keeping:
         self._due.pop(server).cancel()
         if self._store is None or not self._catalog.known(server, "tools"):
             return
-        lists: dict[str, list[Any]] = {
-            kind: [item.raw for item in self._catalog.items(kind, server)] for kind in KINDS
-        }
+        lists: dict[str, list[Any]] = {kind: [item.raw for item in self._catalog.items(kind, server)] for kind in KINDS}
         loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(
-            None, self._store.save, server, self._identities[server], self._eras[server], lists
-        )
+        work = loop.run_in_executor(None, self._store.save, server, self._identities[server], self._eras[server], lists)
         self._saving.add(work)
         work.add_done_callback(self._saving.discard)

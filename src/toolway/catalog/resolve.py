@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from difflib import get_close_matches
 
 from toolway.catalog.index import Catalog
 from toolway.errors import NotFound
-from toolway.model import Call, Next, Reply, Stage, ToolRef
+from toolway.model import Call, Effect, Next, Reply, Stage, ToolRef
 
 
-def resolve(catalog: Catalog, servers: Collection[str]) -> Stage:
+def resolve(catalog: Catalog, servers: Collection[str], effect_of: Callable[[Call], Effect]) -> Stage:
     async def stage(call: Call, next: Next) -> Reply:
         if call.method == "tools/call":
             ref = find_tool(catalog, servers, call.target)
             call = replace(call, server=ref.server, name=ref.tool, params={**call.params, "name": ref.tool})
         else:
             check_server(servers, call.server)
-        return await next(call)
+        return await next(replace(call, effect=effect_of(call)))
 
     return stage
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from toolway.errors import ConfigError
+from toolway.model import Effect
 
 EraSetting = Literal["auto", "modern", "legacy"]
 EnvPolicy = Literal["safe", "inherit", "none"]
@@ -28,6 +29,17 @@ class Timeout:
     start: float = 30.0  # from starting a server to its first valid answer
     queue: float = 5.0  # waiting for a free slot or for a server that is down
     write: float = 10.0  # a server that does not take a request for so long has stopped reading
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often a call that may be repeated is tried. Whether it may is decided by its effect and by how far it got."""
+
+    attempts: int = 3  # in all (5 at most)
+    delay: float = 0.05  # the first wait after a loss is random up to this
+    multiplier: float = 2.0  # by which the ceiling of the wait grows
+    throttled_delay: float = 1.0  # the same after a server asked us to slow down without saying for how long
+    cap: float = 20.0  # the longest wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +76,16 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolRule:
+    """What the operator says about one tool."""
+
+    effect: Effect | None = None  # read, idempotent or unsafe; wins over what the server says
+    repeatable: bool | None = None  # the operator's word that it may run again
+    cache: float = 0.0  # seconds for which an answer of a READ tool may be given again; 0 = never
+    timeout: float | None = None  # seconds for one call of this tool
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """One configured server: a command, a URL, or an object in this process; exactly one of the three."""
 
@@ -80,6 +102,12 @@ class Server:
     lazy: bool = False  # start at the first call instead of at once
     idle_stop: float = 0.0  # stop after so many idle seconds, start again when needed; 0 = never
     timeout: Timeout = Timeout()
+    retry: Retry = Retry()
+    repeatable: bool = False  # the operator's word that every tool of this server may run again
+    trusted: bool = False  # the server's word about itself is enough for sharing and caching answers
+    tools: Mapping[str, ToolRule] = field(default_factory=dict)  # by tool name
+    key_header: str | None = None  # the `_meta` key under which the server honours idempotency keys
+    unprocessed: tuple[int, ...] = ()  # HTTP statuses or JSON-RPC codes that this server sends before any work
     restart: Restart = Restart()
     health: Health = Health()
     limits: Limits = Limits()
@@ -129,11 +157,13 @@ def check_server_name(name: str) -> str:
     return name
 
 
-def with_defaults(server: Server, timeout: Timeout | None) -> Server:
-    """`server` with the hub's own timeout where the server's was left at the default."""
-    if timeout is None or server.timeout != Timeout():
-        return server
-    return replace(server, timeout=timeout)
+def with_defaults(server: Server, timeout: Timeout | None, retry: Retry | None) -> Server:
+    """`server` with the hub's own settings where the server's were left at the default."""
+    if timeout is not None and server.timeout == Timeout():
+        server = replace(server, timeout=timeout)
+    if retry is not None and server.retry == Retry():
+        server = replace(server, retry=retry)
+    return server
 
 
 def field_names(cls: type[Any]) -> frozenset[str]:

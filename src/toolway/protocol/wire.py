@@ -110,7 +110,7 @@ def decode(data: bytes) -> Any:
     return value
 
 
-_SUSPECT_NUMBER: Final = re.compile(rb"[0-9]{300}|[eE]\+?[0-9]{3}")
+_SUSPECT_NUMBER: Final = re.compile(rb"[0-9][eE]\+?[0-9]{3}|[0-9]{300}")
 _LARGEST: Final = 1.7976931348623157e308
 
 

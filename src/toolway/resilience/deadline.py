@@ -10,17 +10,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from toolway.config.spec import MAX_TIMEOUT, Timeout
+from toolway.config.spec import MAX_TIMEOUT
 from toolway.errors import TimedOut
 from toolway.model import Call, Next, Reply, Stage
 
 LEAST: Final = 0.05  # with less time than this left, a call is not begun
 
 
-def deadline(timeout_of: Callable[[str], Timeout], now: Callable[[], float]) -> Stage:
+def deadline(timeout_of: Callable[[Call], float], now: Callable[[], float]) -> Stage:
     async def stage(call: Call, next: Next) -> Reply:
-        granted = timeout_of(call.server).total if call.timeout is None else call.timeout
-        seconds = min(granted, MAX_TIMEOUT)
+        seconds = min(timeout_of(call), MAX_TIMEOUT)
         if seconds < LEAST:
             raise _timed_out(call, seconds)
         call = replace(call, deadline=now() + seconds)
@@ -40,14 +39,15 @@ def _timed_out(call: Call, seconds: float) -> TimedOut:
         "start": "the server was still starting",
         "send": "it was still being sent",
         "server": "the server had not answered",
+        "retry": "it was waiting to be tried again",
     }[attempt.phase]
     return TimedOut(
         f"{call.server}.{call.name} took longer than {seconds:g} s",
         phase=attempt.phase,
         server=call.server,
         tool=call.name,
-        certainty=attempt.certainty,
-        attempts=1 if attempt.phase in ("send", "server") else 0,
+        certainty=attempt.judge(),
+        attempts=attempt.number,
         evidence=where,
         fix="allow more time with timeout=…, or check what the server does",
     )

@@ -1,6 +1,7 @@
 """The limit stage: so many calls at once per server, so many waiting, and no more.
 
-A slot is held only while a call is really under way. Waiting is first come, first served.
+A slot is held only while an attempt is really under way. Waiting is first come, first served for one caller, and in
+turns between callers; while others wait, one caller holds at most half of the slots.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 
 from toolway.config.spec import Limits
-from toolway.errors import Overloaded
-from toolway.model import Call, Certainty, Next, Reply, Stage
+from toolway.errors import CallError, Certainty, Overloaded
+from toolway.model import Call, Next, Reply, Stage
 
 
 class Slots:
@@ -19,64 +20,113 @@ class Slots:
 
     def __init__(self, limits: Limits) -> None:
         self._free = limits.concurrent
+        self._share = max(1, limits.concurrent // 2)
         self._longest = limits.waiting
-        self._line: deque[asyncio.Future[None]] = deque()
+        self._held: dict[str, int] = {}
+        self._lines: dict[str, deque[asyncio.Future[None]]] = {}  # by caller; the first one is next
+        self.waiting = 0
+        self.paused_until = 0.0  # the server asked us to stay away
 
-    @property
-    def waiting(self) -> int:
-        return len(self._line)
-
-    async def take(self) -> bool:
+    async def take(self, caller: str = "") -> bool:
         """Take a slot, waiting in line for it. False when the line is full."""
-        if self._free > 0:
+        if self._free > 0 and not self.waiting:
             self._free -= 1
+            self._held[caller] = self._held.get(caller, 0) + 1
             return True
-        if len(self._line) >= self._longest:
+        if self.waiting >= self._longest:
             return False
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line.append(turn)
+        self._lines.setdefault(caller, deque()).append(turn)
+        self.waiting += 1
+        self._hand_out()
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.give_back()  # it was our turn just as we left
+                self.give_back(caller)  # it was our turn just as we left
             else:
-                self._line.remove(turn)
+                self._leave(caller, turn)
             raise
         return True
 
-    def give_back(self) -> None:
-        while self._line:
-            turn = self._line.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
+    def give_back(self, caller: str = "") -> None:
+        self._held[caller] -= 1
+        if not self._held[caller]:
+            del self._held[caller]
         self._free += 1
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        while self._free > 0 and self.waiting:
+            caller = self._next_caller()
+            line = self._lines.pop(caller)
+            turn = line.popleft()
+            if line:
+                self._lines[caller] = line  # to the end of the turns
+            self.waiting -= 1
+            self._free -= 1
+            self._held[caller] = self._held.get(caller, 0) + 1
+            turn.set_result(None)
+
+    def _next_caller(self) -> str:
+        for caller in self._lines:
+            if self._held.get(caller, 0) < self._share:
+                return caller
+        return next(iter(self._lines))
+
+    def _leave(self, caller: str, turn: asyncio.Future[None]) -> None:
+        line = self._lines[caller]
+        line.remove(turn)
+        if not line:
+            del self._lines[caller]
+        self.waiting -= 1
 
 
-def limit(slots_of: Callable[[str], Slots], queue_of: Callable[[str], float]) -> Stage:
+def limit(slots_of: Callable[[str], Slots], queue_of: Callable[[str], float], now: Callable[[], float]) -> Stage:
     async def stage(call: Call, next: Next) -> Reply:
         slots = slots_of(call.server)
+        await _wait_out_pause(call, slots, queue_of(call.server), now)
         try:
             async with asyncio.timeout(queue_of(call.server)):
-                if not await slots.take():
+                if not await slots.take(call.caller):
                     raise _overloaded(call, "the line of waiting calls is full")
         except TimeoutError:
             raise _overloaded(call, f"no slot became free in {queue_of(call.server):g} s") from None
         try:
             return await next(call)
+        except CallError as exc:
+            if exc.retry_after is not None and isinstance(exc, Overloaded):
+                slots.paused_until = max(slots.paused_until, now() + exc.retry_after)
+            raise
         finally:
-            slots.give_back()
+            slots.give_back(call.caller)
 
     return stage
 
 
-def _overloaded(call: Call, evidence: str) -> Overloaded:
-    return Overloaded(
+async def _wait_out_pause(call: Call, slots: Slots, queue: float, now: Callable[[], float]) -> None:
+    """New calls stay away as long as the server asked for, or are told to come back then."""
+    left = slots.paused_until - now()
+    if left <= 0:
+        return
+    if left > min(queue, call.deadline - now()):
+        raise _overloaded(call, f"the server asked us to wait another {left:.1f} s", retry_after=left)
+    try:
+        async with asyncio.timeout(left):
+            await asyncio.Event().wait()
+    except TimeoutError:
+        return
+
+
+def _overloaded(call: Call, evidence: str, retry_after: float | None = None) -> Overloaded:
+    error = Overloaded(
         f"too many calls to {call.server} at once",
         server=call.server,
         tool=call.name,
         certainty=Certainty.C0,
+        retry_after=retry_after,
         evidence=evidence,
         fix='make fewer calls at once, or raise "limits": {"concurrent": …} of this server',
     )
+    error.retryable = False  # whoever calls knows better whether to come back
+    return error

@@ -2,29 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+from typing import Final
+
 from toolway.errors import CallError, Denied, OutcomeUnknown, Overloaded, ProtocolError, Unavailable
 from toolway.model import Certainty
 from toolway.protocol.wire import certainty_of_error
 from toolway.upstream.link import Fault, RpcError
 
+_PASSING: Final = (429, 503)  # refusals that say something about now, not about the request
 _NOT_AN_ANSWER = ("E-ANSWER", "E-FRAME", "E-HTTP-ID", "E-HTTP-CONTENT", "E-HTTP-PROTOCOL", "E-HTTP-LIMIT", "E-ROUNDS")
 
 
-def call_error(exc: Fault | RpcError, server: str, name: str) -> CallError:
-    """The error a caller sees for what happened on a link."""
-    if isinstance(exc, RpcError):
-        return ProtocolError(
-            f"{server} answered with error {exc.code}",
-            rpc_code=exc.code,
-            data=exc.data,
-            server=server,
-            tool=name,
-            certainty=certainty_of_error(exc.code),
-            attempts=1,
-            evidence=exc.message,
-        )
+def call_error(exc: Fault | RpcError, server: str, name: str, unprocessed: Container[int] = ()) -> CallError:
+    """The error a caller sees for what happened on a link. `unprocessed` are statuses and codes by which this server,
+    by its operator's word, says that it has done nothing."""
+    error = _answered(exc, server, name) if isinstance(exc, RpcError) else _failed(exc, server, name)
+    code = exc.code if isinstance(exc, RpcError) else exc.status
+    if code in unprocessed and error.certainty is Certainty.C2 and code is not None:
+        error.certainty = Certainty.C1
+        error.retryable = True
+    return error
+
+
+def _answered(exc: RpcError, server: str, name: str) -> ProtocolError:
+    certainty = certainty_of_error(exc.code)
+    error = ProtocolError(
+        f"{server} answered with error {exc.code}",
+        rpc_code=exc.code,
+        data=exc.data,
+        server=server,
+        tool=name,
+        certainty=certainty,
+        attempts=1,
+        evidence=exc.message,
+    )
+    data = exc.data if isinstance(exc.data, dict) else {}
+    # A request that was refused for what it says is refused again.
+    error.retryable = certainty is not Certainty.C1 and data.get("retryable") is not False
+    wait = data.get("retryAfterMs")
+    if isinstance(wait, int | float) and wait >= 0:
+        error.retry_after = wait / 1000
+    return error
+
+
+def _failed(exc: Fault, server: str, name: str) -> CallError:
     kind, what = _kind(exc, server)
-    return kind(
+    error = kind(
         what,
         server=server,
         tool=name,
@@ -35,6 +59,8 @@ def call_error(exc: Fault | RpcError, server: str, name: str) -> CallError:
         fix=exc.fix,
         code=exc.code,
     )
+    error.retryable = exc.certainty is not Certainty.C1 or exc.status in _PASSING
+    return error
 
 
 def _kind(exc: Fault, server: str) -> tuple[type[CallError], str]:

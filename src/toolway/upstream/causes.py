@@ -6,6 +6,7 @@ Rows for what is certain stand before rows for what is merely usual; the first t
 
 from __future__ import annotations
 
+import functools
 import os.path
 import re
 from typing import Final, NamedTuple
@@ -13,6 +14,7 @@ from typing import Final, NamedTuple
 from toolway.protocol.wire import clean_text
 
 LOOKED_AT: Final = 8 * 1024  # characters of stderr; a start that fails says why at the end
+LINE: Final = 300  # characters of a line of it; keeps every pattern quick, whatever a server writes
 _NODE_PROGRAMS: Final = frozenset({"npx", "npm", "node", "bunx", "pnpm", "yarn"})
 _PACKAGE_RUNNERS: Final = frozenset({"npx", "uvx", "bunx", "pnpm", "pipx", "docker", "podman"})
 
@@ -30,7 +32,8 @@ class _Row(NamedTuple):
 
 def likely_cause(command: str, exit_code: int | None, stderr: str, error_code: str) -> Cause | None:
     """What most likely went wrong, and what to do; None where nothing is known that the error does not say itself."""
-    return _of_spawn(command, error_code) or _of_stderr(stderr) or _of_code(command, exit_code, error_code)
+    end = "\n".join(line[:LINE] for line in stderr[-LOOKED_AT:].splitlines())
+    return _of_spawn(command, error_code) or _of_stderr(end) or _of_code(command, exit_code, error_code)
 
 
 def _of_spawn(command: str, error_code: str) -> Cause | None:
@@ -235,8 +238,8 @@ _LAST_WORDS: Final = re.compile(
 )
 
 
-def _of_stderr(stderr: str) -> Cause | None:
-    text = stderr[-LOOKED_AT:]
+@functools.lru_cache(maxsize=256)  # asked again with every look at a server's status
+def _of_stderr(text: str) -> Cause | None:
     for row in _ROWS:
         found = row.pattern.search(text)
         if found:

@@ -2,8 +2,8 @@
 
 `server/discover` is asked first. A modern answer, or an error that only a modern server sends, settles it; any other
 *answer* means the handshake era. Silence settles nothing: a server may be slow to start, or may ignore what it does not
-know, so after a grace both questions are open and whichever is answered first decides. A passing failure (a 503, a reset)
-is never taken for an era: the start fails and is tried again.
+know, so after a grace both questions are open and whichever is answered first decides. A passing failure (a 503, a
+reset) is never taken for an era: the start fails and is tried again.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The life of an upstream, as a table. Read this first: the supervisor only waits for these events and obeys.
 
-    idle          not started: lazy, or stopped because nobody called
-    starting      link being opened, era being found, tools being listed
-    ready         calls go through
-    backing_off   the server ended or could not be started; the next try has a time
-    failed        too many restarts in a short time; tried again rarely, or on command
-    stopping      being stopped by us
-    stopped       the end
+idle          not started: lazy, or stopped because nobody called
+starting      link being opened, era being found, tools being listed
+ready         calls go through
+backing_off   the server ended or could not be started; the next try has a time
+failed        too many restarts in a short time; tried again rarely, or on command
+stopping      being stopped by us
+stopped       the end
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from toolway.protocol.eras import LIST_CHANGES, LISTS
 from toolway.upstream import listing
 from toolway.upstream.border import call_error
 from toolway.upstream.causes import likely_cause
+from toolway.upstream.gate import StartGate, Turn
 from toolway.upstream.health import watch_health
 from toolway.upstream.link import Fault, Link, LinkFacts, Loss, RpcError
 from toolway.upstream.restarts import Restarts
@@ -43,12 +44,17 @@ class Surroundings(Protocol):
 
     def emit(self, fact: Fact) -> None: ...
 
-    def on_list(self, server: str, kind: Kind, items: list[Any], problems: list[str], era: Era) -> CatalogChanged | None:
+    def on_list(
+        self, server: str, kind: Kind, items: list[Any], problems: list[str], era: Era
+    ) -> CatalogChanged | None:
         """Take a list as the server sent it; say what changed."""
         ...
 
     @property
     def asks(self) -> Asks: ...
+
+    @property
+    def gate(self) -> StartGate: ...
 
     @property
     def dice(self) -> Callable[[], float]: ...
@@ -76,6 +82,7 @@ class Upstream:
         self._last_used = self._since
         self._waiters: set[asyncio.Future[Session]] = set()
         self._wanted = asyncio.Event()
+        self._urgent = asyncio.Event()  # a call waits for the start
         self._stop = asyncio.Event()
         self._again = asyncio.Event()  # a person asked for a restart
         self._suspect = asyncio.Event()  # a call could not reach the server
@@ -118,22 +125,33 @@ class Upstream:
                     self._suspect.set()
                     if not last_try and await self._moved_on(session):
                         continue  # the process had just died and nothing was sent: the next one takes it
-                raise call_error(exc, self.name, call.name) from exc
+                raise call_error(exc, self.name, call.name, self.server.unprocessed) from exc
             finally:
                 self._last_used = self._loop.time()
         raise AssertionError("unreachable")
 
-    async def wait_ready(self, attempt: Attempt | None = None) -> None:
+    async def sign_of_life(self) -> None:
+        """Ask the server for one, within its health limit. Raises `CallError` where there is none."""
+        session = await self._ready(Attempt())
+        try:
+            async with asyncio.timeout(self.server.health.timeout):
+                await session.health()
+        except Fault as exc:
+            raise call_error(exc, self.name, "") from exc
+        except TimeoutError:
+            raise self._unavailable() from None
+
+    async def wait_ready(self, attempt: Attempt | None = None, *, urgent: bool = True) -> None:
         """Return when calls go through. Raises `Unavailable` when the start under way fails."""
-        await self._ready(attempt if attempt is not None else Attempt())
+        await self._ready(attempt if attempt is not None else Attempt(), urgent=urgent)
 
     async def wait_settled(self) -> None:
         """Return when the first start has ended, well or badly."""
         await self._settled.wait()
 
-    async def wait_listed(self, kind: Kind) -> None:
+    async def wait_listed(self, kind: Kind, *, urgent: bool = True) -> None:
         """Return when the server has answered with this list, or has none."""
-        await self._ready(Attempt())
+        await self._ready(Attempt(), urgent=urgent)
         await self._listed[kind].wait()
 
     def refresh(self, kind: Kind) -> None:
@@ -227,6 +245,7 @@ class Upstream:
             self._end_waiters()
         if old is State.STARTING:
             self._settled.set()
+            self._urgent.clear()
         self._around.emit(StateChanged(self.name, old.value, self.state.value, self.status().why))
 
     async def _idle(self) -> Event:
@@ -236,6 +255,7 @@ class Upstream:
 
     async def _starting(self) -> Event:
         self._again.clear()
+        turn = await self._turn()
         session = Session(self.name, self._around.open_link(self.server), self._around.asks, self._hear)
         self._session = session
         try:
@@ -245,11 +265,19 @@ class Upstream:
             await self._leave()
             self._start_failures += 1
             return self._ended(loss, ready_for=0.0)
+        finally:
+            turn.end()
         self._start_failures = 0
         agreed = session.agreed
         self._hint = agreed.era
         self._around.emit(Connected(self.name, agreed.era, agreed.version, session.link.facts().pid))
         return Event.CONNECTED
+
+    async def _turn(self) -> Turn:
+        """A process waits for its turn to start, unless somebody waits for it; the others cost no CPU of ours."""
+        if self.server.transport != "stdio":
+            self._urgent.set()
+        return await self._unless_stopped(self._around.gate.enter(self._urgent))
 
     async def _enter(self, session: Session) -> None:
         async with asyncio.timeout(self.server.timeout.start):
@@ -289,9 +317,7 @@ class Upstream:
             self._loop.create_task(self._asked_to_restart()),
         ]
         try:
-            done, _ = await self._unless_stopped(
-                asyncio.wait([*ends, others[-1]], return_when=asyncio.FIRST_COMPLETED)
-            )
+            done, _ = await self._unless_stopped(asyncio.wait([*ends, others[-1]], return_when=asyncio.FIRST_COMPLETED))
         finally:
             for task in (*others, *ends):
                 task.cancel()
@@ -407,8 +433,10 @@ class Upstream:
         limit = self.server.idle_stop
         if not limit:
             await asyncio.Event().wait()
-        while (left := self._last_used + limit - self._loop.time()) > 0 or session.in_flight:
-            await asyncio.sleep(max(left, 0.05))
+        while True:
+            await asyncio.sleep(max(self._last_used + limit - self._loop.time(), 0.05))
+            if self._loop.time() >= self._last_used + limit and not session.in_flight:
+                return
 
     def _hear(self, method: str, params: Json) -> None:
         """A notification of the server that belongs to no call."""
@@ -430,11 +458,13 @@ class Upstream:
 
     # -- callers who wait ---------------------------------------------------------------------------------------------
 
-    async def _ready(self, attempt: Attempt) -> Session:
+    async def _ready(self, attempt: Attempt, *, urgent: bool = True) -> Session:
         if self.state is State.READY and self._session is not None:
             return self._session
         attempt.phase = "start"
         self._wanted.set()
+        if urgent:
+            self._urgent.set()
         if self._hopeless():
             raise self._unavailable()
         waiter: asyncio.Future[Session] = self._loop.create_future()

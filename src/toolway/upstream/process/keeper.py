@@ -1,8 +1,8 @@
 """The keeper: a small process that starts the servers of one hub and lets none of them survive it.
 
 Run by path, with the standard library only (`python -I -S keeper.py FD RUNTIME_DIR`). It exists because a process that
-was killed cannot clean up after itself: when the hub dies, however it dies, its end of the control socket closes, and the
-keeper kills everything that it started and exits.
+was killed cannot clean up after itself: when the hub dies, however it dies, its end of the control socket closes, and
+the keeper kills everything that it started and exits.
 
 - Every server is a child of the keeper, leads a session and group of its own, and is killed by the kernel if the keeper
   dies first (parent-death signal; the child checks its parent after setting it, which closes the race).
@@ -11,9 +11,9 @@ keeper kills everything that it started and exits.
 - What it started is recorded in a file (pid, start time, boot, tag), so that after a crash of both, the next keeper
   can end what still matches all four.
 
-Control messages are JSON lines. To the keeper: `spawn` (with three descriptors: stdin, stdout, stderr), `signal`, `end`.
-From the keeper: `{"id", "pid"}` or `{"id", "error"}` after a spawn, and `{"id", "exit"}` once when the server's own
-process has ended.
+Control messages are JSON lines. To the keeper: `spawn` (with three descriptors: stdin, stdout, stderr), `signal`,
+`end`. From the keeper: `{"id", "pid"}` or `{"id", "error"}` after a spawn, and `{"id", "exit"}` once when the
+server's own process has ended.
 """
 
 from __future__ import annotations

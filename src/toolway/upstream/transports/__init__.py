@@ -12,11 +12,11 @@ from toolway.upstream.process.spawn import Spawner
 def link_for(server: Server, spawner: Spawner, environ: Mapping[str, str]) -> Link:
     """A new link of the kind that the server's entry asks for. Each kind is loaded only where it is used."""
     if server.command is not None:
-        from toolway.upstream.transports.stdio import StdioLink
+        from toolway.upstream.transports.stdio.link import StdioLink
 
         return StdioLink(server, spawner, environ)
     if server.url is not None:
-        from toolway.upstream.transports.http import HttpLink
+        from toolway.upstream.transports.http.link import HttpLink
 
         return HttpLink(server)
     from toolway.upstream.transports.memory import MemoryLink

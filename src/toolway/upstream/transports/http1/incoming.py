@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
-from toolway.upstream.transports.http1_limits import HttpFault
+from toolway.upstream.transports.http1.limits import HttpFault
 
 
 class Carrier(Protocol):

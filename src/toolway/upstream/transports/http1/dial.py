@@ -16,9 +16,9 @@ from collections.abc import Callable
 from itertools import chain, zip_longest
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from toolway.upstream.transports.http1_limits import HttpFault
-from toolway.upstream.transports.http1_proxy import Proxy, Tunnel
-from toolway.upstream.transports.http1_request import Origin
+from toolway.upstream.transports.http1.limits import HttpFault
+from toolway.upstream.transports.http1.proxy import Proxy, Tunnel
+from toolway.upstream.transports.http1.request import Origin
 
 T = TypeVar("T")
 P = TypeVar("P", bound=asyncio.Protocol)
@@ -230,8 +230,9 @@ def _tls_fault(origin: Origin, exc: ssl.SSLError) -> HttpFault:
             code="E-HTTP-TLS",
             fix="correct the host or the certificate; for a private authority, set SSL_CERT_FILE to its certificate",
         )
+    why = getattr(exc, "reason", None) or "the handshake failed"
     return HttpFault(
-        f"no TLS connection to {origin} ({(exc.reason or 'handshake failed').replace('_', ' ').lower()})",
+        f"no TLS connection to {origin} ({why.replace('_', ' ').lower()})",
         code="E-HTTP-TLS",
         fix="check that the address speaks TLS; its url is http:// if it does not",
     )

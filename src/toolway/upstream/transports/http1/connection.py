@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol, cast
 
 import httptools
 
-from toolway.upstream.transports.http1_incoming import Incoming
-from toolway.upstream.transports.http1_limits import HttpFault, HttpLimits, Watch
+from toolway.upstream.transports.http1.incoming import Incoming
+from toolway.upstream.transports.http1.limits import HttpFault, HttpLimits, Watch
 
 # Chunk sizes, extensions and trailers may cost so much more than the bytes they carry; beyond, it is an attack.
 _FRAMING_FLOOR: Final = 64 * 1024
@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
         self._lost = True
         self._keeper.on_lost(self)
         if self._incoming is not None:
-            how = "reset" if isinstance(exc, ConnectionResetError) else "closed"
+            how = "vanished from" if isinstance(exc, TimeoutError) else "reset" if exc is not None else "closed"
             when = "in the middle of its answer" if self._head_done or self._head_bytes else "without an answer"
             self.fail("E-HTTP-RESET", f"{self.name} {how} the connection {when}")
 
@@ -141,7 +141,8 @@ class Connection(asyncio.Protocol):
     # -- one exchange
 
     def start(self, incoming: Incoming, data: bytes, on_sent: Callable[[], None] | None) -> None:
-        """Send a request whose response goes to `incoming`. `on_sent` is called when the first byte has left."""
+        """Send a request whose response goes to `incoming`. `on_sent` is called when the first byte has left, or, where
+        that was not seen at once, before anyone can learn how the exchange ended."""
         self._clear()
         self._watch.reset()
         self._incoming = incoming
@@ -153,9 +154,6 @@ class Connection(asyncio.Protocol):
             # The transport writes on the spot when it can: this is the system's refusal of the very first byte.
             self._unsent = True
         self._note_sent()
-        if self._on_sent is not None:
-            # Some loops write at the end of the turn.
-            self._loop.call_soon(self._note_sent)
 
     @property
     def bytes_sent(self) -> int:
@@ -241,7 +239,7 @@ class Connection(asyncio.Protocol):
             self.fail("E-HTTP-LIMIT", f"{self.name} sent more framing than content")
         elif self._linger is not None and incoming.received > self._limits.linger_bytes:
             self.abort()
-        elif incoming.unread > self._limits.unread:
+        elif incoming.unread > self._limits.unread and not self._paused:
             self._paused = True
             self._transport.pause_reading()
         incoming.wake()

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from toolway._version import __version__
 from toolway.config.spec import Server
-from toolway.upstream.transports.http1 import HeaderBlock, HttpLimits, header_block
+from toolway.upstream.transports.http1.client import HeaderBlock, HttpLimits, header_block
 
 SESSION: Final = "Mcp-Session-Id"
 VERSION: Final = "MCP-Protocol-Version"

@@ -21,13 +21,13 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final
 
-from toolway.upstream.transports.http1_connection import Connection
-from toolway.upstream.transports.http1_dial import Dialer
-from toolway.upstream.transports.http1_incoming import Incoming
-from toolway.upstream.transports.http1_limits import HttpFault, HttpLimits
-from toolway.upstream.transports.http1_proxy import Proxy, proxy_for
-from toolway.upstream.transports.http1_request import HeaderBlock, Origin, Target, header_block, request_bytes
-from toolway.upstream.transports.inflate import CODINGS, BadCompression, Inflate
+from toolway.upstream.transports.http1.connection import Connection
+from toolway.upstream.transports.http1.dial import Dialer
+from toolway.upstream.transports.http1.incoming import Incoming
+from toolway.upstream.transports.http1.inflate import CODINGS, BadCompression, Inflate
+from toolway.upstream.transports.http1.limits import HttpFault, HttpLimits
+from toolway.upstream.transports.http1.proxy import Proxy, proxy_for
+from toolway.upstream.transports.http1.request import HeaderBlock, Origin, Target, header_block, request_bytes
 
 __all__ = ["Client", "HeaderBlock", "HttpFault", "HttpLimits", "Origin", "Response", "Target", "header_block"]
 
@@ -63,10 +63,11 @@ class Response(Incoming):
                 if self.fault is not None:
                     raise self.fault
                 await self.wait()
-            self._open_coding()
         except BaseException:
             self._drop()
             raise
+        if "content-encoding" in self.headers:
+            self._open_coding(self.headers["content-encoding"].strip().lower())
         return self
 
     async def __aexit__(
@@ -100,14 +101,13 @@ class Response(Incoming):
 
     async def read(self, limit: int) -> bytes:
         """The whole body, which must keep coming at a decent pace. Raises `HttpFault`."""
+        if self.complete and len(self.chunks) == 1 and self._inflate is None and self.unread <= limit:
+            return self.chunks.popleft()  # nearly every answer: it came in one piece
         self.metered = True
         declared = self.headers.get("content-length", "")
         if declared.isdecimal() and int(declared) > limit:
             raise self._too_long(limit)
-        first = await self.chunk()
-        if self.complete and not self.chunks and self._inflate is None and len(first) <= limit:
-            return first
-        body = bytearray(first)
+        body = bytearray()
         while len(body) <= limit:
             chunk = await self.chunk()
             if not chunk:
@@ -123,10 +123,10 @@ class Response(Incoming):
 
     async def _raw_chunk(self) -> bytes:
         while not self.chunks:
-            if self.complete:
-                return b""
             if self.fault is not None:
                 raise self.fault
+            if self.complete:
+                return b""
             await self.wait()
         chunk = self.chunks.popleft()
         self.unread -= len(chunk)
@@ -134,15 +134,15 @@ class Response(Incoming):
             self.connection.taken()
         return chunk
 
-    def _open_coding(self) -> None:
-        coding = self.headers.get("content-encoding", "").strip().lower()
-        if not coding or coding == "identity":
-            return
-        if not self._client.limits.compression:
-            raise self._refused("E-HTTP-CONTENT", "a compressed answer that nobody asked for")
-        if coding not in CODINGS:
-            raise self._refused("E-HTTP-CONTENT", f"an answer in the unknown coding {coding[:40]!a}")
-        self._inflate = Inflate(coding)
+    def _open_coding(self, coding: str) -> None:
+        """A body in a coding that is not accepted cannot be read; what its head says still counts."""
+        if coding in CODINGS and self._client.limits.compression:
+            self._inflate = Inflate(coding)
+        elif coding != "identity":
+            self.fault = self._refused(
+                "E-HTTP-CONTENT", f"its answer in a coding that was not asked for: {coding[:40]!a}"
+            )
+            self.chunks.clear()
 
     def _too_long(self, limit: int) -> HttpFault:
         return self._refused("E-HTTP-LIMIT", f"an answer of more than {limit} bytes")

@@ -20,10 +20,10 @@ from toolway.protocol import wire
 from toolway.upstream.link import Fault, Inbound, LinkFacts, Loss, Request, RpcError
 from toolway.upstream.process import environment
 from toolway.upstream.process.spawn import Process, Spawner, SpawnFailed
-from toolway.upstream.transports.framing import Framer, Oversized
 from toolway.upstream.transports.outstanding import Outstanding
-from toolway.upstream.transports.pipe_writer import Frame, PipeBroken, PipeFull, PipeWriter
-from toolway.upstream.transports.tail import Tail
+from toolway.upstream.transports.stdio.framing import Framer, Oversized
+from toolway.upstream.transports.stdio.pipe_writer import Frame, PipeBroken, PipeFull, PipeWriter
+from toolway.upstream.transports.stdio.tail import Tail
 
 READ_SIZE: Final = 256 * 1024
 EXIT_GRACE: Final = 0.2  # after the process ended, for what it wrote last

@@ -18,12 +18,19 @@ from toolway.model import Certainty, Era, Json
 from toolway.protocol import headers as mirrored
 from toolway.protocol import wire
 from toolway.upstream.link import Fault, Inbound, LinkFacts, Loss, Request
-from toolway.upstream.transports import http_base as base
-from toolway.upstream.transports import http_verdict as verdict
-from toolway.upstream.transports.events_stream import Event, EventStream, EventTooLong
-from toolway.upstream.transports.http1 import Client, HeaderBlock, HttpFault, HttpLimits, Response, Target, header_block
-from toolway.upstream.transports.http_asks import ServerRequests
-from toolway.upstream.transports.http_listen import listen, read_events, resume
+from toolway.upstream.transports.http import base, verdict
+from toolway.upstream.transports.http.asks import ServerRequests
+from toolway.upstream.transports.http.events_stream import Event, EventStream, EventTooLong
+from toolway.upstream.transports.http.listen import listen, read_events, resume
+from toolway.upstream.transports.http1.client import (
+    Client,
+    HeaderBlock,
+    HttpFault,
+    HttpLimits,
+    Response,
+    Target,
+    header_block,
+)
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from toolway.model import Certainty, Json
 from toolway.protocol import wire
 from toolway.protocol.retry_after import parse_retry_after
 from toolway.upstream.link import Fault, RpcError
-from toolway.upstream.transports.http1 import HttpFault, Target
+from toolway.upstream.transports.http1.client import HttpFault, Target
 
 _C1, _C2 = Certainty.C1, Certainty.C2
 

@@ -13,9 +13,9 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from toolway.upstream.transports.events_stream import Event, EventStream, EventTooLong
-from toolway.upstream.transports.http1 import HttpFault, Response
-from toolway.upstream.transports.http_verdict import media_type
+from toolway.upstream.transports.http.events_stream import Event, EventStream, EventTooLong
+from toolway.upstream.transports.http.verdict import media_type
+from toolway.upstream.transports.http1.client import HttpFault, Response
 
 #: Opens the stream after the event of this id; an empty id means from now on.
 Get = Callable[[str], Response]

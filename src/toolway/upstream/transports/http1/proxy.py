@@ -8,8 +8,8 @@ from ipaddress import ip_address
 from typing import Final, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
-from toolway.upstream.transports.http1_limits import HttpFault
-from toolway.upstream.transports.http1_request import Origin
+from toolway.upstream.transports.http1.limits import HttpFault
+from toolway.upstream.transports.http1.request import Origin
 
 _MAX_HEAD: Final = 16 * 1024
 

@@ -1,0 +1,128 @@
+"""Circuit breakers: a server or a tool that keeps failing is left alone for a while.
+
+    closed ──(5 failures in a row, or half of 20 in 10 s)──▶ open ──(its time is over)──▶ half open
+      ▲                                                       ▲                              │
+      └──────────────(2 successes in a row)───────────────────┼──────────────────────────────┤
+                                                              └───────────(a failure)────────┘
+
+Pure: the time and the dice are handed in. The table below is the machine; the class keeps the counts that raise its
+events.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+class Position(enum.StrEnum):
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+class Happening(enum.StrEnum):
+    TOO_MANY = "too many failures"
+    TIME_OVER = "time over"
+    FAILED = "trial failed"
+    RECOVERED = "trials succeeded"
+
+
+TRANSITIONS: Final[Mapping[Position, Mapping[Happening, Position]]] = {
+    Position.CLOSED: {Happening.TOO_MANY: Position.OPEN},
+    Position.OPEN: {Happening.TIME_OVER: Position.HALF_OPEN},
+    Position.HALF_OPEN: {Happening.FAILED: Position.OPEN, Happening.RECOVERED: Position.CLOSED},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerPolicy:
+    in_a_row: int = 5  # failures that open it
+    share: float = 0.5  # or this share of failures
+    among: int = 20  # among at least so many attempts
+    window: float = 10.0  # in so many seconds
+    pause: float = 5.0  # how long it stays open, the first time; then twice as long
+    jitter: float = 0.2
+    longest: float = 60.0
+    forget: float = 300.0  # closed for so long, and the next pause is the first again
+    trials: int = 2  # successes in a row that close it
+
+
+class Breaker:
+    def __init__(self, dice: Callable[[], float], policy: BreakerPolicy = BreakerPolicy()) -> None:  # noqa: B008  frozen
+        self.position = Position.CLOSED
+        self._policy = policy
+        self._dice = dice
+        self._recent: deque[tuple[float, bool]] = deque(maxlen=1000)
+        self._in_a_row = 0
+        self._openings = 0
+        self._opens_until = 0.0
+        self._closed_at = 0.0
+        self._successes = 0
+        self._trial = False  # one at a time
+
+    def wait(self, now: float) -> float:
+        """Seconds until an attempt may be made; 0 where it may be made now. In half open, `begin_trial` must follow."""
+        if self.position is Position.OPEN and now >= self._opens_until:
+            self._move(Happening.TIME_OVER)
+            self._successes = 0
+            self._trial = False
+        if self.position is Position.OPEN:
+            return self._opens_until - now
+        if self.position is Position.HALF_OPEN and self._trial:
+            return self._policy.pause / 10
+        return 0.0
+
+    def begin_trial(self) -> None:
+        self._trial = self.position is Position.HALF_OPEN
+
+    def end_trial(self) -> None:
+        """A trial ended without saying anything about the server."""
+        self._trial = False
+
+    def succeeded(self, now: float) -> None:
+        self._trial = False
+        self._in_a_row = 0
+        self._recent.append((now, True))
+        if self.position is Position.HALF_OPEN:
+            self._successes += 1
+            if self._successes >= self._policy.trials:
+                self._move(Happening.RECOVERED)
+                self._closed_at = now
+                self._recent.clear()
+
+    def failed(self, now: float) -> None:
+        self._trial = False
+        if self.position is Position.HALF_OPEN:
+            self._open(Happening.FAILED, now)
+            return
+        self._in_a_row += 1
+        self._recent.append((now, False))
+        if self.position is Position.CLOSED and self._too_many(now):
+            self._open(Happening.TOO_MANY, now)
+
+    def _too_many(self, now: float) -> bool:
+        policy = self._policy
+        if self._in_a_row >= policy.in_a_row:
+            return True
+        while self._recent and self._recent[0][0] <= now - policy.window:
+            self._recent.popleft()
+        failures = sum(not good for _, good in self._recent)
+        return len(self._recent) >= policy.among and failures >= policy.share * len(self._recent)
+
+    def _open(self, why: Happening, now: float) -> None:
+        policy = self._policy
+        if why is Happening.TOO_MANY and now - self._closed_at >= policy.forget:
+            self._openings = 0
+        pause = min(policy.longest, policy.pause * 2.0**self._openings)
+        self._openings += 1
+        self._opens_until = now + pause * (1 + policy.jitter * (2 * self._dice() - 1))
+        self._in_a_row = 0
+        self._recent.clear()
+        self._move(why)
+
+    def _move(self, happening: Happening) -> None:
+        self.position = TRANSITIONS[self.position][happening]

@@ -1,0 +1,121 @@
+"""The breaker stage: one breaker per server for its link, one per tool for its work.
+
+A server's breaker is tried again with a protocol read of ours, never with somebody's call. A tool's breaker lets one
+call at a time through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from toolway.errors import CallError, Certainty, OutcomeUnknown, ProtocolError, TimedOut, Unavailable
+from toolway.model import Call, Next, Reply, Stage
+from toolway.resilience.breaker import Breaker, Position
+
+MOST: Final = 10_000  # breakers of tools that are remembered
+
+Probe = Callable[[str], Awaitable[None]]
+
+
+class Board:
+    """All breakers of a hub."""
+
+    def __init__(self, dice: Callable[[], float]) -> None:
+        self._dice = dice
+        self._servers: dict[str, Breaker] = {}
+        self._tools: OrderedDict[tuple[str, str], Breaker] = OrderedDict()
+
+    def server(self, name: str) -> Breaker:
+        if name not in self._servers:
+            self._servers[name] = Breaker(self._dice)
+        return self._servers[name]
+
+    def tool(self, server: str, name: str) -> Breaker:
+        key = (server, name)
+        if key not in self._tools:
+            self._tools[key] = Breaker(self._dice)
+            if len(self._tools) > MOST:
+                self._tools.popitem(last=False)
+        return self._tools[key]
+
+    def forget(self, server: str) -> None:
+        """The server was removed or started anew by a person."""
+        self._servers.pop(server, None)
+        for key in [key for key in self._tools if key[0] == server]:
+            del self._tools[key]
+
+
+def breaker(board: Board, now: Callable[[], float], probe: Probe) -> Stage:
+    async def stage(call: Call, next: Next) -> Reply:
+        server, tool = board.server(call.server), board.tool(call.server, call.name)
+        await _pass(call, server, now, probe)
+        wait = tool.wait(now())
+        if wait > 0:
+            raise _open(call, f"{call.server}.{call.name} keeps failing", wait)
+        tool.begin_trial()
+        try:
+            reply = await next(call)
+        except CallError as exc:
+            _judge(exc, server, tool, now())
+            raise
+        except asyncio.CancelledError:
+            # At the deadline the tool was silent for too long; before it, somebody else changed his mind.
+            if now() >= call.deadline and call.attempt.certainty is Certainty.C2:
+                tool.failed(now())
+            else:
+                tool.end_trial()
+            raise
+        server.succeeded(now())
+        tool.succeeded(now())
+        return reply
+
+    return stage
+
+
+async def _pass(call: Call, server: Breaker, now: Callable[[], float], probe: Probe) -> None:
+    """Go on where the server's breaker is closed, or where two signs of life have just closed it."""
+    while True:
+        wait = server.wait(now())
+        if wait > 0:
+            raise _open(call, f"{call.server} keeps failing", wait)
+        if server.position is Position.CLOSED:
+            return
+        server.begin_trial()
+        try:
+            await probe(call.server)
+        except CallError:
+            server.failed(now())
+        except BaseException:
+            server.end_trial()
+            raise
+        else:
+            server.succeeded(now())
+
+
+def _judge(exc: CallError, server: Breaker, tool: Breaker, now: float) -> None:
+    """Which breaker a failure counts against, if any."""
+    if isinstance(exc, Unavailable | OutcomeUnknown):
+        server.failed(now)
+        tool.end_trial()
+    elif isinstance(exc, TimedOut) or (isinstance(exc, ProtocolError) and exc.certainty is Certainty.C2):
+        tool.failed(now)
+    else:
+        tool.end_trial()
+
+
+def _open(call: Call, why: str, wait: float) -> Unavailable:
+    error = Unavailable(
+        f"{why}, so it is left alone for a while",
+        server=call.server,
+        tool=call.name,
+        certainty=Certainty.C0,
+        retry_after=wait,
+        evidence=f"tried again in {wait:.1f} s",
+        fix=f"see why: toolway status {call.server}",
+        code="E-BREAKER-OPEN",
+    )
+    error.retryable = False
+    return error

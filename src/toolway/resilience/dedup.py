@@ -1,0 +1,33 @@
+"""The dedup stage: identical reads of one caller that run at the same time are made once.
+
+Only where the operator said that the tool is a READ, or that the server is trusted: a server's own hint is not enough
+to give one call's answer to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Final
+
+from toolway.model import Call, Next, Reply, Stage
+from toolway.resilience.flights import Flights
+
+FOLLOWERS: Final = 100
+
+
+def dedup(identity_of: Callable[[Call], Hashable | None]) -> Stage:
+    """`identity_of` is None for a call that must be made by itself."""
+    flights = Flights()
+
+    async def stage(call: Call, next: Next) -> Reply:
+        identity = identity_of(call)
+        if identity is None:
+            return await next(call)
+        flight = flights.get(identity)
+        if flight is None:
+            flight = flights.start(identity, lambda: next(call))
+        elif flight.waiting > FOLLOWERS:
+            return await next(call)
+        return await flights.join(flight)
+
+    return stage

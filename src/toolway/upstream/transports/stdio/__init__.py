@@ -1,0 +1,1 @@
+"""A server that is a process: JSON lines through its pipes."""
