@@ -35,6 +35,9 @@ class InstallError(Exception):
 def main() -> int:
     options = _options()
     into: Path = options.into.resolve()
+    if not options.servers.exists():
+        print(f"skipped: {options.servers.name} is not here, so there is no corpus to install")
+        return 0
     packages = read_packages(options.servers, only_callable=options.only_callable)
     begun = time.monotonic()
     failed = _prepare(into, packages)

@@ -48,6 +48,9 @@ class Heard:
 
 def main() -> int:
     options = _options()
+    if not options.servers.exists():
+        print(f"skipped: {options.servers.name} is not here, so there is no corpus to compare with")
+        return 0
     packages = corpus.read_packages(options.servers, only_callable=options.only_callable)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
         servers = corpus.load(packages, installed=options.installed, work=Path(work))

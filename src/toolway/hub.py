@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -47,8 +46,8 @@ from toolway.upstream.link import Link
 from toolway.upstream.process.spawn import Spawner
 from toolway.upstream.status import Status
 from toolway.upstream.supervisor import Upstream
-from toolway.upstream.transports import link_for
 from toolway.watchers import Watchers
+from toolway.world import World
 
 Source = str | os.PathLike[str] | Mapping[str, ServerLike] | Loaded | None
 T = TypeVar("T")
@@ -61,7 +60,7 @@ class Hub:
     `source` is a file's path, a mapping of names to servers (a `Server`, a URL, a command line, a file's entry, or an
     SDK server object), or nothing for the default file. `timeout` and `retry` apply to servers that have none of
     their own. `elicitation`, `sampling` and `roots` answer what servers ask back. `catalog_dir` is where the last
-    known lists are kept; None keeps none. Raises `ConfigError`.
+    known lists are kept; None keeps none. `world` is for tests. Raises `ConfigError`.
     """
 
     def __init__(
@@ -75,24 +74,24 @@ class Hub:
         sampling: Callback | None = None,
         roots: Roots | None = None,
         catalog_dir: str | os.PathLike[str] | None = _DEFAULT,
-        environ: Mapping[str, str] | None = None,
+        world: World | None = None,
     ) -> None:
-        self._environ = os.environ if environ is None else environ
+        self._world = world = world if world is not None else World()
         self._timeout = Timeout(timeout) if isinstance(timeout, int | float) else timeout
         self._retry = retry
         self._servers, self.problems = _servers_of(source, self._timeout, retry)
         self._asks = CallbackAsks(elicitation, sampling, roots)
         self._catalog = Catalog()
-        self._keeping = Keeping(self._catalog, _store(catalog_dir, self._environ))
+        self._keeping = Keeping(self._catalog, _store(catalog_dir, world.environ))
         self._watchers = Watchers()
         self._upstreams: dict[str, Upstream] = {}
         self._slots: dict[str, Slots] = {}
-        self._spawner = Spawner(_runtime_dir(self._environ))
-        self._gate = StartGate(max(4, 2 * (os.cpu_count() or 1)))
+        self._spawner = Spawner(_runtime_dir(world.environ))
+        self._gate = StartGate(max(4, 2 * world.cores))
         self._open = False
         self._rules = Rules(self._servers, self._catalog)
         self._cache = Cache(self._now)
-        self._board = Board(random.random)
+        self._board = Board(world.dice)
         self._budgets: dict[str, Budget] = {}
         self._pipeline = chain(self._stages(key_store or MemoryKeys(self._now)), self._reach)
 
@@ -104,7 +103,7 @@ class Hub:
             keys=keys(key_store, rules.definition),
             cache=cache(self._cache, rules.cache_identity, rules.cache_seconds),
             dedup=dedup(rules.shared_identity),
-            retry=retry(rules.retry, self._budgets.__getitem__, self._now, random.random, asyncio.sleep),
+            retry=retry(rules.retry, self._budgets.__getitem__, self._now, self._world.dice, self._world.sleep),
             breaker=breaker(self._board, self._now, self._sign_of_life),
             limit=limit(self._slots.__getitem__, rules.queue, self._now),
         )
@@ -359,10 +358,10 @@ class Hub:
 
     @property
     def dice(self) -> Callable[[], float]:
-        return random.random
+        return self._world.dice
 
-    def open_link(self, server: Server) -> Link:
-        return link_for(server, self._spawner, self._environ)
+    def open_link(self, name: str, server: Server) -> Link:
+        return self._world.make_link(name, server, self._spawner, self._world.environ)
 
     def emit(self, fact: Event) -> None:
         self._watchers.emit(fact)

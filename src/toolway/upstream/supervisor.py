@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 class Surroundings(Protocol):
     """What an upstream needs from its hub."""
 
-    def open_link(self, server: Server) -> Link: ...
+    def open_link(self, name: str, server: Server) -> Link: ...
 
     def emit(self, fact: Fact) -> None: ...
 
@@ -256,7 +256,7 @@ class Upstream:
     async def _starting(self) -> Event:
         self._again.clear()
         turn = await self._turn()
-        session = Session(self.name, self._around.open_link(self.server), self._around.asks, self._hear)
+        session = Session(self.name, self._around.open_link(self.name, self.server), self._around.asks, self._hear)
         self._session = session
         try:
             await self._unless_stopped(self._enter(session))

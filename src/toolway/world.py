@@ -1,0 +1,35 @@
+"""All that the core takes from outside: randomness, waiting, and the ways to servers.
+
+The clock is the event loop's. With a loop that has its own time and a world that has its own dice and links, one seed
+is one exact run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from toolway.config.spec import Server
+from toolway.upstream.link import Link
+from toolway.upstream.process.spawn import Spawner
+from toolway.upstream.transports import link_for
+
+LinkMaker = Callable[[str, Server, Spawner, Mapping[str, str]], Link]
+
+
+def _real_link(name: str, server: Server, spawner: Spawner, environ: Mapping[str, str]) -> Link:
+    return link_for(server, spawner, environ)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The real one by default."""
+
+    dice: Callable[[], float] = random.random  # uniform in [0, 1)
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    make_link: LinkMaker = _real_link  # (server's name, its definition, …) → a link that is not open yet
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    cores: int = field(default_factory=lambda: os.cpu_count() or 1)
