@@ -18,16 +18,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
+
 from toolway.asks import Callback, CallbackAsks, Roots
 from toolway.catalog.index import Catalog, Item, Prompt, Resource, Tool
 from toolway.catalog.keeping import Keeping
+from toolway.catalog.outputs import Outputs
 from toolway.catalog.resolve import check_server, must_exist, resolve
 from toolway.catalog.store import Store
 from toolway.config.entries import entry, server_from_text
 from toolway.config.find import default_file
 from toolway.config.formats import Loaded, read
 from toolway.config.spec import Retry, Server, ServerLike, Timeout, check_server_name, with_defaults
-from toolway.errors import CallError, ConfigError, NotFound, TimedOut, Unavailable
+from toolway.errors import CallError, Certainty, ConfigError, NotFound, ProtocolError, TimedOut, Unavailable
 from toolway.events import CallFinished, CatalogChanged, Event, Kind
 from toolway.model import Asks, Call, Era, Json, OnProgress, Reply, Stage, ToolRef
 from toolway.pipeline import chain, in_order
@@ -91,6 +94,7 @@ class Hub:
         self._open = False
         self._rules = Rules(self._servers, self._catalog)
         self._cache = Cache(self._now)
+        self._outputs = Outputs()
         self._board = Board(world.dice)
         self._budgets: dict[str, Budget] = {}
         self._pipeline = chain(self._stages(key_store or MemoryKeys(self._now)), self._reach)
@@ -183,6 +187,7 @@ class Hub:
             await upstream.stop()
         self._catalog.remove_server(name)
         self._cache.forget(name)
+        self._outputs.forget(name)
 
     # -- calling ------------------------------------------------------------------------------------------------------
 
@@ -272,16 +277,53 @@ class Hub:
     async def _reach(self, call: Call) -> Reply:
         """The end of the pipeline: the upstream itself."""
         upstream = self._upstream(call.server)
-        schema = None
-        if call.method == "tools/call":
-            ref = ToolRef(call.server, call.name)
-            tool = self._catalog.tool(ref)
-            if tool is None:
-                await upstream.wait_ready(call.attempt)
-                must_exist(self._catalog, ref)
-                tool = self._catalog.tool(ref)
-            schema = tool.input_schema if tool is not None else None
-        return Reply(call.server, call.name, await upstream.call(call, schema))
+        if call.method != "tools/call":
+            return Reply(call.server, call.name, await upstream.call(call))
+        call = self._with_key(call)
+        tool = await self._listed_tool(call, upstream)
+        try:
+            result = await upstream.call(call, tool.input_schema)
+        except ProtocolError as exc:
+            if exc.rpc_code != HEADER_MISMATCH:
+                if exc.rpc_code in (METHOD_NOT_FOUND, INVALID_PARAMS) and "unknown tool" in exc.evidence.lower():
+                    upstream.refresh("tools")
+                raise
+            # The definition must have changed: read it again, and send the call once more, which was refused.
+            await upstream.fetch_now("tools")
+            tool = await self._listed_tool(call, upstream)
+            result = await upstream.call(call, tool.input_schema)
+        self._check_output(tool, result)
+        return Reply(call.server, call.name, result)
+
+    async def _listed_tool(self, call: Call, upstream: Upstream) -> Tool:
+        """The tool's definition, waiting for the server's first list where there is none yet. Raises `NotFound`."""
+        ref = ToolRef(call.server, call.name)
+        if self._catalog.tool(ref) is None:
+            await upstream.wait_ready(call.attempt)
+        return must_exist(self._catalog, ref)
+
+    def _with_key(self, call: Call) -> Call:
+        """The call with its idempotency key where the server itself honours one."""
+        name = self._servers[call.server].key_meta
+        if call.key is None or name is None:
+            return call
+        meta = call.params.get("_meta")
+        return replace(call, params={**call.params, "_meta": {**(meta or {}), name: call.key}})
+
+    def _check_output(self, tool: Tool, result: Json) -> None:
+        problem = self._outputs.problem(tool, result)
+        if problem is not None:
+            raise ProtocolError(
+                f"the answer of {tool.name} is not what its definition promises",
+                data=result,
+                server=tool.server,
+                tool=tool.key,
+                certainty=Certainty.C3,
+                attempts=1,
+                evidence=problem,
+                fix="report it to the server's author; the answer is in the error's `data`",
+                code="E-OUTPUT-SCHEMA",
+            )
 
     # -- what there is ------------------------------------------------------------------------------------------------
 

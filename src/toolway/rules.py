@@ -34,7 +34,7 @@ class Rules:
             setting=rule.effect,
             annotations=tool.annotations if tool is not None else None,
             repeatable=next((word for word in words if word is not None), False),
-            key_honoured=call.key is not None and server.key_header is not None,
+            key_honoured=call.key is not None and server.key_meta is not None,
         )
 
     def timeout(self, call: Call) -> float:

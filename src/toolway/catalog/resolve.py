@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from difflib import get_close_matches
 
-from toolway.catalog.index import Catalog
+from toolway.catalog.index import Catalog, Tool
 from toolway.errors import NotFound
 from toolway.model import Call, Effect, Next, Reply, Stage, ToolRef
 
@@ -39,9 +39,10 @@ def find_tool(catalog: Catalog, servers: Collection[str], name: str) -> ToolRef:
     return ref
 
 
-def must_exist(catalog: Catalog, ref: ToolRef) -> None:
-    """Raises `NotFound` where a server that has listed its tools has none of this name."""
-    if catalog.tool(ref) is None:
+def must_exist(catalog: Catalog, ref: ToolRef) -> Tool:
+    """The tool. Raises `NotFound` where a server that has listed its tools has none of this name."""
+    tool = catalog.tool(ref)
+    if tool is None:
         close = catalog.close_names(str(ref))
         raise NotFound(
             f"{ref.server} has no tool {ref.tool!r}",
@@ -49,6 +50,7 @@ def must_exist(catalog: Catalog, ref: ToolRef) -> None:
             tool=ref.tool,
             fix=_did_you_mean(close) or f"see what it has: toolway tools --server {ref.server}",
         )
+    return tool
 
 
 def check_server(servers: Collection[str], name: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, cast, get_args
 
+from toolway.config import calls
 from toolway.config.expand import expand_home
 from toolway.config.fields import KEY, Fields, kind, wrong
 from toolway.config.problems import Problem
@@ -24,6 +25,7 @@ OUR_KEYS: Final = (
     *("command", "args", "env", "cwd", *URL_KEYS, "headers", "type", "transport"),
     *("timeout", "startTimeout", "connectTimeout", "maxRestarts", "enabled", "disabled", "lazy", "idleStop"),
     *("keepAliveInterval", "era", "env_policy", "envPolicy", "limits"),
+    *calls.KEYS,
 )
 
 _URL = re.compile(r"https?://", re.IGNORECASE)
@@ -53,6 +55,7 @@ def read_entry(value: Any, variables: Mapping[str, str]) -> tuple[Server, list[P
     server = Server(
         **_way(fields),
         **_behaviour(fields),
+        **calls.read(fields),
         timeout=_timeout(fields),
         limits=_limits(fields),
         extras=fields.rest,

@@ -49,7 +49,7 @@ class Restart:
     delay: float = 0.1  # the first wait; each further one is up to twice as long, at random
     cap: float = 30.0  # the longest wait
     limit: int = 5  # more restarts than this within `window` and the server counts as failed
-    window: float = 60.0
+    window: float = 60.0  # seconds looked back
     pause: float = 300.0  # a failed server is tried again this often
     settled: float = 60.0  # after so long a healthy life, earlier restarts are forgotten
 
@@ -90,7 +90,7 @@ class Server:
     """One configured server: a command, a URL, or an object in this process; exactly one of the three."""
 
     command: str | None = None  # a program; never run through a shell
-    args: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()  # its arguments
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  # added to what `env_policy` passes on
     cwd: str | None = None  # working directory of the program
     env_policy: EnvPolicy = "safe"  # safe: base, proxy and CA variables; inherit: everything; none: base only
@@ -98,7 +98,7 @@ class Server:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with every HTTP request
     instance: Any = None  # an SDK `MCPServer` or `Server` in this process
     era: EraSetting = "auto"  # auto: find out; modern or legacy: do not ask
-    enabled: bool = True
+    enabled: bool = True  # false: known, but not started
     lazy: bool = False  # start at the first call instead of at once
     idle_stop: float = 0.0  # stop after so many idle seconds, start again when needed; 0 = never
     timeout: Timeout = Timeout()
@@ -106,7 +106,7 @@ class Server:
     repeatable: bool = False  # the operator's word that every tool of this server may run again
     trusted: bool = False  # the server's word about itself is enough for sharing and caching answers
     tools: Mapping[str, ToolRule] = field(default_factory=dict)  # by tool name
-    key_header: str | None = None  # the `_meta` key under which the server honours idempotency keys
+    key_meta: str | None = None  # the `_meta` key under which the server itself honours idempotency keys
     unprocessed: tuple[int, ...] = ()  # HTTP statuses or JSON-RPC codes that this server sends before any work
     restart: Restart = Restart()
     health: Health = Health()

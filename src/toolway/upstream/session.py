@@ -17,10 +17,12 @@ from toolway.config.spec import EraSetting
 from toolway.model import Asks, Attempt, Certainty, Era, Json, OnProgress
 from toolway.protocol import eras
 from toolway.upstream import probe
+from toolway.upstream.bucket import Bucket
 from toolway.upstream.link import Fault, Link, Request, RpcError
 
 CLIENT_INFO: Final[Json] = {"name": "toolway", "version": __version__}
 MAX_ROUNDS: Final = 8  # of input that a server may ask for in one call
+NOTICES: Final = (100.0, 1000.0)  # notifications a second, and in one burst
 SESSION_GONE: Final = "E-HTTP-SESSION"  # the server forgot the handshake; nothing was executed
 
 Listener = Callable[[str, Json], None]
@@ -40,6 +42,8 @@ class Session:
         self._last_token = 0
         self._handshakes = 0
         self._healing = asyncio.Lock()
+        self._rate = Bucket(*NOTICES, self.last_heard)
+        self.dropped = 0  # notifications beyond the rate
 
     async def open(self, setting: EraSetting, hint: Era | None) -> None:
         """Open the link and agree on the era. Raises `Fault` or `RpcError`."""
@@ -170,7 +174,10 @@ class Session:
     # -- what the server sends ----------------------------------------------------------------------------------------
 
     def on_notification(self, method: str, params: Json) -> None:
-        self.last_heard = asyncio.get_running_loop().time()
+        self.last_heard = now = asyncio.get_running_loop().time()
+        if method not in eras.LIST_CHANGES and not self._rate.take(now):
+            self.dropped += 1  # a change of a list is never lost: it only marks the list, however often it is told
+            return
         if method == "notifications/progress":
             self._on_progress(params)
         else:

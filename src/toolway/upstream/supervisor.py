@@ -154,7 +154,16 @@ class Upstream:
         await self._ready(Attempt(), urgent=urgent)
         await self._listed[kind].wait()
 
+    async def fetch_now(self, kind: Kind) -> None:
+        """Fetch a list at once. Raises `CallError`."""
+        session = await self._ready(Attempt())
+        try:
+            await self._fetch(session, kind)
+        except Fault as exc:
+            raise call_error(exc, self.name, "") from exc
+
     def refresh(self, kind: Kind) -> None:
+        """Fetch a list again soon."""
         self._dirty.add(kind)
         self._dirt.set()
 

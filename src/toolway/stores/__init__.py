@@ -1,0 +1,1 @@
+"""What must survive the process, on disk."""
