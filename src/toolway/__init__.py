@@ -15,7 +15,7 @@ from toolway._version import __version__
 
 if TYPE_CHECKING:
     from toolway.catalog.index import Prompt, Resource, Tool
-    from toolway.config.spec import Health, Limits, Restart, Server, Timeout
+    from toolway.config.spec import Health, Limits, Restart, Retry, Server, Timeout, ToolRule
     from toolway.errors import (
         CallError,
         ConfigError,
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from toolway.hub import Hub
-    from toolway.model import Reply, ToolRef
+    from toolway.model import Effect, Reply, ToolRef
     from toolway.upstream.status import Status
 
 _HOME = {
     "toolway.catalog.index": ("Prompt", "Resource", "Tool"),
-    "toolway.config.spec": ("Health", "Limits", "Restart", "Server", "Timeout"),
+    "toolway.config.spec": ("Health", "Limits", "Restart", "Retry", "Server", "Timeout", "ToolRule"),
     "toolway.errors": (
         "CallError",
         "ConfigError",
@@ -50,7 +50,7 @@ _HOME = {
         "Unavailable",
     ),
     "toolway.hub": ("Hub",),
-    "toolway.model": ("Reply", "ToolRef"),
+    "toolway.model": ("Effect", "Reply", "ToolRef"),
     "toolway.upstream.status": ("Status",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -59,6 +59,7 @@ __all__ = [
     "CallError",
     "ConfigError",
     "Denied",
+    "Effect",
     "Health",
     "Hub",
     "Limits",
@@ -70,6 +71,7 @@ __all__ = [
     "Reply",
     "Resource",
     "Restart",
+    "Retry",
     "Server",
     "Status",
     "TimedOut",
@@ -77,6 +79,7 @@ __all__ = [
     "Tool",
     "ToolFailed",
     "ToolRef",
+    "ToolRule",
     "ToolwayError",
     "Unavailable",
     "__version__",

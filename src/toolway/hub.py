@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
+from msgspec.structs import replace as changed
 
 from toolway.asks import Callback, CallbackAsks, Roots
 from toolway.catalog.index import Catalog, Item, Prompt, Resource, Tool
@@ -212,8 +213,17 @@ class Hub:
         params: Json = {"name": name, "arguments": dict(arguments or {})}
         if meta:
             params["_meta"] = dict(meta)
-        call = Call(name, "tools/call", params, timeout=timeout, on_progress=on_progress)
-        return await self._call(replace(call, retries=retries, repeatable=repeatable, key=key))
+        call = Call(
+            name,
+            "tools/call",
+            params,
+            timeout=timeout,
+            on_progress=on_progress,
+            retries=retries,
+            repeatable=repeatable,
+            key=key,
+        )
+        return await self._call(call)
 
     async def read_resource(self, uri: str, *, server: str | None = None, timeout: float | None = None) -> Reply:
         """Read a resource. Without `server`, the one that lists it."""
@@ -259,7 +269,7 @@ class Hub:
         try:
             reply = await self._pipeline(call)
             outcome, executed = ("tool_error" if reply.is_error else "ok"), "yes"
-            return replace(reply, seconds=self._loop.time() - began)
+            return changed(reply, seconds=self._loop.time() - began)
         except CallError as exc:
             outcome, executed = exc.code, exc.executed
             raise
@@ -308,7 +318,7 @@ class Hub:
         if call.key is None or name is None:
             return call
         meta = call.params.get("_meta")
-        return replace(call, params={**call.params, "_meta": {**(meta or {}), name: call.key}})
+        return changed(call, params={**call.params, "_meta": {**(meta or {}), name: call.key}})
 
     def _check_output(self, tool: Tool, result: Json) -> None:
         problem = self._outputs.problem(tool, result)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from difflib import get_close_matches
+
+from msgspec.structs import replace
 
 from toolway.catalog.index import Catalog, Tool
 from toolway.errors import NotFound

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from toolway.model import Call, Next, Reply, Stage
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
+import msgspec.structs
 
 from toolway.errors import CallError, Certainty, Denied, OutcomeUnknown, ProtocolError, Unavailable
 from toolway.model import Call, Json, Next, Reply, Stage
@@ -117,7 +118,7 @@ def keys(store: KeyStore, definition_of: Callable[[Call], str]) -> Stage:
         known = await _consult(call, store.claim(id_, print_))
         if known is not None and known.fingerprint != print_:
             raise _mismatch(call)
-        return replace(await running.join(flight), replayed=True)
+        return msgspec.structs.replace(await running.join(flight), replayed=True)
 
     return stage
 

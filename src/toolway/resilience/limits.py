@@ -27,11 +27,17 @@ class Slots:
         self.waiting = 0
         self.paused_until = 0.0  # the server asked us to stay away
 
+    def take_nowait(self, caller: str = "") -> bool:
+        """Take a slot if one is free and nobody waits."""
+        if self._free <= 0 or self.waiting:
+            return False
+        self._free -= 1
+        self._held[caller] = self._held.get(caller, 0) + 1
+        return True
+
     async def take(self, caller: str = "") -> bool:
         """Take a slot, waiting in line for it. False when the line is full."""
-        if self._free > 0 and not self.waiting:
-            self._free -= 1
-            self._held[caller] = self._held.get(caller, 0) + 1
+        if self.take_nowait(caller):
             return True
         if self.waiting >= self._longest:
             return False
@@ -85,13 +91,10 @@ class Slots:
 def limit(slots_of: Callable[[str], Slots], queue_of: Callable[[str], float], now: Callable[[], float]) -> Stage:
     async def stage(call: Call, next: Next) -> Reply:
         slots = slots_of(call.server)
-        await _wait_out_pause(call, slots, queue_of(call.server), now)
-        try:
-            async with asyncio.timeout(queue_of(call.server)):
-                if not await slots.take(call.caller):
-                    raise _overloaded(call, "the line of waiting calls is full")
-        except TimeoutError:
-            raise _overloaded(call, f"no slot became free in {queue_of(call.server):g} s") from None
+        if slots.paused_until > now():
+            await _wait_out_pause(call, slots, queue_of(call.server), now)
+        if not slots.take_nowait(call.caller):
+            await _wait_in_line(call, slots, queue_of(call.server))
         try:
             return await next(call)
         except CallError as exc:
@@ -104,11 +107,18 @@ def limit(slots_of: Callable[[str], Slots], queue_of: Callable[[str], float], no
     return stage
 
 
+async def _wait_in_line(call: Call, slots: Slots, queue: float) -> None:
+    try:
+        async with asyncio.timeout(queue):
+            if not await slots.take(call.caller):
+                raise _overloaded(call, "the line of waiting calls is full")
+    except TimeoutError:
+        raise _overloaded(call, f"no slot became free in {queue:g} s") from None
+
+
 async def _wait_out_pause(call: Call, slots: Slots, queue: float, now: Callable[[], float]) -> None:
     """New calls stay away as long as the server asked for, or are told to come back then."""
     left = slots.paused_until - now()
-    if left <= 0:
-        return
     if left > min(queue, call.deadline - now()):
         raise _overloaded(call, f"the server asked us to wait another {left:.1f} s", retry_after=left)
     try:

@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec.structs import replace
+
 from toolway.config.spec import Retry
 from toolway.errors import CallError, Certainty
 from toolway.model import Call, Effect, Next, Reply, Stage
@@ -95,7 +97,8 @@ def retry(
             attempt.begin()
             budget.attempt(now())
             try:
-                return await next(call)
+                reply = await next(call)
+                return reply if attempt.number == 1 else replace(reply, attempts=attempt.number)
             except CallError as exc:
                 failure = exc
             finally:

@@ -8,18 +8,34 @@
 
 All the ways to misbehave: `python -m toolway.testing.fake --list-modes`, `python -m toolway.testing.fake_http
 --list-modes`. Most of them strike when the tool `bad` is called, so that other calls beside it can be watched.
+
+`FaultProxy` breaks the connection to any server, and `History` with `check` tells whether every call of a run was
+answered once, truthfully, and to the right caller.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from toolway.testing.fakes.http_server import FakeHttp
+    from toolway.testing.fault_proxy import Fault, FaultProxy, Flow
+    from toolway.testing.history import History, check
 
-__all__ = ["FakeHttp", "fake_server"]
+__all__ = ["FakeHttp", "Fault", "FaultProxy", "Flow", "History", "check", "fake_server"]
+
+# Loaded when asked for, because asyncio is slow to import and the stdio server does without.
+_HOMES: Final = {
+    "FakeHttp": "fakes.http_server",
+    "Fault": "fault_proxy",
+    "FaultProxy": "fault_proxy",
+    "Flow": "fault_proxy",
+    "History": "history",
+    "check": "history",
+}
 
 
 def fake_server(*modes: str, era: str = "both", **options: str | int | bool) -> dict[str, Any]:
@@ -41,9 +57,6 @@ def fake_server(*modes: str, era: str = "both", **options: str | int | bool) -> 
 
 
 def __getattr__(name: str) -> Any:
-    if name != "FakeHttp":
+    if name not in _HOMES:
         raise AttributeError(f"module 'toolway.testing' has no attribute {name!r}")
-    # Here, because asyncio is slow to import and the stdio server does without.
-    from toolway.testing.fakes.http_server import FakeHttp
-
-    return FakeHttp
+    return getattr(import_module(f"toolway.testing.{_HOMES[name]}"), name)

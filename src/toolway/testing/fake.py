@@ -16,9 +16,9 @@ from types import ModuleType
 def main() -> None:
     if not __package__:
         _stand_alone()
-    from toolway.testing.fakes import stdio
+    from toolway.testing.fakes import stdio_main
 
-    stdio.main()
+    stdio_main.main()
 
 
 def _stand_alone() -> None:

@@ -10,7 +10,7 @@
     spoil.py           good responses made bad, for both transports
     lists.py           bad lists of tools, for both transports
 
-    stdio.py           the server on a pipe
+    stdio.py           the server on a pipe (stdio_main.py: the command that starts it)
     pipe_modes.py      what goes wrong there, and in process_modes.py with the process
 
     http_server.py     the server on a socket: FakeHttp

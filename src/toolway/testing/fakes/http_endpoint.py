@@ -10,9 +10,7 @@ from collections.abc import Generator
 
 from toolway.testing.fakes import http_headers
 from toolway.testing.fakes.call import Ask, Peer
-from toolway.testing.fakes.http_modes import MODES
 from toolway.testing.fakes.lists import LISTS
-from toolway.testing.fakes.modes import Modes
 from toolway.testing.fakes.wire import (
     HANDSHAKE_VERSIONS,
     HEADER_MISMATCH,
@@ -29,11 +27,9 @@ from toolway.testing.fakes.wire import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from toolway.testing.fakes.call import Steps
     from toolway.testing.fakes.http_wire import Exchange
-    from toolway.testing.fakes.modes import Setting
+    from toolway.testing.fakes.modes import Modes, Setting
     from toolway.testing.fakes.server import Server
     from toolway.testing.fakes.wire import Id, Json
 
@@ -78,11 +74,11 @@ class Hit:
 class Endpoint:
     """Answers requests, well or badly, and keeps the sessions of the handshake era."""
 
-    def __init__(self, server: Server, modes: Iterable[str], answer: str) -> None:
+    def __init__(self, server: Server, modes: Modes, answer: str) -> None:
         if answer not in ("json", "sse"):
             raise ValueError(f"no kind of answer {answer!r}: json or sse")
         self.server = server
-        self.modes = Modes(MODES, modes)
+        self.modes = modes
         self.answer = answer  # what has to be told before the answer is told in events all the same
         self.sessions: dict[str, Session] = {}
         self.in_flight: list[Id] = []

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import os
 
+from toolway.testing.fakes import tools
 from toolway.testing.fakes.http_endpoint import Endpoint, Session
 from toolway.testing.fakes.http_modes import MODES
 from toolway.testing.fakes.http_wire import Connection, Exchange
+from toolway.testing.fakes.modes import Modes
 from toolway.testing.fakes.options import parser, read, server_options
 from toolway.testing.fakes.server import Server
 from toolway.testing.fakes.wire import Unanswered
@@ -41,9 +43,9 @@ class FakeHttp:
         port: int = 0,
         **options: Any,
     ) -> None:
-        self.server = Server(era=era, **options)
+        self.server = Server(tools, era=era, **options)
         self.server.exit = self._crash
-        self.endpoint = Endpoint(self.server, modes, answer)
+        self.endpoint = Endpoint(self.server, Modes(MODES, modes), answer)
         self.host = host
         self.port = port
         self._listener: asyncio.Server | None = None

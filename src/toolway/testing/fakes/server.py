@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from toolway.testing.fakes import catalog, tools
+from toolway.testing.fakes import catalog
 from toolway.testing.fakes.call import Call, Wait
 from toolway.testing.fakes.wire import (
     CAPABILITIES_KEY,
@@ -27,10 +27,18 @@ from toolway.testing.fakes.wire import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, NoReturn
+    from typing import Any, NoReturn, Protocol
 
     from toolway.testing.fakes.call import Peer, Steps
     from toolway.testing.fakes.wire import Id, Json
+
+    class Toolbox(Protocol):
+        """The tools of a server: how they are listed, and how a call of one is run."""
+
+        def definitions(self, server: Server) -> list[Json]: ...
+
+        def run(self, server: Server, call: Call) -> Json | Steps: ...
+
 
 ERAS = ("modern", "handshake", "both")
 _CACHEABLE = frozenset(
@@ -68,11 +76,21 @@ class Server:
     """The state of one fake server and its answers."""
 
     def __init__(
-        self, *, name: str = "fake", era: str = "both", tools: int = 0, page: int = 0, ttl: int = 0, effects: str = ""
+        self,
+        toolbox: Toolbox,
+        /,
+        *,
+        name: str = "fake",
+        era: str = "both",
+        tools: int = 0,
+        page: int = 0,
+        ttl: int = 0,
+        effects: str = "",
     ) -> None:
         if era not in ERAS:
             raise ValueError(f"no era {era!r}: one of {', '.join(ERAS)}")
         self.info: Json = {"name": name, "version": "1.0", "title": "A fake server", **catalog.UNKNOWN}
+        self.toolbox = toolbox
         self.era = era
         self.page = page  # tools per page; 0: all on one
         self.ttl = ttl  # milliseconds
@@ -152,7 +170,7 @@ class Server:
 
     def _answer(self, call: Call) -> Json | Steps:
         if call.method == "tools/call":
-            return tools.run(self, call)
+            return self.toolbox.run(self, call)
         if call.method == "subscriptions/listen":
             return self._listen(call)
         if call.method not in _METHODS:
@@ -207,7 +225,7 @@ class Server:
         }
 
     def _list_tools(self, call: Call) -> Json:
-        definitions = tools.definitions(self)
+        definitions = self.toolbox.definitions(self)
         if not self.page:
             return {"tools": definitions}
         cursor = call.params.get("cursor", "0")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import sys
@@ -10,10 +9,6 @@ import threading
 from collections.abc import Generator
 
 from toolway.testing.fakes.call import Ask, Peer
-from toolway.testing.fakes.modes import Modes
-from toolway.testing.fakes.options import parser, read, server_options
-from toolway.testing.fakes.process_modes import MODES
-from toolway.testing.fakes.server import Server
 from toolway.testing.fakes.wire import (
     RpcError,
     Unanswered,
@@ -32,7 +27,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from toolway.testing.fakes.call import Steps, Wait
-    from toolway.testing.fakes.modes import Setting
+    from toolway.testing.fakes.modes import Modes, Setting
+    from toolway.testing.fakes.server import Server
     from toolway.testing.fakes.wire import Id, Json
 
 _PATIENCE = 60  # seconds for the client's answer
@@ -249,13 +245,3 @@ class Stdio:
             if slot.come.wait(0.05) or cancelled.is_set():
                 break
         return slot.reply or {"error": {"code": 0, "message": "the client did not answer"}}
-
-
-def main() -> None:
-    command = parser("A stdio MCP server that misbehaves on purpose.")
-    command.add_argument("--silent-probe", action="append_const", dest="mode", const="silent_probe")
-    command.add_argument("--die-on-probe", action="append_const", dest="mode", const="die_on_probe")
-    options = read(command, MODES)
-    with contextlib.suppress(KeyboardInterrupt):
-        Stdio(Server(**server_options(options)), Modes(MODES, options.mode)).run()
-    os._exit(0)  # whatever still waits in a thread has nobody left to answer
