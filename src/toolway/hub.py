@@ -105,7 +105,7 @@ class Hub:
         return in_order(
             resolve=resolve(self._catalog, self._servers.keys(), rules.effect),
             deadline=deadline(rules.timeout, self._now),
-            keys=keys(key_store, rules.definition),
+            keys=keys(key_store),
             cache=cache(self._cache, rules.cache_identity, rules.cache_seconds),
             dedup=dedup(rules.shared_identity),
             retry=retry(rules.retry, self._budgets.__getitem__, self._now, self._world.dice, self._world.sleep),

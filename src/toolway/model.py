@@ -52,6 +52,7 @@ class Attempt:
     phase: str = "queue"  # queue → start → send → server, and retry while waiting for the next try
     number: int = 0  # tries begun
     worst: Certainty = Certainty.C0  # of the tries before
+    leader: Attempt | None = None  # the call is answered by another one, which this is the attempt of
 
     def begin(self) -> None:
         """A new try begins; what the earlier ones may have done is kept."""
@@ -62,7 +63,13 @@ class Attempt:
 
     def judge(self) -> Certainty:
         """How sure we are about the call as a whole."""
-        return max(self.worst, self.certainty)
+        own = max(self.worst, self.certainty)
+        return own if self.leader is None else max(own, self.leader.judge())
+
+    @property
+    def where(self) -> str:
+        """The phase of whatever is being waited for."""
+        return self.phase if self.leader is None else self.leader.where
 
 
 class Call(msgspec.Struct, frozen=True, eq=False):

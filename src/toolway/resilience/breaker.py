@@ -76,8 +76,10 @@ class Breaker:
             return self._policy.pause / 10
         return 0.0
 
-    def begin_trial(self) -> None:
+    def begin_trial(self) -> bool:
+        """An attempt begins. Whether it is the trial that decides."""
         self._trial = self.position is Position.HALF_OPEN
+        return self._trial
 
     def end_trial(self) -> None:
         """A trial ended without saying anything about the server."""
@@ -117,9 +119,9 @@ class Breaker:
         policy = self._policy
         if why is Happening.TOO_MANY and now - self._closed_at >= policy.forget:
             self._openings = 0
-        pause = min(policy.longest, policy.pause * 2.0**self._openings)
+        pause = policy.pause * 2.0 ** min(self._openings, 30)
         self._openings += 1
-        self._opens_until = now + pause * (1 + policy.jitter * (2 * self._dice() - 1))
+        self._opens_until = now + min(policy.longest, pause * (1 + policy.jitter * (2 * self._dice() - 1)))
         self._in_a_row = 0
         self._recent.clear()
         self._move(why)

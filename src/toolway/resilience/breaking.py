@@ -55,21 +55,24 @@ def breaker(board: Board, now: Callable[[], float], probe: Probe) -> Stage:
         wait = tool.wait(now())
         if wait > 0:
             raise _open(call, f"{call.server}.{call.name} keeps failing", wait)
-        tool.begin_trial()
+        trial = tool.begin_trial()
         try:
             reply = await next(call)
         except CallError as exc:
-            _judge(exc, server, tool, now())
+            blamed = _blamed(exc, server, tool)
+            _report(server, blamed is server or None, False, now())
+            _report(tool, blamed is tool or None, trial, now())
             raise
         except asyncio.CancelledError:
             # At the deadline the tool was silent for too long; before it, somebody else changed his mind.
-            if now() >= call.deadline and call.attempt.certainty is Certainty.C2:
-                tool.failed(now())
-            else:
-                tool.end_trial()
+            silent = now() >= call.deadline and call.attempt.certainty is Certainty.C2
+            _report(tool, silent or None, trial, now())
             raise
-        server.succeeded(now())
-        tool.succeeded(now())
+        except BaseException:
+            _report(tool, None, trial, now())
+            raise
+        _report(server, False, False, now())
+        _report(tool, False, trial, now())
         return reply
 
     return stage
@@ -95,15 +98,26 @@ async def _pass(call: Call, server: Breaker, now: Callable[[], float], probe: Pr
             server.succeeded(now())
 
 
-def _judge(exc: CallError, server: Breaker, tool: Breaker, now: float) -> None:
+def _blamed(exc: CallError, server: Breaker, tool: Breaker) -> Breaker | None:
     """Which breaker a failure counts against, if any."""
     if isinstance(exc, Unavailable | OutcomeUnknown):
-        server.failed(now)
-        tool.end_trial()
-    elif isinstance(exc, TimedOut) or (isinstance(exc, ProtocolError) and exc.certainty is Certainty.C2):
-        tool.failed(now)
+        return server
+    if isinstance(exc, TimedOut) or (isinstance(exc, ProtocolError) and exc.certainty is Certainty.C2):
+        return tool
+    return None
+
+
+def _report(breaker: Breaker, failed: bool | None, trial: bool, now: float) -> None:
+    """Tell a breaker how an attempt ended; None where that says nothing about it. While it is not closed, only the end
+    of a trial counts: a call from before the opening proves nothing."""
+    if breaker.position is not Position.CLOSED and not trial:
+        return
+    if failed is None:
+        breaker.end_trial()
+    elif failed:
+        breaker.failed(now)
     else:
-        tool.end_trial()
+        breaker.succeeded(now)
 
 
 def _open(call: Call, why: str, wait: float) -> Unavailable:

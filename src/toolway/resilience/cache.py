@@ -9,11 +9,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from toolway.model import Call, Next, Reply, Stage
 
 ENTRIES: Final = 1024
+LARGEST: Final = 1024 * 1024  # bytes of one answer
 LONGEST: Final = 3600.0
 
 
@@ -31,6 +33,8 @@ class Cache:
         return replace(reply, from_cache=True, seconds=0.0)
 
     def put(self, key: Hashable, reply: Reply, seconds: float) -> None:
+        if len(msgspec.json.encode(reply.raw)) > LARGEST:
+            return
         self._entries[key] = (self._now() + min(seconds, LONGEST), reply)
         self._entries.move_to_end(key)
         while len(self._entries) > ENTRIES:

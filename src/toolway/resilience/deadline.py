@@ -41,10 +41,10 @@ def _timed_out(call: Call, seconds: float) -> TimedOut:
         "send": "it was still being sent",
         "server": "the server had not answered",
         "retry": "it was waiting to be tried again",
-    }[attempt.phase]
+    }[attempt.where]
     return TimedOut(
         f"{call.server}.{call.name} took longer than {seconds:g} s",
-        phase=attempt.phase,
+        phase=attempt.where,
         server=call.server,
         tool=call.name,
         certainty=attempt.judge(),

@@ -24,10 +24,10 @@ def dedup(identity_of: Callable[[Call], Hashable | None]) -> Stage:
         if identity is None:
             return await next(call)
         flight = flights.get(identity)
-        if flight is None:
-            flight = flights.start(identity, lambda: next(call))
+        if flight is None or flight.leaving:
+            flight = flights.start(identity, lambda: next(call), call.attempt)
         elif flight.waiting > FOLLOWERS:
             return await next(call)
-        return await flights.join(flight)
+        return await flights.join(flight, call.attempt)
 
     return stage

@@ -5,34 +5,48 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 
-from toolway.model import Reply
+from toolway.model import Attempt, Reply
 
 
 class Flight:
-    def __init__(self, work: asyncio.Future[Reply]) -> None:
+    def __init__(self, work: asyncio.Future[Reply], attempt: Attempt, label: str) -> None:
         self.work = work
+        self.attempt = attempt  # of the call that is being made
+        self.label = label  # what the call is, for those who want to join
         self.waiting = 0
+        self.leaving = False  # the last one has left: it is being cancelled, and nobody can join
 
 
 class Flights:
     def __init__(self) -> None:
         self._flying: dict[Hashable, Flight] = {}
 
+    def __len__(self) -> int:
+        return len(self._flying)
+
     def get(self, key: Hashable) -> Flight | None:
         return self._flying.get(key)
 
-    def start(self, key: Hashable, work: Callable[[], Awaitable[Reply]]) -> Flight:
-        flight = Flight(asyncio.ensure_future(work()))
-        self._flying[key] = flight
-        flight.work.add_done_callback(lambda _: self._flying.pop(key, None))
+    def start(self, key: Hashable, work: Callable[[], Awaitable[Reply]], attempt: Attempt, label: str = "") -> Flight:
+        flight = self._flying[key] = Flight(asyncio.ensure_future(work()), attempt, label)
+        flight.work.add_done_callback(lambda _: self._land(key, flight))
         return flight
 
-    async def join(self, flight: Flight) -> Reply:
+    async def join(self, flight: Flight, attempt: Attempt) -> Reply:
         """The flight's outcome. A caller who is cancelled leaves the others to it."""
+        if attempt is not flight.attempt:
+            attempt.leader = flight.attempt
         flight.waiting += 1
         try:
             return await asyncio.shield(flight.work)
         finally:
             flight.waiting -= 1
             if not flight.waiting and not flight.work.done():
+                flight.leaving = True
                 flight.work.cancel()
+
+    def _land(self, key: Hashable, flight: Flight) -> None:
+        if not flight.work.cancelled():
+            flight.work.exception()  # looked at, also where everybody has left
+        if self._flying.get(key) is flight:
+            del self._flying[key]

@@ -7,9 +7,12 @@ never made from arguments: two identical payments can both be meant.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
@@ -20,6 +23,7 @@ from toolway.model import Call, Json, Next, Reply, Stage
 from toolway.resilience.flights import Flights
 
 LONGEST_KEY: Final = 255
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,58 +94,82 @@ class MemoryKeys:
         self._records[id] = (self._now() + self._keep, record)
 
     def _forget_old(self) -> None:
-        """Records are in the order of their time, oldest first."""
-        while self._records:
-            id_, (until, record) = next(iter(self._records.items()))
-            if until > self._now() or record.state == "running":
-                return
+        """Records are in the order of their time, oldest first; what still runs is kept."""
+        old = takewhile(lambda item: item[1][0] <= self._now(), self._records.items())
+        for id_ in [id_ for id_, (_, record) in old if record.state != "running"]:
             del self._records[id_]
 
 
-def fingerprint(name: str, arguments: Any, definition: str) -> str:
+def fingerprint(name: str, arguments: Any) -> str:
     """What makes two calls the same call."""
-    canonical = msgspec.json.encode([name, arguments, definition], order="deterministic")
-    return hashlib.sha256(canonical).hexdigest()
+    return hashlib.sha256(msgspec.json.encode([name, arguments], order="deterministic")).hexdigest()
 
 
-def keys(store: KeyStore, definition_of: Callable[[Call], str]) -> Stage:
+def keys(store: KeyStore) -> Stage:
     running = Flights()
 
     async def stage(call: Call, next: Next) -> Reply:
         if call.key is None:
             return await next(call)
-        id_, print_ = _identify(call, definition_of(call))
-        flight = running.get(id_)
+        id_, print_ = _identify(call)
+        while (flight := running.get(id_)) is not None and flight.leaving:
+            await asyncio.wait({flight.work})  # what became of it decides what may be done under this key
         if flight is None:
-            flight = running.start(id_, lambda: _once(store, id_, print_, call, next))
-            return await running.join(flight)
-        known = await _consult(call, store.claim(id_, print_))
-        if known is not None and known.fingerprint != print_:
+            flight = running.start(id_, lambda: _once(store, id_, print_, call, next), call.attempt, print_)
+            return await running.join(flight, call.attempt)
+        if flight.label != print_:
             raise _mismatch(call)
-        return msgspec.structs.replace(await running.join(flight), replayed=True)
+        return msgspec.structs.replace(await running.join(flight, call.attempt), replayed=True)
 
     return stage
 
 
 async def _once(store: KeyStore, id_: KeyId, print_: str, call: Call, next: Next) -> Reply:
-    known = await _consult(call, store.claim(id_, print_))
+    known = await _claim(store, id_, print_, call)
     if known is not None:
         return _known(call, known, print_)
     try:
         reply = await next(call)
-    except CallError as exc:
-        await (store.release(id_) if exc.executed == "no" else store.mark_unknown(id_))
+    except BaseException as exc:
+        # What was never executed may be tried again under this key; of anything else nobody knows.
+        sure = exc.executed == "no" if isinstance(exc, CallError) else call.attempt.judge() <= Certainty.C1
+        await _remember(store.release(id_) if sure else store.mark_unknown(id_))
         raise
-    except BaseException:
-        # Cancelled: what was never sent may be tried again under this key.
-        sent = call.attempt.judge() > Certainty.C1
-        await (store.mark_unknown(id_) if sent else store.release(id_))
-        raise
-    await store.finish(id_, reply.raw)
+    await _remember(store.finish(id_, reply.raw))
     return reply
 
 
-def _identify(call: Call, definition: str) -> tuple[KeyId, str]:
+async def _claim(store: KeyStore, id_: KeyId, print_: str, call: Call) -> Record | None:
+    """Claim the key. Raises `Unavailable` where the store cannot be relied on: then nothing is executed."""
+    claim = asyncio.ensure_future(store.claim(id_, print_))
+    try:
+        return await asyncio.shield(claim)
+    except asyncio.CancelledError:
+        # The store may have taken it all the same; a claim that nobody acts on must not stay.
+        await asyncio.wait({claim})
+        if not claim.cancelled() and claim.exception() is None and claim.result() is None:
+            await _remember(store.release(id_))
+        raise
+    except Exception as exc:
+        raise Unavailable(
+            "the store of idempotency keys cannot be used, so the call was not made",
+            server=call.server,
+            tool=call.name,
+            certainty=Certainty.C0,
+            evidence=repr(exc),
+            code="E-KEY-STORE",
+        ) from exc
+
+
+async def _remember(note: Awaitable[None]) -> None:
+    """Write to the store. Its failure is not the call's: the key stays claimed, and nothing runs twice."""
+    try:
+        await note
+    except Exception:
+        _log.exception("the outcome of a call with an idempotency key could not be stored")
+
+
+def _identify(call: Call) -> tuple[KeyId, str]:
     key = call.key or ""
     if not 1 <= len(key) <= LONGEST_KEY or not (key.isascii() and key.isprintable()):
         raise Denied(
@@ -150,8 +178,7 @@ def _identify(call: Call, definition: str) -> tuple[KeyId, str]:
             tool=call.name,
             code="E-KEY",
         )
-    print_ = fingerprint(call.name, call.params.get("arguments"), definition)
-    return KeyId(call.caller, call.server, call.name, key), print_
+    return KeyId(call.caller, call.server, call.name, key), fingerprint(call.name, call.params.get("arguments"))
 
 
 def _known(call: Call, known: Record, print_: str) -> Reply:
@@ -174,22 +201,7 @@ def _mismatch(call: Call) -> ProtocolError:
         server=call.server,
         tool=call.name,
         certainty=Certainty.C0,
-        evidence="the tool, its definition or the arguments differ",
+        evidence="the arguments differ",
         fix="use a new key for a new call",
         code="E-KEY-MISMATCH",
     )
-
-
-async def _consult(call: Call, question: Any) -> Record | None:
-    try:
-        known: Record | None = await question
-    except Exception as exc:
-        raise Unavailable(
-            "the store of idempotency keys cannot be used, so the call was not made",
-            server=call.server,
-            tool=call.name,
-            certainty=Certainty.C0,
-            evidence=repr(exc),
-            code="E-KEY-STORE",
-        ) from exc
-    return known

@@ -122,11 +122,12 @@ class FaultProxy:
         for connection in self._connections:
             connection.frozen = True
 
-    def cut(self, *, reset: bool = False) -> None:
-        """End all open connections."""
+    async def cut(self, *, reset: bool = False) -> None:
+        """End all open connections, and return when they are closed."""
         for connection in self._connections:
             connection.end(reset)
             self.counts.cut += 1
+        await asyncio.gather(*self._connections.values(), return_exceptions=True)
 
     async def refuse(self) -> None:
         """Refuse every connection from now on, as where nothing listens."""

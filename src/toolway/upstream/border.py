@@ -17,16 +17,18 @@ _NOT_AN_ANSWER = ("E-ANSWER", "E-FRAME", "E-HTTP-ID", "E-HTTP-CONTENT", "E-HTTP-
 def call_error(exc: Fault | RpcError, server: str, name: str, unprocessed: Container[int] = ()) -> CallError:
     """The error a caller sees for what happened on a link. `unprocessed` are statuses and codes by which this server,
     by its operator's word, says that it has done nothing."""
-    error = _answered(exc, server, name) if isinstance(exc, RpcError) else _failed(exc, server, name)
-    code = exc.code if isinstance(exc, RpcError) else exc.status
-    if code in unprocessed and error.certainty is Certainty.C2 and code is not None:
-        error.certainty = Certainty.C1
-        error.retryable = True
+    if isinstance(exc, RpcError):
+        certainty = certainty_of_error(exc.code)
+        promised = certainty is Certainty.C2 and exc.code in unprocessed
+        error: CallError = _answered(exc, server, name, Certainty.C1 if promised else certainty)
+    else:
+        promised = exc.certainty is Certainty.C2 and exc.status is not None and exc.status in unprocessed
+        error = _failed(exc, server, name, Certainty.C1 if promised else exc.certainty)
+    error.retryable = error.retryable or promised
     return error
 
 
-def _answered(exc: RpcError, server: str, name: str) -> ProtocolError:
-    certainty = certainty_of_error(exc.code)
+def _answered(exc: RpcError, server: str, name: str, certainty: Certainty) -> ProtocolError:
     error = ProtocolError(
         f"{server} answered with error {exc.code}",
         rpc_code=exc.code,
@@ -46,32 +48,34 @@ def _answered(exc: RpcError, server: str, name: str) -> ProtocolError:
     return error
 
 
-def _failed(exc: Fault, server: str, name: str) -> CallError:
-    kind, what = _kind(exc, server)
+def _failed(exc: Fault, server: str, name: str, certainty: Certainty) -> CallError:
+    kind, what = _kind(exc, server, certainty)
     error = kind(
         what,
         server=server,
         tool=name,
-        certainty=exc.certainty,
+        certainty=certainty,
         attempts=1,
         retry_after=exc.retry_after,
         evidence=exc.reason,
         fix=exc.fix,
         code=exc.code,
     )
-    error.retryable = exc.certainty is not Certainty.C1 or exc.status in _PASSING
+    error.retryable = certainty is not Certainty.C1 or exc.status in _PASSING
     return error
 
 
-def _kind(exc: Fault, server: str) -> tuple[type[CallError], str]:
+def _kind(exc: Fault, server: str, certainty: Certainty) -> tuple[type[CallError], str]:
     if exc.status in (401, 403):
         return Denied, f"{server} refuses our credentials"
-    if exc.status in (429, 503) and exc.certainty is Certainty.C1:
+    if exc.status in _PASSING and certainty is Certainty.C1:
         return Overloaded, f"{server} asks us to wait"
+    if exc.code == "E-NO-ANSWER":
+        return ProtocolError, f"{server} asks for input that nobody gives"
     if exc.code.startswith(_NOT_AN_ANSWER):
         return ProtocolError, f"{server} sent something that is no answer"
-    if exc.certainty is Certainty.C2:
+    if certainty is Certainty.C2:
         return OutcomeUnknown, f"the call to {server} was lost on the way back: it may have been executed"
-    if exc.certainty is Certainty.C1:
+    if certainty is Certainty.C1:
         return ProtocolError, f"{server} refused the request"
     return Unavailable, f"{server} cannot be reached"

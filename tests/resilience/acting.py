@@ -1,0 +1,116 @@
+"""What the tests of the stages act with: a clock that moves only by waiting, calls, failures, and an end to reach."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from toolway.errors import CallError, Certainty, OutcomeUnknown, ProtocolError, Unavailable
+from toolway.model import Call, Effect, Reply, Stage
+
+KIND_OF = {
+    Certainty.C0: Unavailable,
+    Certainty.C1: ProtocolError,
+    Certainty.C2: OutcomeUnknown,
+    Certainty.C3: ProtocolError,
+}
+
+
+class Clock:
+    """A time of its own."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+        self.naps: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.naps.append(seconds)
+        self.now += seconds
+        await asyncio.sleep(0)
+
+
+class End:
+    """The end of the pipeline: plays what it was given, one after the other, and the last for ever."""
+
+    def __init__(self, *outcomes: Reply | BaseException) -> None:
+        self._outcomes = list(outcomes)
+        self.calls: list[Call] = []
+
+    async def __call__(self, call: Call) -> Reply:
+        self.calls.append(call)
+        call.attempt.certainty = Certainty.C2
+        outcome = self._outcomes.pop(0) if len(self._outcomes) > 1 else self._outcomes[0]
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+
+class HeldEnd:
+    """An end that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.cancelled = 0
+        self._answers: list[asyncio.Future[Reply]] = []
+
+    async def __call__(self, call: Call) -> Reply:
+        self.calls.append(call)
+        call.attempt.certainty, call.attempt.phase = Certainty.C2, "server"
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._answers.append(answer)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+    async def reached(self, count: int = 1) -> None:
+        while len(self.calls) < count:
+            await asyncio.sleep(0)
+
+    def answer(self, outcome: Reply | CallError, number: int = -1) -> None:
+        if isinstance(outcome, Reply):
+            self._answers[number].set_result(outcome)
+        else:
+            self._answers[number].set_exception(outcome)
+
+
+def a_call(effect: Effect = Effect.UNSAFE, *, deadline: float = 1060.0, **facts: Any) -> Call:
+    params = {"name": "t", "arguments": facts.pop("arguments", {"a": 1})}
+    return Call("s.t", "tools/call", params, server="s", name="t", effect=effect, deadline=deadline, **facts)
+
+
+def a_reply(text: str = "done", **raw: Any) -> Reply:
+    return Reply("s", "t", {"content": [{"type": "text", "text": text}], **raw})
+
+
+def failure(certainty: Certainty, *, retry_after: float | None = None, retryable: bool = True) -> CallError:
+    error = KIND_OF[certainty]("it failed", server="s", tool="t", certainty=certainty, retry_after=retry_after)
+    error.retryable = retryable
+    return error
+
+
+async def outcomes(work: Sequence[Awaitable[Reply]]) -> list[Reply | BaseException]:
+    return await asyncio.gather(*work, return_exceptions=True)
+
+
+async def turns(count: int = 10) -> None:
+    """Let everything that can go on go on."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def fixed(value: float) -> Callable[[], float]:
+    """Dice that always fall the same way."""
+    return lambda: value
+
+
+async def passed_on(stage: Stage, call: Call) -> bool:
+    """Whether `stage` lets `call` through."""
+    end = End(a_reply())
+    await asyncio.gather(stage(call, end), return_exceptions=True)
+    return bool(end.calls)

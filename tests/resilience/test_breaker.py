@@ -1,0 +1,256 @@
+"""The breaker: when it opens, for how long, and what closes it again."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from tests.resilience.acting import fixed
+from toolway.resilience.breaker import TRANSITIONS, Breaker, BreakerPolicy, Happening, Position
+
+CLOSED, OPEN, HALF_OPEN = Position
+MIDDLE = 0.5  # dice that leave the pause as it is
+
+
+def a_breaker(dice: float = MIDDLE) -> Breaker:
+    return Breaker(fixed(dice))
+
+
+def opened(now: float = 0.0, dice: float = MIDDLE) -> Breaker:
+    breaker = a_breaker(dice)
+    for _ in range(5):
+        breaker.failed(now)
+    assert breaker.position is OPEN
+    return breaker
+
+
+def trial(breaker: Breaker, now: float, *, good: bool) -> None:
+    assert breaker.wait(now) == 0
+    breaker.begin_trial()
+    if good:
+        breaker.succeeded(now)
+    else:
+        breaker.failed(now)
+
+
+def recover(breaker: Breaker, now: float) -> None:
+    trial(breaker, now, good=True)
+    trial(breaker, now, good=True)
+    assert breaker.position is CLOSED
+
+
+def pause_of(breaker: Breaker, now: float) -> float:
+    """Open it at `now`; for how long?"""
+    while breaker.position is not OPEN:
+        breaker.failed(now)
+    return breaker.wait(now)
+
+
+# -- opening -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_policy_is_this() -> None:
+    assert BreakerPolicy() == BreakerPolicy(
+        in_a_row=5, share=0.5, among=20, window=10.0, pause=5.0, jitter=0.2, longest=60.0, forget=300.0, trials=2
+    )
+
+
+def test_the_table_is_whole_and_every_way_leads_back() -> None:
+    assert set(TRANSITIONS) == set(Position)
+    assert {happening for row in TRANSITIONS.values() for happening in row} == set(Happening)
+    assert {after for row in TRANSITIONS.values() for after in row.values()} == set(Position)
+
+
+def test_a_new_breaker_lets_everything_through() -> None:
+    breaker = a_breaker()
+    assert (breaker.position, breaker.wait(0.0), breaker.wait(1e9)) == (CLOSED, 0.0, 0.0)
+
+
+def test_it_opens_at_the_fifth_failure_in_a_row_however_far_apart() -> None:
+    breaker = a_breaker()
+    for n in range(4):
+        breaker.failed(n * 1000.0)
+        assert breaker.position is CLOSED
+    breaker.failed(4000.0)
+    assert (breaker.position, breaker.wait(4000.0)) == (OPEN, 5.0)
+
+
+def test_a_success_in_between_starts_the_count_again() -> None:
+    breaker = a_breaker()
+    for n in range(40):
+        breaker.failed(n * 100.0)
+        if n % 4 == 3:
+            breaker.succeeded(n * 100.0)
+    assert breaker.position is CLOSED
+
+
+def test_it_opens_when_half_of_twenty_failed_within_ten_seconds() -> None:
+    breaker = a_breaker()
+    for n in range(19):
+        (breaker.succeeded if n % 2 == 0 else breaker.failed)(n / 2)
+        assert breaker.position is CLOSED
+    breaker.failed(9.5)  # the twentieth, and the tenth that failed
+    assert breaker.position is OPEN
+
+
+def test_less_than_half_is_not_enough() -> None:
+    breaker = a_breaker()
+    for n in range(300):
+        (breaker.failed if n % 5 < 2 else breaker.succeeded)(n / 100)
+    assert breaker.position is CLOSED
+
+
+def test_fewer_than_twenty_are_not_enough() -> None:
+    breaker = a_breaker()
+    for n in range(19):
+        (breaker.failed if n % 3 else breaker.succeeded)(n / 100)
+    assert breaker.position is CLOSED
+
+
+def test_what_is_older_than_ten_seconds_does_not_count() -> None:
+    breaker = a_breaker()
+    for n in range(200):
+        (breaker.failed if n % 3 else breaker.succeeded)(n * 0.53)  # never 20 of them in ten seconds
+    assert breaker.position is CLOSED
+
+
+def test_failures_of_calls_that_were_under_way_do_not_prolong_the_pause() -> None:
+    breaker = opened(0.0)
+    for _ in range(50):
+        breaker.failed(1.0)
+    assert breaker.wait(1.0) == 4.0
+    assert breaker.wait(5.0) == 0.0
+
+
+# -- how long ----------------------------------------------------------------------------------------------------------
+
+
+def test_it_stays_open_for_its_time_and_says_how_much_is_left() -> None:
+    breaker = opened(100.0)
+    assert [breaker.wait(t) for t in (100.0, 102.0, 104.5)] == [5.0, 3.0, 0.5]
+    assert breaker.position is OPEN
+    assert breaker.wait(105.0) == 0.0
+    assert breaker.position is HALF_OPEN
+
+
+@pytest.mark.parametrize(("dice", "factor"), [(0.0, 0.8), (0.5, 1.0), (0.999999, 1.2)])
+def test_each_pause_is_twice_as_long_give_or_take_a_fifth(dice, factor) -> None:
+    breaker, now, pauses = a_breaker(dice), 0.0, []
+    for _ in range(4):
+        pauses.append(pause_of(breaker, now))
+        now += pauses[-1]
+        recover(breaker, now)
+    assert pauses == pytest.approx([factor * pause for pause in (5, 10, 20, 40)], rel=1e-4)
+
+
+@pytest.mark.parametrize("dice", [0.0, 0.5])
+def test_no_pause_is_longer_than_a_minute(dice) -> None:
+    assert longest_pause(dice) <= 60.0
+
+
+def test_no_pause_is_longer_than_a_minute_with_its_jitter() -> None:
+    assert longest_pause(0.999) <= 60.0 + 1e-9  # of adding to the clock
+
+
+def longest_pause(dice: float) -> float:
+    breaker, now, pauses = a_breaker(dice), 0.0, []
+    for _ in range(10):
+        pauses.append(pause_of(breaker, now))
+        now += pauses[-1]
+        assert breaker.wait(now) == 0
+    return max(pauses)
+
+
+def test_a_server_that_is_down_for_days_stays_at_the_longest_pause() -> None:
+    breaker, now = a_breaker(), 0.0
+    for _ in range(3000):
+        now += pause_of(breaker, now)
+        assert breaker.wait(now) == 0
+    assert pause_of(breaker, now) == 60.0
+
+
+def test_a_failed_trial_opens_it_again_for_longer() -> None:
+    breaker = opened(0.0)
+    trial(breaker, 5.0, good=False)
+    assert (breaker.position, breaker.wait(5.0)) == (OPEN, 10.0)
+
+
+def test_five_minutes_closed_forget_the_earlier_pauses() -> None:
+    breaker = opened(0.0)
+    recover(breaker, 5.0)
+    assert pause_of(breaker, 304.9) == pytest.approx(10.0)
+    recover(breaker, 320.0)
+    assert pause_of(breaker, 620.0) == pytest.approx(5.0)
+
+
+def test_five_minutes_of_failed_trials_forget_nothing() -> None:
+    breaker, now = opened(0.0), 0.0
+    for _ in range(8):
+        now += breaker.wait(now)
+        trial(breaker, now, good=False)
+    assert now > 300
+    assert breaker.wait(now) == 60.0
+
+
+# -- closing -----------------------------------------------------------------------------------------------------------
+
+
+def test_two_successful_trials_close_it() -> None:
+    breaker = opened(0.0)
+    trial(breaker, 5.0, good=True)
+    assert breaker.position is HALF_OPEN
+    trial(breaker, 6.0, good=True)
+    assert breaker.position is CLOSED
+
+
+def test_the_two_must_be_in_a_row() -> None:
+    breaker = opened(0.0)
+    trial(breaker, 5.0, good=True)
+    trial(breaker, 6.0, good=False)
+    trial(breaker, 20.0, good=True)
+    assert breaker.position is HALF_OPEN
+
+
+def test_one_trial_at_a_time() -> None:
+    breaker = opened(0.0)
+    assert breaker.wait(5.0) == 0
+    breaker.begin_trial()
+    assert breaker.wait(5.0) > 0
+    assert breaker.wait(50.0) > 0
+    breaker.succeeded(50.0)
+    assert breaker.wait(50.0) == 0
+
+
+def test_a_trial_that_says_nothing_makes_room_for_another() -> None:
+    breaker = opened(0.0)
+    breaker.wait(5.0)
+    breaker.begin_trial()
+    breaker.end_trial()
+    assert (breaker.position, breaker.wait(5.0)) == (HALF_OPEN, 0)
+
+
+def test_closed_again_it_counts_from_the_beginning() -> None:
+    breaker = opened(0.0)
+    for _ in range(4):
+        breaker.failed(1.0)
+    recover(breaker, 5.0)
+    for _ in range(4):
+        breaker.failed(5.5)
+    assert breaker.position is CLOSED
+    breaker.failed(5.5)
+    assert breaker.position is OPEN
+
+
+@pytest.mark.parametrize(("share", "good"), list(product([0.5, 0.25], [10, 0])))
+def test_the_policy_is_obeyed(share, good) -> None:
+    breaker = Breaker(fixed(MIDDLE), BreakerPolicy(in_a_row=1000, share=share, among=20, trials=1))
+    for _ in range(good):
+        breaker.succeeded(1.0)
+    needed = 0
+    while breaker.position is CLOSED:
+        breaker.failed(1.0)
+        needed += 1
+    assert needed == max(20 - good, 10 if share == 0.5 and good else 0)
+    trial(breaker, 6.0, good=True)
+    assert breaker.position is CLOSED

@@ -1,0 +1,147 @@
+"""Single flight: identical reads at the same time are made once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.resilience.acting import HeldEnd, a_call, a_reply, failure, turns
+from toolway.errors import Certainty, OutcomeUnknown, TimedOut
+from toolway.model import Call, Effect, Reply, Stage
+from toolway.resilience.deadline import deadline
+from toolway.resilience.dedup import FOLLOWERS, dedup
+
+pytestmark = pytest.mark.anyio
+
+Task = asyncio.Task[Reply]
+
+
+def one_identity(call: Call) -> str | None:
+    return call.caller if call.effect is Effect.READ else None
+
+
+def together(stage: Stage, end: HeldEnd, count: int, **facts: str) -> list[Task]:
+    async def made() -> Reply:
+        return await stage(a_call(Effect.READ, **facts), end)
+
+    return [asyncio.create_task(made()) for _ in range(count)]
+
+
+async def leave(task: Task) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_the_same_read_at_the_same_time_is_made_once() -> None:
+    stage, end = dedup(one_identity), HeldEnd()
+    tasks = together(stage, end, 20)
+    await turns()
+    end.answer(a_reply("one"))
+    assert {reply.text for reply in await asyncio.gather(*tasks)} == {"one"}
+    assert len(end.calls) == 1
+
+
+async def test_the_next_read_is_made_again() -> None:
+    stage, end = dedup(one_identity), HeldEnd()
+    for number in (1, 2):
+        (task,) = together(stage, end, 1)
+        await end.reached(number)
+        end.answer(a_reply())
+        await task
+        await turns()
+
+
+async def test_another_caller_makes_his_own() -> None:
+    stage, end = dedup(one_identity), HeldEnd()
+    tasks = together(stage, end, 3, caller="a") + together(stage, end, 3, caller="b")
+    await end.reached(2)
+    await turns()
+    assert len(end.calls) == 2
+    end.answer(a_reply("for a"), 0)
+    end.answer(a_reply("for b"), 1)
+    texts = [reply.text for reply in await asyncio.gather(*tasks)]
+    assert texts == ["for a"] * 3 + ["for b"] * 3
+
+
+async def test_what_has_no_identity_is_made_by_itself() -> None:
+    stage, end = dedup(lambda _: None), HeldEnd()
+    tasks = together(stage, end, 5)
+    await end.reached(5)
+    for number in range(5):
+        end.answer(a_reply(str(number)), number)
+    assert [reply.text for reply in await asyncio.gather(*tasks)] == ["0", "1", "2", "3", "4"]
+
+
+async def test_a_failure_goes_to_all() -> None:
+    stage, end = dedup(one_identity), HeldEnd()
+    tasks = together(stage, end, 5)
+    await end.reached()
+    end.answer(failure(Certainty.C2))
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(error) for error in found] == [OutcomeUnknown] * 5
+
+
+async def test_a_leader_who_leaves_leaves_his_followers_the_work() -> None:
+    stage, end = dedup(one_identity), HeldEnd()
+    leader, *followers = together(stage, end, 4)
+    await end.reached()
+    await leave(leader)
+    assert leader.cancelled()
+    end.answer(a_reply("kept"))
+    assert {reply.text for reply in await asyncio.gather(*followers)} == {"kept"}
+    assert (len(end.calls), end.cancelled) == (1, 0)
+
+
+async def test_the_last_one_who_leaves_cancels_the_work() -> None:
+    stage, end = dedup(one_identity), HeldEnd()
+    tasks = together(stage, end, 4)
+    await end.reached()
+    for task in tasks:
+        assert end.cancelled == 0
+        await leave(task)
+    await turns()
+    assert end.cancelled == 1
+
+
+async def test_at_most_a_hundred_follow_one_leader() -> None:
+    assert FOLLOWERS == 100
+    stage, end = dedup(one_identity), HeldEnd()
+    tasks = together(stage, end, FOLLOWERS + 1)
+    await end.reached()
+    await turns()
+    assert len(end.calls) == 1
+    tasks += together(stage, end, 3)
+    await end.reached(4)
+    for number in range(4):
+        end.answer(a_reply(str(number)), number)
+    replies = await asyncio.gather(*tasks)
+    assert [reply.text for reply in replies] == ["0"] * (FOLLOWERS + 1) + ["1", "2", "3"]
+
+
+async def test_a_caller_who_comes_as_the_last_one_leaves_gets_an_answer() -> None:
+    stage, end = dedup(one_identity), HeldEnd()
+    (only,) = together(stage, end, 1)
+    await end.reached()
+    only.cancel()
+    await asyncio.sleep(0)
+    (late,) = together(stage, end, 1)
+    await turns()
+    if not late.done():
+        end.answer(a_reply("for the late one"))
+    assert (await asyncio.gather(late, return_exceptions=True)) == [a_reply("for the late one")]
+
+
+async def test_a_follower_whose_time_is_over_is_told_how_far_the_work_got() -> None:
+    inner, end = dedup(one_identity), HeldEnd()
+    outer = deadline(lambda _: 0.06, asyncio.get_running_loop().time)
+
+    async def bounded(call: Call) -> Reply:
+        return await outer(call, lambda timed: inner(timed, end))
+
+    leader = asyncio.create_task(inner(a_call(Effect.READ), end))
+    await end.reached()
+    with pytest.raises(TimedOut) as caught:
+        await bounded(a_call(Effect.READ))
+    await leave(leader)
+    assert (caught.value.executed, caught.value.phase) == ("unknown", "server")

@@ -1,0 +1,81 @@
+"""Effects: the operator first, then the method, then the server's hints, and unsafe where nothing is known."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from toolway.model import Effect
+from toolway.resilience.effects import of_method, of_tool
+
+READ, IDEMPOTENT, UNSAFE = Effect.READ, Effect.IDEMPOTENT, Effect.UNSAFE
+HTTP = {"GET": READ, "HEAD": READ, "OPTIONS": READ, "PUT": IDEMPOTENT, "DELETE": IDEMPOTENT, "POST": UNSAFE}
+READ_HINT, IDEMPOTENT_HINT = {"readOnlyHint": True}, {"idempotentHint": True}
+
+
+def test_where_nothing_is_known_a_tool_is_unsafe() -> None:
+    assert of_tool() is UNSAFE
+    assert of_tool(annotations={}) is UNSAFE
+    assert of_tool(annotations={"title": "get everything, read only", "destructiveHint": False}) is UNSAFE
+
+
+@pytest.mark.parametrize(
+    ("setting", "method", "hints"), list(product(Effect, [None, *HTTP], [None, READ_HINT, IDEMPOTENT_HINT]))
+)
+def test_the_operators_setting_always_wins(setting, method, hints) -> None:
+    assert of_tool(setting=setting, http_method=method, annotations=hints) is setting
+
+
+@pytest.mark.parametrize(("method", "effect"), [*HTTP.items(), ("PATCH", UNSAFE), ("get", READ), ("BREW", UNSAFE)])
+def test_the_method_of_an_api_goes_before_hints(method, effect) -> None:
+    for hints in (None, READ_HINT, IDEMPOTENT_HINT):
+        assert of_tool(http_method=method, annotations=hints) is effect
+
+
+@pytest.mark.parametrize(
+    ("hints", "effect"),
+    [
+        (READ_HINT, READ),
+        (IDEMPOTENT_HINT, IDEMPOTENT),
+        (READ_HINT | IDEMPOTENT_HINT, READ),
+        ({"readOnlyHint": False, "idempotentHint": True}, IDEMPOTENT),
+        ({"readOnlyHint": False, "idempotentHint": False}, UNSAFE),
+    ],
+)
+def test_hints_are_believed_as_far_as_they_go(hints, effect) -> None:
+    assert of_tool(annotations=hints) is effect
+
+
+@pytest.mark.parametrize("almost", ["true", 1, 1.0, [True], {"x": 1}, None, False])
+def test_only_true_itself_is_a_hint(almost) -> None:
+    assert of_tool(annotations={"readOnlyHint": almost, "idempotentHint": almost}) is UNSAFE
+
+
+@pytest.mark.parametrize("word", ["repeatable", "key_honoured"])
+def test_a_word_that_it_may_run_again_lifts_what_is_unsafe_and_nothing_else(word) -> None:
+    assert of_tool(**{word: True}) is IDEMPOTENT
+    assert of_tool(setting=UNSAFE, **{word: True}) is IDEMPOTENT
+    assert of_tool(http_method="POST", **{word: True}) is IDEMPOTENT
+    assert of_tool(setting=READ, **{word: True}) is READ
+    assert of_tool(annotations=IDEMPOTENT_HINT, **{word: True}) is IDEMPOTENT
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        *("server/discover", "ping", "tools/list", "prompts/list", "prompts/get", "completion/complete", "tasks/get"),
+        *("resources/list", "resources/templates/list", "resources/read"),
+    ],
+)
+def test_reads_of_the_protocol_are_reads(method) -> None:
+    assert of_method(method) is READ
+
+
+def test_cancelling_a_task_twice_is_cancelling_it() -> None:
+    assert of_method("tasks/cancel") is IDEMPOTENT
+
+
+@pytest.mark.parametrize("method", ["tools/call", "tasks/update", "Tools/List", "", "x/list", "subscriptions/listen"])
+def test_every_other_method_is_unsafe(method) -> None:
+    assert of_method(method) is UNSAFE

@@ -1,0 +1,360 @@
+"""Idempotency keys: executed once, whoever repeats it and however often."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.resilience.acting import Clock, End, HeldEnd, a_call, a_reply, failure, outcomes, turns
+from toolway.errors import CallError, Certainty, Denied, OutcomeUnknown, ProtocolError, TimedOut, Unavailable
+from toolway.model import Call, Json, Reply, Stage
+from toolway.resilience.deadline import deadline
+from toolway.resilience.keys import KeyId, MemoryKeys, Record, fingerprint, keys
+
+pytestmark = pytest.mark.anyio
+
+ID = KeyId("", "s", "t", "k")
+
+
+class Broken(MemoryKeys):
+    """A store that fails where it is told to."""
+
+    def __init__(self, *methods: str) -> None:
+        super().__init__(Clock())
+        self._broken = methods
+
+    def _check(self, method: str) -> None:
+        if method in self._broken:
+            raise OSError("disk full")
+
+    async def claim(self, id: KeyId, fingerprint: str) -> Record | None:
+        self._check("claim")
+        return await super().claim(id, fingerprint)
+
+    async def finish(self, id: KeyId, outcome: Json) -> None:
+        self._check("finish")
+        await super().finish(id, outcome)
+
+    async def mark_unknown(self, id: KeyId) -> None:
+        self._check("mark_unknown")
+        await super().mark_unknown(id)
+
+    async def release(self, id: KeyId) -> None:
+        self._check("release")
+        await super().release(id)
+
+
+class Slow(MemoryKeys):
+    """A store that takes a few turns of the loop for everything, and whose work goes on when its caller leaves."""
+
+    def __init__(self, before: int = 3, after: int = 3) -> None:
+        super().__init__(Clock())
+        self._turns = (before, after)
+
+    async def _slowly(self, work: Awaitable[Record | None]) -> Record | None:
+        async def done() -> Record | None:
+            await turns(self._turns[0])
+            found = await work
+            await turns(self._turns[1])
+            return found
+
+        return await asyncio.shield(asyncio.ensure_future(done()))
+
+    async def claim(self, id: KeyId, fingerprint: str) -> Record | None:
+        return await self._slowly(super().claim(id, fingerprint))
+
+
+def a_stage(store: MemoryKeys | None = None) -> Stage:
+    return keys(store or MemoryKeys(Clock()))
+
+
+def keyed(**facts: object) -> Call:
+    return a_call(**{"key": "k", **facts})
+
+
+async def fails(stage: Stage, call: Call, end: End | HeldEnd) -> CallError:
+    with pytest.raises(CallError) as caught:
+        await stage(call, end)
+    return caught.value
+
+
+# -- the same call -----------------------------------------------------------------------------------------------------
+
+
+async def test_without_a_key_nothing_is_remembered() -> None:
+    end = End(a_reply())
+    stage = a_stage(Broken("claim"))
+    for _ in range(3):
+        await stage(a_call(), end)
+    assert len(end.calls) == 3
+
+
+async def test_what_has_finished_is_replayed_and_says_so() -> None:
+    stage, end = a_stage(), End(a_reply("paid"), a_reply("paid twice"))
+    first, second, third = [await stage(keyed(), end) for _ in range(3)]
+    assert [reply.text for reply in (first, second, third)] == ["paid"] * 3
+    assert [reply.replayed for reply in (first, second, third)] == [False, True, True]
+    assert len(end.calls) == 1
+
+
+async def test_a_tools_own_failure_is_an_outcome_like_any_other() -> None:
+    stage, end = a_stage(), End(a_reply("no money", isError=True), a_reply())
+    await stage(keyed(), end)
+    again = await stage(keyed(), end)
+    assert (again.is_error, again.replayed, len(end.calls)) == (True, True, 1)
+
+
+async def test_who_comes_while_it_runs_gets_its_outcome() -> None:
+    stage, end = a_stage(), HeldEnd()
+    first = asyncio.ensure_future(stage(keyed(), end))
+    await end.reached()
+    others = [asyncio.ensure_future(stage(keyed(), end)) for _ in range(49)]
+    await turns()
+    end.answer(a_reply("paid"))
+    replies = await asyncio.gather(first, *others)
+    assert {reply.text for reply in replies} == {"paid"}
+    assert Counter(reply.replayed for reply in replies) == {False: 1, True: 49}
+    assert len(end.calls) == 1
+
+
+async def test_fifty_at_once_are_one_execution() -> None:
+    stage, end = a_stage(), End(a_reply("paid"))
+    found = await outcomes([stage(keyed(), end) for _ in range(50)])
+    assert [o for o in found if not isinstance(o, Reply)] == []
+    assert len(end.calls) == 1
+
+
+async def test_a_key_that_was_released_meanwhile_is_free_again() -> None:
+    stage, end = a_stage(Slow()), HeldEnd()
+    first = asyncio.ensure_future(stage(keyed(), end))
+    await end.reached()
+    second = asyncio.ensure_future(stage(keyed(), end))
+    await asyncio.sleep(0)
+    end.answer(failure(Certainty.C0))
+    await asyncio.gather(first, second, return_exceptions=True)
+    third = asyncio.ensure_future(stage(keyed(), end))
+    await turns(50)
+    assert len(end.calls) > 1, third.exception()
+    end.answer(a_reply("paid"))
+    assert (await third).text == "paid"
+
+
+async def test_a_leader_who_leaves_leaves_the_execution_to_his_followers() -> None:
+    stage, end = a_stage(), HeldEnd()
+    leader = asyncio.ensure_future(stage(keyed(), end))
+    await end.reached()
+    follower = asyncio.ensure_future(stage(keyed(), end))
+    await turns()
+    leader.cancel()
+    await turns()
+    end.answer(a_reply("paid"))
+    assert (await follower).text == "paid"
+    assert (leader.cancelled(), end.cancelled) == (True, 0)
+
+
+# -- another call ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_same_key_with_other_arguments_is_refused_and_nothing_is_executed() -> None:
+    stage, end = a_stage(), End(a_reply())
+    await stage(keyed(), end)
+    error = await fails(stage, keyed(arguments={"a": 2}), end)
+    assert isinstance(error, ProtocolError)
+    assert (error.code, error.executed, len(end.calls)) == ("E-KEY-MISMATCH", "no", 1)
+
+
+async def test_it_is_refused_while_the_other_runs_too() -> None:
+    stage, end = a_stage(), HeldEnd()
+    first = asyncio.ensure_future(stage(keyed(), end))
+    await end.reached()
+    assert (await fails(stage, keyed(arguments={"a": 2}), end)).code == "E-KEY-MISMATCH"
+    end.answer(a_reply("paid"))
+    assert (await first).text == "paid"
+    assert len(end.calls) == 1
+
+
+async def test_it_is_refused_when_the_outcome_of_the_other_is_unknown() -> None:
+    stage, end = a_stage(), End(failure(Certainty.C2))
+    await fails(stage, keyed(), end)
+    assert (await fails(stage, keyed(arguments={"a": 2}), end)).code == "E-KEY-MISMATCH"
+
+
+@pytest.mark.parametrize("other", [{"caller": "someone else"}, {"server": "u"}, {"name": "u"}, {"key": "K"}])
+async def test_two_callers_servers_or_tools_never_share_a_key(other) -> None:
+    stage, end = a_stage(), End(a_reply())
+    await stage(keyed(), end)
+    facts = {"server": "s", "name": "t", "key": "k", "caller": "", **other}
+    call = Call("s.t", "tools/call", {"arguments": {"a": 1}}, **facts)
+    assert not (await stage(call, end)).replayed
+    assert len(end.calls) == 2
+
+
+def test_a_fingerprint_is_of_the_meaning_and_not_of_the_order() -> None:
+    same = {fingerprint("t", {"a": 1, "b": {"c": 2, "d": 3}}), fingerprint("t", {"b": {"d": 3, "c": 2}, "a": 1})}
+    assert len(same) == 1
+    others = [("u", {"a": 1}), ("t", {"a": 2}), ("t", {"a": "1"}), ("t", {}), ("t", None), ("t", {"a": [1]})]
+    assert len({fingerprint("t", {"a": 1})} | {fingerprint(*each) for each in others}) == 7
+
+
+# -- what nobody knows -------------------------------------------------------------------------------------------------
+
+
+async def test_an_unknown_outcome_stays_unknown_and_is_not_tried_again() -> None:
+    stage, end = a_stage(), End(failure(Certainty.C2), a_reply())
+    await fails(stage, keyed(), end)
+    for _ in range(3):
+        error = await fails(stage, keyed(), end)
+        assert isinstance(error, OutcomeUnknown)
+        assert error.executed == "unknown"
+    assert len(end.calls) == 1
+
+
+async def test_an_error_after_execution_is_not_tried_again() -> None:
+    stage, end = a_stage(), End(failure(Certainty.C3), a_reply())
+    await fails(stage, keyed(), end)
+    assert isinstance(await fails(stage, keyed(), end), OutcomeUnknown)
+    assert len(end.calls) == 1
+
+
+@pytest.mark.parametrize("certainty", [Certainty.C0, Certainty.C1])
+async def test_what_was_not_executed_may_be_tried_again(certainty) -> None:
+    stage, end = a_stage(), End(failure(certainty), a_reply("paid"))
+    await fails(stage, keyed(), end)
+    again = await stage(keyed(), end)
+    assert (again.text, again.replayed) == ("paid", False)
+
+
+async def test_a_caller_who_leaves_after_the_sending_leaves_an_unknown_outcome() -> None:
+    stage, end = a_stage(), HeldEnd()
+    only = asyncio.ensure_future(stage(keyed(), end))
+    await end.reached()
+    only.cancel()
+    await turns()
+    assert end.cancelled == 1
+    assert isinstance(await fails(stage, keyed(), end), OutcomeUnknown)
+    assert len(end.calls) == 1
+
+
+async def test_a_caller_who_comes_as_the_last_one_leaves_is_not_cancelled_with_him() -> None:
+    stage, end = a_stage(), HeldEnd()
+    only = asyncio.ensure_future(stage(keyed(), end))
+    await end.reached()
+    only.cancel()
+    await asyncio.sleep(0)
+    (found,) = await outcomes([stage(keyed(), end)])
+    assert isinstance(found, OutcomeUnknown)
+    assert len(end.calls) == 1
+
+
+async def test_a_caller_who_leaves_before_the_sending_leaves_the_key_free() -> None:
+    stage, begun = a_stage(), asyncio.Event()
+
+    async def waits(call: Call) -> Reply:
+        begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    only = asyncio.ensure_future(stage(keyed(), waits))
+    await begun.wait()
+    only.cancel()
+    await turns()
+    assert (await stage(keyed(), End(a_reply("paid")))).text == "paid"
+
+
+async def test_a_caller_who_leaves_during_the_claim_leaves_the_key_free() -> None:
+    stage = a_stage(Slow())
+    only = asyncio.ensure_future(stage(keyed(), End(a_reply())))
+    await turns(2)
+    only.cancel()
+    await turns(50)
+    assert (await stage(keyed(), End(a_reply("paid")))).text == "paid"
+
+
+async def test_a_follower_whose_time_is_over_is_not_told_that_nothing_happened() -> None:
+    inner, end = a_stage(), HeldEnd()
+    outer = deadline(lambda _: 0.06, asyncio.get_running_loop().time)
+    leader = asyncio.ensure_future(inner(keyed(), end))
+    await end.reached()
+    with pytest.raises(TimedOut) as caught:
+        await outer(keyed(), lambda call: inner(call, end))
+    leader.cancel()
+    await turns()
+    assert caught.value.executed == "unknown"
+
+
+# -- the store ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_store_that_fails_means_that_nothing_is_executed() -> None:
+    end = End(a_reply())
+    error = await fails(a_stage(Broken("claim")), keyed(), end)
+    assert isinstance(error, Unavailable)
+    assert (error.code, error.executed, end.calls) == ("E-KEY-STORE", "no", [])
+    assert "disk full" in error.evidence
+
+
+async def test_an_answer_that_cannot_be_stored_is_still_the_callers() -> None:
+    assert (await a_stage(Broken("finish"))(keyed(), End(a_reply("paid")))).text == "paid"
+
+
+@pytest.mark.parametrize("certainty", [Certainty.C0, Certainty.C2])
+async def test_a_failure_that_cannot_be_stored_is_still_the_callers(certainty) -> None:
+    own = failure(certainty)
+    assert await fails(a_stage(Broken("release", "mark_unknown")), keyed(), End(own)) is own
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "ü", "a\nb", "a\tb", "\x7f", "a\0"])
+async def test_a_key_is_1_to_255_printable_ascii_characters(key) -> None:
+    end = End(a_reply())
+    error = await fails(a_stage(), keyed(key=key), end)
+    assert isinstance(error, Denied)
+    assert (error.code, error.executed, end.calls) == ("E-KEY", "no", [])
+
+
+@pytest.mark.parametrize("key", ["x", "x" * 255, "order 17/a~!"])
+async def test_such_a_key_is_taken(key) -> None:
+    assert await a_stage()(keyed(key=key), End(a_reply()))
+
+
+async def test_a_key_is_remembered_for_a_day_from_its_outcome() -> None:
+    clock = Clock()
+    store = MemoryKeys(clock)
+    assert await store.claim(ID, "f") is None
+    clock.now += 3600
+    await store.finish(ID, {})
+    clock.now += 86_399
+    assert await store.claim(ID, "f") == Record("finished", "f", {})
+    clock.now += 1
+    assert await store.claim(ID, "f") is None
+
+
+async def test_what_runs_is_never_forgotten() -> None:
+    clock = Clock()
+    store = MemoryKeys(clock)
+    await store.claim(ID, "f")
+    clock.now += 1e6
+    assert await store.claim(ID, "f") == Record("running", "f")
+
+
+async def test_a_full_store_refuses_new_keys_and_keeps_the_old() -> None:
+    store = MemoryKeys(Clock(), most=2)
+    stage, end = a_stage(store), End(a_reply())
+    for key in "ab":
+        await stage(keyed(key=key), end)
+    assert (await fails(stage, keyed(key="c"), end)).code == "E-KEY-STORE"
+    assert (await stage(keyed(key="a"), end)).replayed
+    assert len(end.calls) == 2
+
+
+async def test_a_call_that_still_runs_keeps_no_other_key_from_being_forgotten() -> None:
+    clock = Clock()
+    store = MemoryKeys(clock)
+    await store.claim(ID, "f")
+    other = KeyId("", "s", "t", "other")
+    await store.claim(other, "f")
+    await store.finish(other, {})
+    clock.now += 86_401
+    assert await store.claim(other, "g") is None
