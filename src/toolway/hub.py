@@ -170,6 +170,7 @@ class Hub:
         """Start a server again now, whatever its state. Raises `NotFound`."""
         self._upstream(name).restart()
         self._board.forget(name)
+        self._slots[name].paused_until = 0.0
 
     def _bring_up(self, name: str) -> None:
         server = self._servers[name]
@@ -274,7 +275,7 @@ class Hub:
             outcome, executed = exc.code, exc.executed
             raise
         except asyncio.CancelledError:
-            executed = call.attempt.certainty.executed
+            executed = call.attempt.judge().executed
             raise
         finally:
             if self._watchers:

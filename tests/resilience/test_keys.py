@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 
 import pytest
 
@@ -65,6 +65,18 @@ class Slow(MemoryKeys):
 
     async def claim(self, id: KeyId, fingerprint: str) -> Record | None:
         return await self._slowly(super().claim(id, fingerprint))
+
+
+class Lingering(MemoryKeys):
+    """A store that has not begun to write when its caller leaves does not write."""
+
+    async def finish(self, id: KeyId, outcome: Json) -> None:
+        await turns(3)
+        await super().finish(id, outcome)
+
+    async def release(self, id: KeyId) -> None:
+        await turns(3)
+        await super().release(id)
 
 
 def a_stage(store: MemoryKeys | None = None) -> Stage:
@@ -283,6 +295,18 @@ async def test_a_follower_whose_time_is_over_is_not_told_that_nothing_happened()
     leader.cancel()
     await turns()
     assert caught.value.executed == "unknown"
+
+
+@pytest.mark.parametrize("outcome", [a_reply("paid"), failure(Certainty.C0)], ids=["finished", "released"])
+async def test_what_is_known_is_stored_although_the_last_caller_has_left(outcome) -> None:
+    stage, end = a_stage(Lingering(Clock())), HeldEnd()
+    only = asyncio.ensure_future(stage(keyed(), end))
+    await end.reached()
+    end.answer(outcome)
+    await turns(2)
+    only.cancel()
+    await turns(20)
+    assert (await stage(keyed(), End(a_reply("paid")))).text == "paid"
 
 
 # -- the store ---------------------------------------------------------------------------------------------------------

@@ -240,8 +240,8 @@ def _schema_problem(schema: Any) -> str | None:
         level = [node for node in level if isinstance(node, dict | list)]
         if not level:
             return None
-        count += len(level)
-        if count > MAX_SUBSCHEMAS * 4:
+        count += sum(len(node) for node in level)
+        if count > MAX_SUBSCHEMAS * 8:
             return "its schema is too large"
         for node in level:
             ref = node.get("$ref") if isinstance(node, dict) else None

@@ -6,7 +6,9 @@ passed on as it is. What a server adds that nobody knows yet arrives unharmed.
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -28,6 +30,8 @@ FRAME_LIMIT: Final = 8 * 1024 * 1024
 MAX_DEPTH: Final = 64
 MAX_KEYS: Final = 10_000
 MAX_ITEMS: Final = 100_000
+HEAVY_BYTES: Final = 256 * 1024
+HEAVY_VALUES: Final = 20_000
 _MAX_ID_BYTES: Final = 256
 _MAX_ID_INT: Final = 2**53
 
@@ -90,27 +94,76 @@ def error(id: Id, code: int, message: str, data: Any = None) -> bytes:
 
 def parse(frame: bytes) -> Message:
     """Decode one envelope. Raises `BadMessage`."""
+    return _parse(frame, decode)
+
+
+def parse_gently(frame: bytes) -> Message:
+    """The same for a heavy message, in a thread: slower, but others get their turn in between."""
+    return _parse(frame, _decode_gently)
+
+
+def is_heavy(frame: bytes) -> bool:
+    """Whether decoding would hold up everybody else: many values, not merely many bytes."""
+    return len(frame) > HEAVY_BYTES and frame.count(b'":') + frame.count(b"[") > HEAVY_VALUES
+
+
+def _parse(frame: bytes, decoder: Callable[[bytes], Any]) -> Message:
     try:
-        value = decode(frame)
-        return _envelope(value)
-    except ValueError as exc:
+        return _envelope(decoder(frame))
+    except (ValueError, RecursionError) as exc:
         raise BadMessage(str(exc), readable_id(frame)) from None
 
 
 def decode(data: bytes) -> Any:
     """Strict JSON within the limits. Raises `ValueError`."""
     value = jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True, cache_mode="keys")
-    # Three counts at C speed clear nearly every message of the slow walk.
+    # Counts at C speed clear nearly every message of the walk; a large one with few values is walked in no time.
     if (
-        data.count(b"[") + data.count(b"{") > MAX_DEPTH
+        len(data) > HEAVY_BYTES
+        or data.count(b"[") + data.count(b"{") > MAX_DEPTH
         or data.count(b",") >= MAX_KEYS
-        or _SUSPECT_NUMBER.search(data) is not None
+        or _may_hold_huge_number(data)
     ):
         _check_limits(value)
     return value
 
 
-_SUSPECT_NUMBER: Final = re.compile(rb"[0-9][eE]\+?[0-9]{3}|[0-9]{300}")
+def _decode_gently(data: bytes) -> Any:
+    """The standard library's decoder calls back for every object, which is where other threads get their turn."""
+    text = data.decode()
+    if text.startswith("\ufeff"):
+        raise ValueError("a byte order mark")
+    value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    _check_limits(value)
+    if "\\ud" in text or "\\uD" in text:
+        encode(value)  # refuses a lone surrogate
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Json:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a key that stands twice in one object")
+    return made
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+# Digits, exponents and signs and nothing else, so that a number beyond a double shows as a plain run of bytes.
+_SHAPE: Final = bytes(48 if b in b"0123456789" else 101 if b in b"eE" else 43 if b in b"+" else 32 for b in range(256))
+_STRIDE: Final = 150  # a run of 300 digits is met twice in a row at this stride
+_TWO_DIGITS: Final = re.compile(rb"[0-9][0-9]")
+
+
+def _may_hold_huge_number(data: bytes) -> bool:
+    if len(data) > 2 * _STRIDE and _TWO_DIGITS.search(data[::_STRIDE]):
+        return True
+    shape = data.translate(_SHAPE)
+    return b"0e000" in shape or b"0e+000" in shape
+
+
 _LARGEST: Final = 1.7976931348623157e308
 
 

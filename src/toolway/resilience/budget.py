@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 WINDOW: Final = 10  # seconds looked back
-SHARE: Final = 0.2  # retries among the attempts of the window
+SHARE: Final = 0.2  # retries for the calls of the window
 FLOOR: Final = 3  # retries at once that are always allowed
 
 
@@ -23,7 +23,7 @@ class Budget:
         self.refused = 0
 
     def attempt(self, now: float) -> None:
-        """An attempt is being made."""
+        """A call is tried for the first time."""
         self._turn(now)
         self._attempts[self._second % WINDOW] += 1
 

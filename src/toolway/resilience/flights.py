@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
+from typing import Final
 
 from toolway.model import Attempt, Reply
+
+FAREWELL: Final = 0.5  # seconds
 
 
 class Flight:
@@ -44,6 +47,8 @@ class Flights:
             if not flight.waiting and not flight.work.done():
                 flight.leaving = True
                 flight.work.cancel()
+                # Only then is it known how far the call got, which whoever ends us is about to tell.
+                await asyncio.wait({flight.work}, timeout=FAREWELL)
 
     def _land(self, key: Hashable, flight: Flight) -> None:
         if not flight.work.cancelled():

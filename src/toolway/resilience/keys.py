@@ -162,9 +162,14 @@ async def _claim(store: KeyStore, id_: KeyId, print_: str, call: Call) -> Record
 
 
 async def _remember(note: Awaitable[None]) -> None:
-    """Write to the store. Its failure is not the call's: the key stays claimed, and nothing runs twice."""
+    """Write to the store, to the end even if nobody waits for it any more. Its failure is not the call's: the key stays
+    claimed, and nothing runs twice."""
+    writing = asyncio.ensure_future(note)
     try:
-        await note
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait({writing})
+        raise
     except Exception:
         _log.exception("the outcome of a call with an idempotency key could not be stored")
 

@@ -9,10 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from toolway.config.spec import Limits
 from toolway.errors import CallError, Certainty, Overloaded
 from toolway.model import Call, Next, Reply, Stage
+
+LONGEST_PAUSE: Final = 60.0  # however long a server asks for; then it is asked again
+
+
+class _Displaced(Exception):
+    """The line was full, and a caller with fewer calls in it needed the place."""
 
 
 class Slots:
@@ -39,7 +46,7 @@ class Slots:
         """Take a slot, waiting in line for it. False when the line is full."""
         if self.take_nowait(caller):
             return True
-        if self.waiting >= self._longest:
+        if self.waiting >= self._longest and not self._make_room(caller):
             return False
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lines.setdefault(caller, deque()).append(turn)
@@ -47,12 +54,25 @@ class Slots:
         self._hand_out()
         try:
             await turn
+        except _Displaced:
+            return False
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.give_back(caller)  # it was our turn just as we left
+                if turn.exception() is None:
+                    self.give_back(caller)  # it was our turn just as we left
             else:
                 self._leave(caller, turn)
             raise
+        return True
+
+    def _make_room(self, caller: str) -> bool:
+        """Give the last place of whoever has most of the line to a caller who has fewer in it."""
+        most = max(self._lines, key=lambda each: len(self._lines[each]), default=caller)
+        if len(self._lines.get(most, ())) <= len(self._lines.get(caller, ())) + 1:
+            return False
+        last = self._lines[most][-1]
+        self._leave(most, last)
+        last.set_exception(_Displaced())
         return True
 
     def give_back(self, caller: str = "") -> None:
@@ -99,7 +119,7 @@ def limit(slots_of: Callable[[str], Slots], queue_of: Callable[[str], float], no
             return await next(call)
         except CallError as exc:
             if exc.retry_after is not None and isinstance(exc, Overloaded):
-                slots.paused_until = max(slots.paused_until, now() + exc.retry_after)
+                slots.paused_until = max(slots.paused_until, now() + min(exc.retry_after, LONGEST_PAUSE))
             raise
         finally:
             slots.give_back(call.caller)

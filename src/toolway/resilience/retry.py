@@ -17,7 +17,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from toolway.config.spec import Retry
-from toolway.errors import CallError, Certainty
+from toolway.errors import CallError, Certainty, OutcomeUnknown
 from toolway.model import Call, Effect, Next, Reply, Stage
 from toolway.resilience.budget import Budget
 
@@ -82,6 +82,25 @@ def delays(base: float, multiplier: float, cap: float, dice: Callable[[], float]
         ceiling = min(cap, ceiling * multiplier)
 
 
+def _as_a_whole(failure: CallError, certainty: Certainty) -> CallError:
+    """The last failure, told of the whole call: if an earlier attempt may have run, so may the call."""
+    if certainty <= (failure.certainty or Certainty.C0):
+        return failure
+    whole = OutcomeUnknown(
+        f"an earlier attempt of {failure.server}.{failure.tool} may have been executed, and then: {failure.what}",
+        server=failure.server,
+        tool=failure.tool,
+        certainty=certainty,
+        attempts=failure.attempts,
+        retry_after=failure.retry_after,
+        evidence=failure.evidence,
+        fix=failure.fix,
+        code=failure.code,
+    )
+    whole.__cause__ = failure
+    return whole
+
+
 def retry(
     policy_of: Callable[[Call], Retry],
     budget_of: Callable[[str], Budget],
@@ -95,7 +114,8 @@ def retry(
         throttled = delays(policy.throttled_delay, policy.multiplier, policy.cap, dice)
         while True:
             attempt.begin()
-            budget.attempt(now())
+            if attempt.number == 1:
+                budget.attempt(now())
             try:
                 reply = await next(call)
                 return reply if attempt.number == 1 else replace(reply, attempts=attempt.number)
@@ -116,9 +136,8 @@ def retry(
             backoff = throttled if certainty is Certainty.C1 else lost
             wait = wait_before_retry(facts, policy, backoff, dice)
             failure.attempts = attempt.number
-            failure.certainty = attempt.judge()
             if wait is None or not budget.allow(now()):
-                raise failure
+                raise _as_a_whole(failure, attempt.judge())
             attempt.phase = "retry"
             try:
                 await sleep(wait)

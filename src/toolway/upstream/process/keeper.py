@@ -22,6 +22,7 @@ import array
 import contextlib
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import select
@@ -289,12 +290,12 @@ def _become_server(order: dict, stdio: list[int], report: int) -> None:  # type:
             signal.signal(signum, signal.SIG_DFL)
         if order.get("cwd"):
             os.chdir(order["cwd"])
-        high = [os.dup2(fd, 100 + n, inheritable=False) for n, fd in enumerate(stdio)]
-        report = os.dup2(report, 103, inheritable=False)
-        for target, fd in enumerate(high):
+        aside = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in stdio]
+        report = fcntl.fcntl(report, fcntl.F_DUPFD_CLOEXEC, 3)
+        for target, fd in enumerate(aside):
             os.dup2(fd, target)
-        os.closerange(3, 100)
-        os.closerange(104, 4096)  # the keeper itself never has more than a handful
+        os.closerange(3, report)
+        os.closerange(report + 1, 4096)  # the keeper itself never has more than a handful
         os.execvpe(order["argv"][0], order["argv"], order["env"])
     except BaseException as exc:
         code = errno.errorcode.get(getattr(exc, "errno", None) or 0, type(exc).__name__)

@@ -201,7 +201,8 @@ class HttpLink:
         kind = verdict.media_type(response.headers)
         if kind == "application/json" and status != 202:
             try:
-                message = wire.parse(await response.read(self._frame))
+                body = await response.read(self._frame)
+                message = await asyncio.to_thread(wire.parse_gently, body) if wire.is_heavy(body) else wire.parse(body)
             except wire.BadMessage as bad:
                 raise verdict.bad_message(bad.reason) from None
         elif kind == "text/event-stream":

@@ -20,6 +20,7 @@ from toolway.upstream.transports.http1.client import HttpFault, Response
 #: Opens the stream after the event of this id; an empty id means from now on.
 Get = Callable[[str], Response]
 
+TURN: Final = 100  # events of one stream before everybody else gets a turn
 SHORTEST: Final = 0.5  # seconds before a lost stream is opened again
 LONGEST: Final = 30.0
 _SOONEST_RESUME: Final = 0.1
@@ -30,9 +31,12 @@ async def read_events(response: Response, stream: EventStream, deliver: Callable
     """Deliver until `deliver` says that what was sought has come; else, how the stream ended. Raises `HttpFault`."""
     try:
         async for chunk in response:
-            if any(deliver(event) for event in stream.feed(chunk)):
-                response.finish_soon()
-                return ""
+            for number, event in enumerate(stream.feed(chunk), 1):
+                if deliver(event):
+                    response.finish_soon()
+                    return ""
+                if number % TURN == 0:
+                    await asyncio.sleep(0)
     except HttpFault as fault:
         if fault.code != "E-HTTP-RESET":
             raise

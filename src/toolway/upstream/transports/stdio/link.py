@@ -11,8 +11,8 @@ import contextlib
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
 
 from toolway.config.spec import Server
 from toolway.model import Certainty, Era, Json
@@ -25,7 +25,7 @@ from toolway.upstream.transports.stdio.framing import Framer, Oversized
 from toolway.upstream.transports.stdio.pipe_writer import Frame, PipeBroken, PipeFull, PipeWriter
 from toolway.upstream.transports.stdio.tail import Tail
 
-READ_SIZE: Final = 256 * 1024
+READ_SIZE: Final = 64 * 1024  # what a pipe holds; and no more work than that in one turn of the loop
 EXIT_GRACE: Final = 0.2  # after the process ended, for what it wrote last
 EXIT_NEWS: Final = 0.4  # after a pipe broke, for the news that the process ended, which says more
 EOF_WAIT: Final = 2.0  # after stdin was closed
@@ -232,11 +232,25 @@ class StdioLink:
             self._slow_check = self._loop.call_later(SLOW_LINE[1], self._check_slow, self._received)
 
     def _on_line(self, line: bytes) -> None:
+        if wire.is_heavy(line):
+            self._own(self._on_heavy_line(line))
+            return
         try:
             message = wire.parse(line)
         except wire.BadMessage as bad:
             self._on_bad_line(line, bad)
             return
+        self._on_message(message)
+
+    async def _on_heavy_line(self, line: bytes) -> None:
+        try:
+            message = await asyncio.to_thread(wire.parse_gently, line)
+        except wire.BadMessage as bad:
+            self._on_bad_line(line, bad)
+            return
+        self._on_message(message)
+
+    def _on_message(self, message: wire.Message) -> None:
         if message.kind in ("result", "error"):
             self._outstanding.settle(message)
         elif message.kind == "notification":
@@ -287,7 +301,11 @@ class StdioLink:
         if len(self._asks) >= MAX_ASKS:
             self._reply(wire.error(message.id or 0, -32603, "too many requests at once"))
             return
-        task = self._loop.create_task(self._answer(message))
+        self._own(self._answer(message))
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` in a task that ends with the link."""
+        task = self._loop.create_task(work)
         self._asks.add(task)
         task.add_done_callback(self._asks.discard)
 
