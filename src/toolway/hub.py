@@ -32,7 +32,7 @@ from toolway.config.find import default_file
 from toolway.config.formats import Loaded, read
 from toolway.config.spec import Retry, Server, ServerLike, Timeout, check_server_name, with_defaults
 from toolway.errors import CallError, Certainty, ConfigError, NotFound, ProtocolError, TimedOut, Unavailable
-from toolway.events import CallFinished, CatalogChanged, Event, Kind
+from toolway.events import CallFinished, CatalogChanged, Connected, Event, Kind
 from toolway.model import Asks, Call, Era, Json, OnProgress, Reply, Stage, ToolRef
 from toolway.pipeline import chain, in_order
 from toolway.resilience.breaking import Board, breaker
@@ -417,6 +417,8 @@ class Hub:
         return self._world.make_link(name, server, self._spawner, self._world.environ)
 
     def emit(self, fact: Event) -> None:
+        if isinstance(fact, Connected):
+            self._board.reconnected(fact.server)
         self._watchers.emit(fact)
 
     def on_list(

@@ -89,7 +89,8 @@ def a_reply(text: str = "done", **raw: Any) -> Reply:
 
 
 def failure(certainty: Certainty, *, retry_after: float | None = None, retryable: bool = True) -> CallError:
-    error = KIND_OF[certainty]("it failed", server="s", tool="t", certainty=certainty, retry_after=retry_after)
+    facts = {"server": "s", "tool": "t", "certainty": certainty, "retry_after": retry_after, "code": "E-HTTP-TEST"}
+    error = KIND_OF[certainty]("it failed", **facts)
     error.retryable = retryable
     return error
 

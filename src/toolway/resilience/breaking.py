@@ -41,6 +41,10 @@ class Board:
                 self._tools.popitem(last=False)
         return self._tools[key]
 
+    def reconnected(self, server: str) -> None:
+        """There is a new link: what happened on the old one says nothing about it."""
+        self._servers.pop(server, None)
+
     def forget(self, server: str) -> None:
         """The server was removed or started anew by a person."""
         self._servers.pop(server, None)
@@ -101,7 +105,8 @@ async def _pass(call: Call, server: Breaker, now: Callable[[], float], probe: Pr
 def _blamed(exc: CallError, server: Breaker, tool: Breaker) -> Breaker | None:
     """Which breaker a failure counts against, if any."""
     if isinstance(exc, Unavailable | OutcomeUnknown):
-        return server
+        # What happens to a process is its supervisor's business: it restarts it, or gives it up. An address has nobody.
+        return server if exc.code.startswith("E-HTTP") else None
     if isinstance(exc, TimedOut) or (isinstance(exc, ProtocolError) and exc.certainty is Certainty.C2):
         return tool
     return None

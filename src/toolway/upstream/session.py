@@ -42,6 +42,7 @@ class Session:
         self._last_token = 0
         self._handshakes = 0
         self._healing = asyncio.Lock()
+        self._estranged = False  # the server has forgotten us, and no new handshake has succeeded yet
         self._rate = Bucket(*NOTICES, self.last_heard)
         self.dropped = 0  # notifications beyond the rate
 
@@ -87,17 +88,16 @@ class Session:
     ) -> Json:
         """One request and its result, as they are. Raises `Fault` or `RpcError`."""
         attempt = attempt if attempt is not None else Attempt()
-        if self._healing.locked():
-            async with self._healing:
-                pass
+        if self._estranged:
+            await self._shake_hands_again(self._handshakes)
         seen = self._handshakes
         try:
             return await self._send(method, params, attempt, input_schema)
         except Fault as exc:
             if exc.code != SESSION_GONE:
                 raise
-        await self._shake_hands_again(seen)
         attempt.certainty = Certainty.C0  # it was refused, so the second sending is the first that counts
+        await self._shake_hands_again(seen)
         return await self._send(method, params, attempt, input_schema)
 
     async def health(self) -> None:
@@ -134,12 +134,19 @@ class Session:
         return result
 
     async def _shake_hands_again(self, seen: int) -> None:
-        """Initialise once for all requests that found their session forgotten."""
+        """Initialise once for all requests that found their session forgotten. Until that has succeeded, every
+        request tries it first. Raises `Fault`: whatever went wrong, the request itself was not executed."""
         async with self._healing:
-            if self._handshakes == seen:
-                self.link.forget_session()
+            if self._handshakes != seen:
+                return
+            self._estranged = True
+            self.link.forget_session()
+            try:
                 self.agreement = await probe.initialize(self.link, CLIENT_INFO, self._asks.capabilities)
-                self._handshakes += 1
+            except (Fault, RpcError) as exc:
+                raise Fault(f"no new session could be begun: {exc}", Certainty.C0, code="E-HTTP-SESSION-NEW") from exc
+            self._handshakes += 1
+            self._estranged = False
 
     async def _rounds(self, method: str, params: Json, attempt: Attempt, input_schema: object) -> Json:
         asked = params

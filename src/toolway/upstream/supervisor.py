@@ -12,6 +12,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
+from mcp_types.jsonrpc import UNSUPPORTED_PROTOCOL_VERSION
+
 from toolway.config.spec import Server
 from toolway.errors import CallError, Unavailable
 from toolway.events import CatalogChanged, Connected, Kind, Logged, Lost, ResourceUpdated, StateChanged
@@ -121,14 +123,23 @@ class Upstream:
                     call.method, call.params, call.attempt, on_progress=call.on_progress, input_schema=input_schema
                 )
             except (Fault, RpcError) as exc:
-                if isinstance(exc, Fault) and exc.certainty is Certainty.C0:
-                    self._suspect.set()
-                    if not last_try and await self._moved_on(session):
-                        continue  # the process had just died and nothing was sent: the next one takes it
+                if self._is_stale(exc) and not last_try and await self._moved_on(session):
+                    continue  # nothing was executed: the next link takes it
                 raise call_error(exc, self.name, call.name, self.server.unprocessed) from exc
             finally:
                 self._last_used = self._loop.time()
         raise AssertionError("unreachable")
+
+    def _is_stale(self, exc: Fault | RpcError) -> bool:
+        """Whether the link is no longer what it was: its process has just died, or the server changed its era."""
+        if isinstance(exc, RpcError):
+            if exc.code == UNSUPPORTED_PROTOCOL_VERSION:
+                self._hint = None
+                self._again.set()
+            return exc.code == UNSUPPORTED_PROTOCOL_VERSION
+        if exc.certainty is Certainty.C0:
+            self._suspect.set()
+        return exc.certainty is Certainty.C0
 
     async def sign_of_life(self) -> None:
         """Ask the server for one, within its health limit. Raises `CallError` where there is none."""

@@ -243,12 +243,17 @@ class StdioLink:
         self._on_message(message)
 
     async def _on_heavy_line(self, line: bytes) -> None:
+        """Decode in a thread, and read no further meanwhile: one at a time, and nothing piles up."""
+        stdout = self._process.stdout if self._process is not None else -1
+        if stdout in self._readers:
+            self._loop.remove_reader(stdout)
         try:
-            message = await asyncio.to_thread(wire.parse_gently, line)
+            self._on_message(await asyncio.to_thread(wire.parse_gently, line))
         except wire.BadMessage as bad:
             self._on_bad_line(line, bad)
-            return
-        self._on_message(message)
+        finally:
+            if stdout in self._readers:
+                self._loop.add_reader(stdout, self._readable, stdout)
 
     def _on_message(self, message: wire.Message) -> None:
         if message.kind in ("result", "error"):
