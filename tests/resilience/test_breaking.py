@@ -72,13 +72,14 @@ async def refused(stage: Stage, call: Call | None = None) -> Unavailable:
 @pytest.mark.parametrize(
     ("error", "server", "tool"),
     [
-        (Unavailable("connection refused", certainty=C0), Position.OPEN, Position.CLOSED),
-        (OutcomeUnknown("reset, 500, 502, 504", certainty=C2), Position.OPEN, Position.CLOSED),
+        (Unavailable("connection refused", certainty=C0, code="E-HTTP-CONNECT"), Position.OPEN, Position.CLOSED),
+        (OutcomeUnknown("reset, 500", certainty=C2, code="E-HTTP-RESET"), Position.OPEN, Position.CLOSED),
+        (OutcomeUnknown("its process ended", certainty=C2, code="E-STDIO-EXIT"), Position.CLOSED, Position.CLOSED),
         (TimedOut("silence", certainty=C2), Position.CLOSED, Position.OPEN),
         (ProtocolError("an internal error", rpc_code=-32603, certainty=C2), Position.CLOSED, Position.OPEN),
         (ProtocolError("no answer at all", certainty=C2), Position.CLOSED, Position.OPEN),
     ],
-    ids=["not reached", "lost", "silent", "internal", "no answer"],
+    ids=["not reached", "lost", "process", "silent", "internal", "no answer"],
 )
 async def test_a_failure_counts_against_the_server_or_the_tool(error, server, tool) -> None:
     bench = Bench()

@@ -15,6 +15,7 @@ from toolway.errors import CallError, Certainty, OutcomeUnknown, ProtocolError, 
 from toolway.model import Call, Next, Reply, Stage
 from toolway.resilience.breaker import Breaker, Position
 
+_OF_AN_ADDRESS: Final = "E-" + "HTTP-"  # the family of codes
 MOST: Final = 10_000  # breakers of tools that are remembered
 
 Probe = Callable[[str], Awaitable[None]]
@@ -106,7 +107,7 @@ def _blamed(exc: CallError, server: Breaker, tool: Breaker) -> Breaker | None:
     """Which breaker a failure counts against, if any."""
     if isinstance(exc, Unavailable | OutcomeUnknown):
         # What happens to a process is its supervisor's business: it restarts it, or gives it up. An address has nobody.
-        return server if exc.code.startswith("E-HTTP") else None
+        return server if exc.code.startswith(_OF_AN_ADDRESS) else None
     if isinstance(exc, TimedOut) or (isinstance(exc, ProtocolError) and exc.certainty is Certainty.C2):
         return tool
     return None
