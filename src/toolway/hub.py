@@ -109,7 +109,7 @@ class Hub:
             cache=cache(self._cache, rules.cache_identity, rules.cache_seconds),
             dedup=dedup(rules.shared_identity),
             retry=retry(rules.retry, self._budgets.__getitem__, self._now, self._world.dice, self._world.sleep),
-            breaker=breaker(self._board, self._now, self._sign_of_life),
+            breaker=breaker(self._board, self._now, self._sign_of_life, rules.supervised),
             limit=limit(self._slots.__getitem__, rules.queue, self._now),
         )
 

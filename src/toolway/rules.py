@@ -48,6 +48,10 @@ class Rules:
         """Seconds a call may wait for a slot."""
         return self._servers[server].timeout.queue
 
+    def supervised(self, server: str) -> bool:
+        """Whether the server is a process of ours, or an object in it."""
+        return self._servers[server].transport != "http"
+
     def retry(self, call: Call) -> Retry:
         policy = self._servers[call.server].retry
         return policy if call.retries is None else replace(policy, attempts=call.retries + 1)

@@ -74,12 +74,11 @@ async def refused(stage: Stage, call: Call | None = None) -> Unavailable:
     [
         (Unavailable("connection refused", certainty=C0, code="E-HTTP-CONNECT"), Position.OPEN, Position.CLOSED),
         (OutcomeUnknown("reset, 500", certainty=C2, code="E-HTTP-RESET"), Position.OPEN, Position.CLOSED),
-        (OutcomeUnknown("its process ended", certainty=C2, code="E-STDIO-EXIT"), Position.CLOSED, Position.CLOSED),
         (TimedOut("silence", certainty=C2), Position.CLOSED, Position.OPEN),
         (ProtocolError("an internal error", rpc_code=-32603, certainty=C2), Position.CLOSED, Position.OPEN),
         (ProtocolError("no answer at all", certainty=C2), Position.CLOSED, Position.OPEN),
     ],
-    ids=["not reached", "lost", "process", "silent", "internal", "no answer"],
+    ids=["not reached", "lost", "silent", "internal", "no answer"],
 )
 async def test_a_failure_counts_against_the_server_or_the_tool(error, server, tool) -> None:
     bench = Bench()
@@ -304,3 +303,10 @@ async def test_every_error_passes_through_as_it_is() -> None:
         with pytest.raises(CallError) as caught:
             await Bench().stage(a_call(), End(error))
         assert caught.value is error
+
+
+async def test_the_end_of_a_process_is_its_supervisors_business() -> None:
+    bench = Bench()
+    bench.stage = breaker(bench.board, bench.clock, bench._probe, lambda _: True)
+    await bench.fail(failure(C2), 10)
+    assert bench.server is Position.CLOSED

@@ -15,7 +15,6 @@ from toolway.errors import CallError, Certainty, OutcomeUnknown, ProtocolError, 
 from toolway.model import Call, Next, Reply, Stage
 from toolway.resilience.breaker import Breaker, Position
 
-_OF_AN_ADDRESS: Final = "E-" + "HTTP-"  # the family of codes
 MOST: Final = 10_000  # breakers of tools that are remembered
 
 Probe = Callable[[str], Awaitable[None]]
@@ -53,7 +52,11 @@ class Board:
             del self._tools[key]
 
 
-def breaker(board: Board, now: Callable[[], float], probe: Probe) -> Stage:
+def breaker(
+    board: Board, now: Callable[[], float], probe: Probe, supervised: Callable[[str], bool] = lambda _: False
+) -> Stage:
+    """`supervised` says whether a server's link is a process, whose end is its supervisor's business."""
+
     async def stage(call: Call, next: Next) -> Reply:
         server, tool = board.server(call.server), board.tool(call.server, call.name)
         await _pass(call, server, now, probe)
@@ -64,7 +67,7 @@ def breaker(board: Board, now: Callable[[], float], probe: Probe) -> Stage:
         try:
             reply = await next(call)
         except CallError as exc:
-            blamed = _blamed(exc, server, tool)
+            blamed = _blamed(exc, server, tool, supervised(call.server))
             _report(server, blamed is server or None, False, now())
             _report(tool, blamed is tool or None, trial, now())
             raise
@@ -103,11 +106,11 @@ async def _pass(call: Call, server: Breaker, now: Callable[[], float], probe: Pr
             server.succeeded(now())
 
 
-def _blamed(exc: CallError, server: Breaker, tool: Breaker) -> Breaker | None:
+def _blamed(exc: CallError, server: Breaker, tool: Breaker, supervised: bool) -> Breaker | None:
     """Which breaker a failure counts against, if any."""
     if isinstance(exc, Unavailable | OutcomeUnknown):
-        # What happens to a process is its supervisor's business: it restarts it, or gives it up. An address has nobody.
-        return server if exc.code.startswith(_OF_AN_ADDRESS) else None
+        # A process is restarted or given up by its supervisor; an address has nobody to do that.
+        return None if supervised else server
     if isinstance(exc, TimedOut) or (isinstance(exc, ProtocolError) and exc.certainty is Certainty.C2):
         return tool
     return None
