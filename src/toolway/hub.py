@@ -315,7 +315,7 @@ class Hub:
 
     def _with_key(self, call: Call) -> Call:
         """The call with its idempotency key where the server itself honours one."""
-        name = self._servers[call.server].key_meta
+        name = self._rules.key_meta(call.server)
         if call.key is None or name is None:
             return call
         meta = call.params.get("_meta")

@@ -67,6 +67,11 @@ class Attempt:
         return own if self.leader is None else max(own, self.leader.judge())
 
     @property
+    def made(self) -> int:
+        """Tries that were begun for the call."""
+        return self.number if self.leader is None else max(self.number, self.leader.made)
+
+    @property
     def where(self) -> str:
         """The phase of whatever is being waited for."""
         return self.phase if self.leader is None else self.leader.where

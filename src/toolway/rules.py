@@ -15,6 +15,7 @@ from toolway.model import Call, Effect, Reply, ToolRef
 from toolway.resilience import effects
 
 _NO_RULE: Final = ToolRule()
+_REMOVED: Final = Server(command="")
 _ANSWERS_TO_A_SERVER: Final = ("inputResponses", "requestState")  # a leg of a longer exchange is nobody else's
 
 
@@ -27,7 +28,7 @@ class Rules:
         """May the call be run again?"""
         if call.method != "tools/call":
             return effects.of_method(call.method)
-        server, rule = self._servers[call.server], self._rule(call)
+        server, rule = self._server(call.server), self._rule(call)
         words = (call.repeatable, rule.repeatable, server.repeatable)
         tool = self._tool(call)
         return effects.of_tool(
@@ -42,18 +43,22 @@ class Rules:
         if call.timeout is not None:
             return call.timeout
         rule = self._rule(call).timeout
-        return rule if rule is not None else self._servers[call.server].timeout.total
+        return rule if rule is not None else self._server(call.server).timeout.total
 
     def queue(self, server: str) -> float:
         """Seconds a call may wait for a slot."""
-        return self._servers[server].timeout.queue
+        return self._server(server).timeout.queue
+
+    def key_meta(self, server: str) -> str | None:
+        """The `_meta` key under which the server itself honours idempotency keys."""
+        return self._server(server).key_meta
 
     def supervised(self, server: str) -> bool:
         """Whether the server is a process of ours, or an object in it."""
-        return self._servers[server].transport != "http"
+        return self._server(server).transport != "http"
 
     def retry(self, call: Call) -> Retry:
-        policy = self._servers[call.server].retry
+        policy = self._server(call.server).retry
         return policy if call.retries is None else replace(policy, attempts=call.retries + 1)
 
     def definition(self, call: Call) -> str:
@@ -89,12 +94,16 @@ class Rules:
         ttl = reply.raw.get("ttlMs")
         return ttl / 1000 if isinstance(ttl, int | float) and ttl > 0 else 0.0
 
+    def _server(self, name: str) -> Server:
+        """The server's settings; the defaults for one that was removed while a call waited, which then hears so."""
+        return self._servers.get(name, _REMOVED)
+
     def _surely_read(self, call: Call) -> bool:
         """A server's own hint is not enough; the operator's word, or trust in the server, is."""
-        return self._rule(call).effect is Effect.READ or self._servers[call.server].trusted
+        return self._rule(call).effect is Effect.READ or self._server(call.server).trusted
 
     def _rule(self, call: Call) -> ToolRule:
-        return self._servers[call.server].tools.get(call.name, _NO_RULE)
+        return self._server(call.server).tools.get(call.name, _NO_RULE)
 
     def _tool(self, call: Call) -> Tool | None:
         return self._catalog.tool(ToolRef(call.server, call.name)) if call.method == "tools/call" else None

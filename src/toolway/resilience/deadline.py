@@ -48,7 +48,7 @@ def _timed_out(call: Call, seconds: float) -> TimedOut:
         server=call.server,
         tool=call.name,
         certainty=attempt.judge(),
-        attempts=attempt.number,
+        attempts=attempt.made,
         evidence=where,
         fix="allow more time with timeout=…, or check what the server does",
     )

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Final
 
-from toolway.model import Call, Next, Reply, Stage
+from msgspec.structs import replace
+
+from toolway.model import Attempt, Call, Next, Reply, Stage
 from toolway.resilience.flights import Flights
 
 FOLLOWERS: Final = 100
@@ -25,7 +27,8 @@ def dedup(identity_of: Callable[[Call], Hashable | None]) -> Stage:
             return await next(call)
         flight = flights.get(identity)
         if flight is None or flight.leaving:
-            flight = flights.start(identity, lambda: next(call), call.attempt)
+            shared = replace(call, attempt=Attempt())  # whoever leaves first, the work has its own record
+            flight = flights.start(identity, lambda: next(shared), shared.attempt)
         elif flight.waiting > FOLLOWERS:
             return await next(call)
         return await flights.join(flight, call.attempt)

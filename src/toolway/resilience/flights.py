@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Final
 
+from toolway.errors import Certainty
 from toolway.model import Attempt, Reply
 
 FAREWELL: Final = 0.5  # seconds
@@ -44,7 +45,9 @@ class Flights:
             return await asyncio.shield(flight.work)
         finally:
             flight.waiting -= 1
-            if not flight.waiting and not flight.work.done():
+            if flight.waiting and not flight.work.done():
+                attempt.certainty = Certainty.C2  # we leave, and it goes on without us
+            elif not flight.work.done():
                 flight.leaving = True
                 flight.work.cancel()
                 # Only then is it known how far the call got, which whoever ends us is about to tell.

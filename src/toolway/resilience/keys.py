@@ -19,7 +19,7 @@ import msgspec
 import msgspec.structs
 
 from toolway.errors import CallError, Certainty, Denied, OutcomeUnknown, ProtocolError, Unavailable
-from toolway.model import Call, Json, Next, Reply, Stage
+from toolway.model import Attempt, Call, Json, Next, Reply, Stage
 from toolway.resilience.flights import Flights
 
 LONGEST_KEY: Final = 255
@@ -115,13 +115,29 @@ def keys(store: KeyStore) -> Stage:
         while (flight := running.get(id_)) is not None and flight.leaving:
             await asyncio.wait({flight.work})  # what became of it decides what may be done under this key
         if flight is None:
-            flight = running.start(id_, lambda: _once(store, id_, print_, call, next), call.attempt, print_)
-            return await running.join(flight, call.attempt)
+            return await _lead(running, store, id_, print_, call, next)
         if flight.label != print_:
             raise _mismatch(call)
         return msgspec.structs.replace(await running.join(flight, call.attempt), replayed=True)
 
     return stage
+
+
+async def _lead(running: Flights, store: KeyStore, id_: KeyId, print_: str, call: Call, next: Next) -> Reply:
+    """Begin the call under its key. Whoever leaves first, the work has its own record, and no ear of the leaver."""
+    here = True
+
+    def heard(progress: float, total: float | None, message: str | None) -> None:
+        if here and call.on_progress is not None:
+            call.on_progress(progress, total, message)
+
+    listener = heard if call.on_progress is not None else None
+    shared = msgspec.structs.replace(call, attempt=Attempt(), on_progress=listener)
+    flight = running.start(id_, lambda: _once(store, id_, print_, shared, next), shared.attempt, print_)
+    try:
+        return await running.join(flight, call.attempt)
+    finally:
+        here = False
 
 
 async def _once(store: KeyStore, id_: KeyId, print_: str, call: Call, next: Next) -> Reply:

@@ -72,7 +72,8 @@ class Slots:
             return False
         last = self._lines[most][-1]
         self._leave(most, last)
-        last.set_exception(_Displaced())
+        if not last.done():
+            last.set_exception(_Displaced())
         return True
 
     def give_back(self, caller: str = "") -> None:
@@ -90,6 +91,8 @@ class Slots:
             if line:
                 self._lines[caller] = line  # to the end of the turns
             self.waiting -= 1
+            if turn.done():
+                continue  # he has left, and has not been able to say so yet
             self._free -= 1
             self._held[caller] = self._held.get(caller, 0) + 1
             turn.set_result(None)
@@ -101,7 +104,9 @@ class Slots:
         return next(iter(self._lines))
 
     def _leave(self, caller: str, turn: asyncio.Future[None]) -> None:
-        line = self._lines[caller]
+        line = self._lines.get(caller, deque())
+        if turn not in line:
+            return
         line.remove(turn)
         if not line:
             del self._lines[caller]

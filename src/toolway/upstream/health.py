@@ -9,6 +9,7 @@ from toolway.config.spec import Health
 from toolway.upstream.link import Fault, Loss
 from toolway.upstream.session import Session
 
+CLOSE_ENOUGH = 0.001  # a timer may end a rounding error too early
 PAUSE_AFTER_MISS = 1.0  # a refused connection answers at once; do not count three of them in a millisecond
 
 
@@ -20,7 +21,7 @@ async def watch_health(session: Session, health: Health, suspect: asyncio.Event)
         quiet = loop.time() - session.last_heard
         if not misses:
             await _wait_for_silence(health.interval - quiet if health.interval else None, suspect)
-            if not suspect.is_set() and loop.time() - session.last_heard < health.interval:
+            if not suspect.is_set() and loop.time() - session.last_heard < health.interval - CLOSE_ENOUGH:
                 continue
             suspect.clear()
         try:

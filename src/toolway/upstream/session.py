@@ -129,7 +129,11 @@ class Session:
         # A loss on a stale connection could not be told from a loss after the work; for a call that matters.
         fresh = method == "tools/call"
         request = Request(method, params, attempt, version=version, input_schema=input_schema, fresh=fresh)
-        result = await self.link.request(request)
+        try:
+            result = await self.link.request(request)
+        except RpcError:
+            self.last_heard = asyncio.get_running_loop().time()  # a refusal is a sign of life too
+            raise
         self.last_heard = asyncio.get_running_loop().time()
         return result
 

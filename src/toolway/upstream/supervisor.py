@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
-from mcp_types.jsonrpc import UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types.jsonrpc import METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
 
 from toolway.config.spec import Server
 from toolway.errors import CallError, Unavailable
@@ -170,7 +170,7 @@ class Upstream:
         session = await self._ready(Attempt())
         try:
             await self._fetch(session, kind)
-        except Fault as exc:
+        except (Fault, RpcError) as exc:
             raise call_error(exc, self.name, "") from exc
 
     def refresh(self, kind: Kind) -> None:
@@ -302,7 +302,12 @@ class Upstream:
     async def _enter(self, session: Session) -> None:
         async with asyncio.timeout(self.server.timeout.start):
             await session.open(self.server.era, self._hint)
-            await self._fetch(session, "tools")
+            try:
+                await self._fetch(session, "tools")
+            except RpcError as exc:
+                if exc.code != METHOD_NOT_FOUND:
+                    raise  # it has tools and does not tell which: perhaps the next start does
+                self._take_list(session, "tools", [], [])
 
     async def _why_no_start(self, session: Session, exc: Exception) -> Loss:
         """The reason of a start that failed; the end of a process says more than the request that met it."""
@@ -324,9 +329,15 @@ class Upstream:
         return Loss(exc.reason, exc.code, fix=exc.fix)
 
     async def _serving(self) -> Event:
+        while (event := await self._serve()) is None:
+            pass
+        return event
+
+    async def _serve(self) -> Event | None:
+        """Watch a ready server until something ends that; None where it was about to be stopped, and is in use."""
         assert self._session is not None
         session = self._session
-        began = self._loop.time()
+        began = self._since
         others = [
             self._loop.create_task(work)
             for work in (self._keep_lists(session), self._keep_listening(session), self._stop_when_unused(session))
@@ -343,8 +354,11 @@ class Upstream:
                 task.cancel()
             await asyncio.gather(*others, *ends, return_exceptions=True)
         if others[-1] in done:
-            await self._leave()
+            if self._in_use(session):
+                return None
+            self._wanted.clear()
             self._failure = None
+            await self._leave()
             return Event.UNUSED
         loss = next(task.result() for task in ends if task in done)
         self._around.emit(Lost(self.name, loss.reason))
@@ -412,19 +426,18 @@ class Upstream:
         try:
             async with asyncio.timeout(LIST_LIMIT):
                 await self._fetch(session, kind)
-        except (Fault, TimeoutError) as exc:
-            self._listed[kind].set()
+        except (Fault, RpcError, TimeoutError) as exc:
             reason = str(exc) or f"no answer within {LIST_LIMIT:g} s"
-            self._around.emit(Logged(self.name, "warning", f"{LISTS[kind][1]} failed: {reason}", "toolway"))
+            problem = f"{LISTS[kind][1]} failed: {reason}"
+            if not self._listed[kind].is_set():
+                self._take_list(session, kind, [], [problem])  # what was known before is kept
+            self._around.emit(Logged(self.name, "warning", problem, "toolway"))
 
     async def _fetch(self, session: Session, kind: Kind) -> None:
         if not listing.offered(kind, session.agreed.capabilities):
             self._take_list(session, kind, [], [])
             return
-        try:
-            items, problems = await listing.fetch(session.request, kind)
-        except RpcError as exc:
-            items, problems = [], [f"{LISTS[kind][1]} answered with error {exc.code}: {exc.message}"]
+        items, problems = await listing.fetch(session.request, kind)
         self._take_list(session, kind, items, problems)
 
     def _take_list(self, session: Session, kind: Kind, items: list[Any], problems: list[str]) -> None:
@@ -455,8 +468,11 @@ class Upstream:
             await asyncio.Event().wait()
         while True:
             await asyncio.sleep(max(self._last_used + limit - self._loop.time(), 0.05))
-            if self._loop.time() >= self._last_used + limit and not session.in_flight:
+            if not self._in_use(session):
                 return
+
+    def _in_use(self, session: Session) -> bool:
+        return bool(session.in_flight) or self._loop.time() < self._last_used + self.server.idle_stop
 
     def _hear(self, method: str, params: Json) -> None:
         """A notification of the server that belongs to no call."""
