@@ -33,7 +33,7 @@ class Restarts:
         if len(self._ends) > policy.limit:
             self._in_a_row = 0
             return policy.pause, True
-        ceiling = min(policy.cap, policy.delay * 2**self._in_a_row)
+        ceiling = min(policy.cap, policy.delay * 2 ** min(self._in_a_row, 30))
         self._in_a_row += 1
         return ceiling * self._dice(), False
 

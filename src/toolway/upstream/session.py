@@ -154,10 +154,16 @@ class Session:
 
     async def _rounds(self, method: str, params: Json, attempt: Attempt, input_schema: object) -> Json:
         asked = params
-        for _ in range(MAX_ROUNDS):
-            result = await self.request(method, asked, attempt, input_schema=input_schema)
+        for number in range(MAX_ROUNDS):
+            try:
+                result = await self.request(method, asked, attempt, input_schema=input_schema)
+            except Fault as exc:
+                # What the earlier rounds did cannot be taken back by a later one that was never sent.
+                exc.certainty = max(exc.certainty, Certainty.C2) if number else exc.certainty
+                raise
             if result.get("resultType") != "input_required" or method not in eras.MAY_ASK_BACK:
                 return result
+            attempt.worst = Certainty.C2
             asked = {**params, "inputResponses": await self._answers(result)}
             if isinstance(result.get("requestState"), str):
                 asked["requestState"] = result["requestState"]

@@ -261,7 +261,7 @@ class Upstream:
             for waiter in self._waiters:
                 if not waiter.done():
                     waiter.set_result(self._session)
-        elif old is State.STARTING or self.state is State.STOPPED:
+        elif old is State.STARTING or self.state in (State.FAILED, State.STOPPED):
             self._end_waiters()
         if old is State.STARTING:
             self._settled.set()
@@ -288,6 +288,7 @@ class Upstream:
         finally:
             turn.end()
         self._start_failures = 0
+        self._last_used = self._loop.time()
         agreed = session.agreed
         self._hint = agreed.era
         self._around.emit(Connected(self.name, agreed.era, agreed.version, session.link.facts().pid))
@@ -379,6 +380,8 @@ class Upstream:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(self._retry_at):
                 await self._unless_stopped(self._again.wait())
+        if self._stop.is_set():  # a wait that was over before it began has not looked
+            raise _Stopping
         return Event.DUE
 
     async def _leaving(self) -> Event:
