@@ -141,7 +141,7 @@ class Session:
         """Initialise once for all requests that found their session forgotten. Until that has succeeded, every
         request tries it first. Raises `Fault`: whatever went wrong, the request itself was not executed."""
         async with self._healing:
-            if self._handshakes != seen:
+            if self._handshakes != seen and not self._estranged:
                 return
             self._estranged = True
             self.link.forget_session()
