@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format lint types layers test test-all interop interop-ci process docs pins clean
+.PHONY: help setup check format lint types layers test test-all interop interop-ci process faults history soak cycles neighbour cost sim docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -44,6 +44,27 @@ test-all: ## the tests on 3.11 and 3.13
 
 process: setup ## the long checks that kill -9 the hub and count what is left behind
 	TOOLWAY_LONG=1 $(BIN)/python -m pytest tests/process $(ARGS)
+
+faults: setup ## the fault matrix with 20 seeds; writes docs/reliability.md
+	$(BIN)/python scripts/faults.py --seeds 20 --write
+
+history: setup ## 50,000 calls over real servers, 1 % of them with faults, and whether every promise was kept
+	$(BIN)/python scripts/long_run.py history
+
+soak: setup ## five minutes at 200 calls a second with faults, and what stays in memory
+	$(BIN)/python scripts/long_run.py soak
+
+cycles: setup ## 100 starts and stops of a hub, and what is left behind
+	$(BIN)/python scripts/long_run.py cycles
+
+neighbour: setup ## how slow a healthy server becomes beside a bad one
+	$(BIN)/python scripts/long_run.py neighbour
+
+cost: setup ## what the stages of the pipeline cost
+	$(BIN)/python scripts/long_run.py cost
+
+sim: setup ## the core in virtual time: 500 seeds × 200 calls, and some of them twice
+	$(BIN)/python scripts/sim.py --seeds 500 --calls 200
 
 interop: setup ## every real server of the corpus
 	$(BIN)/python interop/install.py --into .interop

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from toolway.errors import CallError, Certainty, OutcomeUnknown, ProtocolError, Unavailable
-from toolway.model import Call, Effect, Reply, Stage
+from toolway.model import Call, Effect, Reply
 
 KIND_OF = {
     Certainty.C0: Unavailable,
@@ -79,9 +79,10 @@ class HeldEnd:
             self._answers[number].set_exception(outcome)
 
 
-def a_call(effect: Effect = Effect.UNSAFE, *, deadline: float = 1060.0, **facts: Any) -> Call:
+def a_call(effect: Effect = Effect.UNSAFE, **facts: Any) -> Call:
+    facts.setdefault("deadline", 1060.0)
     params = {"name": "t", "arguments": facts.pop("arguments", {"a": 1})}
-    return Call("s.t", "tools/call", params, server="s", name="t", effect=effect, deadline=deadline, **facts)
+    return Call("s.t", "tools/call", params, server="s", name="t", effect=effect, **facts)
 
 
 def a_reply(text: str = "done", **raw: Any) -> Reply:
@@ -89,8 +90,8 @@ def a_reply(text: str = "done", **raw: Any) -> Reply:
 
 
 def failure(certainty: Certainty, *, retry_after: float | None = None, retryable: bool = True) -> CallError:
-    facts = {"server": "s", "tool": "t", "certainty": certainty, "retry_after": retry_after, "code": "E-HTTP-TEST"}
-    error = KIND_OF[certainty]("it failed", **facts)
+    kind: type[CallError] = KIND_OF[certainty]
+    error = kind("it failed", server="s", tool="t", certainty=certainty, retry_after=retry_after)
     error.retryable = retryable
     return error
 
@@ -108,10 +109,3 @@ async def turns(count: int = 10) -> None:
 def fixed(value: float) -> Callable[[], float]:
     """Dice that always fall the same way."""
     return lambda: value
-
-
-async def passed_on(stage: Stage, call: Call) -> bool:
-    """Whether `stage` lets `call` through."""
-    end = End(a_reply())
-    await asyncio.gather(stage(call, end), return_exceptions=True)
-    return bool(end.calls)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ def one_identity(call: Call) -> str | None:
     return call.caller if call.effect is Effect.READ else None
 
 
-def together(stage: Stage, end: HeldEnd, count: int, **facts: str) -> list[Task]:
+def together(stage: Stage, end: HeldEnd, count: int, **facts: Any) -> list[Task]:
     async def made() -> Reply:
         return await stage(a_call(Effect.READ, **facts), end)
 
@@ -129,7 +130,8 @@ async def test_a_caller_who_comes_as_the_last_one_leaves_gets_an_answer() -> Non
     await turns()
     if not late.done():
         end.answer(a_reply("for the late one"))
-    assert (await asyncio.gather(late, return_exceptions=True)) == [a_reply("for the late one")]
+    (found,) = await asyncio.gather(late, return_exceptions=True)
+    assert found == a_reply("for the late one")
 
 
 async def test_a_follower_whose_time_is_over_is_told_how_far_the_work_got() -> None:
@@ -139,7 +141,7 @@ async def test_a_follower_whose_time_is_over_is_told_how_far_the_work_got() -> N
     async def bounded(call: Call) -> Reply:
         return await outer(call, lambda timed: inner(timed, end))
 
-    leader = asyncio.create_task(inner(a_call(Effect.READ), end))
+    (leader,) = together(inner, end, 1)
     await end.reached()
     with pytest.raises(TimedOut) as caught:
         await bounded(a_call(Effect.READ))

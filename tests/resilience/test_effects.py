@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 
 import pytest
@@ -52,13 +53,14 @@ def test_only_true_itself_is_a_hint(almost) -> None:
     assert of_tool(annotations={"readOnlyHint": almost, "idempotentHint": almost}) is UNSAFE
 
 
-@pytest.mark.parametrize("word", ["repeatable", "key_honoured"])
-def test_a_word_that_it_may_run_again_lifts_what_is_unsafe_and_nothing_else(word) -> None:
-    assert of_tool(**{word: True}) is IDEMPOTENT
-    assert of_tool(setting=UNSAFE, **{word: True}) is IDEMPOTENT
-    assert of_tool(http_method="POST", **{word: True}) is IDEMPOTENT
-    assert of_tool(setting=READ, **{word: True}) is READ
-    assert of_tool(annotations=IDEMPOTENT_HINT, **{word: True}) is IDEMPOTENT
+@pytest.mark.parametrize(("repeatable", "honoured"), [(True, False), (False, True), (True, True)])
+def test_a_word_that_it_may_run_again_lifts_what_is_unsafe_and_nothing_else(repeatable, honoured) -> None:
+    again = partial(of_tool, repeatable=repeatable, key_honoured=honoured)
+    assert again() is IDEMPOTENT
+    assert again(setting=UNSAFE) is IDEMPOTENT
+    assert again(http_method="POST") is IDEMPOTENT
+    assert again(setting=READ) is READ
+    assert again(annotations=IDEMPOTENT_HINT) is IDEMPOTENT
 
 
 @pytest.mark.parametrize(

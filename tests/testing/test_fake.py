@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from tests.testing.pipe import ERAS, META, PREFIX, SOON, Json, fake, text
 
 # The well-behaved server, in both eras

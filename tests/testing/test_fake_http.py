@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.testing.web import ACCEPT, ERAS, META, PREFIX, Client, Json, fake, story, text
 
+from tests.testing.web import ACCEPT, ERAS, META, PREFIX, Client, Json, fake, story, text
 from toolway.testing import FakeHttp
 
 

@@ -9,6 +9,7 @@ import time
 import zlib
 
 import pytest
+
 from tests.testing.web import ACCEPT, ERAS, Client, Json, Response, fake, story, text
 
 GONE = (ConnectionError, asyncio.IncompleteReadError)

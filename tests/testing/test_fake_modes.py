@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.testing.pipe import ERAS, PREFIX, SOON, Client, fake, text
 
+from tests.testing.pipe import ERAS, PREFIX, SOON, Client, fake, text
 from toolway.testing.fakes import http_modes, process_modes
 from toolway.testing.fakes.modes import Mode
 

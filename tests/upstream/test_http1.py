@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.upstream.raw_http import Conn, Received, always, chunk, loops, once, peer, reacting, response
 
+from tests.upstream.raw_http import Conn, Received, always, chunk, loops, once, peer, reacting, response
 from toolway.model import Certainty
 from toolway.upstream.transports.http1 import dial as http1_dial
 from toolway.upstream.transports.http1.client import Client, HttpFault, HttpLimits, Target, header_block

@@ -14,8 +14,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from tests.upstream.raw_http import Conn, Received, always, loops, peer, reacting, response
 
+from tests.upstream.raw_http import Conn, Received, always, loops, peer, reacting, response
 from toolway.model import Certainty
 from toolway.upstream.transports.http1 import dial as http1_dial
 from toolway.upstream.transports.http1.client import Client, HttpFault, HttpLimits, Target

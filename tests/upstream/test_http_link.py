@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from tests.upstream.raw_http import (
     END,
     EVENTS,
@@ -27,7 +28,6 @@ from tests.upstream.raw_http import (
     reacting,
     response,
 )
-
 from toolway.config.spec import Limits, Server
 from toolway.model import Attempt, Certainty, Json
 from toolway.upstream.link import Fault, LinkFacts, Request, RpcError

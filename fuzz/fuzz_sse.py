@@ -1,0 +1,54 @@
+"""Server-sent events: what the standard says, however the bytes are cut, and no event over the limit."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+from harness import Bytes, fuzz, instrumented
+
+with instrumented(__name__ == "__main__"):
+    from toolway.upstream.transports.http.events_stream import Event, EventStream, EventTooLong
+
+LARGE = 1 << 20
+_END = re.compile(b"\r\n|\r|\n")
+
+
+def check(data: bytes) -> None:
+    source = Bytes(data)
+    limit, size = 8 + source.number(255), 1 + source.number(31)
+    whole, pieces = EventStream(LARGE), EventStream(LARGE)
+    found = whole.feed(source.rest)
+    assert [event for chunk in source.chunks(size) for event in pieces.feed(chunk)] == found
+    assert (whole.id, whole.retry, whole.comments) == (pieces.id, pieces.retry, pieces.comments)
+    assert found == _by_the_standard(source.rest)
+    small = EventStream(limit)
+    with contextlib.suppress(EventTooLong):
+        for chunk in source.chunks(size):
+            for event in small.feed(chunk):
+                assert len(event.data) <= limit
+
+
+def _by_the_standard(data: bytes) -> list[Event]:
+    """The algorithm of the HTML standard, line by line, without any care for time or memory."""
+    events: list[Event] = []
+    value, kind, last_id = b"", "", ""
+    *lines, _ = _END.split(data.removeprefix(b"\xef\xbb\xbf"))
+    for line in lines:
+        name, _, content = line.partition(b":")
+        content = content.removeprefix(b" ")
+        if not line:
+            if value:
+                events.append(Event(value[:-1], kind or "message", last_id))
+            value, kind = b"", ""
+        elif name == b"data":
+            value += content + b"\n"
+        elif name == b"event":
+            kind = content[:1024].decode("utf-8", "replace")
+        elif name == b"id" and b"\0" not in content and len(content) <= 1024:
+            last_id = content.decode("utf-8", "replace")
+    return events
+
+
+if __name__ == "__main__":
+    fuzz(check, longest=512)

@@ -1,0 +1,78 @@
+"""Rows, seeds and results of the fault matrix.
+
+`@pytest.mark.row("A4", "A5")` names the rows that a test shows. Each such test runs `TOOLWAY_SEEDS` times (1), with the
+fixtures `seed` and `dice`. When the session ends, the results are written as JSON to
+`TOOLWAY_FAULTS_OUT`, if it names a file.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.faults import lab
+from tests.faults.results import results
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "row(*ids): the rows of the fault matrix that this test shows")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.definition.path.parent.name == "matrix" and "seed" not in metafunc.fixturenames:
+        metafunc.fixturenames.append("seed")
+    if "seed" in metafunc.fixturenames:
+        metafunc.parametrize("seed", range(int(os.environ.get("TOOLWAY_SEEDS", "1"))))
+
+
+@pytest.fixture
+def dice(seed: int) -> random.Random:
+    return random.Random(seed)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    for item in session.items:
+        if rows := _rows(item):
+            results.lists(rows, item.nodeid.partition("[")[0])
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if rows := _rows(item):
+        results.begins(rows, _seed(item))
+    lab.begin(item.nodeid, _seed(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    rows = _rows(item)
+    if rows and (report.when == "call" or not report.passed):
+        results.ends(rows, report.outcome, _reason(report))
+    return report
+
+
+def pytest_sessionfinish() -> None:
+    out = os.environ.get("TOOLWAY_FAULTS_OUT")
+    if out:
+        results.write(Path(out))
+
+
+def _rows(item: pytest.Item) -> tuple[str, ...]:
+    return tuple(row for mark in item.iter_markers("row") for row in mark.args)
+
+
+def _seed(item: pytest.Item) -> int:
+    assert isinstance(item, pytest.Function)
+    seed = item.callspec.params.get("seed", 0) if hasattr(item, "callspec") else 0
+    assert isinstance(seed, int)
+    return seed
+
+
+def _reason(report: pytest.TestReport) -> str:
+    if hasattr(report, "wasxfail"):
+        return f"known fault: {report.wasxfail}"
+    return report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else ""

@@ -1,0 +1,78 @@
+"""HTTP servers for the rows of B: behind a proxy that breaks connections, and in a process of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.faults.lab import Bench
+from toolway.testing import FakeHttp, FaultProxy
+from toolway.upstream.transports.http import base
+
+
+@asynccontextmanager
+async def behind_proxy(era: str, **options: Any) -> AsyncIterator[tuple[FakeHttp, FaultProxy]]:
+    """A fake server and the proxy that leads to it."""
+    async with FakeHttp(era=era, **options) as fake, FaultProxy(fake.host, fake.port) as proxy:
+        yield fake, proxy
+
+
+async def lose_connections(proxy: FaultProxy) -> None:
+    """End them all, and let the hub see it: what it does while it cannot know is another row."""
+    await proxy.cut()
+    await asyncio.sleep(0.05)
+
+
+class Apart:
+    """A fake server in a process of its own, which can be killed and started again on the same port."""
+
+    def __init__(self, era: str, effects: str) -> None:
+        self.port = 0
+        self._words = ["-m", "toolway.testing.fake_http", "--era", era, "--effects", effects]
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/mcp"
+
+    async def start(self) -> None:
+        process = self._process = await asyncio.create_subprocess_exec(
+            sys.executable, *self._words, "--port", str(self.port), stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        self.port = int((await process.stdout.readline()).split()[1])
+
+    async def kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            await process.communicate()
+
+
+@asynccontextmanager
+async def apart(era: str, effects: str = "") -> AsyncIterator[Apart]:
+    server = Apart(era, effects)
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.kill()
+
+
+@pytest.fixture
+def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules for slow heads and bodies, in one second instead of ten."""
+    limits = base.limits
+    monkeypatch.setattr(base, "limits", lambda server: replace(limits(server), head=1.0, slow_window=1.0))
+
+
+async def calm_down(bench: Bench, server: str = "bad") -> None:
+    """Good calls of the tool that fails, so that no breaker opens where another fault is the point."""
+    for tool in ("bad", "bad_read", "bad"):
+        (await bench.call(f"{server}.{tool}", {"effect": True})).expect(None)

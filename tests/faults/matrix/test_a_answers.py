@@ -1,0 +1,152 @@
+"""A7-A9, A13-A15: what a server writes that is no answer, or not the right one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from tests.faults.lab import ERAS, Bench, lab, odd_server
+from toolway import ProtocolError, TimedOut
+from toolway.testing import fake_server
+
+pytestmark = pytest.mark.anyio
+
+
+async def spoils_only_itself(bench: Bench, mode: str) -> None:
+    """The answer fails its own call at once; a call that shares the pipe and the link itself go on."""
+    beside = bench.start("bad.sleep", {"seconds": 0.1})
+    spoiled = (await bench.call("bad.bad", {"mode": mode, "effect": True})).expect(ProtocolError, "unknown")
+    assert spoiled.seconds < 1
+    assert bench.happened(spoiled) == 1
+    (await beside).expect(None)
+    (await bench.call("bad.bad", {"effect": True})).expect(None)
+    assert bench.hub.status()["bad"].restarts == 0
+
+
+@ERAS
+@pytest.mark.row("A7")
+async def test_text_between_messages_changes_nothing_and_is_kept_for_people(era: str) -> None:
+    async with lab({"bad": fake_server("garbage", era=era)}) as bench:
+        for _ in range(3):
+            (await bench.call("bad.bad", {"effect": True})).expect(None)
+        status = bench.hub.status()["bad"]
+        assert status.restarts == 0
+        assert "Server starting on stdio..." in status.stderr
+        assert bench.link("bad").noise > 0
+
+
+@ERAS
+@pytest.mark.row("A8")
+async def test_bytes_that_are_no_text_spoil_their_own_line(era: str) -> None:
+    async with lab({"bad": fake_server(era=era)}) as bench:
+        for mode in ("bom", "nul", "bad_utf8=inside"):
+            await spoils_only_itself(bench, mode)
+        (await bench.call("bad.bad", {"mode": "bad_utf8=stray", "effect": True})).expect(None)
+        assert bench.hub.status()["bad"].restarts == 0
+
+
+@ERAS
+@pytest.mark.row("A8", "A15")
+async def test_a_read_whose_answers_are_spoiled_is_tried_three_times(era: str) -> None:
+    async with lab({"bad": fake_server(era=era)}) as bench:
+        spoiled = await bench.call("bad.bad_read", {"mode": "nul", "effect": True})
+        spoiled.expect(ProtocolError, "unknown")
+        assert spoiled.error is not None
+        assert spoiled.error.attempts == bench.happened(spoiled) == 3
+
+
+@ERAS
+@pytest.mark.row("A9")
+async def test_an_answer_cut_short_fails_its_call_at_once_where_its_id_can_be_read(era: str) -> None:
+    async with lab({"bad": fake_server(era=era)}) as bench:
+        await spoils_only_itself(bench, "truncated")
+
+
+@ERAS
+@pytest.mark.row("A9")
+async def test_an_answer_cut_before_its_id_lets_its_call_end_at_the_deadline(era: str) -> None:
+    async with lab({"bad": fake_server(era=era)}) as bench:
+        cut = await bench.call("bad.bad", {"mode": "truncated=noid", "effect": True}, timeout=0.5)
+        cut.expect(TimedOut, "unknown")
+        (await bench.call("bad.counter")).expect(None)
+        assert bench.hub.status()["bad"].restarts == 0
+
+
+@ERAS
+@pytest.mark.row("A13")
+@pytest.mark.parametrize("mode", ["twice", "unknown_id"])
+async def test_answers_nobody_waits_for_are_dropped_and_counted(mode: str, era: str) -> None:
+    async with lab({"bad": fake_server(mode, era=era)}) as bench:
+        calls = [bench.start("bad.bad", {"effect": True}) for _ in range(10)]
+        for call in calls:
+            (await call).expect(None)
+        expected = {"twice": 10, "unknown_id": 20}[mode]
+        await bench.until(lambda: bench.link("bad").dropped == expected, 2)
+        assert bench.hub.status()["bad"].restarts == 0
+
+
+@ERAS
+@pytest.mark.row("A13")
+async def test_an_id_of_the_other_json_type_is_accepted(era: str) -> None:
+    async with lab({"bad": fake_server("foreign_id_type", era=era)}) as bench:
+        calls = [bench.start("bad.bad", {"effect": True}) for _ in range(10)]
+        for call in calls:
+            (await call).expect(None)
+        assert bench.link("bad").dropped == 0
+
+
+@ERAS
+@pytest.mark.row("A14")
+async def test_an_answer_with_an_id_of_another_link_reaches_nobody(era: str) -> None:
+    """All links count their ids from one, so the same ids are under way on the link beside it."""
+    servers = {"bad": fake_server("wrong_id", era=era), "other": fake_server(era=era)}
+    async with lab(servers) as bench:
+        others = [bench.start("other.sleep", {"seconds": 0.8}) for _ in range(50)]
+        await asyncio.sleep(0.05)
+        (await bench.call("bad.bad", {"effect": True}, timeout=0.4)).expect(TimedOut, "unknown")
+        for other in others:
+            (await other).expect(None)
+        (await bench.call("bad.counter")).expect(None)
+
+
+@ERAS
+@pytest.mark.row("A15")
+async def test_json_beyond_the_limits_fails_its_own_call(era: str) -> None:
+    async with lab({"bad": fake_server(era=era)}) as bench:
+        for mode in ("deep=10000", "duplicate_keys", "nan", "huge_number", "huge_keys"):
+            await spoils_only_itself(bench, mode)
+
+
+@ERAS
+@pytest.mark.row("A15")
+async def test_twenty_unreadable_messages_in_a_minute_end_the_link(era: str) -> None:
+    async with lab({"bad": fake_server(era=era)}) as bench:
+        began = time.monotonic()
+        calls = [bench.start("bad.bad", {"mode": "truncated=noid", "effect": True}, timeout=10) for _ in range(20)]
+        for call in calls:
+            (await call).expect(ProtocolError, "unknown")
+        assert time.monotonic() - began < 5
+        await bench.until(lambda: bench.hub.status()["bad"].restarts == 1, 10)
+        (await bench.call("bad.counter", timeout=15)).expect(None)
+
+
+@ERAS
+@pytest.mark.row("A15")
+async def test_an_answer_made_to_be_slow_to_check_holds_up_nobody(era: str) -> None:
+    async with lab({"bad": odd_server("digits", era=era)}, memory=64) as bench:
+        (await bench.call("bad.bad", {"effect": True}, timeout=30)).expect(None)
+
+
+@pytest.mark.row("A15")
+@pytest.mark.parametrize(
+    ("value", "era"), [("{}", "modern"), ("1", "handshake"), ('""', "modern"), ("[]", "handshake")]
+)
+@pytest.mark.xfail(strict=True, reason="an answer of a million small values is decoded in one piece")
+async def test_an_answer_of_a_million_values_holds_up_nobody(value: str, era: str) -> None:
+    async with lab({"bad": odd_server(f"many_values={value}", era=era)}, memory=256) as bench:
+        outcome = await bench.call("bad.bad", {"effect": True}, timeout=30)
+        if not outcome.ok:
+            outcome.expect(ProtocolError, "unknown")
+        (await bench.call("bad.counter")).expect(None)

@@ -1,0 +1,132 @@
+"""A4-A6, A17, A22: a server that is lost while it works."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.faults.footprint import alive, command, descendants
+from tests.faults.lab import ERAS, Bench, Stopwatch, first_time, lab, server
+from toolway import Health, OutcomeUnknown, TimedOut
+from toolway.testing import fake_server
+from toolway.upstream.transports.stdio import link as stdio
+
+pytestmark = pytest.mark.anyio
+
+WAYS = pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param("exit_mid_call", marks=pytest.mark.row("A4"), id="exits"),
+        pytest.param("exit_held_stdout", marks=pytest.mark.row("A6"), id="exits-while-a-child-holds-its-stdout"),
+    ],
+)
+
+
+async def lives_again(bench: Bench) -> None:
+    """The next process works, and there was one restart."""
+    (await bench.call("bad.counter", timeout=15)).expect(None)
+    assert bench.hub.status()["bad"].restarts == 1
+
+
+@ERAS
+@WAYS
+async def test_an_unsafe_call_whose_server_ended_is_unknown_and_not_repeated(way: str, era: str) -> None:
+    async with lab({"bad": fake_server(way, era=era)}) as bench:
+        lost = (await bench.call("bad.bad", {"effect": True})).expect(OutcomeUnknown, "unknown")
+        assert lost.seconds < 1
+        assert bench.happened(lost) == 1
+        await lives_again(bench)
+
+
+@ERAS
+@WAYS
+async def test_a_read_whose_server_ended_is_made_again_on_the_next_process(way: str, era: str, tmp_path: Path) -> None:
+    async with lab({"bad": first_time(tmp_path, way, era=era)}) as bench:
+        done = (await bench.call("bad.bad_read", {"effect": True}, timeout=15)).expect(None)
+        assert done.reply is not None
+        assert done.reply.attempts == 2
+        assert bench.happened(done) == 2
+        await lives_again(bench)
+
+
+@ERAS
+@pytest.mark.row("A6")
+async def test_the_end_is_seen_from_the_process_though_a_child_holds_its_stdout(era: str) -> None:
+    async with lab({"bad": fake_server("exit_held_stdout", era=era)}) as bench:
+        watch = Stopwatch(bench.keeper(), bench.pid("bad"))
+        (await bench.call("bad.bad", {"effect": True})).expect(OutcomeUnknown, "unknown")
+        assert watch.seconds < 0.5
+        await bench.until(lambda: not children_left(bench), 2)
+        await lives_again(bench)
+
+
+def children_left(bench: Bench) -> list[str]:
+    return [each for pid in descendants(bench.keeper()) if alive(pid) and (each := command(pid)).startswith("sleep")]
+
+
+@ERAS
+@pytest.mark.row("A5")
+@pytest.mark.parametrize("tool", ["bad", "bad_read"])
+async def test_a_server_killed_while_it_works_is_noticed_at_once(tool: str, era: str, tmp_path: Path) -> None:
+    async with lab({"bad": first_time(tmp_path, "never", era=era)}) as bench:
+        call = bench.start(f"bad.{tool}", {"effect": True}, timeout=15)
+        await bench.until(lambda: bench.calls and bench.happened(bench.calls[-1]), 5)
+        watch = Stopwatch(bench.keeper())
+        os.kill(bench.pid("bad"), signal.SIGKILL)
+        await bench.until(lambda: bench.hub.status()["bad"].pid is None or call.done(), 5)
+        assert watch.seconds < 0.5
+        if tool == "bad":
+            (await call).expect(OutcomeUnknown, "unknown")
+        else:
+            (await call).expect(None)
+        await lives_again(bench)
+
+
+@ERAS
+@pytest.mark.row("A17")
+async def test_a_server_that_closed_its_stdout_is_stopped_and_replaced(era: str) -> None:
+    async with lab({"bad": fake_server("closes_stdout", era=era)}) as bench:
+        first = bench.pid("bad")
+        (await bench.call("bad.bad", {"effect": True})).expect(OutcomeUnknown, "unknown")
+        await bench.until(lambda: not alive(first), 6)
+        await lives_again(bench)
+
+
+@ERAS
+@pytest.mark.row("A17")
+async def test_a_server_that_closed_its_stdin_is_stopped_and_the_next_call_goes_to_another(era: str) -> None:
+    async with lab({"bad": fake_server("closes_stdin", era=era)}) as bench:
+        first = bench.pid("bad")
+        (await bench.call("bad.bad", {"effect": True})).expect(None)
+        await asyncio.sleep(0.1)  # it closes its stdin after the answer
+        (await bench.call("bad.counter", timeout=20)).expect(None)
+        await bench.until(lambda: not alive(first), 6)
+        await lives_again(bench)
+
+
+@ERAS
+@pytest.mark.row("A22")
+async def test_a_stopped_server_is_restarted_and_what_was_sent_to_it_is_unknown(
+    era: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless health is strict, the deadline of a call comes first, for a server at work may be too busy for more."""
+    monkeypatch.setattr(stdio, "EOF_WAIT", 0.3)
+    monkeypatch.setattr(stdio, "TERM_WAIT", 0.3)
+    health = Health(interval=0.2, timeout=0.2, misses=2)
+    servers = {
+        "bad": server("sigstop", era=era, health=health),
+        "strict": server("sigstop", era=era, health=replace(health, strict=True)),
+    }
+    async with lab(servers) as bench:
+        first = bench.pid("bad")
+        at_the_deadline = bench.start("bad.bad", {"effect": True}, timeout=2.5)
+        early = bench.start("strict.bad", {"effect": True}, timeout=15)
+        assert (await early).expect(OutcomeUnknown, "unknown").seconds < 6
+        (await at_the_deadline).expect(TimedOut, "unknown")
+        await bench.until(lambda: not alive(first), 6)
+        await lives_again(bench)

@@ -1,0 +1,91 @@
+"""A1-A3, A23: servers that do not come up, or not for long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.faults.footprint import alive, descendants
+from tests.faults.lab import ERAS, Bench, lab, server
+from toolway import Server, Timeout, Unavailable
+from toolway.testing import fake_server
+
+pytestmark = pytest.mark.anyio
+
+
+async def are_given_up(bench: Bench, *names: str) -> None:
+    """Bad servers fail for good after six starts, and one that starts beside them does not wait for them."""
+    await bench.add("good", fake_server())
+    (await bench.call("good.counter", timeout=5)).expect(None)
+    await bench.until(lambda: all(bench.hub.status()[name].state == "failed" for name in names), 15)
+    for name in names:
+        status = bench.hub.status()[name]
+        assert status.restarts == 6
+        assert status.next_retry is not None
+        assert status.next_retry > 200
+
+
+@pytest.mark.row("A1")
+@pytest.mark.parametrize(("fault", "code"), [("missing", "E-STDIO-ENOENT"), ("not executable", "E-STDIO-EACCES")])
+async def test_a_command_that_cannot_be_run_is_tried_five_times_more_and_then_rarely(
+    fault: str, code: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "program"
+    if fault == "not executable":
+        program.write_text("#!/bin/sh\n")
+    async with lab({}) as bench:
+        await bench.add("bad", Server(command=str(program)))
+        early = (await bench.call("bad.counter", timeout=10)).expect(Unavailable, "no")
+        assert early.seconds < 5
+        await are_given_up(bench, "bad")
+        late = (await bench.call("bad.counter")).expect(Unavailable, "no")
+        assert late.error is not None
+        assert late.error.code == code
+        assert late.seconds < 0.5
+
+
+@pytest.mark.row("A2")
+async def test_a_server_that_ends_before_its_first_answer_is_given_up_and_its_last_words_are_told() -> None:
+    async with lab({}) as bench:
+        await bench.add("ends-0", fake_server("exit_at_start=0", era="modern"))
+        await bench.add("ends-1", fake_server("exit_at_start=1", era="handshake"))
+        (await bench.call("ends-0.counter", timeout=10)).expect(Unavailable, "no")
+        await are_given_up(bench, "ends-0", "ends-1")
+        for code in (0, 1):
+            error = (await bench.call(f"ends-{code}.counter")).expect(Unavailable, "no").error
+            assert f"exit code {code}" in str(error)
+            assert "FAKE_TOKEN is not set" in str(error)
+
+
+@ERAS
+@pytest.mark.row("A3")
+async def test_a_server_that_never_answers_is_killed_when_its_time_to_start_is_over(era: str) -> None:
+    assert Timeout().start == 30
+    async with lab({}) as bench:
+        before = descendants(bench.keeper())
+        await bench.add("bad", server("silent", era=era, timeout=Timeout(start=0.7)))
+        call = bench.start("bad.counter", timeout=20)
+        await bench.until(lambda: descendants(bench.keeper()) - before, 5)
+        first = descendants(bench.keeper()) - before
+        outcome = (await call).expect(Unavailable, "no")
+        assert outcome.error is not None
+        assert outcome.error.code == "E-START-TIMEOUT"
+        await bench.until(lambda: not any(alive(pid) for pid in first), 6)
+        assert bench.hub.status()["bad"].restarts >= 1
+
+
+@pytest.mark.row("A23")
+async def test_a_crash_loop_ends_and_a_failed_server_costs_no_time_of_ours() -> None:
+    async with lab({}) as bench:
+        for era in ("modern", "handshake"):
+            await bench.add(era, fake_server("crash_every=0.2", era=era))
+        await are_given_up(bench, "modern", "handshake")
+        async with bench.neighbour.silent():
+            spent, began = time.process_time(), time.monotonic()
+            await asyncio.sleep(1.5)
+            share = (time.process_time() - spent) / (time.monotonic() - began)
+        assert share < 0.05
+        (await bench.call("modern.counter")).expect(Unavailable, "no")

@@ -1,0 +1,142 @@
+"""B1, B2: names that lead nowhere, and addresses where nobody answers. Whatever fails here was not sent."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.faults.lab import ERAS, Served, lab
+from tests.faults.matrix.b_web import behind_proxy, calm_down, lose_connections
+from toolway import Server, Timeout, Unavailable
+from toolway.testing import FakeHttp
+
+pytestmark = pytest.mark.anyio
+
+HOST = "server.test"
+
+
+class Names:
+    """The resolver: this machine's own, except for one name."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self.failure: OSError | None = None
+        self.awake = threading.Event()  # until it is set, that name is looked up for ever
+        self.awake.set()
+
+    def look_up(self, host: str, port: int, *args: Any, flags: int = 0, **kwargs: Any) -> Any:
+        if host != HOST or flags & socket.AI_NUMERICHOST:
+            return self._real(host, port, *args, flags=flags, **kwargs)
+        self.awake.wait(60)
+        if self.failure is not None:
+            raise self.failure
+        return self._real("127.0.0.1", port, *args, flags=flags, **kwargs)
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
+    names = Names(socket.getaddrinfo)
+    monkeypatch.setattr(socket, "getaddrinfo", names.look_up)
+    yield names
+    names.awake.set()
+
+
+@pytest.mark.row("B1")
+async def test_a_name_that_is_not_found_is_said_at_once(names: Names) -> None:
+    async with lab({}) as bench:
+        for code in (socket.EAI_NONAME, socket.EAI_AGAIN, socket.EAI_FAIL):
+            names.failure = socket.gaierror(code, "not found")
+            server = f"bad{-code}"
+            await bench.add(server, f"http://{HOST}/mcp")
+            outcome = (await bench.call(f"{server}.counter", timeout=20)).expect(Unavailable, "no")
+            assert HOST in str(outcome.error)
+            assert outcome.error is not None and outcome.error.code == "E-HTTP-DNS"
+            assert outcome.seconds < 5
+
+
+@pytest.mark.row("B1")
+async def test_a_resolver_that_hangs_costs_one_connect_limit_and_nobody_else_anything(names: Names) -> None:
+    names.awake.clear()
+    server = Server(url=f"http://{HOST}/mcp", timeout=Timeout(total=20, connect=1))
+    async with lab({}) as bench:
+        await bench.add("bad", server)
+        outcome = (await bench.call("bad.counter", retries=0)).expect(Unavailable, "no")
+        assert 0.5 < outcome.seconds < 2.5
+        again = (await bench.call("bad.counter")).expect(Unavailable, "no")
+        assert again.error is not None and again.error.attempts == 3
+
+
+@ERAS
+@pytest.mark.row("B1")
+async def test_a_name_that_stops_resolving_while_the_server_runs_fails_calls_unsent(era: str, names: Names) -> None:
+    async with behind_proxy(era) as (fake, proxy):
+        url = f"http://{HOST}:{proxy.port}/mcp"
+        async with lab({"bad": Server(url=url, timeout=Timeout(total=20, connect=1))}) as bench:
+            fake.server.effects = str(bench.effects)
+            (await bench.call("bad.counter")).expect(None)
+            names.failure = socket.gaierror(socket.EAI_AGAIN, "try again")
+            await lose_connections(proxy)
+            lost = (await bench.call("bad.counter", retries=0)).expect(Unavailable, "no")
+            assert lost.seconds < 5
+            names.failure = None
+            await bench.until(lambda: bench.hub.status()["bad"].state == "ready", 10)
+            (await bench.call("bad.counter")).expect(None)
+
+
+def unused_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+@pytest.mark.row("B2")
+async def test_a_refused_connection_is_said_at_once_and_opens_the_breaker_at_the_fifth() -> None:
+    async with lab({"bad": f"http://127.0.0.1:{unused_port()}/mcp"}) as bench:
+        codes = []
+        for _ in range(6):
+            outcome = (await bench.call("bad.counter", retries=0)).expect(Unavailable, "no")
+            assert outcome.seconds < 2
+            assert outcome.error is not None
+            codes.append(outcome.error.code)
+        assert codes == ["E-HTTP-CONNECT"] * 5 + ["E-BREAKER-OPEN"]
+
+
+@pytest.mark.row("B2")
+async def test_a_black_holed_server_opens_the_breaker_at_the_fifth_and_comes_back() -> None:
+    async with behind_proxy("both") as (fake, proxy):
+        server = Server(url=proxy.url_for("/mcp"), timeout=Timeout(total=20, connect=0.3))
+        async with lab({"bad": server}) as bench:
+            fake.server.effects = str(bench.effects)
+            await calm_down(bench)
+            await proxy.black_hole()
+            await lose_connections(proxy)
+            calls = [await bench.call("bad.counter", retries=0) for _ in range(6)]
+            codes = [call.expect(Unavailable, "no").error for call in calls]
+            assert [code.code for code in codes if code] == ["E-HTTP-TIMEOUT"] * 5 + ["E-BREAKER-OPEN"]
+            assert all(call.seconds < 2 for call in calls)
+            shut = codes[-1]
+            assert shut is not None and shut.retry_after is not None and 0 < shut.retry_after < 6.5
+            await proxy.welcome()
+            await bench.until(lambda: bench.hub.status()["bad"].state == "ready", 10)
+            async with asyncio.timeout(12):
+                while not (await bench.call("bad.counter", retries=0)).ok:
+                    await asyncio.sleep(0.2)
+
+
+@ERAS
+@pytest.mark.row("B2")
+async def test_a_server_that_goes_and_comes_back_is_tried_again(era: str) -> None:
+    fake = FakeHttp(era=era)
+    async with lab({"bad": Served(fake)}) as bench:
+        (await bench.call("bad.counter")).expect(None)
+        await fake.stop()
+        (await bench.call("bad.counter", retries=0)).expect(Unavailable, "no")
+        await fake.start()
+        await bench.until(lambda: bench.hub.status()["bad"].state == "ready", 10)
+        (await bench.call("bad.counter")).expect(None)

@@ -1,0 +1,155 @@
+"""B4-B6: connections that are reset, closed between calls, or gone without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+
+import pytest
+
+from tests.faults.lab import ERAS, lab
+from tests.faults.matrix.b_netns import far_away
+from tests.faults.matrix.b_web import behind_proxy
+from toolway import OutcomeUnknown, Server, TimedOut, Timeout
+from toolway.testing import FakeHttp, Fault, Flow
+from toolway.upstream.transports.http import link as http_link
+from toolway.upstream.transports.http1 import dial
+
+pytestmark = pytest.mark.anyio
+
+ANSWERS = pytest.mark.parametrize("answer", ["json", "sse"])
+
+
+@ERAS
+@ANSWERS
+@pytest.mark.row("B4")
+async def test_one_reset_among_fifty_calls_costs_one_call(era: str, answer: str) -> None:
+    async with lab({"bad": FakeHttp(era=era, answer=answer)}) as bench:
+        work = [bench.start("bad.sleep", {"seconds": 0.2}) for _ in range(48)]
+        lost = bench.start("bad.bad", {"mode": "reset_before_response", "effect": True})
+        read = bench.start("bad.bad_read", {"mode": "reset_before_response", "effect": True})
+        for call in work:
+            (await call).expect(None)
+        (await lost).expect(OutcomeUnknown, "unknown")
+        assert bench.happened(await lost) == 1
+        (await read).expect(OutcomeUnknown, "unknown")
+        assert bench.happened(await read) == 3
+
+
+@ERAS
+@pytest.mark.row("B4")
+async def test_a_read_that_met_a_reset_is_made_again(era: str) -> None:
+    fake = FakeHttp(era=era, modes=["reset_before_response;on=bad_read;times=2"])
+    async with lab({"bad": fake}) as bench:
+        read = (await bench.call("bad.bad_read", {"effect": True})).expect(None)
+        assert (read.reply and read.reply.attempts, bench.happened(read)) == (3, 3)
+
+
+@ERAS
+@pytest.mark.row("B4")
+async def test_a_connection_reset_at_any_byte_leaves_at_most_one_effect(era: str, dice: random.Random) -> None:
+    async with behind_proxy(era) as (fake, proxy), lab({"bad": proxy.url_for("/mcp")}) as bench:
+        fake.server.effects = str(bench.effects)
+        proxy.faults(lambda number: _reset_somewhere(dice) if number % 2 else Fault())
+        for _ in range(12):
+            await proxy.cut()
+            await asyncio.sleep(0.02)
+            calls = [bench.start("bad.counter") for _ in range(3)]
+            for call in calls:
+                if not (await call).ok:
+                    (await call).expect(OutcomeUnknown, "unknown")
+        proxy.faults([])
+        assert {bench.happened(call) for call in bench.calls} <= {0, 1}
+
+
+def _reset_somewhere(dice: random.Random) -> Fault:
+    flow = Flow(cut_at=dice.randrange(700), reset=dice.random() < 0.5)
+    return Fault(up=flow) if dice.random() < 0.5 else Fault(down=flow)
+
+
+@ERAS
+@pytest.mark.row("B5")
+async def test_a_connection_closed_between_calls_is_not_used_again(era: str) -> None:
+    async with behind_proxy(era) as (fake, proxy), lab({"bad": proxy.url_for("/mcp")}) as bench:
+        fake.server.effects = str(bench.effects)
+        for _ in range(10):
+            (await bench.call("bad.counter", retries=0)).expect(None)
+            await proxy.cut(reset=False)
+            await asyncio.sleep(0.02)  # the close is seen; what is sent before it is seen is lost, see below
+
+
+@ERAS
+@pytest.mark.row("B5")
+async def test_a_call_that_meets_a_closing_connection_is_not_made_twice(era: str, dice: random.Random) -> None:
+    """Closed by the server in the very moment of the call: nobody can know, so nobody pretends to."""
+    async with behind_proxy(era) as (fake, proxy), lab({"bad": proxy.url_for("/mcp")}) as bench:
+        fake.server.effects = str(bench.effects)
+        for _ in range(20):
+            call = bench.start("bad.counter")
+            await asyncio.sleep(dice.random() * 0.003)
+            await proxy.cut(reset=dice.random() < 0.5)
+            if not (await call).ok:
+                (await call).expect(OutcomeUnknown, "unknown")
+            (await bench.call("bad.echo")).expect(None)
+            (await bench.call("bad.echo")).expect(None)
+
+
+@ERAS
+@pytest.mark.row("B5", "B6")
+async def test_a_connection_idle_for_longer_than_the_limit_carries_no_call(
+    era: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert http_link.FRESH <= 2.0
+    monkeypatch.setattr(http_link, "FRESH", 0.2)
+    async with behind_proxy(era) as (fake, proxy), lab({"bad": proxy.url_for("/mcp")}) as bench:
+        fake.server.effects = str(bench.effects)
+        (await bench.call("bad.counter")).expect(None)
+        await asyncio.sleep(0.3)
+        proxy.freeze()  # the kept connections lead nowhere, and nothing tells us
+        for tool in ("counter", "echo"):
+            assert (await bench.call(f"bad.{tool}", timeout=5)).expect(None).seconds < 2
+        await proxy.cut()
+
+
+@ERAS
+@pytest.mark.row("B6")
+async def test_a_peer_that_falls_silent_in_the_middle_of_a_call_costs_that_call_its_deadline(
+    era: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_link, "FRESH", 0.2)
+    async with behind_proxy(era) as (fake, proxy), lab({"bad": proxy.url_for("/mcp")}) as bench:
+        fake.server.effects = str(bench.effects)
+        call = bench.start("bad.sleep", {"seconds": 0.3}, timeout=1)
+        await asyncio.sleep(0.1)
+        proxy.freeze()
+        outcome = (await call).expect(TimedOut, "unknown")
+        assert outcome.seconds < 2
+        (await bench.call("bad.counter")).expect(None)
+        await proxy.cut()
+
+
+@pytest.mark.row("B6")
+def test_a_vanished_peer_is_noticed_within_a_minute() -> None:
+    limits = {name: value for name, value in dial._KEEPALIVE if hasattr(socket, name)}
+    assert limits["TCP_KEEPIDLE"] + limits["TCP_KEEPINTVL"] * limits["TCP_KEEPCNT"] <= 60
+    assert dial._USER_TIMEOUT[1] <= 60_000
+
+
+@ERAS
+@pytest.mark.row("B6")
+async def test_the_network_itself_can_vanish(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with the limits in seconds instead of tens of them, and a real host behind a cable that is pulled."""
+    short = tuple((name, 1 if name != "TCP_KEEPCNT" else 2) for name, _ in dial._KEEPALIVE)
+    monkeypatch.setattr(dial, "_KEEPALIVE", short)
+    monkeypatch.setattr(dial, "_USER_TIMEOUT", ("TCP_USER_TIMEOUT", 2000))
+    timeout = Timeout(total=60, connect=1)
+    async with far_away(era) as host, lab({"bad": Server(url=host.url, timeout=timeout)}) as bench:
+        (await bench.call("bad.echo")).expect(None)
+        call = bench.start("bad.bad", {"mode": "never"})
+        await asyncio.sleep(0.2)
+        host.pull_the_cable()
+        assert (await call).expect(OutcomeUnknown, "unknown").seconds < 8
+        host.plug_it_in()
+        await bench.until(lambda: bench.hub.status()["bad"].state == "ready", 15)
+        (await bench.call("bad.echo")).expect(None)

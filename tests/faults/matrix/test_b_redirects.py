@@ -1,0 +1,105 @@
+"""B20: redirects. Within the origin and with the method kept they are followed, a few; nothing else leaves."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from tests.faults.lab import ERAS, Served, lab
+from tests.upstream.raw_http import peer
+from toolway import ProtocolError
+from toolway.testing import FakeHttp
+from toolway.upstream.transports.http1 import dial
+
+pytestmark = pytest.mark.anyio
+
+SECRET = {"headers": {"Authorization": "Bearer canary"}}
+
+
+@ERAS
+@pytest.mark.row("B20")
+async def test_a_redirect_within_the_origin_is_followed_and_the_work_done_once(era: str) -> None:
+    fake = FakeHttp(era=era)
+    async with lab({"bad": fake}) as bench:
+        for status in (307, 308):
+            for to in ("", f"http://127.0.0.1:{fake.port}/else/moved"):
+                fake.set_mode(f"redirect={status};on=counter;times=1" + (f";to={to}" if to else ""))
+                outcome = (await bench.call("bad.counter", retries=0)).expect(None)
+                assert bench.happened(outcome) == 1
+
+
+@ERAS
+@pytest.mark.row("B20")
+async def test_a_redirect_that_would_change_the_method_is_refused_unexecuted(era: str) -> None:
+    async with lab({"bad": FakeHttp(era=era)}) as bench:
+        for status in (300, 301, 302, 303, 304, 305):
+            outcome = await bench.call("bad.bad", {"mode": f"redirect={status}"})
+            outcome.expect(ProtocolError, "no")
+            assert outcome.error is not None and outcome.error.attempts == 1
+        (await bench.call("bad.echo")).expect(None)
+
+
+@ERAS
+@pytest.mark.row("B20")
+async def test_a_redirect_in_a_circle_ends(era: str) -> None:
+    fake = FakeHttp(era=era)
+    async with lab({"bad": fake}) as bench:
+        before = fake.stats.requests["tools/list"]
+        outcome = (await bench.call("bad.bad", {"mode": "redirect=307", "to": "/mcp"})).expect(ProtocolError, "no")
+        assert outcome.seconds < 2
+        assert 1 <= fake.stats.requests["tools/call"] <= 4
+        assert fake.stats.requests["tools/list"] == before
+
+
+@ERAS
+@pytest.mark.row("B20")
+async def test_no_other_address_is_even_connected_to(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dialled: list[Any] = []
+    open_ = dial._open
+
+    async def watch(address: dial.Address) -> socket.socket:
+        dialled.append(address.sockaddr)
+        return await open_(address)
+
+    monkeypatch.setattr(dial, "_open", watch)
+
+    async def never(conn: Any) -> None:
+        raise AssertionError("the other origin was connected to")
+
+    fake = FakeHttp(era=era)
+    async with peer(never) as other, lab({"bad": Served(fake, SECRET)}) as bench:
+        places = (
+            other.url,  # the same host, another port
+            f"http://localhost:{fake.port}/mcp",  # the same server by another name
+            f"https://127.0.0.1:{fake.port}/mcp",
+            f"//127.0.0.1:{other.port}/mcp",
+            "http://169.254.169.254/latest/meta-data/",
+            "http://[::1]:1/",
+            f"http://user:word@127.0.0.1:{fake.port}/mcp",
+            "file:///etc/passwd",
+            "gopher://127.0.0.1:1/",
+            "http://0x7f.1/",
+            "",
+        )
+        for to in places:
+            mode = {"mode": "redirect=307", "to": to or "http:///"}
+            (await bench.call("bad.bad", mode)).expect(ProtocolError, "no")
+        (await bench.call("bad.echo")).expect(None)
+        assert other.connections == 0
+        assert set(dialled) == {("127.0.0.1", fake.port)}
+
+
+@ERAS
+@pytest.mark.row("B20")
+async def test_a_redirect_of_the_start_is_not_followed_elsewhere_either(era: str) -> None:
+    async def never(conn: Any) -> None:
+        raise AssertionError("the other origin was connected to")
+
+    async with peer(never) as other:
+        modes = [f"redirect=307;on=server/discover,initialize;to={other.url}"]
+        async with lab({"bad": Served(FakeHttp(era=era, modes=modes), SECRET)}) as bench:
+            outcome = await bench.call("bad.counter", retries=0)
+            assert (outcome.executed, outcome.ok) == ("no", False)
+            assert other.connections == 0

@@ -1,0 +1,95 @@
+"""B7, B8, B19: answers that say by their status, or by what they are, that there is no answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.lab import ERAS, lab
+from tests.faults.matrix.b_web import calm_down
+from toolway import OutcomeUnknown, Overloaded, ProtocolError, Unavailable
+from toolway.testing import FakeHttp
+
+pytestmark = pytest.mark.anyio
+
+
+@ERAS
+@pytest.mark.row("B7", "B8")
+async def test_a_server_that_failed_may_have_done_the_work(era: str) -> None:
+    async with lab({"bad": FakeHttp(era=era)}) as bench:
+        for status in (500, 502, 503, 504, 507, 599):
+            arguments = {"mode": f"status={status}", "effect": True}
+            outcome = (await bench.call("bad.bad", arguments)).expect(OutcomeUnknown, "unknown")
+            assert outcome.error is not None
+            assert (outcome.error.attempts, bench.happened(outcome)) == (1, 1)
+            assert str(status) in str(outcome.error)
+            await calm_down(bench)
+
+
+@ERAS
+@pytest.mark.row("B7", "B8")
+async def test_a_read_is_made_again_after_a_failure_of_the_server(era: str) -> None:
+    fake = FakeHttp(era=era)
+    async with lab({"bad": fake}) as bench:
+        for status in (500, 502, 503, 504):
+            fake.set_mode(f"status={status};on=bad_read;effect=1;times=2")
+            read = (await bench.call("bad.bad_read", {"effect": True})).expect(None)
+            assert read.reply is not None
+            assert (read.reply.attempts, bench.happened(read)) == (3, 3)
+            fake.set_mode(f"status={status};on=counter;effect=1;times=1")
+            said = (await bench.call("bad.counter", repeatable=True)).expect(None)
+            assert bench.happened(said) == 2
+            await calm_down(bench)
+
+
+@ERAS
+@pytest.mark.row("B8")
+async def test_a_server_that_says_when_to_come_back_has_done_nothing_yet(era: str) -> None:
+    fake = FakeHttp(era=era, modes=["status=503;retry_after=1;on=counter;times=1"])
+    async with lab({"bad": fake}) as bench:
+        outcome = (await bench.call("bad.counter")).expect(None)
+        assert outcome.reply is not None
+        assert (outcome.reply.attempts, bench.happened(outcome)) == (2, 1)
+        assert 1.0 <= outcome.seconds < 2.5
+        refused = await bench.call("bad.bad", {"mode": "status=503;retry_after=30"}, timeout=5)
+        refused.expect(Overloaded, "no")
+        assert refused.error is not None and refused.error.retry_after == 30
+        assert refused.seconds < 1
+
+
+@ERAS
+@pytest.mark.row("B7")
+async def test_a_call_that_may_have_run_is_unknown_even_if_its_last_attempt_was_never_sent(era: str) -> None:
+    fake = FakeHttp(era=era)
+    async with lab({"bad": fake}) as bench:
+        (await bench.call("bad.echo")).expect(None)
+        arguments = {"mode": "reset_before_response", "effect": True}
+        call = bench.start("bad.bad", arguments, repeatable=True, timeout=10)
+        await bench.until(lambda: fake.stats.effects, 5)
+        await fake.stop()
+        outcome = await call
+        assert bench.happened(outcome)
+        assert outcome.executed == "unknown"
+        assert not isinstance(outcome.error, Unavailable)
+
+
+@ERAS
+@pytest.mark.row("B19")
+async def test_what_is_no_answer_is_none(era: str) -> None:
+    modes = ("html", "empty_202", "no_content", "content_type=text/plain", "content_type=application/octet-stream")
+    async with lab({"bad": FakeHttp(era=era)}) as bench:
+        for mode in modes:
+            outcome = await bench.call("bad.bad", {"mode": mode, "effect": True})
+            outcome.expect(ProtocolError, "unknown")
+            assert (outcome.seconds < 1, bench.happened(outcome)) == (True, 1)
+            await calm_down(bench)
+
+
+@ERAS
+@pytest.mark.row("B19")
+async def test_a_read_that_brought_no_answer_is_made_again(era: str) -> None:
+    fake = FakeHttp(era=era)
+    async with lab({"bad": fake}) as bench:
+        for mode in ("html", "empty_202", "no_content"):
+            fake.set_mode(f"{mode};on=bad_read;times=1")
+            read = (await bench.call("bad.bad_read", {"effect": True})).expect(None)
+            assert bench.happened(read) == 2

@@ -1,0 +1,149 @@
+"""B9, B25: a server that asks us to wait, in every way it can be said; and whose clock is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from email.utils import format_datetime
+
+import pytest
+
+from tests.faults.lab import ERAS, lab
+from tests.faults.matrix.b_scripted import Turn, scripted
+from tests.upstream.raw_http import json_response, response
+from toolway import Overloaded
+from toolway.testing import FakeHttp
+
+pytestmark = pytest.mark.anyio
+
+SLACK = 1.5  # seconds that a busy machine may add
+DAY = dt.timedelta(days=1)
+
+
+def date(offset: dt.timedelta = dt.timedelta()) -> str:
+    return format_datetime(dt.datetime.now(dt.UTC).replace(microsecond=0) + offset, usegmt=True)
+
+
+class Throttle:
+    """Refuses the first calls with this header, and remembers nothing else."""
+
+    def __init__(self, status: int, times: int = 1, **headers: str) -> None:
+        self._refusal = response(status, b"slower", **headers)
+        self._times = times
+
+    async def __call__(self, turn: Turn) -> None:
+        if turn.number < self._times:
+            await turn.conn.send(self._refusal)
+        else:
+            await turn.answer_well()
+
+
+@ERAS
+@pytest.mark.row("B9")
+async def test_a_wait_in_seconds_is_kept_exactly(era: str) -> None:
+    async with scripted(era, Throttle(429, Retry_After="1")) as server, lab({"bad": server.url}) as bench:
+        server.effects = str(bench.effects)
+        (await bench.call("bad.act", {"effect": True})).expect(None)
+        refused, taken = server.turns
+        assert 1.0 <= taken.at - refused.at < 1.1 + SLACK
+
+
+@ERAS
+@pytest.mark.row("B9", "B25")
+async def test_a_wait_until_a_date_is_read_by_the_servers_own_clock(era: str) -> None:
+    async with scripted(era) as server, lab({"bad": server.url}) as bench:
+        server.effects = str(bench.effects)
+        for clock in (-DAY, dt.timedelta(), DAY):
+            server.turns.clear()
+            server.react = Throttle(429, Date=date(clock), Retry_After=date(clock + dt.timedelta(seconds=1)))
+            (await bench.call("bad.act", {"effect": True})).expect(None)
+            refused, taken = server.turns
+            assert 1.0 <= taken.at - refused.at < 1.1 + SLACK
+
+
+@ERAS
+@pytest.mark.row("B25")
+async def test_a_clock_that_is_wrong_changes_nothing_else(era: str) -> None:
+    async def react(turn: Turn) -> None:
+        turn.take_effect()
+        clock = DAY if turn.number % 2 else -DAY
+        headers = {"Date": date(clock), "Expires": date(clock), "Last_Modified": date(clock)}
+        await turn.conn.send(json_response(turn.message, 200, **headers))
+
+    async with scripted(era, react) as server, lab({"bad": server.url}) as bench:
+        server.effects = str(bench.effects)
+        for _ in range(4):
+            (await bench.call("bad.act", {"effect": True})).expect(None)
+
+
+UNREADABLE = ("soon", "-5", "", "1e3", "5; 6", "0x10", "Mon, 99 Foo 2026 99:99:99 GMT", "9" * 400)
+
+
+@ERAS
+@pytest.mark.row("B9")
+async def test_a_wait_that_cannot_be_read_is_not_kept(era: str) -> None:
+    """Without one, the wait is ours: random, up to a second."""
+    async with scripted(era) as server, lab({"bad": server.url}) as bench:
+        server.effects = str(bench.effects)
+        for value in UNREADABLE:
+            server.turns.clear()
+            server.react = Throttle(429, Retry_After=value)
+            refused = (await bench.call("bad.act", retries=0)).expect(Overloaded, "no")
+            assert refused.error is not None and refused.error.retry_after is None
+        server.turns.clear()
+        outcome = (await bench.call("bad.act", {"effect": True}, timeout=10)).expect(None)
+        assert outcome.seconds < 1 + SLACK
+
+
+@ERAS
+@pytest.mark.row("B9")
+@pytest.mark.parametrize(("value", "timeout"), [("1000000000", 60.0), ("30", 5.0)])
+async def test_a_wait_that_is_too_long_is_not_waited_for(era: str, value: str, timeout: float) -> None:
+    async with scripted(era, Throttle(429, 100, Retry_After=value)) as server, lab({"bad": server.url}) as bench:
+        outcome = (await bench.call("bad.act", timeout=timeout)).expect(Overloaded, "no")
+        assert outcome.error is not None
+        assert (outcome.error.retry_after, outcome.error.attempts) == (float(value), 1)
+        assert outcome.seconds < SLACK
+        later = (await bench.call("bad.look", timeout=timeout)).expect(Overloaded, "no")
+        assert later.seconds < SLACK
+        assert later.error is not None and later.error.retry_after is not None
+        assert 0 < later.error.retry_after <= float(value)
+        assert len(server.turns) == 1, "a call was sent while the server wanted none"
+
+
+@ERAS
+@pytest.mark.row("B9")
+async def test_new_calls_are_held_back_while_the_wait_runs(era: str) -> None:
+    async with scripted(era, Throttle(429, Retry_After="1")) as server, lab({"bad": server.url}) as bench:
+        server.effects = str(bench.effects)
+        first = bench.start("bad.act", {"effect": True})
+        await bench.until(lambda: server.turns, 5)
+        await asyncio.sleep(0.1)
+        others = [bench.start("bad.look", {"effect": True}) for _ in range(5)]
+        for call in (first, *others):
+            (await call).expect(None)
+        refused, *taken = server.turns
+        assert all(turn.at - refused.at >= 1.0 for turn in taken)
+
+
+@ERAS
+@pytest.mark.row("B9")
+async def test_a_server_that_throttles_is_not_a_server_that_fails(era: str) -> None:
+    fake = FakeHttp(era=era)
+    async with lab({"bad": fake}) as bench:
+        for _ in range(8):
+            (await bench.call("bad.bad", {"mode": "status=429"}, retries=0)).expect(Overloaded, "no")
+        (await bench.call("bad.counter", retries=0)).expect(None)
+        (await bench.call("bad.bad", {"effect": True}, retries=0)).expect(None)
+
+
+@ERAS
+@pytest.mark.row("B9")
+async def test_a_server_that_asked_for_a_billion_seconds_can_be_used_after_a_restart(era: str) -> None:
+    async with scripted(era, Throttle(429, Retry_After="1000000000")) as server, lab({"bad": server.url}) as bench:
+        server.effects = str(bench.effects)
+        (await bench.call("bad.act")).expect(Overloaded, "no")
+        bench.hub.restart("bad")
+        await bench.until(lambda: bench.hub.status()["bad"].restarts == 1, 5)
+        await bench.until(lambda: bench.hub.status()["bad"].state == "ready", 5)
+        (await bench.call("bad.act", {"effect": True})).expect(None)

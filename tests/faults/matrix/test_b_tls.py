@@ -1,0 +1,71 @@
+"""B3: certificates that prove nothing, and servers that do not speak TLS. Plaintext never stands in for it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.faults.lab import ERAS, lab
+from tests.faults.matrix.b_tls import TLS_RECORD, certificate, watching
+from toolway import Server, Timeout, Unavailable
+from toolway.testing import FakeHttp
+
+pytestmark = pytest.mark.anyio
+
+SECRET = {"Authorization": "Bearer canary"}
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.row("B3")
+@pytest.mark.parametrize("kind", ["expired", "other host", "untrusted", "no TLS at all"])
+async def test_a_server_that_cannot_prove_itself_is_told_nothing(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = "other.test" if kind == "other host" else "127.0.0.1"
+    cert = certificate(tmp_path / "cert.pem", host, days=-1 if kind == "expired" else 1)
+    if kind != "untrusted":
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    async with FakeHttp() as fake, watching(fake.port) as watcher:
+        watcher.certificate = None if kind == "no TLS at all" else cert
+        async with lab({"bad": Server(url=watcher.url, headers=SECRET)}) as bench:
+            outcome = (await bench.call("bad.counter", timeout=10)).expect(Unavailable, "no")
+            assert outcome.error is not None and outcome.error.code == "E-HTTP-TLS"
+            assert outcome.seconds < 5
+        assert set(watcher.beginnings) == {TLS_RECORD}
+        assert fake.stats.connections == 0
+
+
+@ERAS
+@pytest.mark.row("B3")
+async def test_a_certificate_that_goes_bad_while_the_server_runs_stops_new_connections(
+    era: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, other = certificate(tmp_path / "good.pem"), certificate(tmp_path / "other.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(good))
+    async with FakeHttp(era=era) as fake, watching(fake.port) as watcher:
+        watcher.certificate = good
+        server = Server(url=watcher.url, headers=SECRET, timeout=Timeout(total=10))
+        async with lab({"bad": server}) as bench:
+            fake.server.effects = str(bench.effects)
+            (await bench.call("bad.counter")).expect(None)
+            watcher.certificate = other
+            before = watcher.secured
+            busy = [bench.start("bad.sleep", {"seconds": 0.5}) for _ in range(3)]
+            await asyncio.sleep(0.1)  # the kept connections are taken, so that more are needed
+            outcomes = [await bench.call("bad.counter", retries=0) for _ in range(2)]
+            failed = [each for each in (*outcomes, *[await each for each in busy]) if not each.ok]
+            assert watcher.secured == before, "a connection was made in spite of its certificate"
+            assert failed
+            for outcome in failed:
+                outcome.expect(Unavailable, "no")
+            watcher.certificate = good
+            await bench.until(lambda: bench.hub.status()["bad"].state == "ready", 10)
+            (await bench.call("bad.counter")).expect(None)
+        assert set(watcher.beginnings) == {TLS_RECORD}

@@ -1,0 +1,140 @@
+"""C1: callers who leave, at every point of a call's way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from tests.faults.lab import ERAS, Bench, lab, server
+from tests.faults.ledger import Outcome
+from toolway import Hub, Limits, TimedOut
+from toolway.config.spec import Retry
+from toolway.events import CallFinished
+from toolway.world import World
+
+pytestmark = [pytest.mark.anyio, pytest.mark.row("C1")]
+
+
+@asynccontextmanager
+async def ends_of_calls(hub: Hub) -> AsyncIterator[list[tuple[str, str, str]]]:
+    """What is told of the ends of calls to the bad server: (tool, outcome, executed)."""
+    told: list[tuple[str, str, str]] = []
+
+    async def listen() -> None:
+        async for event in hub.events():
+            if isinstance(event, CallFinished) and event.name.startswith("bad."):
+                told.append((event.name, event.outcome, event.executed))  # noqa: PERF401  seen while it grows
+
+    listening = asyncio.create_task(listen())
+    await asyncio.sleep(0)
+    try:
+        yield told
+    finally:
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+
+
+async def leave(call: asyncio.Task[Outcome]) -> None:
+    call.cancel()
+    with suppress(asyncio.CancelledError):
+        await call
+    assert call.cancelled()
+
+
+async def slot_is_back(bench: Bench) -> None:
+    """With one slot in all, the next call shows that it is free."""
+    assert (await bench.call("bad.counter", timeout=5)).expect(None).seconds < 1
+
+
+@ERAS
+async def test_a_call_that_waits_in_line_is_never_made(era: str) -> None:
+    async with lab({"bad": server(era=era, limits=Limits(concurrent=1))}) as bench, ends_of_calls(bench.hub) as told:
+        first = bench.start("bad.sleep", {"seconds": 0.4})
+        await asyncio.sleep(0.05)
+        queued = bench.start("bad.counter")
+        await bench.until(lambda: bench.hub._slots["bad"].waiting == 1, 2)
+        await leave(queued)
+        (await first).expect(None)
+        await slot_is_back(bench)
+        assert bench.happened(bench.calls[1]) == 0
+        assert ("bad.counter", "cancelled", "no") in told
+
+
+@ERAS
+async def test_a_call_under_way_is_cancelled_at_the_server_and_may_have_happened(era: str) -> None:
+    async with lab({"bad": server(era=era, limits=Limits(concurrent=1))}) as bench, ends_of_calls(bench.hub) as told:
+        sent = bench.start("bad.sleep", {"seconds": 30})
+        await asyncio.sleep(0.1)
+        await leave(sent)
+        await slot_is_back(bench)
+        async with asyncio.timeout(2):
+            while not (await bench.hub.call_tool("bad.stats")).data["cancelled"]:
+                await asyncio.sleep(0.02)
+        assert ("bad.sleep", "cancelled", "unknown") in told
+
+
+@ERAS
+async def test_a_call_that_has_happened_already_is_told_as_unknown(era: str) -> None:
+    async with lab({"bad": server("never", era=era)}) as bench, ends_of_calls(bench.hub) as told:
+        sent = bench.start("bad.bad", {"effect": True})
+        await bench.until(lambda: bench.calls and bench.happened(bench.calls[0]), 2)
+        await leave(sent)
+        await slot_is_back(bench)
+        assert ("bad.bad", "cancelled", "unknown") in told
+
+
+@ERAS
+async def test_nothing_is_heard_of_a_call_that_was_left_while_it_streamed(era: str) -> None:
+    async with lab({"bad": server(era=era, limits=Limits(concurrent=1))}) as bench:
+        heard: list[float] = []
+        arguments = {"n": 1000, "seconds": 0.01}
+        call = bench.start("bad.progress", arguments, on_progress=lambda *report: heard.append(report[0]))
+        await bench.until(lambda: len(heard) > 3, 2)
+        await leave(call)
+        count = len(heard)
+        await slot_is_back(bench)
+        assert len(heard) == count
+
+
+@ERAS
+async def test_a_call_left_between_two_tries_is_not_tried_again(era: str) -> None:
+    patient, world = Retry(delay=30, cap=30), World(dice=lambda: 0.9)
+    async with lab({"bad": server(era=era, retry=patient)}, world=world) as bench, ends_of_calls(bench.hub) as told:
+        call = bench.start("bad.bad_read", {"mode": "nan", "effect": True})
+        await bench.until(lambda: bench.hub._budgets["bad"].active == 1, 2)
+        await leave(call)
+        assert bench.hub._budgets["bad"].active == 0
+        await slot_is_back(bench)
+        assert bench.happened(bench.calls[0]) == 1
+        assert ("bad.bad_read", "cancelled", "unknown") in told
+
+
+@ERAS
+async def test_a_call_left_before_its_second_try_was_sent_may_have_happened_in_its_first(era: str) -> None:
+    bad = server(era=era, limits=Limits(concurrent=1), retry=Retry(delay=0.4, cap=0.4))
+    async with lab({"bad": bad}, world=World(dice=lambda: 0.99)) as bench, ends_of_calls(bench.hub) as told:
+        call = bench.start("bad.bad_read", {"mode": "nan", "effect": True})
+        await bench.until(lambda: bench.hub._budgets["bad"].active == 1, 2)
+        first = bench.start("bad.sleep", {"seconds": 1})
+        await bench.until(lambda: bench.hub._slots["bad"].waiting == 1, 2)
+        await leave(call)
+        (await first).expect(None)
+        assert ("bad.bad_read", "cancelled", "unknown") in told
+
+
+@ERAS
+@pytest.mark.row("A16")
+@pytest.mark.parametrize("key", [None, "once"])
+async def test_a_call_whose_time_ended_while_half_of_it_was_written_may_still_happen(key: str | None, era: str) -> None:
+    """What was begun is written to its end, because half a message would spoil the next one."""
+    async with lab({"bad": server(era=era)}) as bench:
+        os.kill(bench.pid("bad"), signal.SIGSTOP)
+        cut = await bench.call("bad.counter", {"pad": "x" * 200_000}, timeout=0.5, key=key)
+        os.kill(bench.pid("bad"), signal.SIGCONT)
+        await bench.until(lambda: bench.happened(cut), 5)
+        cut.expect(TimedOut, "unknown")

@@ -1,0 +1,86 @@
+"""C4, C10, C11: many callers at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from tests.faults.lab import ERAS, Bench, lab, server
+from toolway import CallError, Limits
+from toolway.model import Call
+from toolway.resilience.breaker import Breaker
+from toolway.testing import fake_server
+
+pytestmark = pytest.mark.anyio
+
+
+async def call_as(bench: Bench, caller: str, seconds: float) -> float:
+    """A call in somebody's name, through the whole pipeline; the seconds it took."""
+    began = time.monotonic()
+    params = {"name": "bad.sleep", "arguments": {"seconds": seconds}}
+    await bench.hub._pipeline(Call("bad.sleep", "tools/call", params, caller=caller))
+    return time.monotonic() - began
+
+
+async def flood(bench: Bench, calls: int) -> list[asyncio.Task[float]]:
+    """One caller wants far more than there is."""
+    tasks = [asyncio.create_task(call_as(bench, "flood", 0.1)) for _ in range(calls)]
+    await asyncio.sleep(0.02)
+    return tasks
+
+
+@ERAS
+@pytest.mark.row("C4")
+async def test_a_caller_who_floods_a_server_leaves_others_their_share(era: str) -> None:
+    async with lab({"bad": server(era=era, limits=Limits(concurrent=4, waiting=200))}) as bench:
+        flooding = await flood(bench, 60)  # 1.5 s of work for all slots
+        for _ in range(6):
+            # A slot becomes free every 25 ms on average, and at most 100 ms from now.
+            assert await call_as(bench, "quiet", 0.01) < 0.1 + 0.01 + 0.15
+        assert sum(not task.done() for task in flooding) > 10
+        await asyncio.gather(*flooding)
+
+
+@ERAS
+@pytest.mark.row("C4")
+async def test_a_caller_who_fills_the_waiting_line_does_not_shut_others_out(era: str) -> None:
+    async with lab({"bad": server(era=era, limits=Limits(concurrent=4, waiting=20))}) as bench:
+        flooding = await flood(bench, 60)
+        try:
+            assert await call_as(bench, "quiet", 0.01) < 0.5
+        finally:
+            done = await asyncio.gather(*flooding, return_exceptions=True)
+        assert any(isinstance(each, CallError) for each in done)
+
+
+@ERAS
+@pytest.mark.row("C10")
+async def test_no_two_requests_on_a_link_have_the_same_id(era: str) -> None:
+    async with lab({"bad": fake_server(era=era)}) as bench:
+        for _ in range(6):
+            for call in [bench.start("bad.counter") for _ in range(50)]:
+                (await call).expect(None)
+        # The fake writes the id of the request beside the nonce.
+        ids = [line.partition("\t")[0] for line in bench.effects.read_text().splitlines()]
+        assert len(set(ids)) == len(ids) == 300
+
+
+@ERAS
+@pytest.mark.row("C11")
+@pytest.mark.parametrize("breakers", [True, False])
+async def test_retries_add_no_more_than_a_fifth_to_the_load_of_a_failing_server(
+    breakers: bool, era: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not breakers:  # then only the budget is in the way
+        monkeypatch.setattr(Breaker, "_too_many", lambda *_: False)
+    count = 400
+    # The storm's callers are in this process: their own work delays everyone in it.
+    async with lab({"bad": server(era=era)}, calm=False) as bench:
+        calls = [bench.start("bad.bad_read", {"mode": "nan", "effect": True}, timeout=30) for _ in range(count)]
+        outcomes = await asyncio.gather(*calls)
+        assert not any(each.ok for each in outcomes)
+        made = sum(bench.happened(each) for each in outcomes)
+        assert made <= 1.2 * count + 3
+        assert breakers or made > count

@@ -1,0 +1,35 @@
+"""D18: schemas made to be slow."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.lab import ERAS, lab, odd_server
+from toolway import ProtocolError
+
+pytestmark = [pytest.mark.anyio, pytest.mark.row("D18")]
+
+EVIL = "a" * 60 + "!"  # what the pattern backtracks on
+
+
+@ERAS
+async def test_a_schema_that_is_slow_by_design_is_set_aside_or_harmless(era: str) -> None:
+    async with lab({}) as bench:
+        await bench.add("bad", odd_server("bad_schemas", era=era))
+        await bench.hub.wait_ready("bad", timeout=20)
+        set_aside = {problem.split("'")[1] for problem in bench.hub.status()["bad"].problems}
+        assert set_aside == {"elsewhere", "wide"}
+        for tool in ("regex_in", "doubling", "recursive", "deep"):
+            assert (await bench.call(f"bad.{tool}", {"text": EVIL})).expect(None).seconds < 1
+        broken = await bench.call("bad.regex_out", {"text": EVIL})
+        assert broken.expect(ProtocolError, "yes").seconds < 1
+
+
+@ERAS
+@pytest.mark.xfail(strict=True, reason="a list of a million small values is decoded in one piece")
+async def test_a_million_subschemas_are_refused_and_hold_up_nobody(era: str) -> None:
+    async with lab({}, memory=128) as bench:
+        await bench.add("bad", odd_server("million_subschemas", era=era))
+        await bench.hub.wait_ready("bad", timeout=20)
+        assert any("million" in problem for problem in bench.hub.status()["bad"].problems)
+        (await bench.call("bad.counter")).expect(None)

@@ -1,0 +1,119 @@
+"""The fake stdio server with misbehaviours that only the fault matrix needs.
+
+Run by its path, like the fake itself: the first argument is the folder of the package `toolway`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from types import ModuleType
+from typing import Any
+
+
+def _know_the_fakes(folder: str) -> None:
+    """Make the packages around the fakes known by name only, so that nothing of them is run."""
+    for name, path in (("toolway", folder), ("toolway.testing", os.path.join(folder, "testing"))):
+        package = ModuleType(name)
+        package.__path__ = [path]
+        sys.modules[name] = package
+
+
+if __name__ == "__main__":
+    _know_the_fakes(sys.argv.pop(1))
+
+from toolway.testing.fakes import stdio_main, tools  # noqa: E402  the package must be known first
+from toolway.testing.fakes.modes import BAD  # noqa: E402
+from toolway.testing.fakes.pipe_modes import mode  # noqa: E402
+from toolway.testing.fakes.wire import encode, notification  # noqa: E402
+
+BLOW_UP = r"^(([a-z])+.)+[A-Z]([a-z])+$"  # exponential in an engine that backtracks
+
+
+@mode("token_flood", on=BAD)
+def _token_flood(hit: Any) -> None:
+    """VALUE reports of progress (10000) for tokens of all kinds, half of them before the answer, half after it."""
+    tokens = [*range(-1, 21), "1", True, None, 1.0, [1]]
+    reports = [notification("notifications/progress", {"progressToken": each, "progress": 1}) for each in tokens]
+    rounds = int(hit.setting.number(10_000) / len(reports) / 2)
+    _send(hit, reports, rounds)
+    hit.answer()
+    _send(hit, reports, rounds)
+
+
+def _send(hit: Any, reports: list[Any], rounds: int) -> None:
+    for number in range(rounds):
+        for report in reports:
+            hit.out.message(report)
+        if number % 20 == 0:
+            time.sleep(0.01)
+
+
+@mode("digits", on=BAD)
+def _digits(hit: Any) -> None:
+    """An answer of 8 MB, nearly all of it runs of digits that almost make a number that is too long."""
+    hit.tell(digits=("7" * 299 + "x") * 27_000)
+    hit.answer()
+
+
+@mode("many_values", on=BAD)
+def _many_values(hit: Any) -> None:
+    """An answer of 3 MB, nearly all of it the JSON value VALUE, over and over."""
+    item = hit.setting.value.encode()
+    array = b"[" + b",".join([item] * 90_000) + b"]"
+    count = 3_000_000 // len(array)
+    hit.tell(hole=1)
+    hit.out.line(encode(hit.reply).replace(b'"hole":1', b'"hole":[' + b",".join([array] * count) + b"]"))
+
+
+@mode("heavy_lines", on=BAD)
+def _heavy_lines(hit: Any) -> None:
+    """VALUE notices (50) of 4 MB with many values, then the answer."""
+    data = [{f"k{number}": "x" * 190 for number in range(7_000)}] * 3
+    line = encode(notification("notifications/message", {"level": "info", "data": data}))
+    for _ in range(int(hit.setting.number(50))):
+        hit.out.line(line)
+    hit.answer()
+
+
+@mode("bad_schemas", on=("start",))
+def _bad_schemas(hit: Any) -> None:
+    """Tools with schemas made to be slow, among good ones."""
+    text = {"type": "string"}
+    deep: Any = text
+    for _ in range(50):  # a message may be 64 deep
+        deep = {"not": deep}
+    doubling: dict[str, Any] = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
+    for made in (
+        _tool("regex_in", {"properties": {"text": {"type": "string", "pattern": BLOW_UP}}}),
+        _tool("regex_out", {}, {"type": "object", "properties": {"text": {"type": "string", "pattern": BLOW_UP}}}),
+        _tool("doubling", {}, {"type": "object", "$ref": "#/$defs/d0", "$defs": {**doubling, "d40": text}}),
+        _tool("recursive", {}, {"type": "object", "additionalProperties": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}}),
+        _tool("elsewhere", {"$ref": "http://127.0.0.1:9/schema.json"}),
+        _tool("deep", {"properties": {"text": deep}}),
+        _tool("wide", {"properties": {f"p{n}": text for n in range(9_000)}}),
+    ):
+        _offer(made)
+
+
+@mode("million_subschemas", on=("start",))
+def _million_subschemas(hit: Any) -> None:
+    """One tool with a million subschemas, in as few bytes as that takes."""
+    _offer(_tool("million", {"anyOf": [{"anyOf": [{}] * 90_000}] * 12}))
+
+
+def _tool(name: str, input_schema: Any, output_schema: Any = None) -> Any:
+    made = {"name": name, "inputSchema": {"type": "object", **input_schema}, "annotations": {"readOnlyHint": True}}
+    return made if output_schema is None else {**made, "outputSchema": output_schema}
+
+
+def _offer(definition: Any) -> None:
+    """A tool that answers like `echo`, with a definition of its own."""
+    made = tools.Tool(definition["name"], tools.TOOLS["echo"].run, False, {})
+    made.definition = definition
+    tools.TOOLS[definition["name"]] = made
+
+
+if __name__ == "__main__":
+    stdio_main.main()

@@ -1,0 +1,127 @@
+"""What the stages of the pipeline cost: the same call with all of them and with none, side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.long.fleet import table
+from toolway import Hub, Server
+from toolway.model import Call, Era, Json, Reply
+from toolway.pipeline import chain
+from toolway.testing import fake_server
+from toolway.upstream.link import Inbound, LinkFacts, Loss, Request
+from toolway.upstream.process.spawn import Spawner
+from toolway.world import World
+
+GOAL: Final = 0.7  # of the bare throughput
+_TOOL: Final[Json] = {"name": "echo", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
+_RESULTS: Final[dict[str, Json]] = {
+    "server/discover": {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}},
+    "tools/list": {"tools": [_TOOL]},
+    "tools/call": {"content": [{"type": "text", "text": "x"}]},
+}
+
+Make = Callable[[], Awaitable[Reply]]
+
+
+class Instant:
+    """A link that answers at once, so that nothing but our own work is measured."""
+
+    async def open(self, inbound: Inbound) -> None: ...
+
+    async def request(self, request: Request) -> Json:
+        return _RESULTS[request.method]
+
+    async def notify(self, method: str, params: Json) -> None: ...
+
+    def adopt(self, era: Era, version: str) -> None: ...
+
+    def forget_session(self) -> None: ...
+
+    async def wait_lost(self) -> Loss:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def facts(self) -> LinkFacts:
+        return LinkFacts()
+
+    async def close(self) -> None: ...
+
+
+def _instant(name: str, server: Server, spawner: Spawner, environ: Mapping[str, str]) -> Instant:
+    return Instant()
+
+
+@dataclass(frozen=True)
+class Report:
+    way: str  # to the server
+    rates: dict[str, float]  # calls a second, by what was measured
+
+    @property
+    def ratio(self) -> float:
+        return self.rates["all stages"] / self.rates["no stage"]
+
+    def __str__(self) -> str:
+        bare = self.rates["no stage"]
+        rows = {
+            name: f"{rate:8.0f}/s  {1e6 / rate:6.1f} µs  {rate / bare:6.2f} of the bare call"
+            for name, rate in self.rates.items()
+        }
+        return f"{self.way}\n{table(rows)}"
+
+
+async def instantly(rounds: int = 30, calls: int = 1000) -> Report:
+    """Over a link that answers at once: nothing but our own work."""
+    server, world = Server(command="instant", era="modern"), World(make_link=_instant)
+    return Report("a link that answers at once", await _measure(server, world, rounds, calls))
+
+
+async def over_a_pipe(rounds: int = 20, calls: int = 300) -> Report:
+    """Over a real process: what the same work weighs in a real call."""
+    return Report("a process on a pipe", await _measure(Server(**fake_server()), World(), rounds, calls))
+
+
+async def _measure(server: Server, world: World, rounds: int, calls: int) -> dict[str, float]:
+    async with Hub({"s": server}, catalog_dir=None, world=world) as hub:
+        await hub.wait_ready()
+        ways = _ways(hub)
+        taken: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(rounds):
+            for name, make in ways.items():  # in turns, so that a busy machine is as busy for all of them
+                taken[name].append(await _time(make, calls))
+        return {name: calls / statistics.median(times) for name, times in taken.items()}
+
+
+def _ways(hub: Hub) -> dict[str, Make]:
+    """The ways to make the same call."""
+    bare = chain([], hub._reach)
+    params: Json = {"name": "echo", "arguments": {"text": "x"}}
+    keys = iter(range(10**9))
+
+    def call(**more: Any) -> Call:
+        return Call("s.echo", "tools/call", params, **more)
+
+    return {
+        "no stage": lambda: bare(call(server="s", name="echo")),
+        "all stages": lambda: hub._pipeline(call()),
+        "all stages, with a key": lambda: hub._pipeline(call(key=f"key-{next(keys)}")),
+        "call_tool": lambda: hub.call_tool("s.echo", {"text": "x"}),
+    }
+
+
+async def _time(make: Make, calls: int) -> float:
+    gc.collect()
+    gc.disable()
+    try:
+        began = time.perf_counter()
+        for _ in range(calls):
+            await make()
+        return time.perf_counter() - began
+    finally:
+        gc.enable()

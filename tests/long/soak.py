@@ -1,0 +1,104 @@
+"""A steady load with faults, and what it leaves in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from tests.faults.footprint import Footprint, back_to, rss
+from tests.long.fleet import Fleet, fleet, restarts, table
+from tests.long.load import Load
+from toolway.testing import History
+from toolway.testing.history import violations
+
+SAMPLE = 1.0  # seconds between two looks at the memory
+PART = 10.0  # seconds of load that are checked together
+SETTLE = 10.0  # seconds after which nothing may be left of a hub
+
+
+@dataclass(frozen=True)
+class Report:
+    calls: int
+    answered: int
+    seconds: float
+    faults: int
+    restarts: int
+    broken: list[str]
+    left: str  # what there is more than before when the hub is closed, in words
+    first: float  # MiB when the warm-up was over
+    last: float
+    slope: float  # MiB an hour since then
+
+    def __str__(self) -> str:
+        rows = {
+            "calls": f"{self.calls} in {self.seconds:.0f} s, {self.calls / self.seconds:.0f}/s",
+            "answered": f"{self.answered} ({self.answered / self.calls:.1%})",
+            "faults asked for": self.faults,
+            "restarts of servers": self.restarts,
+            "promises broken": len(self.broken),
+            "memory": f"{self.first:.1f} MiB after the warm-up, {self.last:.1f} MiB at the end",
+            "slope after the warm-up": f"{self.slope:+.1f} MiB/h",
+            "left behind": self.left or "nothing",
+        }
+        return "\n".join([table(rows), *self.broken[:20]])
+
+
+@dataclass
+class Sums:
+    calls: int = 0
+    answered: int = 0
+    faults: int = 0
+    restarts: int = 0
+    broken: list[str] = field(default_factory=list)
+
+
+async def run(seconds: float, rate: float, warm_up: float, seed: int) -> Report:
+    before, memory, sums = Footprint.now(), list[float](), Sums()
+    with tempfile.TemporaryDirectory() as folder:
+        effects = Path(folder) / "effects"
+        async with fleet(effects, stdio=2, http=2) as ships:
+            watch = asyncio.create_task(_watch(memory))
+            for part in range(max(1, int(seconds / PART))):
+                await _part(ships, effects, rate, min(PART, seconds), Random(f"{seed} {part}"), sums)
+            sums.restarts = restarts(ships.hub)
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+    settled = memory[min(int(warm_up / SAMPLE), len(memory) - 2) :]
+    return Report(
+        **vars(sums),
+        seconds=len(memory) * SAMPLE,
+        left=await back_to(before, SETTLE),
+        first=settled[0],
+        last=settled[-1],
+        slope=slope(settled) * 3600 / SAMPLE,
+    )
+
+
+async def _part(ships: Fleet, effects: Path, rate: float, seconds: float, dice: Random, sums: Sums) -> None:
+    """A part of the load, checked and forgotten, so that our own books do not show as growth."""
+    effects.unlink(missing_ok=True)
+    history = History(effects)
+    load = Load(ships, history, dice)
+    await load.steadily(rate, seconds)
+    outcomes = history.outcomes()
+    sums.calls += outcomes.total()
+    sums.answered += outcomes["ok"]
+    sums.faults += load.faults.total()
+    sums.broken += [str(violation) for violation in violations(history)]
+
+
+async def _watch(memory: list[float]) -> None:
+    while True:
+        memory.append(rss())
+        await asyncio.sleep(SAMPLE)
+
+
+def slope(values: Sequence[float]) -> float:
+    """By how much the values grow from one to the next, by the straight line that fits them best."""
+    middle, mean = (len(values) - 1) / 2, sum(values) / len(values)
+    spread = sum((at - middle) ** 2 for at in range(len(values)))
+    return sum((at - middle) * (value - mean) for at, value in enumerate(values)) / spread if spread else 0.0

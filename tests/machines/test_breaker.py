@@ -1,0 +1,192 @@
+"""Breakers under any sequence of overlapping calls, against a model that looks at the whole history every time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
+
+from tests.machines.clock import LoopMachine
+from tests.resilience.acting import HeldEnd, a_call, a_reply, failure
+from toolway.errors import CallError, Certainty, ProtocolError, Unavailable
+from toolway.model import Reply
+from toolway.resilience.breaker import Position
+from toolway.resilience.breaking import Board, breaker
+
+CLOSED, OPEN, HALF_OPEN = Position
+
+NOBODYS, SERVERS, TOOLS = "nobody's fault", "the server's", "the tool's"
+Trial = asyncio.Task[Reply]
+
+
+class Model:
+    """What the rules say of one breaker, told by what has ended since it last closed."""
+
+    def __init__(self) -> None:
+        self.position = CLOSED
+        self.ended: list[tuple[float, bool]] = []
+        self.openings = 0
+        self.until = 0.0
+        self.closed_at = 0.0
+        self.good_trials = 0
+        self.trial: Trial | None = None
+
+    def look(self, now: float) -> None:
+        if self.position is OPEN and now >= self.until:
+            self.position, self.good_trials, self.trial = HALF_OPEN, 0, None
+
+    def good(self, now: float) -> None:
+        self.trial = None
+        if self.position is CLOSED:
+            self.ended.append((now, True))
+        elif self.position is HALF_OPEN:
+            self.good_trials += 1
+            if self.good_trials == 2:
+                self.position, self.closed_at, self.ended = CLOSED, now, []
+
+    def bad(self, now: float, roll: float) -> None:
+        if self.position is CLOSED:
+            self.ended.append((now, False))
+            if not self._too_many(now):
+                return
+            self.openings = 0 if now - self.closed_at >= 300 else self.openings
+        pause = 5.0 * 2**self.openings * (0.8 + 0.4 * roll)
+        self.position, self.until, self.trial = OPEN, now + min(60.0, pause), None
+        self.openings += 1
+
+    def _too_many(self, now: float) -> bool:
+        in_a_row = [good for _, good in self.ended[-5:]]
+        recent = [good for at, good in self.ended if at > now - 10]
+        return in_a_row == [False] * 5 or (len(recent) >= 20 and 2 * recent.count(False) >= len(recent))
+
+
+class BreakerMachine(LoopMachine):
+    """One tool of one server. Calls overlap, and may end long after the breaker that they passed has opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.board = Board(lambda: self.roll)
+        self.stage = breaker(self.board, self.loop.time, self.probe)
+        self.end = HeldEnd()
+        self.roll = 0.5
+        self.alive = True
+        self.probes = 0
+        self.server, self.tool = Model(), Model()
+        self.under_way: dict[Trial, int] = {}  # and the number of its answer
+
+    async def probe(self, server: str) -> None:
+        self.probes += 1
+        if not self.alive:
+            raise failure(Certainty.C0)
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    @rule(gap=st.sampled_from([0.1, 0.4, 1.0, 3.0, 5.0, 12.0, 75.0, 301.0]))
+    def time_passes(self, gap: float) -> None:
+        self.loop.wait(gap)
+
+    @rule(alive=st.booleans(), roll=st.sampled_from([0.0, 0.25, 0.5, 0.999]))
+    def the_world_changes(self, alive: bool, roll: float) -> None:
+        self.alive, self.roll = alive, roll
+
+    @rule(count=st.sampled_from([1, 1, 2, 6]))
+    def calls_begin(self, count: int) -> None:
+        for _ in range(count):
+            self.one_begins()
+
+    def one_begins(self) -> None:
+        made, probes = len(self.end.calls), self.probes
+        expected, asked = self.expected()
+        task = self.loop.create_task(self.made())
+        self.loop.turn(6)
+        assert self.probes - probes == asked
+        if expected is None:
+            assert len(self.end.calls) == made + 1
+            self.under_way[task] = made
+            self.tool.trial = task if self.tool.position is HALF_OPEN else None
+        else:
+            assert len(self.end.calls) == made
+            self.check_refusal(task, expected)
+
+    async def made(self) -> Reply:
+        return await self.stage(a_call(deadline=1e9), self.end)
+
+    def expected(self) -> tuple[float | None, int]:
+        """How long the call is told to wait (None where it is made), and how many signs of life are asked for."""
+        now, asked = self.loop.time(), 0
+        self.server.look(now)
+        while self.server.position is HALF_OPEN:
+            asked += 1
+            self.server.good(now) if self.alive else self.server.bad(now, self.roll)
+        if self.server.position is OPEN:
+            return self.server.until - now, asked
+        self.tool.look(now)
+        if self.tool.position is OPEN:
+            return self.tool.until - now, asked
+        return (0.5 if self.tool.trial is not None else None), asked
+
+    def check_refusal(self, task: Trial, wait: float) -> None:
+        error = task.exception()
+        assert isinstance(error, Unavailable)
+        assert (error.code, error.executed, error.retryable) == ("E-BREAKER-OPEN", "no", False)
+        assert error.retry_after is not None and abs(error.retry_after - wait) < 1e-6
+
+    @precondition(lambda self: self.under_way)
+    @rule(which=st.integers(0, 100), count=st.integers(1, 8))
+    def some_succeed(self, which: int, count: int) -> None:
+        for task, number in self.chosen(which, count):
+            self.end.answer(a_reply(), number)
+            self.ended(task, NOBODYS, good=True)
+
+    @precondition(lambda self: self.under_way)
+    @rule(which=st.integers(0, 100), count=st.integers(1, 8), fault=st.sampled_from([NOBODYS, SERVERS, TOOLS, TOOLS]))
+    def some_fail(self, which: int, count: int, fault: str) -> None:
+        for task, number in self.chosen(which, count):
+            self.end.answer(an_error(fault), number)
+            self.ended(task, fault, good=False)
+
+    @precondition(lambda self: self.under_way)
+    @rule(which=st.integers(0, 100))
+    def one_leaves(self, which: int) -> None:
+        for task, _ in self.chosen(which, 1):
+            task.cancel()
+            self.ended(task, NOBODYS, good=False)
+
+    def chosen(self, which: int, count: int) -> list[tuple[Trial, int]]:
+        known = list(self.under_way.items())
+        return [known.pop(which % len(known)) for _ in range(min(count, len(known)))]
+
+    def ended(self, task: Trial, fault: str, *, good: bool) -> None:
+        self.loop.turn(6)
+        assert task.cancelled() or (task.exception() is None) is good
+        del self.under_way[task]
+        self.tell(self.tool, task is self.tool.trial, bad=fault is TOOLS, good=good)
+        self.tell(self.server, False, bad=fault is SERVERS, good=good)
+        if task is self.tool.trial:
+            self.tool.trial = None
+
+    def tell(self, model: Model, trial: bool, *, bad: bool, good: bool) -> None:
+        """A call from before an opening says nothing about what is tried now."""
+        if model.position is CLOSED or trial:
+            if bad:
+                model.bad(self.loop.time(), self.roll)
+            elif good:
+                model.good(self.loop.time())
+
+    # -- what must hold -----------------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_breakers_are_where_their_models_are(self) -> None:
+        assert self.board.server("s").position is self.server.position
+        assert self.board.tool("s", "t").position is self.tool.position
+
+
+def an_error(fault: str) -> CallError:
+    if fault is TOOLS:
+        return ProtocolError("an internal error", rpc_code=-32603, certainty=Certainty.C2)
+    return failure(Certainty.C2 if fault is SERVERS else Certainty.C1)
+
+
+def test_breakers_do_what_their_models_do() -> None:
+    run_state_machine_as_test(BreakerMachine)

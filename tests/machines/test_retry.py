@@ -1,0 +1,216 @@
+"""Many calls under way at once through the retry stage: every attempt is one that the table and the budget allow."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
+
+from tests.machines.clock import LoopMachine
+from tests.resilience.acting import failure
+from toolway.config.spec import Retry
+from toolway.errors import CallError, Certainty
+from toolway.model import Call, Effect, Reply
+from toolway.resilience.budget import Budget
+from toolway.resilience.retry import retry
+
+C0, C1, C2, C3 = Certainty
+NEVER = {(Effect.UNSAFE, C2), *((effect, C3) for effect in Effect)}  # the table, by what it forbids
+LEEWAY = 1e-6
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An attempt that failed, and what the rules say about the next one."""
+
+    at: float
+    error: CallError
+    certainty: Certainty
+    wait: tuple[float, float] | None  # the shortest and the longest; None where there is no next one
+
+
+@dataclass(eq=False)
+class Told:
+    """One call, and what has happened to it."""
+
+    call: Call
+    allowed: int
+    task: asyncio.Task[Reply] = field(init=False)
+    attempts: int = 0
+    failures: list[Failed] = field(default_factory=list)
+    answer: asyncio.Future[Reply] | None = None  # of the attempt under way
+
+    @property
+    def running(self) -> bool:
+        return not self.task.done()
+
+    @property
+    def retrying(self) -> bool:
+        """It waits for its next attempt, or makes it."""
+        return self.running and len(self.failures) > 0
+
+    def wait_after(self, now: float, error: CallError, certainty: Certainty) -> tuple[float, float] | None:
+        left = self.call.deadline - now
+        if (self.call.effect, certainty) in NEVER or self.attempts >= min(self.allowed, 5):
+            return None
+        if not error.retryable or left <= 0:
+            return None
+        if error.retry_after is not None:
+            return (error.retry_after, error.retry_after * 1.1) if error.retry_after <= min(60, left) else None
+        refused = certainty is C1
+        earlier = sum((f.certainty is C1) == refused and f.error.retry_after is None for f in self.failures)
+        return 0.0, min(20.0, (1.0 if refused else 0.05) * 2**earlier)
+
+
+class RetryMachine(LoopMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.budget = Budget()
+        self.roll = 0.5
+        self.all: list[Told] = []
+        self.calls_at: list[float] = []
+        self.retries_at: list[float] = []
+        self.stage = retry(
+            lambda call: Retry(attempts=self.told(call).allowed),
+            lambda _: self.budget,
+            self.loop.time,
+            lambda: self.roll,
+            asyncio.sleep,
+        )
+
+    def told(self, call: Call) -> Told:
+        return next(told for told in self.all if told.call is call)
+
+    @property
+    def waiting(self) -> list[Told]:
+        return [told for told in self.all if told.answer is not None]
+
+    @property
+    def running(self) -> list[Told]:
+        return [told for told in self.all if told.running]
+
+    # -- the end of the pipeline --------------------------------------------------------------------------------------
+
+    async def end(self, call: Call) -> Reply:
+        told = self.told(call)
+        told.attempts += 1
+        if told.attempts == 1:
+            self.calls_at.append(self.loop.time())
+        self.check_attempt(told)
+        told.answer = self.loop.create_future()
+        try:
+            return await told.answer
+        finally:
+            told.answer = None
+
+    def check_attempt(self, told: Told) -> None:
+        assert told.attempts == len(told.failures) + 1
+        if told.failures:
+            last, now = told.failures[-1], self.loop.time()
+            assert last.wait is not None, f"sent again after {last}"
+            assert last.wait[0] - LEEWAY <= now - last.at <= last.wait[1] + LEEWAY
+            assert now < told.call.deadline
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    @rule(effect=st.sampled_from(Effect), allowed=st.integers(1, 6), time=st.sampled_from([0.1, 5.0, 70.0, 900.0]))
+    def begins(self, effect: Effect, allowed: int, time: float) -> None:
+        call = Call("s.t", "tools/call", {}, server="s", name="t", effect=effect, deadline=self.loop.time() + time)
+        told = Told(call, allowed)
+        self.all.append(told)
+        told.task = self.loop.create_task(self.reached(call))
+        self.loop.turn(3)
+
+    async def reached(self, call: Call) -> Reply:
+        return await self.stage(call, self.end)
+
+    @precondition(lambda self: self.waiting)
+    @rule(
+        which=st.integers(0, 100),
+        certainty=st.sampled_from(Certainty),
+        asked=st.sampled_from([None, None, 0.0, 1.0, 59.9, 60.0, 60.1, 1e9]),
+        retryable=st.sampled_from([True, True, True, False]),
+        roll=st.sampled_from([0.0, 0.5, 0.999]),
+    )
+    def fails(self, which: int, certainty: Certainty, asked: float | None, retryable: bool, roll: float) -> None:
+        self.roll = roll
+        self.fail(self.waiting[which % len(self.waiting)], certainty, asked, retryable)
+
+    @precondition(lambda self: len(self.waiting) > 3)
+    @rule(certainty=st.sampled_from([C0, C1, C2]))
+    def all_fail(self, certainty: Certainty) -> None:
+        for told in self.waiting:
+            self.fail(told, certainty, None, True)
+
+    def fail(self, told: Told, certainty: Certainty, asked: float | None, retryable: bool) -> None:
+        now, error = self.loop.time(), failure(certainty, retry_after=asked, retryable=retryable)
+        failed = Failed(now, error, certainty, told.wait_after(now, error, certainty))
+        affordable = self.affordable(told)
+        refused = self.budget.refused
+        told.failures.append(failed)
+        assert told.answer is not None
+        told.answer.set_exception(error)
+        self.loop.turn(3)
+        if told.running:
+            assert failed.wait is not None and affordable
+            self.retries_at.append(now)
+        else:
+            self.check_end(told, failed, refused=self.budget.refused > refused, affordable=affordable)
+
+    def affordable(self, told: Told) -> bool:
+        """The budget, by all calls of the last ten seconds. The attempt that failed has left it already."""
+        oldest = int(self.loop.time()) - 10
+        calls = sum(int(at) > oldest for at in self.calls_at)
+        retries = sum(int(at) > oldest for at in self.retries_at)
+        others = sum(each.retrying for each in self.all if each is not told)
+        return others < 3 or retries + 1 <= 0.2 * calls
+
+    def check_end(self, told: Told, failed: Failed, *, refused: bool, affordable: bool) -> None:
+        error = told.task.exception()
+        assert isinstance(error, CallError)
+        assert failed.error in (error, error.__cause__)
+        assert error.attempts == told.attempts
+        assert error.executed == max(f.certainty for f in told.failures).executed
+        if refused:
+            assert not affordable
+        elif failed.wait is not None:  # the only reason left: no time for the wait and an attempt
+            assert told.call.deadline - failed.at <= failed.wait[1] + 0.05
+
+    @precondition(lambda self: self.waiting)
+    @rule(which=st.integers(0, 100))
+    def succeeds(self, which: int) -> None:
+        told = self.waiting[which % len(self.waiting)]
+        assert told.answer is not None
+        told.answer.set_result(Reply("s", "t", {}))
+        self.loop.turn(3)
+        assert told.task.result().attempts == told.attempts
+
+    @precondition(lambda self: self.running)
+    @rule(which=st.integers(0, 100))
+    def leaves(self, which: int) -> None:
+        told = self.running[which % len(self.running)]
+        made = told.attempts
+        told.task.cancel()
+        self.loop.turn(3)
+        assert told.task.cancelled()
+        assert told.attempts == made
+
+    @rule(seconds=st.sampled_from([0.01, 0.1, 1.0, 5.0, 11.0, 70.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.loop.wait(seconds)
+
+    @invariant()
+    def the_budget_counts_the_retries_under_way(self) -> None:
+        assert self.budget.active == sum(told.retrying for told in self.all)
+
+    def finish(self) -> None:
+        for told in self.running:
+            told.task.cancel()
+        self.loop.turn()
+        assert self.budget.active == 0
+
+
+def test_every_attempt_is_one_that_the_table_and_the_budget_allow() -> None:
+    run_state_machine_as_test(RetryMachine)

@@ -1,0 +1,155 @@
+"""What was called, what was answered and what really happened, in order."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+from toolway.errors import Executed
+from toolway.model import Effect
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Begun(Entry):
+    """A call, and what was promised to its caller."""
+
+    call: str
+    server: str
+    tool: str
+    effect: Effect  # that the hub may see in it at most
+    nonce: str
+    limit: float  # seconds it may take
+    attempts: int  # it may make
+    key: str | None = None
+    shared: bool = False  # others may have the same nonce, and one answer may be for all of them
+    sure: bool = False  # nothing goes wrong with its server
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Entry):
+    """How a call ended, as its caller saw it."""
+
+    call: str
+    outcome: str  # ok, tool_error, cancelled, broken, or the code of the error
+    executed: Executed
+    attempts: int = 0
+    nonce: str | None = None  # that the answer carried
+    again: bool = False  # the answer is that of an earlier call
+    phase: str = ""  # in which its time was over
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reported(Entry):
+    """How a call ended, as those were told who watch the hub."""
+
+    target: str
+    outcome: str
+    executed: Executed
+
+
+@dataclass(frozen=True, slots=True)
+class Sent(Entry):
+    """A request of a call left us."""
+
+    server: str
+    nonce: str
+    call: str  # empty for a shared one
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Entry):
+    """A server did what a tool does."""
+
+    server: str
+    nonce: str
+    call: str  # empty for a shared one
+    sent: float  # when the request that caused it left us
+
+
+@dataclass(frozen=True, slots=True)
+class Progress(Entry):
+    """A caller heard that his call goes on."""
+
+    call: str
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Struck(Entry):
+    """Something went wrong."""
+
+    server: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Moved(Entry):
+    """An upstream changed its state."""
+
+    server: str
+    old: str
+    new: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cut(Entry):
+    """We closed a link while calls were under way on it."""
+
+    server: str
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Act(Entry):
+    """Somebody did something to a server, or to the hub."""
+
+    server: str
+    what: str
+
+
+E = TypeVar("E", bound=Entry)
+
+
+class History:
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
+        self.entries: list[Entry] = []
+        self.leftovers: list[str] = []  # what was still held when nothing was under way
+        self.complaints: list[str] = []  # exceptions and log records that nobody asked for
+
+    def add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+
+    def of(self, kind: type[E]) -> Iterator[E]:
+        return (entry for entry in self.entries if isinstance(entry, kind))
+
+    def faults(self) -> Counter[str]:
+        return Counter(entry.what for entry in self.of(Struck))
+
+    def outcomes(self) -> Counter[str]:
+        return Counter(entry.outcome for entry in self.of(Ended))
+
+    def lines(self) -> Iterator[str]:
+        yield from (line(entry) for entry in self.entries)
+        yield from (f"left: {what}" for what in self.leftovers)
+        yield from (f"complaint: {what}" for what in self.complaints)
+
+    def digest(self) -> str:
+        """The same for the same run, and for no other."""
+        return hashlib.sha256("\n".join(self.lines()).encode()).hexdigest()
+
+
+def line(entry: Entry) -> str:
+    facts = ((field.name, getattr(entry, field.name)) for field in fields(entry) if field.name != "at")
+    shown = " ".join(f"{name}={value}" for name, value in facts if value not in ("", None, False))
+    return f"{entry.at!r} {type(entry).__name__.lower()} {shown}"

@@ -1,0 +1,253 @@
+"""What a seed stands for: servers, the calls of several callers, and what happens to the servers meanwhile."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+from tests.sim.servers import KEY_META, Traits
+from tests.sim.weather import ON_A_PIPE, ON_HTTP, TICK, Fate, ticks
+from toolway.config.spec import Health, Limits, Restart, Retry, Server, Timeout, ToolRule
+from toolway.model import Effect, Json
+
+MOST_ATTEMPTS: Final = 5  # whatever anyone says
+
+#: What a server says of its tools, and what the operator says. `send` is called a read by its server, and is none.
+_HINTS: Final[Mapping[str, Json]] = {
+    "look": {"readOnlyHint": True},
+    "peek": {},
+    "put": {"idempotentHint": True},
+    "pay": {},
+    "send": {"readOnlyHint": True},
+    "redo": {},
+}
+_RULES: Final = {
+    "peek": ToolRule(effect=Effect.READ),
+    "send": ToolRule(effect=Effect.UNSAFE, timeout=8.0),
+    "redo": ToolRule(repeatable=True),
+}
+TOOLS: Final = tuple(_HINTS)
+_TIMEOUTS: Final = ((None, TICK, 0.25, 1.0, 5.0, 20.0), (40, 2, 6, 10, 20, 10))  # and how often each is chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One server: as it is configured, as it is, and how often something goes wrong with it."""
+
+    server: Server
+    traits: Traits
+    rate: float
+    fates: tuple[Fate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One call that somebody will make."""
+
+    call: str
+    server: str
+    tool: str
+    nonce: str
+    effect: Effect
+    limit: float
+    attempts: int
+    timeout: float | None = None
+    retries: int | None = None
+    repeatable: bool | None = None
+    key: str | None = None
+    shared: bool = False
+    progress: bool = False
+    sure: bool = False  # nothing goes wrong with the server, and the time is enough
+    leaves_after: float | None = None  # the caller changes his mind
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A caller waits, then makes some calls at once."""
+
+    pause: float
+    plans: tuple[Plan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """Something that is done to a server."""
+
+    at: float
+    server: str
+    what: str  # restart, replace, remove, crash, upgrade, hang, change
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    start: float  # on the loop's clock
+    parts: Mapping[str, Part]
+    callers: tuple[tuple[Step, ...], ...]
+    deeds: tuple[Deed, ...]
+    close_after: float | None  # seconds; None: when all is done, and after a time of calm
+    slow_keys: bool  # the store of keys is slow, and not always there
+
+
+def draw(seed: int, calls: int) -> Scenario:
+    dice = random.Random(f"scenario {seed}")
+    rate = dice.choice((0.02, 0.1, 0.2, 0.4))
+    names = [f"s{number}" for number in range(dice.randint(3, 6))]
+    parts = {name: _part(dice, rate if name != names[0] else 0.0) for name in names}
+    return Scenario(
+        start=float(dice.choice((0, 1000, 2**20))),
+        parts=parts,
+        callers=_callers(dice, parts, calls),
+        deeds=tuple(_deeds(dice, names[1:])),
+        close_after=ticks(dice, 64, 64 * 120) if dice.random() < 0.1 else None,
+        slow_keys=dice.random() < 0.3,
+    )
+
+
+# -- servers ----------------------------------------------------------------------------------------------------------
+
+
+def _part(dice: random.Random, rate: float) -> Part:
+    transport = dice.choice(("pipe", "http"))
+    on_a_pipe = transport == "pipe"
+    era = dice.choice(("modern", "handshake"))
+    probe = dice.choice(("refuses", "ignores", "dies")) if on_a_pipe else "refuses"
+    traits = Traits(
+        transport=transport,  # type: ignore[arg-type]
+        era=era,  # type: ignore[arg-type]
+        tools=tuple({"name": n, "inputSchema": {"type": "object"}, "annotations": h} for n, h in _HINTS.items()),
+        probe=probe if rate else "refuses",  # type: ignore[arg-type]
+        obedient=dice.random() < 0.7,
+        orderly=dice.random() < 0.3,
+        keys=dice.random() < 0.2,
+        asks=0.1 if era == "modern" else 0.0,
+        fails=dice.choice((0.0, 0.1)),
+    )
+    fates = ON_A_PIPE if on_a_pipe else ON_HTTP
+    if not on_a_pipe:
+        fates = (*fates, Fate.MISMATCH) if era == "modern" else (*fates, Fate.FORGOTTEN, Fate.FORGOTTEN)
+    return Part(_server(dice, traits, reliable=not rate), traits, rate, fates)
+
+
+def _server(dice: random.Random, traits: Traits, *, reliable: bool) -> Server:
+    peek = ToolRule(effect=Effect.READ, cache=dice.choice((0.0, 2.0)))
+    spelled = "legacy" if traits.era == "handshake" else "modern"
+    return Server(
+        command="sim" if traits.transport == "pipe" else None,
+        url="http://sim.invalid/" if traits.transport == "http" else None,
+        era=dice.choice(("auto", "auto", "auto", spelled)),  # type: ignore[arg-type]
+        lazy=dice.random() < 0.25,
+        idle_stop=dice.choice((0.0, 0.0, 1.0, 3.0)),
+        timeout=Timeout(total=20.0, queue=dice.choice((0.25, 1.0, 5.0)), start=4.0 if dice.random() < 0.3 else 30.0),
+        retry=Retry(attempts=dice.choice((1, 2, 3, 3, 9)), delay=1 / 16),
+        repeatable=dice.random() < 0.15,
+        trusted=dice.random() < 0.25,
+        tools={**_RULES, "peek": peek},
+        key_meta=KEY_META if traits.keys else None,
+        unprocessed=(-32603,) if traits.orderly else (),
+        restart=Restart() if dice.random() < 0.3 else Restart(limit=50),
+        health=Health(interval=dice.choice((5.0, 30.0)), timeout=2.0, misses=2, strict=dice.random() < 0.3),
+        limits=Limits() if reliable else Limits(dice.choice((1, 2, 4, 128)), dice.choice((0, 2, 8, 1024))),
+    )
+
+
+# -- calls ------------------------------------------------------------------------------------------------------------
+
+
+def effect_of(server: Server, tool: str, plan: bool | None, key: str | None) -> Effect:
+    """The most that the hub may see in a call; written down again, so that it is not the hub's own opinion."""
+    rule = server.tools.get(tool, ToolRule())
+    effect = rule.effect
+    if effect is None:
+        hints = _HINTS[tool]
+        effect = Effect.READ if hints.get("readOnlyHint") else Effect.UNSAFE
+        effect = Effect.IDEMPOTENT if hints.get("idempotentHint") else effect
+    word = next((w for w in (plan, rule.repeatable, server.repeatable) if w is not None), False)
+    honoured = key is not None and server.key_meta is not None
+    return Effect.IDEMPOTENT if effect is Effect.UNSAFE and (word or honoured) else effect
+
+
+def _callers(dice: random.Random, parts: Mapping[str, Part], calls: int) -> tuple[tuple[Step, ...], ...]:
+    plans = _plans(dice, parts)
+    callers: list[list[Step]] = [[] for _ in range(dice.randint(2, 8))]
+    while calls > 0:
+        size = min(calls, dice.choice((1, 1, 1, 2, 3, 8)))
+        calls -= size
+        at_once = dice.random() < 0.2
+        pause = 0.0 if at_once else ticks(dice, 0, 64 * dice.choice((1, 4, 12)))
+        dice.choice(callers).append(Step(pause, tuple(next(plans) for _ in range(size))))
+    return tuple(tuple(steps) for steps in callers)
+
+
+def _plans(dice: random.Random, parts: Mapping[str, Part]) -> Iterator[Plan]:
+    keyed: list[Plan] = []
+    for number in count():
+        call = f"c{number}"
+        server = dice.choice(tuple(parts))
+        tool = dice.choice(TOOLS)
+        nonce, key, shared = f"n{number}", None, False
+        if tool == "peek" and dice.random() < 0.7:
+            nonce, shared = f"{server}{dice.randrange(3)}", True
+        elif keyed and dice.random() < 0.15:
+            twin = dice.choice(keyed[-5:])
+            server, tool, key = twin.server, twin.tool, twin.key
+            nonce = twin.nonce if dice.random() < 0.9 else nonce  # or the key is used for another call, by mistake
+        elif dice.random() < 0.15:
+            key = f"k{number}"
+        part = parts[server]
+        plan = _plan(dice, part.server, call, server, tool, nonce, key, shared, patient=not part.rate)
+        if key == f"k{number}":
+            keyed.append(plan)
+        yield plan
+
+
+def _plan(
+    dice: random.Random,
+    definition: Server,
+    call: str,
+    server: str,
+    tool: str,
+    nonce: str,
+    key: str | None,
+    shared: bool,
+    patient: bool,
+) -> Plan:
+    timeout = dice.choices(*_TIMEOUTS)[0]
+    if patient and timeout is not None and timeout > TICK:
+        timeout = 10.0
+    rule = definition.tools.get(tool, ToolRule()).timeout
+    limit = timeout if timeout is not None else rule if rule is not None else definition.timeout.total
+    retries = dice.choice((None, None, None, 0, 1, 7))
+    repeatable = dice.choice((None, None, None, None, True, False))
+    attempts = definition.retry.attempts if retries is None else retries + 1
+    return Plan(
+        call=call,
+        server=server,
+        tool=tool,
+        nonce=nonce,
+        effect=effect_of(definition, tool, repeatable, key),
+        limit=limit,
+        attempts=min(attempts, MOST_ATTEMPTS),
+        timeout=timeout,
+        retries=retries,
+        repeatable=repeatable,
+        key=key,
+        shared=shared,
+        sure=patient and limit > 1 and key is None,
+        progress=not shared and dice.random() < 0.1,
+        leaves_after=ticks(dice, 0, 64 * 2) if dice.random() < 0.1 else None,
+    )
+
+
+# -- deeds ------------------------------------------------------------------------------------------------------------
+
+
+def _deeds(dice: random.Random, names: list[str]) -> Iterator[Deed]:
+    people = ("restart", "replace", "remove") if dice.random() < 0.3 else ()
+    what = (*people, *people, "crash", "crash", "hang", "change", "change", "upgrade")
+    at = 0.0
+    for _ in range(dice.randint(0, 12)):
+        at += ticks(dice, 0, 64 * 20)
+        yield Deed(at, dice.choice(names), dice.choice(what))

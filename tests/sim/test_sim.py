@@ -1,0 +1,77 @@
+"""The core in virtual time keeps its promises, and one seed is one exact run."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.sim.checks import check
+from tests.sim.history import Begun, Done, Ended
+from tests.sim.play import run
+from tests.sim.weather import Fate
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CALLS = 200
+
+
+def once_failed() -> list[int]:
+    lines = (ROOT / "tests" / "sim" / "seeds.txt").read_text().splitlines()
+    return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("seed", sorted({*range(40), *once_failed()}))
+def test_every_promise_holds(seed):
+    violations = check(run(seed, CALLS))
+    assert violations == [], f"see it with: python scripts/sim.py --seed {seed} --calls {CALLS} -v"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_seed_is_one_exact_run(seed):
+    first = list(run(seed, CALLS).lines())
+    assert list(run(seed, CALLS).lines()) == first
+    assert list(run(seed + 1000, CALLS).lines()) != first
+
+
+def test_a_seed_is_the_same_run_in_another_process():
+    program = "from tests.sim.play import run; print(run(5, 100).digest())"
+    digests = set()
+    for hashing in ("1", "2"):
+        environ = {**os.environ, "PYTHONHASHSEED": hashing}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environ, cwd=ROOT, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        digests.add(done.stdout)
+    assert digests == {run(5, 100).digest() + "\n"}
+
+
+def test_a_run_takes_time_and_chance_from_nowhere_else(monkeypatch):
+    def forbidden(*_: object) -> float:
+        raise AssertionError("the core looked at the world")
+
+    for module, name in ((time, "time"), (time, "monotonic"), (random, "random"), (uuid, "uuid4"), (os, "urandom")):
+        monkeypatch.setattr(module, name, forbidden)
+    assert run(0, 50).complaints == []
+
+
+def test_the_seeds_bring_all_that_can_go_wrong():
+    histories = [run(seed, CALLS) for seed in range(30)]
+    faults = {what for history in histories for what in history.faults()}
+    assert faults >= {fate.value for fate in Fate} - {Fate.FINE.value}
+    assert faults >= {"slow start", "failing start", "crash while starting"}
+    outcomes = [end.outcome for history in histories for end in history.of(Ended)]
+    assert outcomes.count("ok") > len(outcomes) / 3
+    assert {"tool_error", "cancelled", "E-OUTCOME-UNKNOWN", "E-OVERLOADED", "E-TIMEOUT"} <= set(outcomes)
+
+
+def test_a_run_makes_the_calls_that_were_asked_for():
+    history = next(h for h in (run(seed, 60) for seed in range(20)) if len(list(h.of(Begun))) >= 60)
+    assert len(list(history.of(Ended))) == len(list(history.of(Begun)))
+    assert any(True for _ in history.of(Done))

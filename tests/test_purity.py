@@ -1,0 +1,108 @@
+"""The core takes time, chance and the world from outside: what it may not touch by itself, by its syntax."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parent.parent / "src" / "toolway"
+PURE = sorted(
+    [
+        *SOURCE.glob("resilience/**/*.py"),
+        *SOURCE.glob("protocol/**/*.py"),
+        SOURCE / "catalog" / "index.py",
+        *(SOURCE / "upstream" / f"{name}.py" for name in ("state", "restarts", "border", "listing", "status")),
+    ]
+)
+WORLD = frozenset({"time", "random", "socket", "secrets", "os", "subprocess"})
+WAITS_AND_CLOCKS = frozenset(
+    {"asyncio.sleep", "datetime.now", "datetime.utcnow", "datetime.today", "date.today", "uuid.uuid1", "uuid.uuid4"}
+)
+
+
+def impurities(source: str) -> list[str]:
+    """What a module does that it may not, each with its line."""
+    tree = ast.parse(source)
+    return [f"{line}: {what}" for node in ast.walk(tree) for line, what in (*_imports(node), *_uses(node))]
+
+
+def _imports(node: ast.AST) -> Iterator[tuple[int, str]]:
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        module = node.module or ""
+        names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
+    else:
+        return
+    for name in names:
+        if name.partition(".")[0] in WORLD or _forbidden(name):
+            yield node.lineno, f"imports {name}"
+
+
+def _uses(node: ast.AST) -> Iterator[tuple[int, str]]:
+    name = _dotted(node)
+    if isinstance(node, ast.Attribute) and (_forbidden(name) or name.partition(".")[0] in WORLD):
+        yield node.lineno, f"uses {name}"
+
+
+def _forbidden(name: str) -> bool:
+    return any(name == each or name.endswith(f".{each}") for each in WAITS_AND_CLOCKS)
+
+
+def _dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return ""
+
+
+@pytest.mark.parametrize("path", PURE, ids=[str(path.relative_to(SOURCE)) for path in PURE])
+def test_the_core_touches_no_clock_no_chance_and_no_world(path: Path) -> None:
+    assert impurities(path.read_text()) == []
+
+
+def test_the_modules_that_must_be_pure_are_there() -> None:
+    assert len(PURE) > 20
+    assert [path for path in PURE if not path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time",
+        "import os.path",
+        "from os import environ",
+        "import random as chance",
+        "from secrets import token_hex",
+        "def f():\n    import socket",
+        "import subprocess, json",
+        "from asyncio import sleep",
+        "import asyncio\nasync def f():\n    await asyncio.sleep(0)",
+        "import asyncio\nwait = asyncio.sleep",
+        "from datetime import datetime\nx = datetime.now()",
+        "import datetime\nx = datetime.datetime.now()",
+        "x = time.monotonic()",
+        "x = random.random()",
+        "import uuid\nx = uuid.uuid4()",
+    ],
+)
+def test_the_lint_sees_what_it_must(source: str) -> None:
+    assert impurities(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from datetime import UTC, datetime\nx = datetime.fromisoformat('2026-01-01')",
+        "from email.utils import parsedate_to_datetime",
+        "import asyncio\nasync def f(now, sleep, self):\n    await sleep(self.time())\n    self.random = now()",
+        "async def f(loop):\n    async with asyncio.timeout_at(loop.time()):\n        pass",
+        '"""time.time() and os.environ are for others."""',
+    ],
+)
+def test_the_lint_lets_pass_what_it_may(source: str) -> None:
+    assert impurities(source) == []

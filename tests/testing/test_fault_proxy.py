@@ -1,0 +1,267 @@
+"""The fault proxy breaks what it is told to, to the byte, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.upstream.raw_http import loops
+from toolway.testing import Fault, FaultProxy, Flow
+from toolway.testing.fault_proxy import HALF_OPEN, Passage
+
+pytestmark = pytest.mark.anyio
+SOON = 5.0
+
+
+@pytest.fixture(params=loops(), ids=lambda p: "uvloop" if p[1]["use_uvloop"] else "asyncio")
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def ask(self, data: bytes) -> bytes:
+        """What comes back of `data`, or as much as comes before the end."""
+        self.writer.write(data)
+        try:
+            return await asyncio.wait_for(self.reader.readexactly(len(data)), SOON)
+        except asyncio.IncompleteReadError as short:
+            return short.partial
+
+    async def silent(self, seconds: float = 0.2) -> bool:
+        try:
+            await asyncio.wait_for(self.reader.read(1), seconds)
+        except TimeoutError:
+            return True
+        return False
+
+
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    except ConnectionError:
+        pass
+    finally:
+        writer.close()
+
+
+@asynccontextmanager
+async def echo(dice: Random | None = None) -> AsyncIterator[FaultProxy]:
+    server = await asyncio.start_server(_echo, "127.0.0.1", 0)
+    try:
+        async with FaultProxy("127.0.0.1", server.sockets[0].getsockname()[1], dice=dice) as proxy:
+            yield proxy
+    finally:
+        server.close()
+        await asyncio.sleep(0.01)  # its connections end in their own tasks
+
+
+@asynccontextmanager
+async def through(proxy: FaultProxy) -> AsyncIterator[Client]:
+    reader, writer = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", proxy.port), SOON)
+    try:
+        yield Client(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
+async def test_without_a_fault_everything_passes_and_is_counted() -> None:
+    async with echo() as proxy:
+        async with through(proxy) as client:
+            data = bytes(range(256)) * 4000
+            assert await client.ask(data) == data
+            assert (proxy.counts.connections, proxy.open) == (1, 1)
+            assert (proxy.counts.up, proxy.counts.down) == (len(data), len(data))
+        async with asyncio.timeout(SOON):
+            while proxy.open:
+                await asyncio.sleep(0.01)
+
+
+async def test_an_end_in_order_is_passed_on() -> None:
+    async with echo() as proxy, through(proxy) as client:
+        client.writer.write(b"last words")
+        client.writer.write_eof()
+        assert await asyncio.wait_for(client.reader.read(), SOON) == b"last words"
+
+
+async def test_faults_are_for_one_connection_each_and_none_for_those_after() -> None:
+    async with echo() as proxy:
+        proxy.faults([Fault(), Fault(down=Flow(cut_at=2)), Fault(down=Flow(flip=(0,)))])
+        answers = []
+        for _ in range(4):
+            async with through(proxy) as client:
+                answers.append(await client.ask(b"abcd"))
+        assert answers == [b"abcd", b"ab", b"`bcd", b"abcd"]
+
+
+async def test_faults_can_be_chosen_by_the_number_of_the_connection() -> None:
+    async with echo() as proxy:
+        proxy.faults(lambda number: Fault(up=Flow(cut_at=number)))
+        for number in range(3):
+            async with through(proxy) as client:
+                assert await client.ask(b"abcd") == b"abcd"[:0]
+            assert proxy.counts.up == sum(range(number + 1))
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_a_cut_ends_the_connection_after_just_so_many_bytes(reset: bool) -> None:
+    async with echo() as proxy:
+        proxy.faults([Fault(down=Flow(cut_at=100, reset=reset))])
+        async with through(proxy) as client:
+            client.writer.write(b"x" * 100)
+            assert await asyncio.wait_for(client.reader.readexactly(100), SOON) == b"x" * 100
+            if reset:
+                with pytest.raises(ConnectionResetError):
+                    await asyncio.wait_for(client.reader.read(), SOON)
+            else:
+                assert await asyncio.wait_for(client.reader.read(), SOON) == b""
+        assert (proxy.counts.cut, proxy.counts.down) == (1, 100)
+
+
+async def test_delay_and_rate_take_their_time() -> None:
+    async with echo() as proxy:
+        for fault, least in ((Fault(down=Flow(delay=0.2)), 0.2), (Fault(up=Flow(rate=1000)), 0.2)):
+            proxy.faults([fault])
+            async with through(proxy) as client:
+                began = time.monotonic()
+                assert await client.ask(b"x" * 250) == b"x" * 250
+                assert least <= time.monotonic() - began < SOON
+
+
+async def test_a_half_open_connection_takes_everything_and_says_nothing() -> None:
+    async with echo() as proxy:
+        proxy.faults([HALF_OPEN])
+        async with through(proxy) as client:
+            client.writer.write(b"x" * 1_000_000)
+            await asyncio.wait_for(client.writer.drain(), SOON)
+            assert await client.silent()
+            assert (proxy.counts.up, proxy.counts.swallowed) == (0, 1_000_000)
+
+
+async def test_a_stalled_flow_fills_the_senders_buffers() -> None:
+    async with echo() as proxy:
+        proxy.faults([Fault(up=Flow(stall_at=4))])
+        async with through(proxy) as client:
+            assert await client.ask(b"abcd") == b"abcd"
+            with pytest.raises(TimeoutError):
+                for _ in range(1000):
+                    client.writer.write(b"x" * 65536)
+                    await asyncio.wait_for(client.writer.drain(), 0.3)
+
+
+async def test_open_connections_can_be_frozen_and_new_ones_are_not() -> None:
+    async with echo() as proxy, through(proxy) as client:
+        assert await client.ask(b"before") == b"before"
+        proxy.freeze()
+        client.writer.write(b"after")
+        assert await client.silent()
+        async with through(proxy) as other:
+            assert await other.ask(b"new") == b"new"
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_open_connections_can_be_cut(reset: bool) -> None:
+    async with echo() as proxy, through(proxy) as client:
+        assert await client.ask(b"before") == b"before"
+        await proxy.cut(reset=reset)
+        assert proxy.open == 0
+        if reset:
+            with pytest.raises(ConnectionResetError):
+                await asyncio.wait_for(client.reader.read(), SOON)
+        else:
+            assert await asyncio.wait_for(client.reader.read(), SOON) == b""
+
+
+async def test_a_connection_can_be_refused_after_it_was_accepted() -> None:
+    async with echo() as proxy:
+        proxy.faults([Fault(refuse=True)])
+        with pytest.raises(ConnectionResetError):
+            async with through(proxy) as client:
+                await client.reader.read()
+        assert proxy.counts.refused == 1
+
+
+async def test_the_door_can_be_shut_and_opened_again() -> None:
+    async with echo() as proxy:
+        await proxy.refuse()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", proxy.port)
+        await proxy.welcome()
+        async with through(proxy) as client:
+            assert await client.ask(b"back") == b"back"
+
+
+async def test_a_black_hole_leaves_an_attempt_to_connect_without_an_answer() -> None:
+    async with echo() as proxy:
+        await proxy.black_hole()
+        with socket.socket() as attempt:
+            attempt.setblocking(False)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.get_running_loop().sock_connect(attempt, ("127.0.0.1", proxy.port)), 0.5)
+        assert proxy.counts.connections == 0
+        await proxy.welcome()
+        async with through(proxy) as client:
+            assert await client.ask(b"back") == b"back"
+
+
+async def test_a_server_that_is_not_there_is_a_reset() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    async with FaultProxy("127.0.0.1", port) as proxy, through(proxy) as client:
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(client.reader.read(), SOON)
+
+
+async def test_urls_lead_through_the_proxy() -> None:
+    async with FaultProxy("127.0.0.1", 1) as proxy:
+        here = f"127.0.0.1:{proxy.port}"
+        assert proxy.url_for("/mcp") == f"http://{here}/mcp"
+        assert proxy.url_for("https://example.org/mcp?a=b") == f"https://{here}/mcp?a=b"
+
+
+async def test_leaving_ends_every_connection() -> None:
+    async with echo() as proxy:
+        proxy.faults([HALF_OPEN])
+        async with through(proxy) as client:
+            await proxy.__aexit__()
+            assert await asyncio.wait_for(client.reader.read(), SOON) == b""
+            assert proxy.open == 0
+
+
+# -- the bytes alone
+
+
+def passed(flow: Flow, data: bytes, size: int, dice: Random | None = None) -> bytes:
+    passage = Passage(flow, dice or Random(0))
+    return b"".join(passage.take(data[at : at + size]) for at in range(0, len(data), size))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+def test_what_comes_out_does_not_depend_on_the_pieces(size: int) -> None:
+    data = bytes(range(20))
+    assert passed(Flow(), data, size) == data
+    assert passed(Flow(flip=(3, 19)), data, size) == bytes([*data[:3], 2, *data[4:19], 18])
+    assert passed(Flow(repeat=(5, 9)), data, size) == data[:9] + data[5:]
+    assert passed(Flow(repeat=(0, 20)), data, size) == data * 2
+    assert passed(Flow(cut_at=6), data, size) == data[:6]
+    assert passed(Flow(swallow_at=6, flip=(1,)), data, size) == bytes([0, 0, *data[2:6]])
+
+
+def test_noise_is_as_the_dice_fall() -> None:
+    data = bytes(10_000)
+    one, two = (passed(Flow(noise=0.1), data, 64, Random(7)) for _ in range(2))
+    assert one == two
+    assert 800 < sum(one) < 1200

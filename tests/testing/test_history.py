@@ -1,0 +1,180 @@
+"""The checker finds what it is there to find, one broken promise at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolway.testing import History, check
+from toolway.testing.history import Outcome, violations
+
+pytestmark = pytest.mark.anyio
+
+
+class Failure(Exception):
+    def __init__(self, executed: str) -> None:
+        super().__init__(executed)
+        self.executed = executed
+        self.attempts = 2
+
+
+@dataclass
+class Reply:
+    data: Any = field(default_factory=dict)
+    is_error: bool = False
+
+
+class Run:
+    """A history on a clock that stands still, and its effects file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.time = 0.0
+        self.file = folder / "effects"
+        self.history = History(self.file, now=lambda: self.time)
+
+    def happen(self, nonce: str, times: int = 1) -> None:
+        with self.file.open("a") as file:
+            file.write(f"call\t{nonce}\n" * times)
+
+    def begin(self, *, unsafe: bool = True, limit: float = 5.0) -> str:
+        return self.history.begin(unsafe=unsafe, limit=limit, target="s.counter")
+
+    def kinds(self) -> list[tuple[str, str]]:
+        return [(violation.rule, violation.kind) for violation in violations(self.history)]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path)
+
+
+def test_a_run_that_kept_every_promise_is_clean(run: Run) -> None:
+    done, lost, refused, again = run.begin(), run.begin(), run.begin(), run.begin(unsafe=False)
+    run.happen(done)
+    run.happen(lost)
+    run.happen(again, times=2)
+    run.history.answered(done, Reply({"nonce": done}))
+    run.history.failed(lost, Failure("unknown"))
+    run.history.failed(refused, Failure("no"))
+    run.history.answered(again, Reply({"nonce": again}))
+    assert check(run.history) == []
+    assert run.history.outcomes() == {"ok": 2, "Failure": 2}
+
+
+def test_a_call_without_an_outcome_is_lost(run: Run) -> None:
+    run.begin()
+    assert run.kinds() == [("I1", "lost")]
+
+
+def test_two_outcomes_are_one_too_many(run: Run) -> None:
+    nonce = run.begin()
+    for _ in range(2):
+        run.history.failed(nonce, Failure("no"))
+    assert run.kinds() == [("I1", "twice")]
+
+
+def test_an_outcome_may_be_a_second_late_and_no_more(run: Run) -> None:
+    early, late = run.begin(limit=5), run.begin(limit=4)
+    run.time = 5.9
+    for nonce in (early, late):
+        run.history.failed(nonce, Failure("no"))
+    assert run.kinds() == [("I1", "late")]
+
+
+def test_a_failure_that_does_not_say_whether_it_was_executed_is_found(run: Run) -> None:
+    run.history.failed(run.begin(), ValueError())
+    assert run.kinds() == [("I1", "silent")]
+
+
+def test_the_answer_of_another_call_is_found(run: Run) -> None:
+    mine, yours = run.begin(unsafe=False), run.begin(unsafe=False)
+    for nonce in (mine, yours):
+        run.happen(nonce)
+        run.history.answered(nonce, Reply({"nonce": mine}))
+    assert run.kinds() == [("I2", "misplaced")]
+
+
+@pytest.mark.parametrize(("unsafe", "found"), [(True, [("I3", "repeated")]), (False, [])])
+def test_only_what_must_not_happen_twice_is_counted(run: Run, unsafe: bool, found: list[Any]) -> None:
+    nonce = run.begin(unsafe=unsafe)
+    run.happen(nonce, times=2)
+    run.history.failed(nonce, Failure("unknown"))
+    assert run.kinds() == found
+
+
+def test_an_answer_without_its_effect_is_found_unless_none_was_to_be(run: Run) -> None:
+    nonce = run.begin()
+    run.history.answered(nonce, Reply())
+    read = run.history.begin(unsafe=False, limit=1, effect=False)
+    run.history.answered(read, Reply())
+    assert run.kinds() == [("I3", "missing")]
+
+
+def test_an_effect_that_is_denied_is_found(run: Run) -> None:
+    nonce = run.begin()
+    run.happen(nonce)
+    run.history.failed(nonce, Failure("no"))
+    assert run.kinds() == [("I4", "denied")]
+    assert check(run.history) == [f"I4 {nonce}: s.counter happened, and Failure denies it"]
+
+
+def test_an_effect_that_nobody_asked_for_is_found(run: Run) -> None:
+    run.happen("foreign")
+    assert run.kinds() == [("I3", "strange")]
+
+
+async def test_calls_are_recorded_with_what_they_bring(tmp_path: Path) -> None:
+    history = History(tmp_path / "effects")
+
+    async def fails(nonce: str) -> Reply:
+        raise Failure("no")
+
+    async def answers(nonce: str) -> Reply:
+        return Reply({"nonce": nonce}, is_error=True)
+
+    assert await history.call(fails, unsafe=True, limit=1) is None
+    assert (await history.call(answers, unsafe=True, limit=1)).is_error
+    (first,), (second,) = (each.outcomes for each in history.invocations.values())
+    assert (first.name, first.executed, first.attempts) == ("Failure", "no", 2)
+    assert (second.name, second.executed) == ("tool_error", "yes")
+    assert check(history) == []
+
+
+async def test_what_is_no_failure_of_a_call_is_recorded_and_raised() -> None:
+    history = History()
+
+    async def breaks(nonce: str) -> Reply:
+        raise KeyError(nonce)
+
+    with pytest.raises(KeyError):
+        await history.call(breaks, unsafe=True, limit=1)
+    assert [violation.kind for violation in violations(history)] == ["silent"]
+
+
+async def test_a_call_whose_caller_leaves_has_that_for_an_outcome() -> None:
+    history = History()
+
+    async def waits(nonce: str) -> Reply:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    task = asyncio.create_task(history.call(waits, unsafe=True, limit=1))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    (call,) = history.invocations.values()
+    assert [outcome.name for outcome in call.outcomes] == ["cancelled"]
+
+
+def test_nonces_of_two_histories_never_meet() -> None:
+    assert History().begin(unsafe=True, limit=1) != History().begin(unsafe=True, limit=1)
+
+
+def test_an_outcome_can_be_recorded_by_hand(run: Run) -> None:
+    nonce = run.begin()
+    run.history.end(nonce, Outcome("ok", "no", 0.0))
+    assert run.kinds() == [("I3", "missing")]
