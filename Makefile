@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format lint types layers test test-all interop interop-ci process faults history soak cycles neighbour cost sim docs pins clean
+.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci process faults history soak cycles neighbour cost sim docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -35,8 +35,17 @@ types: setup
 layers: setup
 	$(BIN)/lint-imports
 
+# What takes minutes, or measures the machine it runs on, has a target of its own.
+SLOW := --ignore=tests/faults/matrix --ignore=tests/machines --ignore=tests/long
+
 test: setup ## the tests, on the version of .venv
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(SLOW) $(ARGS)
+
+machines: setup ## the state machines: 500 examples of 50 steps each
+	$(BIN)/python -m pytest tests/machines $(ARGS)
+
+matrix: setup ## the fault matrix with one seed
+	$(BIN)/python scripts/faults.py --seeds 1
 
 test-all: ## the tests on 3.11 and 3.13
 	$(MAKE) test VERSION=3.11 VENV=.venv

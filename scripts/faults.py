@@ -85,9 +85,8 @@ def _line(row: str, entry: dict[str, Any], result: dict[str, Any] | None) -> tup
         return row, entry["text"], "–", f"later: {entry['later']}", ""
     if result is None or not result["seeds"]:
         return row, entry["text"], "–", "not run", ""
-    passed = f"{result['passed']}/{result['passed'] + result['failed']}"
-    if result["skipped"]:
-        passed += "; skipped: " + "; ".join(result["skipped"])
+    passed = f"{result['passed']}/{result['passed'] + result['failed'] + result['known']}"
+    passed = "; ".join([passed, *result["skipped"]])
     return row, entry["text"], str(result["seeds"]), passed, _short(result["invariants"])
 
 
@@ -110,9 +109,12 @@ def _table(lines: list[tuple[str, ...]]) -> str:
 
 def _totals(results: dict[str, Any]) -> str:
     ran = [row for row in results.values() if row["seeds"]]
-    whole = [row for row in ran if row["passed"] and not row["failed"]]
-    passed, failed = (sum(row[key] for row in ran) for key in ("passed", "failed"))
-    return f"{len(whole)} of {len(ran)} rows that were run hold: {passed} checks passed, {failed} failed."
+    whole = [row for row in ran if row["passed"] and not row["failed"] and not row["known"]]
+    passed, failed, known = (sum(row[key] for row in ran) for key in ("passed", "failed", "known"))
+    return (
+        f"{len(whole)} of {len(ran)} rows that were run hold: {passed} checks passed, {failed} failed, "
+        f"{known} show a known fault."
+    )
 
 
 def _page(lines: list[tuple[str, ...]], results: dict[str, Any], seeds: int) -> str:

@@ -77,7 +77,7 @@ def own_files():
         path = ROOT / name
         data = path.read_bytes() if path.is_file() else b"\0"
         if b"\0" not in data:
-            yield name, data.decode()
+            yield name, data.decode(errors="replace")
 
 
 def test_no_file_names_a_registry():

@@ -51,7 +51,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     rows = _rows(item)
     if rows and (report.when == "call" or not report.passed):
-        results.ends(rows, report.outcome, _reason(report))
+        known = report.skipped and hasattr(report, "wasxfail")
+        results.ends(rows, "known" if known else report.outcome, _reason(report))
     return report
 
 

@@ -77,6 +77,14 @@ def _heavy_lines(hit: Any) -> None:
     hit.answer()
 
 
+@mode("heavy_farewell", on=BAD)
+def _heavy_farewell(hit: Any) -> None:
+    """An answer of 6 MB that takes long to read, and with it the end of the process."""
+    hit.tell(data=[{f"k{number}": number for number in range(9_000)}] * 50)
+    hit.answer()
+    os._exit(0)
+
+
 @mode("bad_schemas", on=("start",))
 def _bad_schemas(hit: Any) -> None:
     """Tools with schemas made to be slow, among good ones."""

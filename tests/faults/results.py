@@ -16,6 +16,7 @@ class Row:
     seeds: set[int] = field(default_factory=set)
     passed: int = 0
     failed: int = 0
+    known: int = 0  # failed as expected: a fault of ours that has a test already
     skipped: list[str] = field(default_factory=list)  # reasons, those of known faults included
     invariants: set[str] = field(default_factory=set)
 
@@ -25,6 +26,7 @@ class Row:
             "seeds": len(self.seeds),
             "passed": self.passed,
             "failed": self.failed,
+            "known": self.known,
             "skipped": sorted(set(self.skipped)),
             "invariants": sorted(self.invariants),
         }
@@ -58,6 +60,7 @@ class Results:
             elif outcome == "failed":
                 row.failed += 1
             else:
+                row.known += outcome == "known"
                 row.skipped.append(reason)
 
     def write(self, path: Path) -> None:

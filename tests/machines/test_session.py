@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from tests.machines.clock import LoopMachine
 from tests.machines.upstreams import Nobody
@@ -85,13 +84,18 @@ class Asked:
 
 
 class SessionMachine(LoopMachine):
-    troubled: ClassVar[bool] = False  # handshakes fail, and whoever makes one may leave
+    """In troubled times handshakes fail, and whoever makes one may leave."""
 
     def __init__(self) -> None:
         super().__init__()
         self.losses = self.excuses = self.tag = 0
         self.asked: list[Asked] = []
+        self.troubled = False
         self.loop.run(self.open())
+
+    @initialize(troubled=st.booleans())
+    def times_are_quiet_or_troubled(self, troubled: bool) -> None:
+        self.troubled = troubled
 
     async def open(self) -> None:
         self.link = ForgetfulLink()
@@ -208,16 +212,8 @@ class SessionMachine(LoopMachine):
             self.loop.turn(5)
 
 
-class TroubledSessionMachine(SessionMachine):
-    troubled = True
-
-
 def test_a_forgotten_session_is_made_again_once_for_all_who_need_it() -> None:
     run_state_machine_as_test(SessionMachine)
-
-
-def test_a_handshake_that_fails_is_made_again_by_the_next_request() -> None:
-    run_state_machine_as_test(TroubledSessionMachine)
 
 
 @pytest.mark.parametrize("certainty", [Certainty.C0, Certainty.C1])

@@ -12,7 +12,7 @@ from typing import Final
 
 from tests.sim.history import Cut, Sent
 from tests.sim.servers import Answer, Exchange, Process, SimServer
-from tests.sim.weather import Fate, ticks
+from tests.sim.weather import Fate, Later, ticks
 from toolway.model import Certainty, Era, Json
 from toolway.protocol import wire
 from toolway.upstream.link import Fault, Inbound, LinkFacts, Loss, Request, RpcError
@@ -40,7 +40,7 @@ class _Frame:
     id: int
     request: Request
     fate: Fate
-    waiting: asyncio.TimerHandle | None = None
+    waiting: Later | None = None
     exchange: Exchange | None = None  # once it has left
 
 
@@ -122,7 +122,7 @@ class PipeLink:
 
     def _write(self, frame: _Frame) -> None:
         if self._dice.random() < BUSY:
-            frame.waiting = self._loop.call_later(ticks(self._dice, 0, 32), self._written, frame)
+            frame.waiting = Later(self._dice, ticks(self._dice, 0, 32), lambda: self._written(frame))
         elif not self._written(frame):
             raise Fault("the process has ended", Certainty.C0, code="E-STDIO-BROKEN")
 

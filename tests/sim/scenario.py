@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
 
@@ -177,8 +177,18 @@ def _callers(dice: random.Random, parts: Mapping[str, Part], calls: int) -> tupl
         calls -= size
         at_once = dice.random() < 0.2
         pause = 0.0 if at_once else ticks(dice, 0, 64 * dice.choice((1, 4, 12)))
-        dice.choice(callers).append(Step(pause, tuple(next(plans) for _ in range(size))))
+        steps = dice.choice(callers)
+        steps.append(Step(pause, tuple(next(plans) for _ in range(size))))
+        echoes = tuple(_echo(dice, plan) for plan in steps[-1].plans if plan.key or plan.shared)[:calls]
+        if echoes and dice.random() < 0.3:
+            calls -= len(echoes)
+            steps.append(Step(0.0, echoes))
     return tuple(tuple(steps) for steps in callers)
+
+
+def _echo(dice: random.Random, plan: Plan) -> Plan:
+    """The same call again, made as soon as the first one has ended, which may not be over yet for the hub."""
+    return replace(plan, call=f"{plan.call}e", leaves_after=ticks(dice, 0, 64) if dice.random() < 0.2 else None)
 
 
 def _plans(dice: random.Random, parts: Mapping[str, Part]) -> Iterator[Plan]:

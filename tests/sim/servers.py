@@ -22,7 +22,7 @@ from mcp_types.jsonrpc import (
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 
 from tests.sim.history import Done, History, Struck
-from tests.sim.weather import CRASHES, SILENT, UNDONE, Fate, Weather, ticks
+from tests.sim.weather import CRASHES, SILENT, UNDONE, Fate, Later, Weather, ticks
 from toolway.model import Certainty, Era, Json
 from toolway.upstream.link import Fault, RpcError
 
@@ -242,7 +242,7 @@ class Process:
         way = ticks(dice, 0, traits.way)
         if exchange.fate is Fate.LATE:
             way += ticks(dice, 64, 64 * 40)
-        self._loop.call_later(way, exchange.answer, answer)
+        Later(dice, way, lambda: exchange.answer(answer))
         if exchange.fate is Fate.TWICE:
             self._loop.call_later(way + ticks(dice, 0, 64), exchange.answer, answer)
 

@@ -6,9 +6,10 @@ same time, which is where the races are.
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 TICK: Final = 1 / 64
@@ -16,6 +17,26 @@ TICK: Final = 1 / 64
 
 def ticks(dice: random.Random, least: int, most: int) -> float:
     return dice.randint(least, most) * TICK
+
+
+class Later:
+    """Something that happens after a time, and some turns of the loop later: at one time there are many moments."""
+
+    def __init__(self, dice: random.Random, delay: float, work: Callable[[], object]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._turns = dice.choice((0, 0, 0, 1, 2, 3))
+        self._work = work
+        self._handle: asyncio.Handle = self._loop.call_later(delay, self._turn)
+
+    def cancel(self) -> None:
+        self._handle.cancel()
+
+    def _turn(self) -> None:
+        if self._turns:
+            self._turns -= 1
+            self._handle = self._loop.call_soon(self._turn)
+        else:
+            self._work()
 
 
 class Fate(enum.StrEnum):
