@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci process faults history soak cycles neighbour cost sim docs pins clean
+.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci process faults history soak cycles neighbour cost sim fuzz docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -74,6 +74,18 @@ cost: setup ## what the stages of the pipeline cost
 
 sim: setup ## the core in virtual time: 500 seeds × 200 calls, and some of them twice
 	$(BIN)/python scripts/sim.py --seeds 500 --calls 200
+
+SECONDS ?= 60
+FOUND := build/fuzz
+
+fuzz: setup ## a minute of fuzzing for each reader of foreign bytes (SECONDS=…); what breaks one is left in build/fuzz
+	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements/fuzz.txt || \
+	  { echo "atheris cannot be installed for $$($(BIN)/python -V) on this system: nothing was fuzzed"; exit 1; }
+	@for target in framing envelope sse headers config; do \
+	  echo "$$target: $(SECONDS) s"; mkdir -p $(FOUND)/$$target; \
+	  $(BIN)/python fuzz/fuzz_$$target.py -max_total_time=$(SECONDS) -verbosity=0 \
+	    -artifact_prefix=$(FOUND)/$$target- $(FOUND)/$$target fuzz/corpus/$$target || exit 1; \
+	done
 
 interop: setup ## every real server of the corpus
 	$(BIN)/python interop/install.py --into .interop

@@ -45,6 +45,9 @@ After every row the invariants named in its last column were checked:
 def main() -> int:
     options = _options()
     results, code = _run(options.seeds, options.only)
+    if not results:
+        print(f"pytest ended with {code} and left no results", file=sys.stderr)
+        return 1
     lines = _lines(_behaviours(), results)
     print(_table(lines))
     print(_totals(results))

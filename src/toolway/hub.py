@@ -266,13 +266,13 @@ class Hub:
     async def _call(self, call: Call) -> Reply:
         self._must_be_open()
         began = self._loop.time()
-        outcome, executed = "cancelled", call.attempt.certainty.executed
+        outcome, executed, server = "cancelled", call.attempt.certainty.executed, call.server
         try:
             reply = await self._pipeline(call)
-            outcome, executed = ("tool_error" if reply.is_error else "ok"), "yes"
+            outcome, executed, server = ("tool_error" if reply.is_error else "ok"), "yes", reply.server
             return changed(reply, seconds=self._loop.time() - began)
         except CallError as exc:
-            outcome, executed = exc.code, exc.executed
+            outcome, executed, server = exc.code, exc.executed, exc.server
             raise
         except asyncio.CancelledError:
             executed = call.attempt.judge().executed
@@ -280,7 +280,7 @@ class Hub:
         finally:
             if self._watchers:
                 seconds = self._loop.time() - began
-                self._watchers.emit(CallFinished(call.server, call.method, call.target, outcome, executed, seconds))
+                self._watchers.emit(CallFinished(server, call.method, call.target, outcome, executed, seconds))
 
     async def _sign_of_life(self, server: str) -> None:
         await self._upstream(server).sign_of_life()

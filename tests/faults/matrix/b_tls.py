@@ -59,6 +59,10 @@ class Watcher:
     def url(self) -> str:
         return f"https://127.0.0.1:{self.port}/mcp"
 
+    def said(self) -> set[bytes]:
+        """How all those connections began on which anything was said."""
+        return {beginning for beginning in self.beginnings if beginning}
+
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as connections:

@@ -38,7 +38,7 @@ async def test_a_server_that_cannot_prove_itself_is_told_nothing(
             outcome = (await bench.call("bad.counter", timeout=10)).expect(Unavailable, "no")
             assert outcome.error is not None and outcome.error.code == "E-HTTP-TLS"
             assert outcome.seconds < 5
-        assert set(watcher.beginnings) == {TLS_RECORD}
+        assert watcher.said() == {TLS_RECORD}
         assert fake.stats.connections == 0
 
 
@@ -68,4 +68,4 @@ async def test_a_certificate_that_goes_bad_while_the_server_runs_stops_new_conne
             watcher.certificate = good
             await bench.until(lambda: bench.hub.status()["bad"].state == "ready", 10)
             (await bench.call("bad.counter")).expect(None)
-        assert set(watcher.beginnings) == {TLS_RECORD}
+        assert watcher.said() == {TLS_RECORD}
