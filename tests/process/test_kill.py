@@ -81,7 +81,10 @@ def test_a_next_keeper_ends_what_a_crash_of_both_left_behind() -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE)
     assert holder.stdout is not None
     holder.stdout.readline()
-    time.sleep(2)
+    end = time.monotonic() + 15
+    while len(descendants(holder.pid)) < 18 and time.monotonic() < end:
+        time.sleep(0.05)
+    os.kill(holder.pid, signal.SIGSTOP)  # else it could start the next keeper in between
     family = descendants(holder.pid)
     keepers = [pid for pid in family if b"keeper.py" in _cmdline(pid)]
     assert len(keepers) == 1
