@@ -16,7 +16,9 @@ from tests.upstream.raw_http import loops
 from toolway.testing import Fault, FaultProxy, Flow
 from toolway.testing.fault_proxy import HALF_OPEN, Passage
 
-pytestmark = pytest.mark.anyio
+# uvloop closes what it was left with in a later turn of its loop, which a test that ends does not have.
+LATE = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [pytest.mark.anyio, LATE]
 SOON = 5.0
 
 
