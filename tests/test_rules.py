@@ -121,6 +121,17 @@ def test_retries_of_a_call_are_attempts_less_one() -> None:
     assert known.retry(call(retries=4)) == replace(policy, attempts=5)
 
 
+def test_a_process_or_an_object_is_supervised_and_an_address_is_not() -> None:
+    assert rules(Server(command="x")).supervised("s")
+    assert rules(Server(instance=object())).supervised("s")
+    assert not rules(Server(url="https://x/mcp")).supervised("s")
+
+
+def test_a_server_may_honour_keys_under_a_name_of_its_own() -> None:
+    assert rules().key_meta("s") is None
+    assert rules(server(key_meta="example/key")).key_meta("s") == "example/key"
+
+
 # -- sharing -----------------------------------------------------------------------------------------------------------
 
 

@@ -278,6 +278,16 @@ async def test_a_server_that_a_person_started_anew_is_not_held_to_its_past() -> 
     bench.board.forget("unknown")
 
 
+async def test_a_new_link_is_not_held_to_what_happened_on_the_old_one_but_its_tools_are() -> None:
+    bench = Bench()
+    await bench.fail(failure(C0))
+    await bench.fail(ProtocolError("broken", certainty=C2), deadline=1e9)
+    bench.board.reconnected("s")
+    await bench.fail(ProtocolError("broken", certainty=C2))
+    bench.board.reconnected("s")
+    assert (bench.server, bench.tool) == (Position.CLOSED, Position.OPEN)
+
+
 def test_the_breakers_of_tools_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(breaking, "MOST", 10)
     board = Board(fixed(0.5))

@@ -70,7 +70,7 @@ async def test_what_has_landed_is_forgotten() -> None:
     end.answer(a_reply())
     await joined[0]
     await turns()
-    assert (flights.get("k"), end.cancelled) == (None, 0)
+    assert (flights.get("k"), len(flights), end.cancelled) == (None, 0, 0)
 
 
 async def test_a_failure_that_nobody_waits_for_any_more_is_not_complained_of() -> None:

@@ -168,6 +168,23 @@ async def test_a_leader_who_leaves_leaves_the_execution_to_his_followers() -> No
     assert (leader.cancelled(), end.cancelled) == (True, 0)
 
 
+async def test_whoever_began_it_hears_of_its_progress_until_he_leaves() -> None:
+    stage, end, heard = a_stage(), HeldEnd(), []
+    leader = asyncio.ensure_future(stage(keyed(on_progress=lambda *told: heard.append(told)), end))
+    await end.reached()
+    follower = asyncio.ensure_future(stage(keyed(), end))
+    await turns()
+    listener = end.calls[0].on_progress
+    assert listener is not None
+    listener(1.0, 2.0, "half")
+    leader.cancel()
+    await turns()
+    listener(2.0, 2.0, "whole")
+    end.answer(a_reply("paid"))
+    assert (await follower).text == "paid"
+    assert heard == [(1.0, 2.0, "half")]
+
+
 # -- another call ------------------------------------------------------------------------------------------------------
 
 
