@@ -12,10 +12,11 @@ events.
 from __future__ import annotations
 
 import enum
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
+
+from toolway.resilience.recent import Recent
 
 
 class Position(enum.StrEnum):
@@ -56,7 +57,7 @@ class Breaker:
         self.position = Position.CLOSED
         self._policy = policy
         self._dice = dice
-        self._recent: deque[tuple[float, bool]] = deque(maxlen=1000)
+        self._recent = Recent(policy.window)
         self._in_a_row = 0
         self._openings = 0
         self._opens_until = 0.0
@@ -88,7 +89,7 @@ class Breaker:
     def succeeded(self, now: float) -> None:
         self._trial = False
         self._in_a_row = 0
-        self._recent.append((now, True))
+        self._recent.succeeded(now)
         if self.position is Position.HALF_OPEN:
             self._successes += 1
             if self._successes >= self._policy.trials:
@@ -102,7 +103,7 @@ class Breaker:
             self._open(Happening.FAILED, now)
             return
         self._in_a_row += 1
-        self._recent.append((now, False))
+        self._recent.failed(now)
         if self.position is Position.CLOSED and self._too_many(now):
             self._open(Happening.TOO_MANY, now)
 
@@ -110,10 +111,8 @@ class Breaker:
         policy = self._policy
         if self._in_a_row >= policy.in_a_row:
             return True
-        while self._recent and self._recent[0][0] <= now - policy.window:
-            self._recent.popleft()
-        failures = sum(not good for _, good in self._recent)
-        return len(self._recent) >= policy.among and failures >= policy.share * len(self._recent)
+        ended, failures = self._recent.count(now)
+        return ended >= policy.among and failures >= policy.share * ended
 
     def _open(self, why: Happening, now: float) -> None:
         policy = self._policy
