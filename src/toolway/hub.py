@@ -31,7 +31,7 @@ from toolway.config.entries import entry, server_from_text
 from toolway.config.find import default_file
 from toolway.config.formats import Loaded, read
 from toolway.config.spec import Retry, Server, ServerLike, Timeout, check_server_name, with_defaults
-from toolway.errors import CallError, Certainty, ConfigError, NotFound, ProtocolError, TimedOut, Unavailable
+from toolway.errors import CallError, Certainty, ConfigError, Executed, NotFound, ProtocolError, TimedOut, Unavailable
 from toolway.events import CallFinished, CatalogChanged, Connected, Event, Kind
 from toolway.model import Asks, Call, Era, Json, OnProgress, Reply, Stage, ToolRef
 from toolway.pipeline import chain, in_order
@@ -103,7 +103,7 @@ class Hub:
     def _stages(self, key_store: KeyStore) -> tuple[Stage, ...]:
         rules = self._rules
         return in_order(
-            resolve=resolve(self._catalog, self._servers.keys(), rules.effect),
+            resolve=resolve(self._catalog, self._servers.keys(), rules.settle),
             deadline=deadline(rules.timeout, self._now),
             keys=keys(key_store),
             cache=cache(self._cache, rules.cache_identity, rules.cache_seconds),
@@ -266,21 +266,22 @@ class Hub:
     async def _call(self, call: Call) -> Reply:
         self._must_be_open()
         began = self._loop.time()
-        outcome, executed, server = "cancelled", call.attempt.certainty.executed, call.server
         try:
             reply = await self._pipeline(call)
-            outcome, executed, server = ("tool_error" if reply.is_error else "ok"), "yes", reply.server
-            return changed(reply, seconds=self._loop.time() - began)
         except CallError as exc:
-            outcome, executed, server = exc.code, exc.executed, exc.server
+            self._tell_end(call, exc.server, exc.code, exc.executed, self._loop.time() - began)
             raise
-        except asyncio.CancelledError:
+        except BaseException:
             executed = call.attempt.judge().executed
+            self._tell_end(call, call.server, "cancelled", executed, self._loop.time() - began)
             raise
-        finally:
-            if self._watchers:
-                seconds = self._loop.time() - began
-                self._watchers.emit(CallFinished(server, call.method, call.target, outcome, executed, seconds))
+        seconds = self._loop.time() - began
+        self._tell_end(call, reply.server, "tool_error" if reply.is_error else "ok", "yes", seconds)
+        return changed(reply, seconds=seconds)
+
+    def _tell_end(self, call: Call, server: str, outcome: str, executed: Executed, seconds: float) -> None:
+        if self._watchers:
+            self._watchers.emit(CallFinished(server, call.method, call.target, outcome, executed, seconds))
 
     async def _sign_of_life(self, server: str) -> None:
         await self._upstream(server).sign_of_life()
@@ -291,7 +292,7 @@ class Hub:
         if call.method != "tools/call":
             return Reply(call.server, call.name, await upstream.call(call))
         call = self._with_key(call)
-        tool = await self._listed_tool(call, upstream)
+        tool = self._catalog.tool(ToolRef(call.server, call.name)) or await self._listed_tool(call, upstream)
         try:
             result = await upstream.call(call, tool.input_schema)
         except ProtocolError as exc:
@@ -315,8 +316,10 @@ class Hub:
 
     def _with_key(self, call: Call) -> Call:
         """The call with its idempotency key where the server itself honours one."""
+        if call.key is None:
+            return call
         name = self._rules.key_meta(call.server)
-        if call.key is None or name is None:
+        if name is None:
             return call
         meta = call.params.get("_meta")
         return changed(call, params={**call.params, "_meta": {**(meta or {}), name: call.key}})

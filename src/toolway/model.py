@@ -24,8 +24,7 @@ OnProgress: TypeAlias = Callable[[float, float | None, str | None], None]
 Era: TypeAlias = Literal["modern", "handshake"]
 
 
-@dataclass(frozen=True, slots=True)
-class ToolRef:
+class ToolRef(msgspec.Struct, frozen=True):
     """The identity of a tool: the configured server's name and the tool's own name."""
 
     server: str
@@ -56,8 +55,9 @@ class Attempt:
 
     def begin(self) -> None:
         """A new try begins; what the earlier ones may have done is kept."""
-        self.worst = max(self.worst, self.certainty)
-        self.certainty = Certainty.C0
+        if self.certainty is not Certainty.C0:
+            self.worst = max(self.worst, self.certainty)
+            self.certainty = Certainty.C0
         self.phase = "queue"
         self.number += 1
 
@@ -94,6 +94,7 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     key: str | None = None  # the caller's idempotency key
     caller: str = ""  # whose call it is: the authorization context; empty for the library's own caller
     attempt: Attempt = msgspec.field(default_factory=Attempt)
+    terms: Any = None  # what `rules` found out about it, for its own later questions; filled in by `resolve`
 
 
 class Reply(msgspec.Struct, frozen=True):

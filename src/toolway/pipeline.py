@@ -9,7 +9,8 @@
     breaker    sees every attempt; leaves alone what keeps failing
     limit      a slot, held only while an attempt is really under way
 
-Each stage is a function of `(call, next)`, so it can be read, tested and removed alone.
+Each stage is a function of `(call, next)`, so it can be read, tested and removed alone. One that has nothing to do
+with a call returns what `next` does: a coroutine of its own would be paid for by every call.
 """
 
 from __future__ import annotations

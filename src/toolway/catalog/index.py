@@ -113,6 +113,7 @@ class Catalog:
     def __init__(self) -> None:
         self._lists: dict[str, dict[str, _List]] = {}
         self._changed_names: dict[str, ToolRef] = {}  # names for models that had to be cut or changed
+        self._parsed: dict[str, ToolRef] = {}  # names that were asked for and have a tool, until the lists change
 
     # -- filling ------------------------------------------------------------------------------------------------------
 
@@ -143,6 +144,7 @@ class Catalog:
         return _difference(server, kind, old.items, items)
 
     def _index_changed_names(self, server: str) -> None:
+        self._parsed = {}
         kept = {name: ref for name, ref in self._changed_names.items() if ref.server != server}
         new = {tool.model_name: tool.ref for tool in self.tools(server)}
         self._changed_names = kept | {name: ref for name, ref in new.items() if names.parse(name) != ref}
@@ -164,10 +166,15 @@ class Catalog:
 
     def parse(self, name: str) -> ToolRef | None:
         """The tool meant by `server.tool`, `server__tool` or a name made for models."""
+        known = self._parsed.get(name)
+        if known is not None:
+            return known
         ref = names.parse(name)
+        if ref is None or self.tool(ref) is None:
+            ref = self._changed_names.get(name, ref)
         if ref is not None and self.tool(ref) is not None:
-            return ref
-        return self._changed_names.get(name, ref)
+            self._parsed[name] = ref
+        return ref
 
     def known(self, server: str, kind: Kind) -> bool:
         """Whether the server itself has answered with this list in this run."""

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from difflib import get_close_matches
 
 from msgspec.structs import replace
 
 from toolway.catalog.index import Catalog, Tool
 from toolway.errors import NotFound
-from toolway.model import Call, Effect, Next, Reply, Stage, ToolRef
+from toolway.model import Call, Next, Reply, Stage, ToolRef
 
 
-def resolve(catalog: Catalog, servers: Collection[str], effect_of: Callable[[Call], Effect]) -> Stage:
-    async def stage(call: Call, next: Next) -> Reply:
+def resolve(catalog: Catalog, servers: Collection[str], settle: Callable[[Call], Call]) -> Stage:
+    """`settle` fills in what settings and catalog say about a call whose server and name are known."""
+
+    def stage(call: Call, next: Next) -> Awaitable[Reply]:
         if call.method == "tools/call":
             ref = find_tool(catalog, servers, call.target)
             call = replace(call, server=ref.server, name=ref.tool, params={**call.params, "name": ref.tool})
         else:
             check_server(servers, call.server)
-        return await next(replace(call, effect=effect_of(call)))
+        return next(settle(call))
 
     return stage
 

@@ -29,17 +29,19 @@ class Board:
         self._tools: OrderedDict[tuple[str, str], Breaker] = OrderedDict()
 
     def server(self, name: str) -> Breaker:
-        if name not in self._servers:
-            self._servers[name] = Breaker(self._dice)
-        return self._servers[name]
+        found = self._servers.get(name)
+        if found is None:
+            found = self._servers[name] = Breaker(self._dice)
+        return found
 
     def tool(self, server: str, name: str) -> Breaker:
         key = (server, name)
-        if key not in self._tools:
-            self._tools[key] = Breaker(self._dice)
+        found = self._tools.get(key)
+        if found is None:
+            found = self._tools[key] = Breaker(self._dice)
             if len(self._tools) > MOST:
                 self._tools.popitem(last=False)
-        return self._tools[key]
+        return found
 
     def reconnected(self, server: str) -> None:
         """There is a new link: what happened on the old one says nothing about it."""
@@ -59,28 +61,29 @@ def breaker(
 
     async def stage(call: Call, next: Next) -> Reply:
         server, tool = board.server(call.server), board.tool(call.server, call.name)
-        await _pass(call, server, now, probe)
-        wait = tool.wait(now())
-        if wait > 0:
-            raise _open(call, f"{call.server}.{call.name} keeps failing", wait)
-        trial = tool.begin_trial()
+        if server.position is not Position.CLOSED:
+            await _pass(call, server, now, probe)
+        trial = tool.position is not Position.CLOSED and _begin_trial(call, tool, now())
         try:
             reply = await next(call)
         except CallError as exc:
             blamed = _blamed(exc, server, tool, supervised(call.server))
-            _report(server, blamed is server or None, False, now())
-            _report(tool, blamed is tool or None, trial, now())
+            ended = now()
+            _report(server, blamed is server or None, False, ended)
+            _report(tool, blamed is tool or None, trial, ended)
             raise
         except asyncio.CancelledError:
             # At the deadline the tool was silent for too long; before it, somebody else changed his mind.
-            silent = now() >= call.deadline and call.attempt.certainty is Certainty.C2
-            _report(tool, silent or None, trial, now())
+            ended = now()
+            silent = ended >= call.deadline and call.attempt.certainty is Certainty.C2
+            _report(tool, silent or None, trial, ended)
             raise
         except BaseException:
             _report(tool, None, trial, now())
             raise
-        _report(server, False, False, now())
-        _report(tool, False, trial, now())
+        ended = now()
+        _report(server, False, False, ended)
+        _report(tool, False, trial, ended)
         return reply
 
     return stage
@@ -104,6 +107,14 @@ async def _pass(call: Call, server: Breaker, now: Callable[[], float], probe: Pr
             raise
         else:
             server.succeeded(now())
+
+
+def _begin_trial(call: Call, tool: Breaker, now: float) -> bool:
+    """Whether the call is the trial that decides about its tool. Raises `Unavailable` where it may not be made."""
+    wait = tool.wait(now)
+    if wait > 0:
+        raise _open(call, f"{call.server}.{call.name} keeps failing", wait)
+    return tool.begin_trial()
 
 
 def _blamed(exc: CallError, server: Breaker, tool: Breaker, supervised: bool) -> Breaker | None:

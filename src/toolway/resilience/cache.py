@@ -6,7 +6,7 @@ Bounded in entries, in bytes of one entry, and in time (an hour). The clock is h
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Final
 
 import msgspec
@@ -49,10 +49,11 @@ class Cache:
 def cache(
     store: Cache, identity_of: Callable[[Call], Hashable | None], seconds_of: Callable[[Call, Reply], float]
 ) -> Stage:
-    async def stage(call: Call, next: Next) -> Reply:
+    def stage(call: Call, next: Next) -> Awaitable[Reply]:
         identity = identity_of(call)
-        if identity is None:
-            return await next(call)
+        return next(call) if identity is None else remembered(identity, call, next)
+
+    async def remembered(identity: Hashable, call: Call, next: Next) -> Reply:
         known = store.get(identity)
         if known is not None:
             return known

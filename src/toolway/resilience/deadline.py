@@ -5,7 +5,6 @@ When it runs out, what the attempt knows about itself decides what is said: noth
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -14,18 +13,21 @@ from msgspec.structs import replace
 from toolway.config.spec import MAX_TIMEOUT
 from toolway.errors import TimedOut
 from toolway.model import Call, Next, Reply, Stage
+from toolway.resilience.alarms import Alarms
 
 LEAST: Final = 0.05  # with less time than this left, a call is not begun
 
 
 def deadline(timeout_of: Callable[[Call], float], now: Callable[[], float]) -> Stage:
+    alarms = Alarms()
+
     async def stage(call: Call, next: Next) -> Reply:
         seconds = min(timeout_of(call), MAX_TIMEOUT)
         if seconds < LEAST:
             raise _timed_out(call, seconds)
         call = replace(call, deadline=now() + seconds)
         try:
-            async with asyncio.timeout_at(call.deadline):
+            with alarms.at(call.deadline):
                 return await next(call)
         except TimeoutError:
             raise _timed_out(call, seconds) from None

@@ -6,7 +6,7 @@ to give one call's answer to another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Final
 
 from msgspec.structs import replace
@@ -21,14 +21,15 @@ def dedup(identity_of: Callable[[Call], Hashable | None]) -> Stage:
     """`identity_of` is None for a call that must be made by itself."""
     flights = Flights()
 
-    async def stage(call: Call, next: Next) -> Reply:
+    def stage(call: Call, next: Next) -> Awaitable[Reply]:
         identity = identity_of(call)
-        if identity is None:
-            return await next(call)
+        return next(call) if identity is None else shared(identity, call, next)
+
+    async def shared(identity: Hashable, call: Call, next: Next) -> Reply:
         flight = flights.get(identity)
         if flight is None or flight.leaving:
-            shared = replace(call, attempt=Attempt())  # whoever leaves first, the work has its own record
-            flight = flights.start(identity, lambda: next(shared), shared.attempt)
+            own = replace(call, attempt=Attempt())  # whoever leaves first, the work has its own record
+            flight = flights.start(identity, lambda: next(own), own.attempt)
         elif flight.waiting > FOLLOWERS:
             return await next(call)
         return await flights.join(flight, call.attempt)

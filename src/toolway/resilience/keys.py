@@ -108,9 +108,10 @@ def fingerprint(name: str, arguments: Any) -> str:
 def keys(store: KeyStore) -> Stage:
     running = Flights()
 
-    async def stage(call: Call, next: Next) -> Reply:
-        if call.key is None:
-            return await next(call)
+    def stage(call: Call, next: Next) -> Awaitable[Reply]:
+        return next(call) if call.key is None else keyed(call, next)
+
+    async def keyed(call: Call, next: Next) -> Reply:
         id_, print_ = _identify(call)
         while (flight := running.get(id_)) is not None and flight.leaving:
             await asyncio.wait({flight.work})  # what became of it decides what may be done under this key

@@ -116,7 +116,7 @@ class Slots:
 def limit(slots_of: Callable[[str], Slots], queue_of: Callable[[str], float], now: Callable[[], float]) -> Stage:
     async def stage(call: Call, next: Next) -> Reply:
         slots = slots_of(call.server)
-        if slots.paused_until > now():
+        if slots.paused_until and slots.paused_until > now():
             await _wait_out_pause(call, slots, queue_of(call.server), now)
         if not slots.take_nowait(call.caller):
             await _wait_in_line(call, slots, queue_of(call.server))

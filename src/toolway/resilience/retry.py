@@ -109,21 +109,20 @@ def retry(
     sleep: Callable[[float], Awaitable[None]],
 ) -> Stage:
     async def stage(call: Call, next: Next) -> Reply:
-        policy, budget, attempt = policy_of(call), budget_of(call.server), call.attempt
+        budget = budget_of(call.server)
+        call.attempt.begin()
+        budget.attempt(now())
+        try:
+            return await next(call)
+        except CallError as exc:
+            failure = exc
+        return await again(call, next, budget, failure)
+
+    async def again(call: Call, next: Next, budget: Budget, failure: CallError) -> Reply:
+        policy, attempt = policy_of(call), call.attempt
         lost = delays(policy.delay, policy.multiplier, policy.cap, dice)
         throttled = delays(policy.throttled_delay, policy.multiplier, policy.cap, dice)
         while True:
-            attempt.begin()
-            if attempt.number == 1:
-                budget.attempt(now())
-            try:
-                reply = await next(call)
-                return reply if attempt.number == 1 else replace(reply, attempts=attempt.number)
-            except CallError as exc:
-                failure = exc
-            finally:
-                if attempt.number > 1:
-                    budget.done()
             attempt.certainty = certainty = failure.certainty or Certainty.C0
             facts = Facts(
                 call.effect,
@@ -141,8 +140,11 @@ def retry(
             attempt.phase = "retry"
             try:
                 await sleep(wait)
-            except BaseException:
+                attempt.begin()
+                return replace(await next(call), attempts=attempt.number)
+            except CallError as exc:
+                failure = exc
+            finally:
                 budget.done()
-                raise
 
     return stage
