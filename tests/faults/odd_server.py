@@ -79,8 +79,8 @@ def _heavy_lines(hit: Any) -> None:
 
 @mode("heavy_farewell", on=BAD)
 def _heavy_farewell(hit: Any) -> None:
-    """An answer of 6 MB that takes long to read, and with it the end of the process."""
-    hit.tell(data=[{f"k{number}": number for number in range(9_000)}] * 50)
+    """An answer of 3 MB that takes long to read, and with it the end of the process."""
+    hit.tell(data=[{f"k{number}": number for number in range(9_000)}] * 25)
     hit.answer()
     os._exit(0)
 

@@ -159,6 +159,24 @@ def session(
 # -- requests and their answers
 
 
+@pytest.mark.parametrize("make", [json_response, lambda message: EVENTS + event(message) + END], ids=["body", "event"])
+async def test_an_answer_of_very_many_values_is_refused_before_it_is_decoded(make: Callable[[Any], bytes]) -> None:
+    async with Linked(saying(lambda request: make(result(request, {"a": [[1] * 90_000] * 4})))) as at:
+        fault = await at.fault()
+    assert (fault.code, fault.certainty) == ("E-ANSWER-LIMIT", Certainty.C2)
+    assert "250000 values" in fault.reason
+    assert "pages" in fault.fix
+
+
+@pytest.mark.parametrize("make", [json_response, lambda message: EVENTS + event(message) + END], ids=["body", "event"])
+async def test_of_a_list_only_the_item_of_very_many_values_is_set_aside(make: Callable[[Any], bytes]) -> None:
+    tools = [{"name": "good"}, {"name": "bad", "inputSchema": {"a": [[1] * 90_000] * 4}}]
+    async with Linked(saying(lambda request: make(result(request, {"tools": tools})))) as at:
+        page = await at.link.request(Request("tools/list", {}, version=MODERN))
+    assert [tool["name"] for tool in page["tools"]] == ["good", "bad"]
+    assert "inputSchema" not in page["tools"][1]
+
+
 async def test_a_request_carries_its_headers_and_brings_its_result() -> None:
     seen: list[Received] = []
 

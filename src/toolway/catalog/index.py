@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from toolway.events import CatalogChanged, Kind
 from toolway.model import Json, ToolRef
-from toolway.protocol import names
+from toolway.protocol import names, weight
 
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
 MAX_DESCRIPTION: Final = 16 * 1024
@@ -226,6 +226,8 @@ def _problem(kind: Kind, item: Any, key: Any) -> str | None:
     """Why an item cannot be offered, or None."""
     if not isinstance(item, dict):
         return "it is no object"
+    if weight.SET_ASIDE in item:
+        return "its definition has too many values to be read"
     if not isinstance(key, str) or not key:
         return f"it has no {_KEY_OF[kind]}"
     if kind != "tools":

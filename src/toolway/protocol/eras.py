@@ -33,6 +33,8 @@ LISTS: Final[Mapping[Kind, tuple[str, str, str]]] = {
     "resources": ("resources", "resources/list", "resources"),
     "templates": ("resources", "resources/templates/list", "resourceTemplates"),
 }
+#: What the list in the answer to a method is called.
+ITEMS_OF: Final[Mapping[str, str]] = {method: items for _, method, items in LISTS.values()}
 
 #: Notifications that say that a list changed, and which lists to fetch again.
 LIST_CHANGES: Final[Mapping[str, tuple[Kind, ...]]] = {

@@ -6,9 +6,7 @@ passed on as it is. What a server adds that nobody knows yet arrives unharmed.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -25,13 +23,16 @@ from mcp_types.jsonrpc import (
 )
 
 from toolway.model import Certainty, Json
+from toolway.protocol import weight
 
 FRAME_LIMIT: Final = 8 * 1024 * 1024
 MAX_DEPTH: Final = 64
 MAX_KEYS: Final = 10_000
 MAX_ITEMS: Final = 100_000
+MAX_VALUES: Final = 250_000  # of a whole message
 HEAVY_BYTES: Final = 256 * 1024
 HEAVY_VALUES: Final = 20_000
+HEAVY_ANYWAY: Final = 1024 * 1024  # bytes that it takes too long even to count the values of
 _MAX_ID_BYTES: Final = 256
 _MAX_ID_INT: Final = 2**53
 
@@ -55,12 +56,15 @@ encode = msgspec.json.Encoder().encode
 
 
 class BadMessage(Exception):
-    """Bytes that are no acceptable message. `id` is set where the message still shows whose answer it was."""
+    """Bytes that are no acceptable message. `id` is set where the message still shows whose answer it was, and `code`
+    and `fix` where more is known than that it is unreadable."""
 
-    def __init__(self, reason: str, id: Id | None = None) -> None:
+    def __init__(self, reason: str, id: Id | None = None, *, code: str = "", fix: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
         self.id = id
+        self.code = code
+        self.fix = fix
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,25 +97,52 @@ def error(id: Id, code: int, message: str, data: Any = None) -> bytes:
 
 
 def parse(frame: bytes) -> Message:
-    """Decode one envelope. Raises `BadMessage`."""
-    return _parse(frame, decode)
-
-
-def parse_gently(frame: bytes) -> Message:
-    """The same for a heavy message, in a thread: slower, but others get their turn in between."""
-    return _parse(frame, _decode_gently)
+    """Decode one envelope that is not heavy. Raises `BadMessage`."""
+    try:
+        return _envelope(decode(frame))
+    except (ValueError, RecursionError) as exc:
+        raise BadMessage(str(exc), readable_id(frame)) from None
 
 
 def is_heavy(frame: bytes) -> bool:
-    """Whether decoding would hold up everybody else: many values, not merely many bytes."""
-    return len(frame) > HEAVY_BYTES and frame.count(b'":') + frame.count(b"[") > HEAVY_VALUES
+    """Whether decoding would hold up everybody else."""
+    size = len(frame)
+    return size > HEAVY_BYTES and (
+        size > HEAVY_ANYWAY or frame.count(b",") + frame.count(b"[") + frame.count(b"{") > HEAVY_VALUES
+    )
 
 
-def _parse(frame: bytes, decoder: Callable[[bytes], Any]) -> Message:
+def parse_gently(frame: bytes, items: str = "") -> Message:
+    """The same for a heavy message, in a thread. `items` names the list that the answer was asked for, if it was one:
+    then an item of very many values is set aside, and the others stay."""
     try:
-        return _envelope(decoder(frame))
+        return _envelope(_decode_gently(frame, items))
+    except _TooMany as exc:
+        raise BadMessage(str(exc), readable_id(frame), code="E-ANSWER-LIMIT", fix=_ASK_FOR_LESS) from None
     except (ValueError, RecursionError) as exc:
         raise BadMessage(str(exc), readable_id(frame)) from None
+
+
+class _TooMany(ValueError):
+    """More values than may be decoded."""
+
+
+_ASK_FOR_LESS: Final = "ask the server for less at a time, for instance by pages; many values may come as one text"
+
+
+def _decode_gently(data: bytes, items: str) -> Any:
+    """Strict too, but others wait for nothing longer than the making of `MAX_VALUES` values."""
+    found = weight.weigh(data, MAX_VALUES)
+    if found.values > MAX_VALUES and items:
+        data = weight.lightened(data, items, HEAVY_VALUES)
+        found = weight.weigh(data, MAX_VALUES)
+    if found.values > MAX_VALUES:
+        raise _TooMany(f"it has more than {MAX_VALUES} values, which would hold up everybody else")
+    value = jiter.from_json(data, allow_inf_nan=False, cache_mode="keys")
+    # The decoder looks for duplicate keys three times as long as it decodes; a count shows them as well.
+    if _check_limits(value) != found.keys:
+        raise ValueError("a key that stands twice in one object")
+    return value
 
 
 def decode(data: bytes) -> Any:
@@ -126,29 +157,6 @@ def decode(data: bytes) -> Any:
     ):
         _check_limits(value)
     return value
-
-
-def _decode_gently(data: bytes) -> Any:
-    """The standard library's decoder calls back for every object, which is where other threads get their turn."""
-    text = data.decode()
-    if text.startswith("\ufeff"):
-        raise ValueError("a byte order mark")
-    value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
-    _check_limits(value)
-    if "\\ud" in text or "\\uD" in text:
-        encode(value)  # refuses a lone surrogate
-    return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> Json:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise ValueError("a key that stands twice in one object")
-    return made
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
 
 
 # Digits, exponents and signs and nothing else, so that a number beyond a double shows as a plain run of bytes.
@@ -167,7 +175,9 @@ def _may_hold_huge_number(data: bytes) -> bool:
 _LARGEST: Final = 1.7976931348623157e308
 
 
-def _check_limits(root: Any) -> None:
+def _check_limits(root: Any) -> int:
+    """How many keys there are. Raises `ValueError` where something is beyond the limits."""
+    keys = 0
     level = [root]
     for _ in range(MAX_DEPTH + 1):
         below: list[Any] = []
@@ -175,6 +185,7 @@ def _check_limits(root: Any) -> None:
             if isinstance(node, dict):
                 if len(node) > MAX_KEYS:
                     raise ValueError(f"an object with {len(node)} keys (limit {MAX_KEYS})")
+                keys += len(node)
                 below.extend(node.values())
             elif isinstance(node, list):
                 if len(node) > MAX_ITEMS:
@@ -183,7 +194,7 @@ def _check_limits(root: Any) -> None:
             elif isinstance(node, int | float) and not -_LARGEST <= node <= _LARGEST:
                 raise ValueError("a number beyond what JSON readers agree on")
         if not below:
-            return
+            return keys
         level = below
     raise ValueError(f"nested deeper than {MAX_DEPTH}")
 

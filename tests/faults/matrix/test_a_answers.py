@@ -143,10 +143,11 @@ async def test_an_answer_made_to_be_slow_to_check_holds_up_nobody(era: str) -> N
 @pytest.mark.parametrize(
     ("value", "era"), [("{}", "modern"), ("1", "handshake"), ('""', "modern"), ("[]", "handshake")]
 )
-@pytest.mark.xfail(strict=True, reason="an answer of a million small values is decoded in one piece")
 async def test_an_answer_of_a_million_values_holds_up_nobody(value: str, era: str) -> None:
     async with lab({"bad": odd_server(f"many_values={value}", era=era)}, memory=256) as bench:
-        outcome = await bench.call("bad.bad", {"effect": True}, timeout=30)
-        if not outcome.ok:
-            outcome.expect(ProtocolError, "unknown")
+        outcome = (await bench.call("bad.bad", {"effect": True}, timeout=30)).expect(ProtocolError, "unknown")
+        assert outcome.error is not None
+        assert outcome.error.code == "E-ANSWER-LIMIT"
+        assert "250000 values" in outcome.error.evidence
+        assert "pages" in outcome.error.fix
         (await bench.call("bad.counter")).expect(None)

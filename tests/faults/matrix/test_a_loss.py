@@ -70,8 +70,10 @@ def children_left(bench: Bench) -> list[str]:
 
 
 @pytest.mark.row("A4")
-@pytest.mark.xfail(strict=True, reason="the link ends 0.2 s after its process, though a heavy answer is still decoded")
-async def test_an_answer_that_came_whole_counts_though_its_server_ended_while_it_was_read() -> None:
+async def test_an_answer_that_came_whole_counts_though_its_server_ended_while_it_was_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stdio, "EXIT_GRACE", 0.01)
     async with lab({"bad": odd_server("heavy_farewell")}, memory=128) as bench:
         (await bench.call("bad.bad", {"effect": True}, timeout=20)).expect(None)
         (await bench.call("bad.counter", timeout=15)).expect(None)

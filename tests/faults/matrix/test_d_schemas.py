@@ -26,7 +26,6 @@ async def test_a_schema_that_is_slow_by_design_is_set_aside_or_harmless(era: str
 
 
 @ERAS
-@pytest.mark.xfail(strict=True, reason="a list of a million small values is decoded in one piece")
 async def test_a_million_subschemas_are_refused_and_hold_up_nobody(era: str) -> None:
     async with lab({}, memory=128) as bench:
         await bench.add("bad", odd_server("million_subschemas", era=era))

@@ -40,13 +40,18 @@ class Outstanding:
         else:
             future.set_exception(RpcError(*wire.error_fields(message.body)))
 
-    def spoil(self, id: wire.Id | None, reason: str) -> bool:
+    def spoil(self, id: wire.Id | None, reason: str, code: str = "E-ANSWER", fix: str = "") -> bool:
         """Fail the request that a spoiled answer belongs to; False where it belongs to none."""
         future = self._take(id)
         if future is None:
             return False
-        future.set_exception(Fault(reason, Certainty.C2, code="E-ANSWER"))
+        future.set_exception(Fault(reason, Certainty.C2, code=code, fix=fix))
         return True
+
+    def method(self, id: wire.Id | None) -> str:
+        """What was asked with this id; empty where nobody waits for it."""
+        id = _ours(id)
+        return self._waiting[id][0].method if id in self._waiting else ""
 
     def fail_all(self, reason: str, code: str, fix: str = "") -> None:
         """The link ended: each request fails with how far it had got."""
@@ -56,9 +61,12 @@ class Outstanding:
                 future.set_exception(Fault(reason, request.attempt.certainty, code=code, fix=fix))
 
     def _take(self, id: wire.Id | None) -> asyncio.Future[Json] | None:
-        if isinstance(id, str) and id.isdecimal() and len(id) <= 15:
-            id = int(id)  # some servers turn our number into text; we send no text, so there is no doubt
-        if not isinstance(id, int):
-            return None
-        _, future = self._waiting.pop(id, (None, None))
+        _, future = self._waiting.pop(_ours(id), (None, None))
         return None if future is None or future.done() else future
+
+
+def _ours(id: wire.Id | None) -> int:
+    """The id as we sent it; zero, which we never send, for what is none of ours."""
+    if isinstance(id, str) and id.isdecimal() and len(id) <= 15:
+        return int(id)  # some servers turn our number into text; we send no text, so there is no doubt
+    return id if isinstance(id, int) else 0

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 
 from toolway.config.spec import Server
 from toolway.model import Certainty, Era, Json
+from toolway.protocol import eras, wire
 from toolway.protocol import headers as mirrored
-from toolway.protocol import wire
 from toolway.upstream.link import Fault, Inbound, LinkFacts, Loss, Request
 from toolway.upstream.transports.http import base, verdict
 from toolway.upstream.transports.http.asks import ServerRequests
@@ -201,10 +201,9 @@ class HttpLink:
         kind = verdict.media_type(response.headers)
         if kind == "application/json" and status != 202:
             try:
-                body = await response.read(self._frame)
-                message = await asyncio.to_thread(wire.parse_gently, body) if wire.is_heavy(body) else wire.parse(body)
+                message = await _message(await response.read(self._frame), request.method)
             except wire.BadMessage as bad:
-                raise verdict.bad_message(bad.reason) from None
+                raise verdict.bad_message(bad) from None
         elif kind == "text/event-stream":
             message = await self._answer_in_events(response, id_, request)
         else:
@@ -214,8 +213,8 @@ class HttpLink:
     async def _answer_in_events(self, response: Response, id_: int, request: Request) -> wire.Message:
         found: list[wire.Message] = []
 
-        def deliver(event: Event) -> bool:
-            answer = self._sort(event, id_, modern=request.version is not None)
+        async def deliver(event: Event) -> bool:
+            answer = await self._sort(event, id_, request.method, modern=request.version is not None)
             if answer is not None:
                 found.append(answer)
             return answer is not None
@@ -233,13 +232,13 @@ class HttpLink:
 
     # -- what the server sends of its own accord ----------------------------------------------------------------------
 
-    def _sort(self, event: Event, id_: int | None, *, modern: bool) -> wire.Message | None:
+    async def _sort(self, event: Event, id_: int | None, method: str, *, modern: bool) -> wire.Message | None:
         """Bring what `event` carries to where it belongs; an answer is returned."""
         try:
-            message = wire.parse(event.data) if event.event == "message" else None
+            message = await _message(event.data, method) if event.event == "message" else None
         except wire.BadMessage as bad:
             if id_ is not None and verdict.same_id(bad.id, id_):
-                raise verdict.bad_message(bad.reason) from None
+                raise verdict.bad_message(bad) from None
             message = None
         if message is None:
             self._noise += 1
@@ -289,8 +288,8 @@ class HttpLink:
             self._listener.cancel()
             self._listener = None
 
-    def _heard(self, event: Event) -> None:
-        self._sort(event, None, modern=False)
+    async def _heard(self, event: Event) -> None:
+        await self._sort(event, None, "", modern=False)
 
     async def _end_session(self) -> None:
         if self.session_id is None:
@@ -299,6 +298,13 @@ class HttpLink:
             async with asyncio.timeout(DELETE_TIME):
                 async with self._client.send("DELETE", self._target, (self._bases.get, self._in_session)):
                     pass
+
+
+async def _message(frame: bytes, method: str) -> wire.Message:
+    """Decode what came in answer to `method`; in a thread, where that takes long. Raises `BadMessage`."""
+    if wire.is_heavy(frame):
+        return await asyncio.to_thread(wire.parse_gently, frame, eras.ITEMS_OF.get(method, ""))
+    return wire.parse(frame)
 
 
 async def _accepted(in_session: bool, response: Response) -> None:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from toolway.upstream.transports.http.events_stream import Event, EventStream, EventTooLong
 from toolway.upstream.transports.http.verdict import media_type
 from toolway.upstream.transports.http1.client import HttpFault, Response
 
+#: Takes an event; whether it is the one that was sought.
+Deliver = Callable[[Event], Awaitable[bool]]
 #: Opens the stream after the event of this id; an empty id means from now on.
 Get = Callable[[str], Response]
 
@@ -27,12 +29,12 @@ _SOONEST_RESUME: Final = 0.1
 _PASSING: Final = frozenset({408, 425, 429})
 
 
-async def read_events(response: Response, stream: EventStream, deliver: Callable[[Event], bool]) -> str:
+async def read_events(response: Response, stream: EventStream, deliver: Deliver) -> str:
     """Deliver until `deliver` says that what was sought has come; else, how the stream ended. Raises `HttpFault`."""
     try:
         async for chunk in response:
             for number, event in enumerate(stream.feed(chunk), 1):
-                if deliver(event):
+                if await deliver(event):
                     response.finish_soon()
                     return ""
                 if number % TURN == 0:
@@ -44,15 +46,15 @@ async def read_events(response: Response, stream: EventStream, deliver: Callable
     return "the server ended its stream without an answer"
 
 
-async def listen(get: Get, deliver: Callable[[Event], None], limit: int) -> None:
+async def listen(get: Get, deliver: Callable[[Event], Awaitable[None]], limit: int) -> None:
     """Deliver events until the server says that it has no such stream."""
     stream = EventStream(limit)
     failures = 0
 
-    def heard(event: Event) -> bool:
+    async def heard(event: Event) -> bool:
         nonlocal failures
         failures = 0
-        deliver(event)
+        await deliver(event)
         return False
 
     while True:
@@ -67,7 +69,7 @@ async def listen(get: Get, deliver: Callable[[Event], None], limit: int) -> None
         await asyncio.sleep(_pause(failures, stream.retry))
 
 
-async def resume(get: Get, stream: EventStream, limit: int, deliver: Callable[[Event], bool]) -> None:
+async def resume(get: Get, stream: EventStream, limit: int, deliver: Deliver) -> None:
     """Go on with a broken answer until `deliver` says that it has come. Given up when a try brings nothing new."""
     before = ""
     while stream.id != before and _sendable(stream.id):

@@ -58,8 +58,9 @@ def result_of(message: wire.Message, id_: int, status: int) -> Json:
     return body
 
 
-def bad_message(reason: str) -> Fault:
-    return Fault(f"the server's answer is not acceptable: {reason}", _C2, code="E-HTTP-CONTENT")
+def bad_message(bad: wire.BadMessage) -> Fault:
+    reason = f"the server's answer is not acceptable: {bad.reason}"
+    return Fault(reason, _C2, code=bad.code or "E-HTTP-CONTENT", fix=bad.fix)
 
 
 def too_long(limit: int) -> Fault:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from toolway.config.spec import Server
 from toolway.model import Certainty, Era, Json
-from toolway.protocol import wire
+from toolway.protocol import eras, wire
 from toolway.upstream.link import Fault, Inbound, LinkFacts, Loss, Request, RpcError
 from toolway.upstream.process import environment
 from toolway.upstream.process.spawn import Process, Spawner, SpawnFailed
@@ -27,6 +27,7 @@ from toolway.upstream.transports.stdio.tail import Tail
 
 READ_SIZE: Final = 64 * 1024  # what a pipe holds; and no more work than that in one turn of the loop
 EXIT_GRACE: Final = 0.2  # after the process ended, for what it wrote last
+LAST_WORDS: Final = 5.0  # the same where what it wrote takes long to read
 EXIT_NEWS: Final = 0.4  # after a pipe broke, for the news that the process ended, which says more
 EOF_WAIT: Final = 2.0  # after stdin was closed
 TERM_WAIT: Final = 3.0  # after SIGTERM
@@ -48,6 +49,7 @@ class StdioLink:
         self._noise = 0
         self._received = 0
         self._asks: set[asyncio.Task[None]] = set()
+        self._decoding: asyncio.Task[None] | None = None
         self._readers: dict[int, Callable[[bytes], None]] = {}
         self._process: Process | None = None
         self._writer: PipeWriter | None = None
@@ -122,6 +124,25 @@ class StdioLink:
             self._slow_check.cancel()
         self._outstanding.fail_all(loss.reason, loss.code, loss.fix)
 
+    def _end(self, loss: Loss, grace: float) -> None:
+        """Lose the link after `grace`, but not before what has come is read: an answer may be among it."""
+        latest = self._loop.time() + LAST_WORDS
+        if grace:
+            self._loop.call_later(grace, self._end_when_read, loss, latest)
+        else:
+            self._end_when_read(loss, latest)
+
+    def _end_when_read(self, loss: Loss, latest: float) -> None:
+        if self._decoding is None:
+            self._lose(loss)
+            return
+
+        def read(_: asyncio.Task[None]) -> None:  # and then the rest of the pipe
+            self._loop.call_later(EXIT_GRACE, self._end_when_read, loss, latest)
+
+        self._decoding.add_done_callback(read)
+        self._loop.call_at(latest, self._lose, loss)
+
     # -- sending ------------------------------------------------------------------------------------------------------
 
     async def request(self, request: Request) -> Json:
@@ -175,7 +196,7 @@ class StdioLink:
         self._lose(Loss(f"the server stopped reading its input for {limit:g} s", "E-STDIO-STUCK"))
 
     def _broken(self) -> None:
-        self._loop.call_later(EXIT_NEWS, self._lose, Loss("the server closed its input", "E-STDIO-CLOSED"))
+        self._end(Loss("the server closed its input", "E-STDIO-CLOSED"), EXIT_NEWS)
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
@@ -197,9 +218,9 @@ class StdioLink:
         if self._process is None or fd != self._process.stdout:
             return
         if self._process.exited.done():
-            self._lose(self._exit_loss())
+            self._end(self._exit_loss(), 0.0)
         else:
-            self._loop.call_later(EXIT_NEWS, self._lose, Loss("the server closed its output", "E-STDIO-CLOSED"))
+            self._end(Loss("the server closed its output", "E-STDIO-CLOSED"), EXIT_NEWS)
 
     def _stop_reading(self, fd: int) -> None:
         if self._readers.pop(fd, None) is not None:
@@ -209,10 +230,7 @@ class StdioLink:
     def _on_exit(self, exited: asyncio.Future[int]) -> None:
         if self._process is None:
             return
-        if self._process.stdout in self._readers:
-            self._loop.call_later(EXIT_GRACE, self._lose, self._exit_loss())
-        else:
-            self._lose(self._exit_loss())
+        self._end(self._exit_loss(), EXIT_GRACE if self._process.stdout in self._readers else 0.0)
 
     def _exit_loss(self) -> Loss:
         assert self._process is not None
@@ -233,7 +251,7 @@ class StdioLink:
 
     def _on_line(self, line: bytes) -> None:
         if wire.is_heavy(line):
-            self._own(self._on_heavy_line(line))
+            self._decoding = self._own(self._on_heavy_line(line))
             return
         try:
             message = wire.parse(line)
@@ -247,11 +265,14 @@ class StdioLink:
         stdout = self._process.stdout if self._process is not None else -1
         if stdout in self._readers:
             self._loop.remove_reader(stdout)
+        items = eras.ITEMS_OF.get(self._outstanding.method(wire.readable_id(line)), "")
         try:
-            self._on_message(await asyncio.to_thread(wire.parse_gently, line))
+            self._on_message(await asyncio.to_thread(wire.parse_gently, line, items))
         except wire.BadMessage as bad:
             self._on_bad_line(line, bad)
         finally:
+            if self._decoding is asyncio.current_task():
+                self._decoding = None
             if stdout in self._readers:
                 self._loop.add_reader(stdout, self._readable, stdout)
 
@@ -273,7 +294,8 @@ class StdioLink:
         self._noise += 1
         self._tail.feed(line[:1000] + b"\n")
         looks_like_message = line.lstrip().startswith((b"{", b"\xef\xbb\xbf{"))
-        if self._outstanding.spoil(bad.id, f"the server's answer cannot be read: {bad.reason}"):
+        reason = f"the server's answer cannot be read: {bad.reason}"
+        if self._outstanding.spoil(bad.id, reason, bad.code or "E-ANSWER", bad.fix):
             return
         if looks_like_message:
             self._count_bad_line()
@@ -308,11 +330,12 @@ class StdioLink:
             return
         self._own(self._answer(message))
 
-    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+    def _own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` in a task that ends with the link."""
         task = self._loop.create_task(work)
         self._asks.add(task)
         task.add_done_callback(self._asks.discard)
+        return task
 
     async def _answer(self, message: wire.Message) -> None:
         assert message.id is not None
