@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
+from weakref import WeakValueDictionary
 
 from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
 from msgspec.structs import replace as changed
@@ -89,6 +90,7 @@ class Hub:
         self._keeping = Keeping(self._catalog, _store(catalog_dir, world.environ))
         self._watchers = Watchers()
         self._upstreams: dict[str, Upstream] = {}
+        self._changes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._slots: dict[str, Slots] = {}
         self._spawner = Spawner(_runtime_dir(world.environ))
         self._gate = StartGate(max(4, 2 * world.cores))
@@ -143,28 +145,35 @@ class Hub:
 
     async def add(self, name: str, server: ServerLike) -> None:
         """Add a server while running. Raises `ConfigError` where the name is taken."""
-        if name in self._servers:
-            raise ConfigError(f"there is a server {name!r} already", fix="use replace()", code="E-CONFIG-NAME")
-        self._servers[check_server_name(name)] = with_defaults(_server(server), self._timeout, self._retry)
-        if self._open:
-            self._bring_up(name)
+        async with self._changing(name):
+            if name in self._servers:
+                raise ConfigError(f"there is a server {name!r} already", fix="use replace()", code="E-CONFIG-NAME")
+            self._servers[check_server_name(name)] = with_defaults(_server(server), self._timeout, self._retry)
+            if self._open:
+                self._bring_up(name)
 
     async def remove(self, name: str) -> None:
         """Stop a server and forget it. Raises `NotFound`."""
-        check_server(self._servers, name)
-        del self._servers[name]
-        await self._take_down(name)
+        async with self._changing(name):
+            check_server(self._servers, name)
+            del self._servers[name]
+            await self._take_down(name)
 
     async def replace(self, name: str, server: ServerLike) -> None:
         """Give a server another definition; one that is the same keeps running. Raises `NotFound`."""
-        check_server(self._servers, name)
         new = with_defaults(_server(server), self._timeout, self._retry)
-        if new == self._servers[name]:
-            return
-        await self._take_down(name)
-        self._servers[name] = new
-        if self._open:
-            self._bring_up(name)
+        async with self._changing(name):
+            check_server(self._servers, name)
+            if new == self._servers[name]:
+                return
+            await self._take_down(name)
+            self._servers[name] = new
+            if self._open:
+                self._bring_up(name)
+
+    def _changing(self, name: str) -> asyncio.Lock:
+        """Changes of one server come one after another: each finds what the one before it has left."""
+        return self._changes.setdefault(name, asyncio.Lock())
 
     def restart(self, name: str) -> None:
         """Start a server again now, whatever its state. Raises `NotFound`."""
@@ -276,12 +285,12 @@ class Hub:
             self._tell_end(call, call.server, "cancelled", executed, self._loop.time() - began)
             raise
         seconds = self._loop.time() - began
-        self._tell_end(call, reply.server, "tool_error" if reply.is_error else "ok", "yes", seconds)
+        if self._watchers:
+            self._tell_end(call, reply.server, "tool_error" if reply.is_error else "ok", "yes", seconds)
         return changed(reply, seconds=seconds)
 
     def _tell_end(self, call: Call, server: str, outcome: str, executed: Executed, seconds: float) -> None:
-        if self._watchers:
-            self._watchers.emit(CallFinished(server, call.method, call.target, outcome, executed, seconds))
+        self._watchers.emit(CallFinished(server, call.method, call.target, outcome, executed, seconds))
 
     async def _sign_of_life(self, server: str) -> None:
         await self._upstream(server).sign_of_life()
@@ -428,7 +437,8 @@ class Hub:
         self, server: str, kind: Kind, items: list[Any], problems: list[str], era: Era
     ) -> CatalogChanged | None:
         objection = None
-        if kind == "tools" and era == "modern" and self._servers[server].transport == "http":
+        definition = self._servers.get(server)  # none where it is being removed
+        if kind == "tools" and era == "modern" and definition is not None and definition.transport == "http":
             objection = _header_problem
         changed = self._catalog.replace(server, kind, items, problems, objection=objection)
         self._keeping.changed(server, era)
@@ -437,9 +447,9 @@ class Hub:
     # -- finding ------------------------------------------------------------------------------------------------------
 
     def _upstream(self, name: str) -> Upstream:
-        check_server(self._servers, name)
         upstream = self._upstreams.get(name)
-        if upstream is None:
+        if upstream is None or name not in self._servers:
+            check_server(self._servers, name)
             why = "it is disabled" if self._open else "the hub is closed"
             raise Unavailable(f"{name} is not running", server=name, evidence=why)
         return upstream
