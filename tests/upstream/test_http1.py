@@ -101,6 +101,57 @@ async def test_the_connection_used_last_is_used_first(client: Client) -> None:
         assert used == [1, 2, 2]
 
 
+def falling_silent(*, lost: bool) -> tuple[Any, asyncio.Event]:
+    """A peer that answers, until the event: then its old connections are as if the way to it was gone, or are reset
+    by the next request."""
+    gone = asyncio.Event()
+
+    async def script(conn: Conn) -> None:
+        old = not gone.is_set()
+        while await conn.request() is not None:
+            if old and gone.is_set():
+                if lost:
+                    await asyncio.sleep(60)
+                return
+            await asyncio.sleep(0.05)
+            await conn.send(OK)
+
+    return script, gone
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["silence", "reset"])
+async def test_after_an_exchange_without_a_byte_no_connection_of_before_is_trusted(lost: bool) -> None:
+    script, gone = falling_silent(lost=lost)
+    client = Client(replace(QUICK, idle=30))
+    async with peer(script) as server:
+        await asyncio.gather(*(fetch(client, server.url) for _ in range(5)))
+        assert server.connections == 5
+        gone.set()
+        with pytest.raises((TimeoutError, HttpFault)):
+            async with asyncio.timeout(0.2):
+                await fetch(client, server.url)
+        assert await fetch(client, server.url) == b"ok"
+        assert server.connections == 6
+    client.close()
+    await asyncio.sleep(0)
+
+
+async def test_a_caller_who_leaves_costs_no_connection_that_was_in_use_meanwhile(client: Client) -> None:
+    async def react(conn: Conn, request: Received) -> None:
+        if request.body == b"slow":
+            await asyncio.sleep(60)
+        await conn.send(OK)
+
+    async with peer(reacting(react)) as server:
+        slow = asyncio.create_task(fetch(client, server.url, b"slow"))
+        await asyncio.sleep(0.05)
+        await fetch(client, server.url)
+        slow.cancel()
+        await asyncio.gather(slow, return_exceptions=True)
+        await fetch(client, server.url)
+        assert server.connections == 2
+
+
 async def test_a_connection_idle_for_too_long_for_the_caller_is_left_alone(client: Client) -> None:
     async with peer(always(OK)) as server:
         await fetch(client, server.url)

@@ -56,6 +56,7 @@ class Response(Incoming):
     async def __aenter__(self) -> Response:
         origin = self._target.origin
         connection = self._client._kept(origin, self._max_idle) or await self._client._dial(origin)
+        began = asyncio.get_running_loop().time()
         connection.start(self, self._request, self._on_sent)
         self._request = b""
         try:
@@ -65,6 +66,8 @@ class Response(Incoming):
                 await self.wait()
         except BaseException:
             self._drop()
+            if not self.heard:
+                self._client._doubt(origin, began)
             raise
         if "content-encoding" in self.headers:
             self._open_coding(self.headers["content-encoding"].strip().lower())
@@ -215,6 +218,13 @@ class Client:
                 return None
             return connection
         return None
+
+    def _doubt(self, origin: Origin, since: float) -> None:
+        """Not a byte came back: whatever swallowed the request may have cut off the kept connections too, all but those
+        that were in use meanwhile."""
+        for connection in self._idle.get(origin, ()):
+            if connection.idle_since <= since:
+                connection.abort()
 
     async def _dial(self, origin: Origin) -> Connection:
         try:

@@ -212,6 +212,7 @@ class Connection(asyncio.Protocol):
             return
         if self._on_sent is not None:
             self._note_sent()
+        incoming.heard = True
         before = incoming.received
         try:
             self._parser.feed_data(data)

@@ -29,6 +29,7 @@ class Incoming:
         "connection",
         "fault",
         "headers",
+        "heard",
         "metered",
         "received",
         "sent",
@@ -37,6 +38,7 @@ class Incoming:
     )
 
     def __init__(self) -> None:
+        self.heard = False  # a byte has come
         self.status = 0  # zero until the head is complete
         self.headers: dict[str, str] = {}
         self.chunks: deque[bytes] = deque()
