@@ -66,9 +66,9 @@ class Rules:
         self._catalog = catalog
         self._known: dict[tuple[str, str], Terms] = {}  # of listed tools
 
-    def settle(self, call: Call) -> Call:
+    def settle(self, call: Call, tool: Tool | None) -> Call:
         """The call with all that is known about it, so that no later question has to look it up."""
-        terms = self._look_up(call)
+        terms = self._terms_of(call, tool)
         return with_facts(call, effect=_effect(call, terms), terms=terms)
 
     def effect(self, call: Call) -> Effect:
@@ -131,23 +131,19 @@ class Rules:
 
     def _terms(self, call: Call) -> Terms:
         known: Terms | None = call.terms
-        return known if known is not None else self._look_up(call)
+        if known is not None:
+            return known
+        tool = self._catalog.tool(ToolRef(call.server, call.name)) if call.method == "tools/call" else None
+        return self._terms_of(call, tool)
 
-    def _look_up(self, call: Call) -> Terms:
+    def _terms_of(self, call: Call, tool: Tool | None) -> Terms:
         server = self._server(call.server)
-        if call.method != "tools/call":
+        if tool is None:
             return Terms(server, call.name, None)
-        tool = self._catalog.tool(ToolRef(call.server, call.name))
         key = (call.server, call.name)
         known = self._known.get(key)
-        if known is not None and known.server is server and known.tool is tool:
-            return known
-        terms = Terms(server, call.name, tool)
-        if tool is not None:
-            self._remember(key, terms)
-        return terms
-
-    def _remember(self, key: tuple[str, str], terms: Terms) -> None:
-        if len(self._known) >= MOST:
-            self._known.clear()  # they are soon found again
-        self._known[key] = terms
+        if known is None or known.tool is not tool or known.server is not server:
+            if len(self._known) >= MOST:
+                self._known.clear()  # they are soon found again
+            known = self._known[key] = Terms(server, call.name, tool)
+        return known

@@ -12,22 +12,23 @@ from toolway.errors import NotFound
 from toolway.model import Call, Next, Reply, Stage, ToolRef
 
 
-def resolve(catalog: Catalog, servers: Collection[str], settle: Callable[[Call], Call]) -> Stage:
-    """`settle` fills in what settings and catalog say about a call whose server and name are known."""
+def resolve(catalog: Catalog, servers: Collection[str], settle: Callable[[Call, Tool | None], Call]) -> Stage:
+    """`settle` fills in what settings and definition say about a call whose server and name are known."""
 
     def stage(call: Call, next: Next) -> Awaitable[Reply]:
-        if call.method == "tools/call":
-            ref = find_tool(catalog, servers, call.target)
-            call = replace(call, server=ref.server, name=ref.tool, params={**call.params, "name": ref.tool})
-        else:
+        if call.method != "tools/call":
             check_server(servers, call.server)
-        return next(settle(call))
+            return next(settle(call, None))
+        ref, tool = find_tool(catalog, servers, call.target)
+        call = replace(call, server=ref.server, name=ref.tool, params={**call.params, "name": ref.tool})
+        return next(settle(call, tool))
 
     return stage
 
 
-def find_tool(catalog: Catalog, servers: Collection[str], name: str) -> ToolRef:
-    """The tool called `name`. Raises `NotFound` where it surely does not exist."""
+def find_tool(catalog: Catalog, servers: Collection[str], name: str) -> tuple[ToolRef, Tool | None]:
+    """Which tool is called `name`, and its definition where it is listed. Raises `NotFound` where it surely does not
+    exist."""
     ref = catalog.parse(name)
     if ref is None:
         close = catalog.close_names(name)
@@ -37,9 +38,10 @@ def find_tool(catalog: Catalog, servers: Collection[str], name: str) -> ToolRef:
             fix=_did_you_mean(close) or "see them all: toolway tools",
         )
     check_server(servers, ref.server)
-    if catalog.known(ref.server, "tools"):
+    tool = catalog.tool(ref)
+    if tool is None and catalog.known(ref.server, "tools"):
         must_exist(catalog, ref)
-    return ref
+    return ref, tool
 
 
 def must_exist(catalog: Catalog, ref: ToolRef) -> Tool:

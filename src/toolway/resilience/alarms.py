@@ -7,10 +7,13 @@ nothing, and a timer of the loop for each call does not. To whoever uses it, an 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
 from types import TracebackType
 from typing import Final
+
+Pauses = Callable[[float], float]  # given the loop's time: seconds until then that do not count
 
 SLACK: Final = 100  # alarms that were put out and are not swept away yet, whatever their share
 
@@ -18,20 +21,26 @@ SLACK: Final = 100  # alarms that were put out and are not swept away yet, whate
 class Alarm:
     """Raises `TimeoutError` when it has rung before the work within it was done."""
 
-    __slots__ = ("_alarms", "_cancelling", "at", "rang", "task")
+    __slots__ = ("_alarms", "_cancelling", "_granted", "_pauses", "rang", "task")
 
-    def __init__(self, alarms: Alarms, at: float) -> None:
+    def __init__(self, alarms: Alarms, task: asyncio.Task[object], pauses: Pauses | None) -> None:
         self._alarms = alarms
-        self.at = at
-        self.task: asyncio.Task[object] | None = None  # whose work it ends; None when that is done
+        self._cancelling = task.cancelling()
+        self.task: asyncio.Task[object] | None = task  # whose work it ends; None when that is done
         self.rang = False
+        self._pauses = pauses
+        self._granted = 0.0
+
+    def more_time(self, now: float) -> float:
+        """Seconds that do not count, beyond those that were allowed for already."""
+        if self._pauses is None:
+            return 0.0
+        more = self._pauses(now) - self._granted
+        self._granted += more
+        return more
 
     def __enter__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None, "only a task can be cancelled"
-        self.task = task
-        self._cancelling = task.cancelling()
-        self._alarms.set(self, task.get_loop())
+        """It is set already."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         task, self.task = self.task, None
@@ -51,19 +60,22 @@ class Alarms:
         self._timer: asyncio.TimerHandle | None = None
         self._rings_at = 0.0
 
-    def at(self, when: float) -> Alarm:
-        """An alarm for the loop's time `when`, to be used with `with`."""
-        return Alarm(self, when)
+    def at(self, when: float, pauses: Pauses | None = None) -> Alarm:
+        """Set an alarm for the loop's time `when`, to be used with `with` at once. It rings later by the time that
+        `pauses` says does not count."""
+        task = asyncio.current_task()
+        assert task is not None, "only a task can be cancelled"
+        loop = task.get_loop()
+        if loop is not self._loop:
+            self._move_to(loop)
+        alarm = Alarm(self, task, pauses)
+        heappush(self._waiting, (when, next(self._serial), alarm))
+        if self._timer is None or when < self._rings_at:
+            self._wind_up()
+        return alarm
 
     def __len__(self) -> int:
         return len(self._waiting)
-
-    def set(self, alarm: Alarm, loop: asyncio.AbstractEventLoop) -> None:
-        if loop is not self._loop:
-            self._move_to(loop)
-        heappush(self._waiting, (alarm.at, next(self._serial), alarm))
-        if self._timer is None or alarm.at < self._rings_at:
-            self._wind_up()
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         """What was left in a loop that has ended rings no more."""
@@ -93,6 +105,8 @@ class Alarms:
             alarm = heappop(self._waiting)[2]
             if alarm.task is None:
                 self._out -= 1
+            elif (more := alarm.more_time(now)) > 0:
+                heappush(self._waiting, (now + more, next(self._serial), alarm))
             else:
                 alarm.rang = True
                 alarm.task.cancel()

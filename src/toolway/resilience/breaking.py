@@ -15,6 +15,7 @@ from toolway.errors import CallError, Certainty, OutcomeUnknown, ProtocolError, 
 from toolway.model import Call, Next, Reply, Stage
 from toolway.resilience.breaker import Breaker, Position
 
+CLOSED: Final = Position.CLOSED
 MOST: Final = 10_000  # breakers of tools that are remembered
 
 Probe = Callable[[str], Awaitable[None]]
@@ -61,9 +62,9 @@ def breaker(
 
     async def stage(call: Call, next: Next) -> Reply:
         server, tool = board.server(call.server), board.tool(call.server, call.name)
-        if server.position is not Position.CLOSED:
+        if server.position is not CLOSED:
             await _pass(call, server, now, probe)
-        trial = tool.position is not Position.CLOSED and _begin_trial(call, tool, now())
+        trial = tool.position is not CLOSED and _begin_trial(call, tool, now())
         try:
             reply = await next(call)
         except CallError as exc:
@@ -95,7 +96,7 @@ async def _pass(call: Call, server: Breaker, now: Callable[[], float], probe: Pr
         wait = server.wait(now())
         if wait > 0:
             raise _open(call, f"{call.server} keeps failing", wait)
-        if server.position is Position.CLOSED:
+        if server.position is CLOSED:
             return
         server.begin_trial()
         try:
@@ -130,7 +131,7 @@ def _blamed(exc: CallError, server: Breaker, tool: Breaker, supervised: bool) ->
 def _report(breaker: Breaker, failed: bool | None, trial: bool, now: float) -> None:
     """Tell a breaker how an attempt ended; None where that says nothing about it. While it is not closed, only the end
     of a trial counts: a call from before the opening proves nothing."""
-    if breaker.position is not Position.CLOSED and not trial:
+    if breaker.position is not CLOSED and not trial:
         return
     if failed is None:
         breaker.end_trial()

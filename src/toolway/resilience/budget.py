@@ -45,6 +45,8 @@ class Budget:
     def _turn(self, now: float) -> None:
         """Forget the seconds that have left the window."""
         second = int(now)
+        if second == self._second:
+            return
         for passed in range(min(second - self._second, WINDOW)):
             self._attempts[(second - passed) % WINDOW] = 0
             self._retries[(second - passed) % WINDOW] = 0

@@ -6,6 +6,7 @@ handed in.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import Final
@@ -24,12 +25,18 @@ class Recent:
     def __init__(self, window: float) -> None:
         self._window = window
         self._slots: deque[_Slot] = deque()  # oldest first
+        self._newest = _Slot(0.0)
+        self._until = -math.inf  # when the newest one ends
 
     def succeeded(self, now: float) -> None:
-        self._slot(now).good += 1
+        if now >= self._until:
+            self._begin_slot(now)
+        self._newest.good += 1
 
     def failed(self, now: float) -> None:
-        self._slot(now).bad += 1
+        if now >= self._until:
+            self._begin_slot(now)
+        self._newest.bad += 1
 
     def count(self, now: float) -> tuple[int, int]:
         """Attempts that have ended within the window, and how many of them failed."""
@@ -39,19 +46,17 @@ class Recent:
 
     def clear(self) -> None:
         self._slots.clear()
+        self._until = -math.inf
 
     def __len__(self) -> int:
         """Slots in use."""
         return len(self._slots)
 
-    def _slot(self, now: float) -> _Slot:
-        if self._slots:
-            newest = self._slots[-1]
-            if now - newest.began < self._window / SLOTS:
-                return newest
+    def _begin_slot(self, now: float) -> None:
         self._forget_old(now)
-        self._slots.append(slot := _Slot(now))
-        return slot
+        self._newest = _Slot(now)
+        self._until = now + self._window / SLOTS
+        self._slots.append(self._newest)
 
     def _forget_old(self, now: float) -> None:
         while self._slots and self._slots[0].began <= now - self._window:
