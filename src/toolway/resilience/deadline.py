@@ -1,6 +1,6 @@
 """The deadline stage: one budget for everything below it.
 
-Time in which the server waits for the caller himself, for the answer to a question, is not counted. When it runs out, what the attempt knows about itself decides what is said: nothing left us, or it may have happened.
+When it runs out, what the attempt knows about itself decides what is said: nothing left us, or it may have happened.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def deadline(timeout_of: Callable[[Call], float], now: Callable[[], float]) -> S
             raise _timed_out(call, seconds)
         call = replace(call, deadline=now() + seconds)
         try:
-            with alarms.at(call.deadline, call.attempt.asked):
+            with alarms.at(call.deadline):
                 return await next(call)
         except TimeoutError:
             raise _timed_out(call, seconds) from None
