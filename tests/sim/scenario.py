@@ -30,7 +30,7 @@ _RULES: Final = {
     "redo": ToolRule(repeatable=True),
 }
 TOOLS: Final = tuple(_HINTS)
-_TIMEOUTS: Final = ((None, TICK, 0.25, 1.0, 5.0, 20.0), (40, 2, 6, 10, 20, 10))  # and how often each is chosen
+_TIMEOUTS: Final = ((None, TICK, 0.25, 1.0, 5.0, 20.0), (40, 2, 10, 10, 20, 10))  # and how often each is chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,8 @@ class Plan:
     progress: bool = False
     sure: bool = False  # nothing goes wrong with the server, and the time is enough
     leaves_after: float | None = None  # the caller changes his mind
+    waits: float = 0.0  # seconds before he makes it,
+    turns: int = 0  # and turns of the loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,15 +182,21 @@ def _callers(dice: random.Random, parts: Mapping[str, Part], calls: int) -> tupl
         steps = dice.choice(callers)
         steps.append(Step(pause, tuple(next(plans) for _ in range(size))))
         echoes = tuple(_echo(dice, plan) for plan in steps[-1].plans if plan.key or plan.shared)[:calls]
-        if echoes and dice.random() < 0.3:
+        if echoes and dice.random() < 0.5:
             calls -= len(echoes)
-            steps.append(Step(0.0, echoes))
+            steps[-1] = replace(steps[-1], plans=(*steps[-1].plans, *echoes))
     return tuple(tuple(steps) for steps in callers)
 
 
 def _echo(dice: random.Random, plan: Plan) -> Plan:
-    """The same call again, made as soon as the first one has ended, which may not be over yet for the hub."""
-    return replace(plan, call=f"{plan.call}e", leaves_after=ticks(dice, 0, 64) if dice.random() < 0.2 else None)
+    """The same call again, at the moment when the time of the first one is over, which the hub may not have noticed."""
+    return replace(
+        plan,
+        call=f"{plan.call}e",
+        waits=plan.limit if dice.random() < 0.7 else ticks(dice, 0, 32),
+        turns=dice.randint(0, 6),
+        leaves_after=ticks(dice, 0, 64) if dice.random() < 0.2 else None,
+    )
 
 
 def _plans(dice: random.Random, parts: Mapping[str, Part]) -> Iterator[Plan]:
