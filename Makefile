@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci process faults history soak cycles neighbour cost sim fuzz docs pins clean
+.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci conformance process faults history soak cycles neighbour cost sim fuzz docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -95,6 +95,12 @@ interop-ci: setup ## the real servers of the corpus that have a call to make
 	$(BIN)/python interop/install.py --into .interop --only-callable
 	$(BIN)/python interop/run.py --installed .interop --only-callable
 
+conformance: setup ## the official conformance suite: the fixture alone, and the gateway before it
+	$(BIN)/python conformance/install.py --into .conformance
+	$(BIN)/python conformance/run.py --alone
+	@if $(BIN)/toolway serve --help >/dev/null 2>&1; then $(BIN)/python conformance/run.py --gateway; \
+	  else echo "skipped: this toolway has no gateway"; fi
+
 docs: setup ## write the generated pages of docs/reference again
 	$(BIN)/python scripts/generate_docs.py
 
@@ -102,5 +108,5 @@ pins: ## resolve requirements/*.txt anew, to the newest that fit 3.11 to 3.13
 	scripts/pin
 
 clean: ## remove what can be made again
-	rm -rf .venv .venv-* .interop .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
-	find src tests interop scripts examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf .venv .venv-* .interop .conformance .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
+	find src tests interop conformance scripts examples -name __pycache__ -type d -prune -exec rm -rf {} +

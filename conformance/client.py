@@ -1,0 +1,116 @@
+"""The client half of the suite: a hub with one server, which does what the scenario wants.
+
+The suite starts it with the URL as the last argument, the scenario in MCP_CONFORMANCE_SCENARIO and, for some, more in
+MCP_CONFORMANCE_CONTEXT.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from toolway import Hub, ToolwayError
+
+NAME = "suite"
+Json = dict[str, Any]
+Scenario = Callable[[Hub, Json], Awaitable[None]]
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.WARNING)
+    scenario = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
+    context: Json = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
+    act = SCENARIOS.get(scenario, _list_and_call)
+    try:
+        asyncio.run(_play(act, sys.argv[-1], context))
+    except ToolwayError as error:
+        print(f"{scenario}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _play(act: Scenario, url: str, context: Json) -> None:
+    hub = Hub({NAME: url}, elicitation=_accept, sampling=_sample, roots=["file:///conformance"], catalog_dir=None)
+    async with hub:
+        await hub.wait_ready(NAME, timeout=30)
+        await act(hub, context)
+
+
+# -- what servers ask -------------------------------------------------------------------------------------------------
+
+
+def _accept(server: str, params: Json) -> Json:
+    """Accept with what the form is filled in with; a field without a default gets a value of its type."""
+    fields: Json = params.get("requestedSchema", {}).get("properties", {})
+    return {"action": "accept", "content": {name: _value(field) for name, field in fields.items()}}
+
+
+def _value(field: Json) -> Any:
+    return field["default"] if "default" in field else _EMPTY.get(field.get("type", ""), "")
+
+
+_EMPTY: Json = {"boolean": True, "integer": 0, "number": 0, "array": []}
+
+
+def _sample(server: str, params: Json) -> Json:
+    content = {"type": "text", "text": "as you say"}
+    return {"role": "assistant", "content": content, "model": "none", "stopReason": "endTurn"}
+
+
+# -- scenarios --------------------------------------------------------------------------------------------------------
+
+
+async def _list(hub: Hub, context: Json) -> None:
+    await hub.list_tools(server=NAME)
+
+
+async def _list_and_call(hub: Hub, context: Json) -> None:
+    """Call every tool, with empty values for what it requires."""
+    for tool in await hub.list_tools(server=NAME):
+        schema = tool.input_schema
+        fields = schema.get("properties", {})
+        await hub.call_tool(tool.name, {name: _value(fields.get(name, {})) for name in schema.get("required", [])})
+
+
+async def _read_everything(hub: Hub, context: Json) -> None:
+    await _list_and_call(hub, context)
+    for resource in await hub.list_resources(server=NAME):
+        await hub.read_resource(resource.uri, server=NAME)
+    for prompt in await hub.list_prompts(server=NAME):
+        await hub.get_prompt(prompt.name)
+
+
+async def _call_as_told(hub: Hub, context: Json) -> None:
+    for call in context["toolCalls"]:
+        await hub.call_tool(f"{NAME}.{call['name']}", call["arguments"])
+
+
+async def _at_the_same_time(hub: Hub, context: Json) -> None:
+    """The tools that ask, with one that does not in their midst."""
+    names = ("test_mrtr_echo_state", "test_mrtr_unrelated", "test_mrtr_no_state", "test_mrtr_no_result_type")
+    await asyncio.gather(*(hub.call_tool(f"{NAME}.{name}") for name in names))
+
+
+async def _echo_schema(hub: Hub, context: Json) -> None:
+    schemas = {tool.key: tool.input_schema for tool in await hub.list_tools(server=NAME)}
+    await hub.call_tool(f"{NAME}.json_schema_echo", {"schema": schemas["json_schema_2020_12_tool"]})
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "initialize": _list,
+    "request-metadata": _list,
+    "json-schema-ref-no-deref": _list,
+    "json-schema-2020-12-preservation": _echo_schema,
+    "http-standard-headers": _read_everything,
+    "http-custom-headers": _call_as_told,
+    "sep-2322-client-request-state": _at_the_same_time,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,293 @@
+"""Run the official conformance suite and say what of each revision's required scenarios passed.
+
+python conformance/run.py --alone              the fixture itself, over HTTP
+python conformance/run.py --gateway            the gateway before the fixture: HTTP and stdio, modern and legacy
+python conformance/run.py --client             a hub as the client of the suite's servers
+python conformance/run.py --url URL            any other server, without a token: the suite can send no headers
+      [--installed .conformance] [--revision 2026-07-28] [--only NAME] [--out DIR] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+REVISIONS = ("2026-07-28", "2025-11-25")
+ERAS = ("modern", "legacy")
+START_SECONDS = 30.0
+SCENARIO_SECONDS = 60
+SUITE_SECONDS = 900.0
+
+Entry = dict[str, Any]  # of a configuration file
+Front = Callable[[Entry], AbstractContextManager[str]]  # puts something before a server; gives the URL to test
+
+
+class NotStarted(Exception):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is tested: `leg` is the suite's command; `start` gives the URL of a server, or the command of a client."""
+
+    name: str
+    leg: str
+    start: Callable[[], AbstractContextManager[str]]
+
+
+@dataclass(slots=True)
+class Outcome:
+    target: str
+    revision: str
+    passed: int = 0
+    total: int = 0
+    seconds: float = 0.0
+    failed: dict[str, list[str]] = field(default_factory=dict)  # required scenarios, with what they complained of
+    warned: dict[str, list[str]] = field(default_factory=dict)  # the same for what only should be
+    trouble: str = ""
+
+    @property
+    def full(self) -> bool:
+        return not self.trouble and self.passed == self.total > 0
+
+
+def main() -> int:
+    options = _options()
+    suite = Suite(options.installed.resolve())
+    if not suite.there:
+        print(
+            f"no suite in {options.installed}: run conformance/install.py --into {options.installed}", file=sys.stderr
+        )
+        return 2
+    targets = [each for each in _targets(options) if options.only in each.name]
+    outcomes = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for target in targets:
+            for revision in options.revision or REVISIONS:
+                out = (options.out or Path(scratch)).resolve() / target.name / revision
+                outcomes.append(suite.run(target, revision, out))
+                if not options.json:
+                    _print(outcomes[-1], heading=len(outcomes) == 1)
+    if options.json:
+        print(json.dumps([asdict(each) | {"full": each.full} for each in outcomes], indent=1))
+    return 0 if outcomes and all(each.full for each in outcomes) else 1
+
+
+def _options() -> argparse.Namespace:
+    text = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=text)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--alone", action="store_true")
+    what.add_argument("--gateway", action="store_true")
+    what.add_argument("--client", action="store_true")
+    what.add_argument("--url")
+    parser.add_argument("--installed", type=Path, default=Path(".conformance"), metavar="DIR")
+    parser.add_argument("--revision", action="append", choices=REVISIONS)
+    parser.add_argument("--only", default="", metavar="NAME", help="targets with this in their name")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="keep what the suite writes")
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+def _print(outcome: Outcome, *, heading: bool) -> None:
+    if heading:
+        print(f"{'target':28} {'revision':11} {'required':>9} {'seconds':>8}  failed")
+    failed = outcome.trouble or ", ".join(outcome.failed) or "-"
+    score = f"{outcome.passed}/{outcome.total}"
+    print(f"{outcome.target:28} {outcome.revision:11} {score:>9} {outcome.seconds:8.1f}  {failed}", flush=True)
+
+
+# -- targets ----------------------------------------------------------------------------------------------------------
+
+
+def _targets(options: argparse.Namespace) -> list[Target]:
+    if options.url:
+        return [Target("url", "server", lambda: contextlib.nullcontext(options.url))]
+    if options.client:
+        command = shlex.join([sys.executable, str(HERE / "client.py")])
+        return [Target("hub-as-client", "client", lambda: contextlib.nullcontext(command))]
+    if options.alone:
+        return [Target("fixture", "server", fixture)]
+    return [_behind("gateway", gateway, kind, era) for kind in ("http", "stdio") for era in ERAS]
+
+
+def _behind(name: str, front: Front, kind: str, era: str) -> Target:
+    """Something before a fixture that speaks one era, over HTTP or stdio."""
+    start = partial(_before_http if kind == "http" else _before_stdio, front, era)
+    return Target(f"{name}-{kind}-{era}", "server", start)
+
+
+@contextlib.contextmanager
+def _before_http(front: Front, era: str) -> Iterator[str]:
+    with fixture(era) as upstream, front({"url": upstream, "era": era}) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def _before_stdio(front: Front, era: str) -> Iterator[str]:
+    args = [str(HERE / "fixture"), "--stdio", "--era", era]
+    with front({"command": sys.executable, "args": args, "era": era}) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def fixture(era: str = "both") -> Iterator[str]:
+    port = _free_port()
+    with _running([sys.executable, str(HERE / "fixture"), "--http", str(port), "--era", era], port):
+        yield f"http://127.0.0.1:{port}/mcp"
+
+
+@contextlib.contextmanager
+def gateway(entry: Entry) -> Iterator[str]:
+    """`toolway serve` with one server."""
+    port = _free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "mcp.json"
+        file.write_text(json.dumps({"mcpServers": {"fixture": entry}}), encoding="utf-8")
+        command = [
+            sys.executable,
+            "-m",
+            "toolway.cli",
+            "serve",
+            "--config",
+            str(file),
+            "--port",
+            str(port),
+            "--no-auth",
+        ]
+        with _running(command, port):
+            yield f"http://127.0.0.1:{port}/mcp/server/fixture"
+
+
+@contextlib.contextmanager
+def _running(command: list[str], port: int) -> Iterator[None]:
+    """The process, from when its port is open. Raises `NotStarted` with the end of what it said."""
+    with tempfile.TemporaryFile("w+", errors="replace") as said:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        try:
+            if not _opens(process, port):
+                said.seek(0)
+                words = [line for line in said.read().splitlines() if re.search(r"\w", line)]
+                raise NotStarted(f"not started: {words[-1].strip() if words else 'it said nothing'}")
+            yield
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _opens(process: subprocess.Popen[bytes], port: int) -> bool:
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+# -- the suite --------------------------------------------------------------------------------------------------------
+
+
+class Suite:
+    """The installed suite: what it requires, and what it says about a target."""
+
+    def __init__(self, installed: Path) -> None:
+        modules = installed / "node_modules"
+        self._node = modules / ".bin" / "node"
+        self._program = modules / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
+
+    @property
+    def there(self) -> bool:
+        return self._node.exists() and self._program.exists()
+
+    def required(self, leg: str, revision: str) -> list[str]:
+        listed = self._call("list", "--requirements", revision)
+        section = re.search(rf"^{leg.capitalize()} scenarios.*\n((?:  - .+\n)+)", listed, re.MULTILINE)
+        return re.findall(r"- (\S+)", section[1]) if section else []
+
+    def run(self, target: Target, revision: str, out: Path) -> Outcome:
+        outcome = Outcome(target.name, revision)
+        required = self.required(target.leg, revision)
+        outcome.total = len(required)
+        shutil.rmtree(out, ignore_errors=True)  # an older run must not speak for this one
+        begun = time.monotonic()
+        try:
+            with target.start() as subject:
+                self._test(target.leg, subject, revision, out)
+        except (NotStarted, subprocess.TimeoutExpired) as error:
+            outcome.trouble = str(error)
+            return outcome
+        outcome.seconds = time.monotonic() - begun
+        for scenario in required:
+            checks = _checks(out, target.leg, scenario)
+            failed = _complaints(checks, "FAILURE") if checks else ["it did not run"]
+            if failed:
+                outcome.failed[scenario] = failed
+            if warned := _complaints(checks, "WARNING"):
+                outcome.warned[scenario] = warned
+        outcome.passed = outcome.total - len(outcome.failed)
+        return outcome
+
+    def _test(self, leg: str, subject: str, revision: str, out: Path) -> None:
+        given = ["--url" if leg == "server" else "--command", subject]
+        self._call(leg, *given, "--requirements", revision, "--timeout", str(SCENARIO_SECONDS * 1000), "-o", str(out))
+
+    def _call(self, *arguments: str) -> str:
+        # A proxy has no business between two processes of this machine.
+        environ = {**os.environ, "NO_PROXY": "127.0.0.1,localhost"}
+        done = subprocess.run(
+            [str(self._node), str(self._program), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            env=environ,
+            timeout=SUITE_SECONDS,
+            check=False,
+        )
+        return done.stdout
+
+
+def _checks(out: Path, leg: str, scenario: str) -> list[dict[str, Any]]:
+    """The checks of the newest run of a scenario; its folder is named by it and by the time."""
+    parent, _, name = scenario.rpartition("/")
+    prefix = "server-" if leg == "server" else ""
+    found = sorted((out / parent).glob(f"{prefix}{name}-[0-9][0-9][0-9][0-9]-*/checks.json"))
+    checks: list[dict[str, Any]] = json.loads(found[-1].read_text(encoding="utf-8")) if found else []
+    return checks
+
+
+def _complaints(checks: list[dict[str, Any]], status: str) -> list[str]:
+    return [f"{check['id']}: {check.get('errorMessage', '')}" for check in checks if check["status"] == status]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
