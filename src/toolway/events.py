@@ -66,6 +66,7 @@ class Logged(Event):
     level: str
     data: Any
     logger: str | None = None
+    of_call: bool = False  # the caller whom it concerns has got it
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,28 @@ class CallFinished(Event):
     outcome: str  # ok, tool_error, or the code of the error
     executed: Executed
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoopStalled(Event):
+    """The event loop stands still, or stood, as can be told only now. `server` is empty, for it concerns all."""
+
+    seconds: float  # so far
+    where: str  # the stack of its thread
+
+    @property
+    def why(self) -> str:
+        return (
+            f"the event loop has not turned for {self.seconds:.1f} s: something blocks it, and no call, answer or "
+            "deadline is looked at meanwhile. Let such work run in a thread, for instance by asyncio.to_thread()."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoopResumed(Event):
+    """It turns again. `server` is empty."""
+
+    seconds: float  # for which it stood
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ from toolway.upstream.link import Link
 from toolway.upstream.process.spawn import Spawner
 from toolway.upstream.status import Status
 from toolway.upstream.supervisor import Upstream
+from toolway.watchdog import Watchdog
 from toolway.watchers import Watchers
 from toolway.world import World
 
@@ -89,6 +90,7 @@ class Hub:
         self._catalog = Catalog()
         self._keeping = Keeping(self._catalog, _store(catalog_dir, world.environ))
         self._watchers = Watchers()
+        self._watchdog = Watchdog(self._watchers.emit, world.stall)
         self._upstreams: dict[str, Upstream] = {}
         self._changes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._slots: dict[str, Slots] = {}
@@ -125,6 +127,7 @@ class Hub:
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._open = True
+        self._watchdog.start()
         for name in self._servers:
             self._bring_up(name)
         return self
@@ -141,6 +144,7 @@ class Hub:
         await _all_to_the_end(upstream.stop() for upstream in upstreams.values())
         await self._keeping.close()
         await self._spawner.close()
+        self._watchdog.stop()
         self._watchers.close()
 
     async def add(self, name: str, server: ServerLike) -> None:

@@ -33,3 +33,4 @@ class World:
     make_link: LinkMaker = _real_link  # (server's name, its definition, …) → a link that is not open yet
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)
+    stall: float = 5.0  # a loop that stands still for so many seconds is told of; 0 where time is not real

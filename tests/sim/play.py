@@ -65,7 +65,7 @@ class _Stage:
         return link_to(self._servers[name])
 
     def _hub(self) -> Hub:
-        world = World(dice=self._dice("hub").random, make_link=self._link, environ={}, cores=2)
+        world = World(dice=self._dice("hub").random, make_link=self._link, environ={}, cores=2, stall=0)
         keys = SlowKeys(self._dice("keys"), asyncio.get_running_loop().time) if self._scenario.slow_keys else None
         definitions = {name: part.server for name, part in self._scenario.parts.items()}
         return Hub(definitions, key_store=keys, elicitation=self._asked, catalog_dir=None, world=world)
@@ -119,6 +119,9 @@ class _Stage:
             await asyncio.gather(*(self._call(plan) for plan in step.plans))
 
     async def _call(self, plan: Plan) -> None:
+        await asyncio.sleep(plan.waits)
+        for _ in range(plan.turns):
+            await asyncio.sleep(0)
         task = asyncio.create_task(self._make(plan))
         if plan.leaves_after is not None:
             asyncio.get_running_loop().call_later(plan.leaves_after, self._leave, plan, task)

@@ -13,10 +13,12 @@ import pytest
 
 from tests.faults.lab import Bench, lab, server
 from tests.faults.results import results
-from toolway import Health, TimedOut
+from toolway import Health, Hub, TimedOut
 from toolway.config.spec import ToolRule
+from toolway.events import Event, LoopResumed, LoopStalled
 from toolway.model import Effect
 from toolway.testing import fake_server
+from toolway.world import World
 
 pytestmark = pytest.mark.anyio
 
@@ -63,16 +65,44 @@ async def read_cached(bench: Bench, *, from_cache: bool) -> float:
     return outcome.seconds
 
 
+def stand_still() -> None:
+    time.sleep(2)
+
+
+async def told_of_the_loop(hub: Hub) -> list[Event]:
+    """The first two events about the loop itself."""
+    told: list[Event] = []
+    async for event in hub.events():
+        if isinstance(event, LoopStalled | LoopResumed):
+            told.append(event)
+        if len(told) == 2:
+            break
+    return told
+
+
 @pytest.mark.row("D17")
-async def test_an_event_loop_that_stood_still_goes_on_where_it_was() -> None:
+async def test_an_event_loop_that_stood_still_is_told_of_and_goes_on_where_it_was(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert World().stall == 5
     eras = ("modern", "handshake")
     health = Health(interval=0.3, timeout=0.5, misses=2, strict=True)
-    async with lab({era: server(era=era, health=health) for era in eras}, calm=False) as bench:
+    servers = {era: server(era=era, health=health) for era in eras}
+    async with lab(servers, calm=False, world=World(stall=1.0)) as bench:
+        told = asyncio.create_task(told_of_the_loop(bench.hub))
         calls = [bench.start(f"{eras[n % 2]}.sleep", {"seconds": 0.1 * n}, timeout=20) for n in range(20)]
         calls += [bench.start(f"{eras[n % 2]}.counter", timeout=20) for n in range(20)]
         await asyncio.sleep(0.1)
-        asyncio.get_running_loop().call_soon(time.sleep, 2)
+        asyncio.get_running_loop().call_soon(stand_still)
         await asyncio.sleep(0)
+        stalled, resumed = await told
+        assert isinstance(stalled, LoopStalled)
+        assert 1 <= stalled.seconds < 1.9
+        assert "in stand_still" in stalled.where
+        assert isinstance(resumed, LoopResumed)
+        assert 2 <= resumed.seconds < 4
+        assert "in stand_still" in caplog.text
+        assert "in a thread" in caplog.text
         for call in calls:
             (await call).expect(None)
         for era in eras:
