@@ -66,7 +66,9 @@ def test_a_duration_is_milliseconds_or_text_with_a_unit(written, seconds):
     assert entry({"command": "x", "timeout": written}).timeout.total == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("written", [True, "20", "20 parsecs", -1, [], 0, float("inf"), "-1s"])
+@pytest.mark.parametrize(
+    "written", [True, "20", "20 parsecs", -1, [], 0, float("inf"), "-1s", 10**400, "9" * 400 + "s"]
+)
 def test_a_duration_that_is_none_is_a_problem(written):
     assert problem({"command": "x", "timeout": written}).code == "E-CONFIG-KEY"
 
@@ -181,9 +183,14 @@ def test_a_variable_that_is_not_set_is_named_and_the_server_stays():
     assert "env.TOKEN" in problems[0].evidence
 
 
+def test_a_long_key_is_not_repeated_in_full_for_every_variable_under_it():
+    _, problems = read_entry({"command": "x", "env": {"K" * 5000: "${A}${B}"}}, {})
+    assert [len(p.evidence) < 200 for p in problems] == [True, True]
+
+
 def test_text_is_a_url_or_a_command_line():
     assert server_from_text("https://x/mcp") == Server(url="https://x/mcp")
     assert server_from_text("npx -y 'a b'") == Server(command="npx", args=("-y", "a b"))
-    for bad in ("", "  ", "npx 'open"):
+    for bad in ("", "  ", "npx 'open", "x" * 20_000):
         with pytest.raises(ConfigError):
             server_from_text(bad)

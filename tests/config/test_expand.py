@@ -23,6 +23,11 @@ def test_what_is_no_variable_is_left_alone():
     assert expand(text, {"HOME": "/h", "X": "x", "A": "a"}) == (text, ())
 
 
+def test_a_default_that_is_not_closed_is_left_alone():
+    assert expand("${A} ${B:-x ${A", {"A": "1"}) == ("1 ${B:-x ${A", ())
+    assert expand("${B:-x ${A} ${A}", {"A": "1"}).text == "x ${A 1"
+
+
 def test_home_is_expanded_only_at_the_start():
     assert expand_home("~/bin/x", {"HOME": "/home/me"}) == "/home/me/bin/x"
     assert expand_home("~", {"HOME": "/home/me"}) == "/home/me"

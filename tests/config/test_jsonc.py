@@ -22,15 +22,22 @@ def test_what_looks_like_a_comment_inside_text_stays():
     assert jsonc.parse(text).value == {"url": "https://x/y", "glob": "a/*b*/", "quote": '"//"', "comma": ",}"}
 
 
-def test_every_key_knows_its_line_in_spite_of_comments():
-    document = jsonc.parse('{ /* one\ntwo */\n"a": {\n "b": 1, // {"x": 2}\n "c": [{"d": 1}]\n}}')
+def test_the_keys_near_the_top_know_their_line_in_spite_of_comments():
+    document = jsonc.parse('{ /* one\ntwo */\n"a": {\n "b": {"e": 1}, // {"x": 2}\n "c": [{"d": 1}]\n}}')
     assert document.lines == {("a",): 3, ("a", "b"): 4, ("a", "c"): 5}
     assert document.twice == {}
 
 
-def test_a_key_that_stands_twice_is_told_with_the_line_of_the_second():
+def test_a_key_that_stands_twice_is_told_with_both_lines():
     document = jsonc.parse('{"a": {"x": 1,\n"x": 2},\n"b": [{"y": 1}, {"y": 2}]}')
-    assert document.twice == {("a", "x"): 2}
+    assert document.twice == {("a", "x"): jsonc.Twice(("a", "x"), 1, 2)}
+
+
+def test_of_the_keys_that_stand_twice_far_below_one_is_told():
+    document = jsonc.parse(
+        '{"a": {"b": {"c": {"d": 1,\n"d": 2,\n"e": 1, "e": 2}}, "g": {"d": 1}},\n"h": {"i": {"d": 1}}}'
+    )
+    assert document.twice == {("a", "b"): jsonc.Twice(("a", "b", "c", "d"), 1, 2)}
 
 
 def test_keys_after_nested_arrays_have_the_right_path():
@@ -54,6 +61,13 @@ def test_what_is_not_json_is_refused(text):
     with pytest.raises(ConfigError) as caught:
         jsonc.parse(text, "f")
     assert caught.value.code == "E-CONFIG-SYNTAX"
+
+
+@pytest.mark.parametrize("text", ['{\n"a": "http://x,\n}', '{"b": 1,\n/* "a": 1, // }\n}', '{"b": 1}\n/* open'])
+def test_what_is_not_closed_is_refused_where_it_begins(text):
+    with pytest.raises(ConfigError) as caught:
+        jsonc.parse(text, "f")
+    assert caught.value.line == 2
 
 
 def test_a_byte_order_mark_is_tolerated():

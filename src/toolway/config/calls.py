@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from toolway.config.fields import KEY, Fields, wrong
+from toolway.config.fields import KEY, Fields, shown, wrong
 from toolway.config.spec import Retry, ToolRule
 from toolway.errors import ConfigError
 from toolway.model import Effect
@@ -77,7 +77,7 @@ def _rule(name: str, value: Mapping[str, Any], outer: Fields) -> ToolRule:
         )
     outer.problems.extend(inner.problems)
     for key in inner.rest:
-        outer.warn(f"tools.{name}.{key} is not known", evidence="it has no effect")
+        outer.warn(f"tools.{shown(name)}.{key} is not known", evidence="it has no effect")
     return rule
 
 

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final, cast, get_args
 
 from toolway.config import calls
@@ -29,6 +30,8 @@ OUR_KEYS: Final = (
 )
 
 _URL = re.compile(r"https?://", re.IGNORECASE)
+_LONGEST_LINE: Final = 16 * 1024  # characters of a command line: the time to split it grows with their square
+_COMPARED: Final = 32  # unknown keys of an entry that are compared with ours, which takes a while
 
 
 def entry(value: Mapping[str, Any], variables: Mapping[str, str] | None = None) -> Server:
@@ -60,7 +63,7 @@ def read_entry(value: Any, variables: Mapping[str, str]) -> tuple[Server, list[P
         limits=_limits(fields),
         extras=fields.rest,
     )
-    for key in fields.rest:
+    for key in islice(fields.rest, _COMPARED):
         _mention_misspelling(fields, key)
     return server, fields.problems
 
@@ -68,6 +71,9 @@ def read_entry(value: Any, variables: Mapping[str, str]) -> tuple[Server, list[P
 def _from_text(text: str) -> dict[str, Any]:
     if _URL.match(text.strip()):
         return {"url": text.strip()}
+    if len(text) > _LONGEST_LINE:
+        fix = 'write {"command": …, "args": […]}'
+        raise ConfigError("the command line is too long", evidence=f"{len(text)} characters", fix=fix, code=KEY)
     try:
         words = shlex.split(text)
     except ValueError as exc:

@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-_VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+# A default that is not closed goes on to the end, so that it is not looked for again from every `${` in it.
+_VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*+)(?:\}|:-([^}]*+)(?:\}|\Z))")
 
 
 class Expanded(NamedTuple):
@@ -26,6 +27,8 @@ def expand(text: str, variables: Mapping[str, str]) -> Expanded:
 
     def value(found: re.Match[str]) -> str:
         name, default = found[1], found[2]
+        if not found[0].endswith("}"):
+            return found[0]
         if name in variables:
             return variables[name]
         if default is not None:

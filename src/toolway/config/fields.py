@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from toolway.errors import ConfigError
 KEY = "E-CONFIG-KEY"
 
 _DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h)\s*")
+_SHOWN = 80  # characters of a key that a message repeats: there may be many messages about one long key
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -91,7 +93,7 @@ class Fields:
         for name in result.missing:
             self.warn(
                 f"the variable {name} is not set",
-                evidence=f"{key} uses ${{{name}}}, which is passed on as it is written",
+                evidence=f"{shown(key)} uses ${{{name}}}, which is passed on as it is written",
                 fix=f"export {name}=… or write ${{{name}:-default}}",
                 code="E-CONFIG-VARIABLE",
             )
@@ -109,8 +111,10 @@ def duration(key: str, value: Any) -> float:
     if isinstance(value, str):
         found = _DURATION.fullmatch(value)
         if found:
-            return float(found[1]) * _SECONDS[found[2]]
-    elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
+            seconds = float(found[1]) * _SECONDS[found[2]]
+            if math.isfinite(seconds):
+                return seconds
+    elif isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max:
         return value / 1000
     raise ConfigError(
         f"{key} must be a duration",
@@ -122,6 +126,10 @@ def duration(key: str, value: Any) -> float:
 
 def wrong(key: str, wanted: str, value: Any) -> ConfigError:
     return ConfigError(f"{key} must be {wanted}", evidence=f"found {kind(value)}", code=KEY)
+
+
+def shown(key: str) -> str:
+    return key if len(key) <= _SHOWN else f"{key[: _SHOWN - 1]}…"
 
 
 def kind(value: Any) -> str:

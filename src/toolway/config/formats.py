@@ -41,15 +41,17 @@ def read(path: str | os.PathLike[str], variables: Mapping[str, str] | None = Non
     """The servers of a file. Raises `ConfigError` where the file as a whole cannot be used."""
     file = os.fspath(path)
     try:
-        data = Path(file).read_bytes()
-        text = data.decode()
+        with Path(file).open("rb") as opened:
+            data = opened.read(MAX_BYTES + 1)
     except OSError as exc:
         fix = "name another with --config or $TOOLWAY_CONFIG" if isinstance(exc, FileNotFoundError) else ""
         raise _unreadable(file, exc.strerror or str(exc), fix) from None
+    if len(data) > MAX_BYTES:
+        raise _unreadable(file, f"it is longer than {MAX_BYTES} bytes", "")
+    try:
+        text = data.decode()
     except UnicodeDecodeError as exc:
         raise _unreadable(file, f"byte {exc.start} is not UTF-8", "save the file as UTF-8") from None
-    if len(data) > MAX_BYTES:
-        raise _unreadable(file, f"{len(data)} bytes; at most {MAX_BYTES} are read", "")
     return parse(text, file, variables)
 
 
@@ -92,6 +94,11 @@ class _Reading:
         self._file = file
         self._root = root
         self._variables = variables
+        # The first key in each entry that stands twice; what is twice above the entries belongs to none of them.
+        self._twice: dict[str, jsonc.Twice] = {}
+        for twice in document.twice.values():
+            if len(twice.path) > len(root) and twice.path[: len(root)] == root:
+                self._twice.setdefault(twice.path[len(root)], twice)
 
     def names(self, entries: Mapping[str, Any]) -> dict[str, str]:
         """The name that each entry gets. A name that is right as it stands goes before one that had to be changed."""
@@ -101,7 +108,7 @@ class _Reading:
             name = written if written in taken else normalised(written)
             if name != written:
                 clash = name in taken
-                self._add(_renamed(written, name, clash))
+                self._add(written, _renamed(written, name, clash))
                 if clash:
                     continue
             taken.add(name)
@@ -109,22 +116,14 @@ class _Reading:
         return names
 
     def server(self, written: str, value: Any) -> Server | None:
-        path = (*self._root, written)
-        twice = next((p for p in self._document.twice if p[: len(path)] == path), None)
         try:
-            if twice is not None:
-                raise ConfigError(
-                    f"{twice[-1]!r} stands twice",
-                    evidence=f"lines {self._document.lines[twice]} and {self._document.twice[twice]}",
-                    fix="remove one of the two",
-                    code="E-CONFIG-TWICE",
-                )
+            if written in self._twice:
+                raise _stands_twice(self._twice[written])
             server, problems = read_entry(value, self._variables)
         except ConfigError as exc:
-            self._add(Problem.of(exc, written))
+            self._add(written, Problem.of(exc))
             return None
-        for problem in problems:
-            self._add(replace(problem, server=written))
+        self._add(written, *problems)
         return server
 
     def with_our_timeout(
@@ -147,9 +146,18 @@ class _Reading:
             for name, server in servers.items()
         }
 
-    def _add(self, problem: Problem) -> None:
-        line = self._document.lines.get((*self._root, problem.server))
-        self.problems.append(replace(problem, file=self._file, line=line))
+    def _add(self, written: str, *problems: Problem) -> None:
+        line = self._document.lines.get((*self._root, written))
+        self.problems.extend(replace(each, server=written, file=self._file, line=line) for each in problems)
+
+
+def _stands_twice(twice: jsonc.Twice) -> ConfigError:
+    return ConfigError(
+        f"{twice.path[-1]!r} stands twice",
+        evidence=f"lines {twice.first} and {twice.second}",
+        fix="remove one of the two",
+        code="E-CONFIG-TWICE",
+    )
 
 
 def _renamed(written: str, name: str, clash: bool) -> Problem:

@@ -1,24 +1,34 @@
-"""JSON as people keep it in files: comments and trailing commas are allowed, and every key knows its line.
+"""JSON as people keep it in files: comments and trailing commas are allowed, and the keys near the top know their line.
 
 What JSON does not know is blanked out in place, so that offsets stay right; the rest must be strict JSON.
+Time and memory grow with the text and no faster: what is not closed is one token to its end, never looked for again.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from toolway.errors import ConfigError
 
-_STRING = r'"(?:[^"\\\n]|\\.)*"'
-_COMMENT = re.compile(rf"{_STRING}|(//[^\n]*|/\*.*?\*/)", re.DOTALL)
+_STRING = r'"(?:[^"\\\n]++|\\.)*+"?'
+_COMMENT = re.compile(rf"{_STRING}|(//[^\n]*|/\*(?s:.*?)\*/)|/\*(?s:.*)")  # the last is not closed: left to be refused
 _TRAILING_COMMA = re.compile(rf"{_STRING}|(?<=[}}\]\"\w])(\s*,)(?=\s*[}}\]])")
 _KEY_OR_BRACKET = re.compile(rf"({_STRING})(\s*:)?|([{{\[])|([}}\]])")
 
+NEAR: Final = 2  # levels of keys: the entries of servers are no deeper
 Path = tuple[str, ...]
+_K = TypeVar("_K", str, Path)
+
+
+class Twice(NamedTuple):
+    """A key that stands twice in its object, and the lines of both."""
+
+    path: Path
+    first: int
+    second: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +36,8 @@ class Document:
     """A parsed file. Where a key stands twice in one object, the last one counts and `twice` tells."""
 
     value: Any
-    lines: dict[Path, int]  # the line of each key; what is inside an array is left out
-    twice: dict[Path, int]  # keys that stand twice in their object, and the line of the second
+    lines: dict[Path, int]  # the line of each key of the first `NEAR` levels; what is inside an array is left out
+    twice: dict[Path, Twice]  # for each of these keys, the first that stands twice: it, or one below it
 
 
 def parse(text: str, file: str = "") -> Document:
@@ -39,12 +49,8 @@ def parse(text: str, file: str = "") -> Document:
         raise _syntax_error(f"line {exc.lineno}, column {exc.colno}: {exc.msg}", file, exc.lineno) from None
     except (ValueError, RecursionError) as exc:
         raise _syntax_error(str(exc), file, None) from None
-    lines: dict[Path, int] = {}
-    twice: dict[Path, int] = {}
-    for path, offset in _keys(plain):
-        known = twice if path in lines else lines
-        known[path] = plain.count("\n", 0, offset) + 1
-    return Document(value, lines, twice)
+    keys = _keys(plain)
+    return Document(value, keys.lines, keys.twice)
 
 
 def _blank(pattern: re.Pattern[str], text: str) -> str:
@@ -54,22 +60,60 @@ def _blank(pattern: re.Pattern[str], text: str) -> str:
     return pattern.sub(blank, text)
 
 
-def _keys(text: str) -> Iterator[tuple[Path, int]]:
-    """The path and offset of every key outside of arrays, in valid JSON."""
-    path: list[str] = []
-    arrays = 0
-    pending = ""
+class _Keys:
+    """The keys of a text, as they come. Few paths are kept: in a deep file they would be many times its size."""
+
+    def __init__(self) -> None:
+        self.lines: dict[Path, int] = {}
+        self.twice: dict[Path, Twice] = {}
+        self._path: list[str] = []  # the latest key of each open object
+        self._below: list[dict[str, int]] = []  # for each open object that is not near: its keys and their lines
+
+    def open(self) -> None:
+        self._path.append("")
+        self._below.append({})
+
+    def close(self) -> None:
+        self._path.pop()
+        self._below.pop()
+
+    def add(self, key: str, line: int) -> None:
+        self._path[-1] = key
+        first = self._seen(key, line)
+        near = tuple(self._path[:NEAR])
+        if first is not None and near not in self.twice:
+            self.twice[near] = Twice(tuple(self._path), first, line)
+
+    def _seen(self, key: str, line: int) -> int | None:
+        """The line where this key stood before, if it did."""
+        if len(self._path) > NEAR:
+            return _first(self._below[-1], key, line)
+        return _first(self.lines, tuple(self._path), line)
+
+
+def _first(lines: dict[_K, int], key: _K, line: int) -> int | None:
+    first = lines.get(key)
+    if first is None:
+        lines[key] = line
+    return first
+
+
+def _keys(text: str) -> _Keys:
+    """The keys of valid JSON, without those inside arrays."""
+    keys, arrays, line, counted = _Keys(), 0, 1, 0
     for found in _KEY_OR_BRACKET.finditer(text):
         string, colon, opened, closed = found.groups()
-        if opened:
-            path.append(pending)
-            arrays += opened == "[" or arrays > 0
+        if arrays or opened == "[":
+            arrays += bool(opened) - bool(closed)
+        elif opened:
+            keys.open()
         elif closed:
-            path.pop()
-            arrays -= arrays > 0
-        elif colon and not arrays:
-            pending = json.loads(string)
-            yield (*path[1:], pending), found.start()
+            keys.close()
+        elif colon:
+            line += text.count("\n", counted, found.start())
+            counted = found.start()
+            keys.add(json.loads(string), line)
+    return keys
 
 
 def _refuse_constant(name: str) -> NoReturn:
