@@ -20,14 +20,13 @@ class Oversized:
 class Framer:
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._held = bytearray()  # the unfinished line, in one piece: a thousand small ones would each cost an object
         self.skipped = 0  # bytes of the oversized line under way; 0 when there is none
 
     @property
     def partial(self) -> bytes:
         """How the unfinished line begins; empty when there is none."""
-        return self._parts[0][:HEAD] if self._parts else b""
+        return bytes(self._held[:HEAD])
 
     def feed(self, chunk: bytes) -> list[bytes | Oversized]:
         """The lines that `chunk` completes, without their newlines."""
@@ -47,22 +46,20 @@ class Framer:
         if self.skipped:
             self.skipped = 0
             return None
-        if self._parts:
-            self._parts.append(tail)
-            line = b"".join(self._parts)
-            self._parts, self._size = [], 0
-        else:
-            line = tail
+        line = tail
+        if self._held:
+            self._held += tail
+            line = bytes(self._held)
+            self._held = bytearray()
         return Oversized(line[:HEAD]) if len(line) > self._limit else line
 
     def _hold(self, rest: bytes) -> Oversized | None:
         if self.skipped:
             self.skipped += len(rest)
             return None
-        self._parts.append(rest)
-        self._size += len(rest)
-        if self._size <= self._limit:
+        self._held += rest
+        if len(self._held) <= self._limit:
             return None
-        head = b"".join(self._parts)[:HEAD]
-        self.skipped, self._parts, self._size = self._size, [], 0
-        return Oversized(head)
+        over = Oversized(self.partial)
+        self.skipped, self._held = len(self._held), bytearray()
+        return over

@@ -12,6 +12,8 @@ class Tail:
         self._size = 0
 
     def feed(self, chunk: bytes) -> None:
+        if not self._limit:
+            return
         chunk = chunk[-self._limit :]
         self._chunks.append(chunk)
         self._size += len(chunk)
