@@ -2,44 +2,65 @@
 
 from __future__ import annotations
 
-from harness import Bytes, fuzz, instrumented
+import json
+from typing import Any
+
+from harness import Bytes, Sized, fuzz, instrumented
 
 with instrumented(__name__ == "__main__"):
     from toolway.config import formats
     from toolway.config.spec import Server, check_server_name
     from toolway.errors import ConfigError
 
-LONGEST = 16 * 1024
 VARIABLES = {"HOME": "/home/x", "A": "1"}
+AS_FILE, AS_VALUE = 255, 254  # first bytes of inputs that are also tried many times in a row
+TEXTS = ("command", "cwd", "url", "type", "era", "timeout", "idempotencyMetaKey", "unknown")
 
 
 def check(data: bytes) -> None:
     source = Bytes(data)
-    repeated = source.number(255)
-    text = source.rest.decode("utf-8", "replace")
-    _check_text(text)
-    if repeated == 255 and text:
-        _check_text(text * (LONGEST // len(source.rest)))  # what is slow shows when there is much of it
+    how, text = source.number(255), source.rest.decode("utf-8", "replace")
+    _check_text(_file_of(text) if how == AS_VALUE else text)
+
+
+def grown(data: bytes) -> Sized | None:
+    """What is slow shows when there is much of it."""
+    source = Bytes(data)
+    how, text = source.number(255), source.rest.decode("utf-8", "replace")
+    if not text or how not in (AS_FILE, AS_VALUE):
+        return None
+    if how == AS_FILE:
+        return lambda size: _check_text(text * (1 + size // len(text)))
+    return lambda size: _check_text(_file_of(text * (1 + size // len(text) // 16)))
+
+
+def _file_of(text: str) -> str:
+    """A file in which `text` stands wherever a text can stand."""
+    entries: dict[str, Any] = {f"s{n}": {"command": "x", key: text} for n, key in enumerate(TEXTS)}
+    lists = {"args": [text], "env": {text: text}, "headers": {text: "x"}, "tools": {text: {"effect": text}}}
+    entries |= {f"l{n}": {"command": "x", key: value} for n, (key, value) in enumerate(lists.items())}
+    return json.dumps({"mcpServers": {**entries, "line": text, text: {"command": "x", text: 1}}})
 
 
 def _check_text(text: str) -> None:
+    lines = text.count("\n") + 1
     try:
         loaded = formats.parse(text, "mcp.json", VARIABLES)
     except ConfigError as error:
-        _check_place(error, text)
+        _check_place(error, lines)
         return
     for name, server in loaded.servers.items():
         assert check_server_name(name) == name
         assert isinstance(server, Server) and repr(server)
     for problem in loaded.problems:
         assert problem.severity in ("error", "warning", "note")
-        _check_place(problem, text)
+        _check_place(problem, lines)
 
 
-def _check_place(told: ConfigError | formats.Problem, text: str) -> None:
+def _check_place(told: ConfigError | formats.Problem, lines: int) -> None:
     assert told.code.startswith("E-CONFIG") and str(told)
-    assert told.line is None or 1 <= told.line <= text.count("\n") + 1
+    assert told.line is None or 1 <= told.line <= lines
 
 
 if __name__ == "__main__":
-    fuzz(check)
+    fuzz(check, grown=grown)

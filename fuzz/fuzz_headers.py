@@ -25,7 +25,10 @@ def check(data: bytes) -> None:
     headers = {name: value.decode("latin-1") for name, value in zip(NAMES, values, strict=False)}
     wait = parse_retry_after(headers.get("retry-after"), headers.get("date"))
     assert wait is None or (math.isfinite(wait) and wait >= 0)
-    _check_refusal(verdict.refusal(status, headers, body, ID, in_session=in_session), status, wait, in_session)
+    problem = verdict.refusal(status, headers, body, ID, in_session=in_session)
+    _check_refusal(problem, status, wait, in_session)
+    if isinstance(problem, Fault) and problem.code != "E-HTTP-SESSION":
+        assert problem.challenge == headers.get("www-authenticate")
     notice = verdict.refused_notice(status, headers, body, in_session=in_session)
     assert isinstance(notice, Fault)
 

@@ -32,15 +32,15 @@ def check(data: bytes) -> None:
 def _by_the_standard(data: bytes) -> list[Event]:
     """The algorithm of the HTML standard, line by line, without any care for time or memory."""
     events: list[Event] = []
-    value, kind, last_id = b"", "", ""
+    value, kind, last_id = bytearray(), "", ""
     *lines, _ = _END.split(data.removeprefix(b"\xef\xbb\xbf"))
     for line in lines:
         name, _, content = line.partition(b":")
         content = content.removeprefix(b" ")
         if not line:
             if value:
-                events.append(Event(value[:-1], kind or "message", last_id))
-            value, kind = b"", ""
+                events.append(Event(bytes(value[:-1]), kind or "message", last_id))
+            value, kind = bytearray(), ""
         elif name == b"data":
             value += content + b"\n"
         elif name == b"event":

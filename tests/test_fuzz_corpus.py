@@ -3,42 +3,42 @@
 from __future__ import annotations
 
 import importlib
-import time
+import json
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from toolway.config import formats
+from toolway.errors import ConfigError
+from toolway.protocol import wire
+from toolway.upstream.transports.http.events_stream import EventStream
 from toolway.upstream.transports.stdio.framing import Framer
 
 FUZZ = Path(__file__).resolve().parent.parent / "fuzz"
 TARGETS = sorted(path.stem.removeprefix("fuzz_") for path in FUZZ.glob("fuzz_*.py"))
 SEEDS = [path for target in TARGETS for path in sorted((FUZZ / "corpus" / target).iterdir())]
 
-KNOWN = {
-    "config/long-number": "a duration of 400 digits is no float: OverflowError",
-    "config/escaped-quotes": "a string that is not closed is read again from every quote in it",
-}
+Guarded = Callable[[str], Callable[[bytes], None]]
 
 
 def named(path: Path) -> str:
     return f"{path.parent.name}/{path.name}"
 
 
-def seeds() -> list[object]:
-    known = {name: pytest.mark.xfail(strict=True, reason=reason) for name, reason in KNOWN.items()}
-    return [pytest.param(path, id=named(path), marks=known.get(named(path), ())) for path in SEEDS]
+@pytest.fixture
+def harness(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FUZZ))
+    return importlib.import_module("harness")
 
 
 @pytest.fixture
-def guarded_check(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Callable[[bytes], None]]:
-    monkeypatch.syspath_prepend(str(FUZZ))
-
+def guarded_check(harness: ModuleType) -> Guarded:
     def find(target: str) -> Callable[[bytes], None]:
-        harness = importlib.import_module("harness")
-        check: Callable[[bytes], None] = harness.guarded(importlib.import_module(f"fuzz_{target}").check)
+        module = importlib.import_module(f"fuzz_{target}")
+        check: Callable[[bytes], None] = harness.guarded(module.check, getattr(module, "grown", None))
         return check
 
     return find
@@ -52,47 +52,169 @@ def test_every_target_has_a_small_corpus() -> None:
         assert max(sizes) <= 8192
 
 
-@pytest.mark.parametrize("path", seeds())
-def test_an_input_of_the_corpus_is_handled(path: Path, guarded_check) -> None:
+@pytest.mark.parametrize("path", SEEDS, ids=named)
+def test_an_input_of_the_corpus_is_handled(path: Path, guarded_check: Guarded) -> None:
     guarded_check(path.parent.name)(path.read_bytes())
 
 
-# -- inputs that are too large to be kept as files ---------------------------------------------------------------------
+# -- inputs that are too large to be kept as files: for each, about how it looks with `size` bytes ---------------------
 
 
-@pytest.mark.xfail(strict=True, reason="for each key the lines before it are counted from the beginning")
-def test_a_file_with_many_keys_is_read_in_time_that_grows_with_it() -> None:
-    text = '{"mcpServers": {' + ",\n".join(f'"a{n}": 1' for n in range(40_000)) + "}}"
-    began = time.process_time()
-    assert len(formats.parse(text, "mcp.json", {}).problems) == 40_000
-    assert time.process_time() - began < 3.0
+def many(one: str, size: int) -> str:
+    """`one` again and again, each with a number in the place of `#`."""
+    return "".join(one.replace("#", str(n)) for n in range(size // len(one)))
 
 
-@pytest.mark.xfail(strict=True, reason="every piece of an unfinished line is kept as an object of its own")
-def test_a_line_that_comes_in_small_pieces_takes_no_more_memory_than_a_few_times_its_length() -> None:
-    framer, size = Framer(1 << 20), 1 << 20
+def servers(inside: str) -> str:
+    return '{"mcpServers": {' + inside.rstrip(",\n") + "}}"
+
+
+def server(inside: str) -> str:
+    return servers('"a": {"command": "x", ' + inside.rstrip(",\n") + "}")
+
+
+def deep(inside: str, levels: int = 200) -> str:
+    return server('"k": ' + '{"k": ' * levels + "{" + inside.rstrip(",\n") + "}" + "}" * levels)
+
+
+FILES: dict[str, Callable[[int], str]] = {
+    "comments that are not closed": lambda size: "/*i " * (size // 4),
+    "comments": lambda size: "/* */" * (size // 5) + servers(""),
+    "one comment": lambda size: f"/*{'*' * size}*/" + servers(""),
+    "a text that is not closed": lambda size: '{"a": "' + '\\"' * (size // 2),
+    "spaces": lambda size: server('"k": [1' + " " * size + "]"),
+    "servers": lambda size: servers(many('"a#": 1,\n', size)),
+    "servers with a key that stands twice": lambda size: servers(many('"a#": {"b": 1, "b": 2},\n', size)),
+    "servers that stand twice": lambda size: servers(many('"a#": 1, "a#": 2,\n', size)),
+    "keys": lambda size: server(many('"k#": 1,\n', size)),
+    "keys like ours": lambda size: server(many('"timeou#": 1,\n', size)),
+    "keys far below": lambda size: deep(many('"k#": 1,\n', size)),
+    "keys far below that stand twice": lambda size: deep(many('"k#": 1, "k#": 2,\n', size)),
+    "names that must be changed": lambda size: servers(many('"A_#": {"command": "x"},\n', size)),
+    "one long name": lambda size: servers(json.dumps("A" * size) + ": {}"),
+    "problems of a long name": lambda size: servers(
+        f'"{"A" * (size // 2)}": {{"command": "x", "args": ["{many("${V#}", size // 2)}"]}}'
+    ),
+    "variables": lambda size: server(f'"args": ["{many("${V#}", size)}"]'),
+    "variables under a long key": lambda size: server(
+        f'"env": {{"{"k" * (size // 2)}": "{many("${V#}", size // 2)}"}}'
+    ),
+    "defaults that are not closed": lambda size: server(f'"args": ["{"${V:-" * (size // 5)}"]'),
+    "rules under a long name": lambda size: server(
+        f'"tools": {{"{"t" * (size // 2)}": {{{many(chr(34) + "k#" + chr(34) + ": 1,", size // 2).rstrip(",")}}}}}'
+    ),
+    "a command line": lambda size: servers('"a": "' + "x" * size + '"'),
+    "a duration": lambda size: server(f'"timeout": "{"9" * size}s"'),
+    "a number": lambda size: server(f'"timeout": {"9" * min(size, 4000)}'),
+}
+
+
+def read(text: str) -> None:
+    try:
+        formats.parse(text, "mcp.json", {})
+    except ConfigError:
+        return
+
+
+def traced_peak(run: Callable[[], object]) -> int:
+    """Bytes held at the worst moment."""
     tracemalloc.start()
-    for n in range(size // 2 - 1):
-        framer.feed(b"%c%c" % (65 + n % 26, 66 + n % 25))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 6 * size
+    try:
+        run()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_the_time_to_read_a_file_grows_with_it_and_not_with_its_square(kind: str, harness: ModuleType) -> None:
+    harness.check_growth(lambda size: read(FILES[kind](size)))
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_the_memory_to_read_a_file_grows_with_it(kind: str) -> None:
+    text = FILES[kind](64 * 1024)
+    assert traced_peak(lambda: read(text)) < 100 * len(text)
+
+
+def framed(chunk: bytes, size: int) -> None:
+    framer = Framer(size)
+    for _ in range(size // len(chunk)):
+        framer.feed(chunk)
+    framer.feed(b"\n")
+
+
+def streamed(chunk: bytes, size: int) -> None:
+    stream = EventStream(2 * size)
+    for _ in range(size // len(chunk)):
+        stream.feed(chunk)
+    stream.feed(b"\n\n")
+
+
+def parsed(frame: str) -> None:
+    for parse in (wire.parse, wire.parse_gently):
+        try:
+            parse(frame.encode())
+        except wire.BadMessage:
+            continue
+
+
+STREAMS: dict[str, Callable[[int], object]] = {
+    "a line in small pieces": lambda size: framed(b"xy", size),
+    "short lines": lambda size: framed(b"x\ny\n", size),
+    "an event line in small pieces": lambda size: streamed(b"da", size),
+    "an event of many lines": lambda size: streamed(b"data: x\r\n", size),
+    "comments of a stream": lambda size: streamed(b":\n\n", size),
+    "carriage returns": lambda size: streamed(b"\r", size),
+    "a message of many keys": lambda size: parsed('{"id": 1, "result": {' + many('"k#": 1,', size).rstrip(",") + "}}"),
+    "a message of brackets": lambda size: parsed("[" * size),
+    "a message of ids": lambda size: parsed('"id" : ' * (size // 7)),
+    "a message of digits": lambda size: parsed('{"id": 1, "result": {"n": ' + "9" * min(size, 4000) + "}}"),
+    "a message that is no UTF-8": lambda size: parsed('{"id": "' + "\\ud800" * (size // 6) + '"}'),
+}
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_the_time_to_read_a_stream_grows_with_it_and_not_with_its_square(kind: str, harness: ModuleType) -> None:
+    harness.check_growth(STREAMS[kind], 64 * 1024)
+
+
+def test_a_line_that_comes_in_small_pieces_takes_no_more_memory_than_a_few_times_its_length() -> None:
+    size = 1 << 18
+    framer = Framer(size)
+
+    def feed() -> None:
+        for n in range(size // 2 - 1):
+            framer.feed(b"%c%c" % (65 + n % 26, 66 + n % 25))
+
+    assert traced_peak(feed) < 6 * size
+
+
+def test_an_event_that_comes_in_small_pieces_takes_no_more_memory_than_a_few_times_its_length() -> None:
+    assert traced_peak(lambda: streamed(b"data:xyz\n", 1 << 18)) < 6 * (1 << 18)
 
 
 # -- the limits --------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_slow_is_noticed(guarded_check, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_slow_is_noticed(guarded_check: Guarded, harness: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     check = guarded_check("framing")
-    harness = importlib.import_module("harness")
     monkeypatch.setattr(harness, "SECONDS", -1.0)
     with pytest.raises(harness.TooSlow):
         check(b"\xff\x01line\n")
 
 
-def test_what_is_large_is_noticed(guarded_check, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_grows_with_the_square_is_noticed(harness: ModuleType) -> None:
+    def quadratic(size: int) -> None:
+        for n in range(0, size, 16):
+            (b"x" * n).count(b"y")
+
+    with pytest.raises(harness.TooSlow):
+        harness.check_growth(quadratic)
+
+
+def test_what_is_large_is_noticed(guarded_check: Guarded, harness: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     check = guarded_check("framing")
-    harness = importlib.import_module("harness")
     monkeypatch.setattr(harness, "BYTES", -1)
     with pytest.raises(harness.TooLarge):
         check(b"\xff\x01line\n")
