@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def boarded(flights: Flights, end: HeldEnd, count: int = 1) -> tuple[Flight, list[asyncio.Task[Reply]]]:
-    flight = flights.start("k", lambda: end(a_call()), Attempt())
+    flight = flights.start("k", lambda _: end(a_call()), Attempt())
     joined = [asyncio.create_task(flights.join(flight, Attempt())) for _ in range(count)]
     await end.reached()
     assert flight.waiting == count
@@ -77,7 +77,7 @@ async def test_a_failure_that_nobody_waits_for_any_more_is_not_complained_of() -
     flights, complaints = Flights(), []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
 
-    async def stubborn() -> Reply:
+    async def stubborn(_: object) -> Reply:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:

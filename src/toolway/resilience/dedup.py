@@ -29,7 +29,7 @@ def dedup(identity_of: Callable[[Call], Hashable | None]) -> Stage:
         flight = flights.get(identity)
         if flight is None or flight.leaving:
             own = replace(call, attempt=Attempt())  # whoever leaves first, the work has its own record
-            flight = flights.start(identity, lambda: next(own), own.attempt)
+            flight = flights.start(identity, lambda _: next(own), own.attempt)
         elif flight.waiting > FOLLOWERS:
             return await next(call)
         return await flights.join(flight, call.attempt)

@@ -13,12 +13,29 @@ FAREWELL: Final = 0.5  # seconds
 
 
 class Flight:
-    def __init__(self, work: asyncio.Future[Reply], attempt: Attempt, label: str) -> None:
-        self.work = work
+    work: asyncio.Future[Reply]
+
+    def __init__(self, attempt: Attempt, label: str) -> None:
         self.attempt = attempt  # of the call that is being made
         self.label = label  # what the call is, for those who want to join
         self.waiting = 0
         self.leaving = False  # the last one has left: it is being cancelled, and nobody can join
+        self._busy = False
+
+    def cancel(self) -> None:
+        self.leaving = True
+        if not self._busy:
+            self.work.cancel()
+
+    def begin_whole(self) -> None:
+        """The work comes to a part that is done as a whole: who cancels it waits until `end_whole`."""
+        self._busy = True
+
+    def end_whole(self) -> None:
+        """Raises `CancelledError` where the work was cancelled meanwhile."""
+        self._busy = False
+        if self.leaving:
+            raise asyncio.CancelledError
 
 
 class Flights:
@@ -31,8 +48,11 @@ class Flights:
     def get(self, key: Hashable) -> Flight | None:
         return self._flying.get(key)
 
-    def start(self, key: Hashable, work: Callable[[], Awaitable[Reply]], attempt: Attempt, label: str = "") -> Flight:
-        flight = self._flying[key] = Flight(asyncio.ensure_future(work()), attempt, label)
+    def start(
+        self, key: Hashable, work: Callable[[Flight], Awaitable[Reply]], attempt: Attempt, label: str = ""
+    ) -> Flight:
+        flight = self._flying[key] = Flight(attempt, label)
+        flight.work = asyncio.ensure_future(work(flight))
         flight.work.add_done_callback(lambda _: self._land(key, flight))
         return flight
 
@@ -48,8 +68,7 @@ class Flights:
             if flight.waiting and not flight.work.done():
                 attempt.certainty = Certainty.C2  # we leave, and it goes on without us
             elif not flight.work.done():
-                flight.leaving = True
-                flight.work.cancel()
+                flight.cancel()
                 # Only then is it known how far the call got, which whoever ends us is about to tell.
                 await asyncio.wait({flight.work}, timeout=FAREWELL)
 

@@ -11,23 +11,21 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
-import msgspec.structs
+from msgspec.structs import replace
 
 from toolway.errors import CallError, Certainty, Denied, OutcomeUnknown, ProtocolError, Unavailable
 from toolway.model import Attempt, Call, Json, Next, Reply, Stage
-from toolway.resilience.flights import Flights
+from toolway.resilience.flights import Flight, Flights
 
 LONGEST_KEY: Final = 255
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class KeyId:
+class KeyId(msgspec.Struct, frozen=True):
     """Whose key it is: two callers, servers or tools never share one."""
 
     caller: str
@@ -36,8 +34,7 @@ class KeyId:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """What is known of a key."""
 
     state: Literal["running", "finished", "unknown"]
@@ -95,7 +92,8 @@ class MemoryKeys:
 
     def _forget_old(self) -> None:
         """Records are in the order of their time, oldest first; what still runs is kept."""
-        old = takewhile(lambda item: item[1][0] <= self._now(), self._records.items())
+        now = self._now()
+        old = takewhile(lambda item: item[1][0] <= now, self._records.items())
         for id_ in [id_ for id_, (_, record) in old if record.state != "running"]:
             del self._records[id_]
 
@@ -119,7 +117,7 @@ def keys(store: KeyStore) -> Stage:
             return await _lead(running, store, id_, print_, call, next)
         if flight.label != print_:
             raise _mismatch(call)
-        return msgspec.structs.replace(await running.join(flight, call.attempt), replayed=True)
+        return replace(await running.join(flight, call.attempt), replayed=True)
 
     return stage
 
@@ -133,21 +131,25 @@ async def _lead(running: Flights, store: KeyStore, id_: KeyId, print_: str, call
             call.on_progress(progress, total, message)
 
     listener = heard if call.on_progress is not None else None
-    shared = msgspec.structs.replace(call, attempt=Attempt(), on_progress=listener)
-    flight = running.start(id_, lambda: _once(store, id_, print_, shared, next), shared.attempt, print_)
+    shared = replace(call, attempt=Attempt(), on_progress=listener)
+    flight = running.start(id_, lambda flight: _once(flight, store, id_, print_, shared, next), shared.attempt, print_)
     try:
         return await running.join(flight, call.attempt)
     finally:
         here = False
 
 
-async def _once(store: KeyStore, id_: KeyId, print_: str, call: Call, next: Next) -> Reply:
+async def _once(flight: Flight, store: KeyStore, id_: KeyId, print_: str, call: Call, next: Next) -> Reply:
+    flight.begin_whole()  # the store may take a claim although nobody waits for it any more
     known = await _claim(store, id_, print_, call)
     if known is not None:
         return _known(call, known, print_)
     try:
+        flight.end_whole()
         reply = await next(call)
+        flight.begin_whole()  # what is known is stored, also where everybody has left
     except BaseException as exc:
+        flight.begin_whole()
         # What was never executed may be tried again under this key; of anything else nobody knows.
         sure = exc.executed == "no" if isinstance(exc, CallError) else call.attempt.judge() <= Certainty.C1
         await _remember(store.release(id_) if sure else store.mark_unknown(id_))
@@ -158,15 +160,8 @@ async def _once(store: KeyStore, id_: KeyId, print_: str, call: Call, next: Next
 
 async def _claim(store: KeyStore, id_: KeyId, print_: str, call: Call) -> Record | None:
     """Claim the key. Raises `Unavailable` where the store cannot be relied on: then nothing is executed."""
-    claim = asyncio.ensure_future(store.claim(id_, print_))
     try:
-        return await asyncio.shield(claim)
-    except asyncio.CancelledError:
-        # The store may have taken it all the same; a claim that nobody acts on must not stay.
-        await asyncio.wait({claim})
-        if not claim.cancelled() and claim.exception() is None and claim.result() is None:
-            await _remember(store.release(id_))
-        raise
+        return await store.claim(id_, print_)
     except Exception as exc:
         raise Unavailable(
             "the store of idempotency keys cannot be used, so the call was not made",
@@ -179,14 +174,9 @@ async def _claim(store: KeyStore, id_: KeyId, print_: str, call: Call) -> Record
 
 
 async def _remember(note: Awaitable[None]) -> None:
-    """Write to the store, to the end even if nobody waits for it any more. Its failure is not the call's: the key stays
-    claimed, and nothing runs twice."""
-    writing = asyncio.ensure_future(note)
+    """Write to the store. Its failure is not the call's: the key stays claimed, and nothing runs twice."""
     try:
-        await asyncio.shield(writing)
-    except asyncio.CancelledError:
-        await asyncio.wait({writing})
-        raise
+        await note
     except Exception:
         _log.exception("the outcome of a call with an idempotency key could not be stored")
 
