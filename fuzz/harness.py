@@ -23,10 +23,10 @@ SECONDS: Final = 0.1
 BYTES: Final = 64 * 1024 * 1024
 TRIES: Final = 5  # another process may take the cores or the caches; the best of these counts
 
-LITTLE: Final = 16 * 1024  # bytes that an input is first made to have, where it is made larger
+LITTLE: Final = 4 * 1024  # bytes that an input is first made to have, where it is made larger
 TIMES: Final = 4  # and then so many times as many: what is linear takes 4 times as long, what is quadratic 16 times
 MOST: Final = 8.0  # half-way between the two
-QUICK: Final = 0.01  # seconds in which nothing shows
+QUICK: Final = 0.005  # seconds in which nothing shows
 PATIENCE: Final = 1.0  # seconds after which no further try would say anything else
 
 Check = Callable[[bytes], None]

@@ -128,7 +128,7 @@ def traced_peak(run: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("kind", FILES)
 def test_the_time_to_read_a_file_grows_with_it_and_not_with_its_square(kind: str, harness: ModuleType) -> None:
-    harness.check_growth(lambda size: read(FILES[kind](size)))
+    harness.check_growth(lambda size: read(FILES[kind](size)), 16 * 1024)
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -210,7 +210,7 @@ def test_what_grows_with_the_square_is_noticed(harness: ModuleType) -> None:
             (b"x" * n).count(b"y")
 
     with pytest.raises(harness.TooSlow):
-        harness.check_growth(quadratic)
+        harness.check_growth(quadratic, 16 * 1024)
 
 
 def test_what_is_large_is_noticed(guarded_check: Guarded, harness: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
