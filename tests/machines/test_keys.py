@@ -121,7 +121,7 @@ class DiskMachine(StoreMachine):
     def make(self) -> KeyStore:
         from toolway.stores.keys import SqliteKeys
 
-        return SqliteKeys(self.folder / "keys.db", keep=KEEP, now=lambda: self.now)
+        return SqliteKeys(self.folder / "keys.db", keep=KEEP, now=lambda: self.now, wall=lambda: self.now)
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(work)

@@ -2,11 +2,16 @@
 
 One process at a time has the file, by a lock. What was running when the last one ended has no known outcome. Every
 claim is on disk before the call is made (`synchronous=FULL`).
+
+A key is forgotten after `keep` seconds of the file's own clock (`age.py`): a jump of the wall clock forgets nothing. Of
+the time between two processes a 24th of `keep` counts at most, so a key may be known for longer than `keep`, and never
+for less.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import sqlite3
@@ -20,6 +25,7 @@ import msgspec
 
 from toolway.model import Json
 from toolway.resilience.keys import KeyId, Record
+from toolway.stores.age import Age
 
 DAY: Final = 86_400.0
 T = TypeVar("T")
@@ -43,18 +49,25 @@ class SqliteKeys:
     """Raises `StoreInUse` or `OSError` when it is made, and whatever SQLite raises when it is used."""
 
     def __init__(
-        self, path: str | os.PathLike[str], *, keep: float = DAY, now: Callable[[], float] = time.time
+        self,
+        path: str | os.PathLike[str],
+        *,
+        keep: float = DAY,
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._keep = keep
-        self._now = now
         self._lock = _lock(Path(path))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="toolway-keys")
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=5.0)
         self._db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _SCHEMA)
         self._db.execute("UPDATE keys SET state = 'unknown' WHERE state = 'running'")
+        self._age = Age(self._db, keep / 24, now, wall)
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)
+        with contextlib.suppress(sqlite3.Error):
+            self._age.keep(now=True)
         self._db.close()
         os.close(self._lock)
 
@@ -71,7 +84,8 @@ class SqliteKeys:
         await self._do(lambda: self._db.execute(f"DELETE FROM keys {_WHERE}", _values(id)))
 
     def _claim(self, id: KeyId, fingerprint: str) -> Record | None:
-        now = self._now()
+        now = self._age.seen()
+        self._age.keep()
         self._db.execute("DELETE FROM keys WHERE until < ? AND state != 'running'", (now,))
         added = self._db.execute(
             "INSERT INTO keys VALUES (?, ?, ?, ?, ?, 'running', NULL, ?) ON CONFLICT DO NOTHING",
@@ -85,7 +99,7 @@ class SqliteKeys:
         return Record(state, known, msgspec.json.decode(outcome) if outcome is not None else None)
 
     async def _set(self, id: KeyId, state: str, outcome: bytes | None) -> None:
-        until = self._now() + self._keep
+        until = self._age.seen() + self._keep
         values = (state, outcome, until, *_values(id))
         await self._do(lambda: self._db.execute(f"UPDATE keys SET state = ?, outcome = ?, until = ? {_WHERE}", values))
 
