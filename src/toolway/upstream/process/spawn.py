@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -22,6 +23,8 @@ from typing import Any
 from toolway.upstream.process import keeper
 
 KILL_WAIT = 1.0  # after SIGKILL, for the news of the end to arrive
+SHORT = frozenset({errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM})  # the system lacks something just now
+SHORT_TRIES = (20, 0.05)  # how often an order is sent again then, and the seconds in between
 
 
 class SpawnFailed(Exception):
@@ -64,6 +67,16 @@ class Process:
         return self.exited.result() if done else None
 
 
+@dataclass(slots=True)
+class _Order:
+    """What the keeper is still to be sent."""
+
+    data: bytes
+    fds: tuple[int, ...]
+    start: int | None  # the number of the start that this is
+    tries: int = 0
+
+
 class Spawner:
     """Starts processes through a keeper."""
 
@@ -72,7 +85,7 @@ class Spawner:
         self._keeper: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._inbox = b""
-        self._outbox: list[tuple[bytes, tuple[int, ...]]] = []
+        self._outbox: list[_Order] = []
         self._started: dict[int, asyncio.Future[int]] = {}
         self._exited: dict[int, asyncio.Future[int]] = {}
         self._last_id = 0
@@ -99,7 +112,7 @@ class Spawner:
             "env": {**env, keeper.TAG: secrets.token_hex(16)},
             "cwd": cwd,
         }
-        self._send(order, theirs)
+        self._send(order, theirs, number)
         try:
             pid = await started
         except BaseException as exc:
@@ -115,7 +128,7 @@ class Spawner:
     def order(self, order: dict[str, Any]) -> None:
         """Send an order; without a keeper there is nothing left that could obey, or need to."""
         if self._control is not None:
-            self._send(order, ())
+            self._send(order)
 
     async def close(self) -> None:
         """Let the keeper go; it ends whatever is still there."""
@@ -190,8 +203,8 @@ class Spawner:
             loop.remove_reader(control)
             loop.remove_writer(control)
             control.close()
-        for _, fds in self._outbox:
-            _close(fds)
+        for order in self._outbox:
+            _close(order.fds)
         self._outbox = []
         for future in self._started.values():
             _settle(future, SpawnFailed("EPIPE", reason))
@@ -205,29 +218,48 @@ class Spawner:
             keeper_process.kill()  # it closed its socket, so it is gone or going
             keeper_process.wait()
 
-    def _send(self, order: dict[str, Any], fds: tuple[int, ...]) -> None:
-        self._outbox.append((json.dumps(order).encode() + b"\n", fds))
+    def _send(self, order: dict[str, Any], fds: tuple[int, ...] = (), start: int | None = None) -> None:
+        self._outbox.append(_Order(json.dumps(order).encode() + b"\n", fds, start))
         if len(self._outbox) == 1:
             self._flush()
 
     def _flush(self) -> None:
-        assert self._control is not None
+        if self._control is None:
+            return
         loop = asyncio.get_running_loop()
         while self._outbox:
-            data, fds = self._outbox[0]
+            order = self._outbox[0]
             try:
-                sent = socket.send_fds(self._control, [data], fds) if fds else self._control.send(data)
+                sent = _send_to(self._control, order)
             except BlockingIOError:
                 loop.add_writer(self._control, self._flush)
                 return
-            except OSError:
-                return  # the keeper is gone; the reader hears of it
-            _close(fds)
-            if sent == len(data):
+            except OSError as exc:
+                loop.remove_writer(self._control)
+                if exc.errno in SHORT:
+                    self._put_off(order, exc)
+                return  # else the keeper is gone; the reader hears of it
+            _close(order.fds)
+            if sent == len(order.data):
                 self._outbox.pop(0)
             else:
-                self._outbox[0] = (data[sent:], ())
+                order.data, order.fds, order.start = order.data[sent:], (), None
         loop.remove_writer(self._control)
+
+    def _put_off(self, order: _Order, exc: OSError) -> None:
+        """Try again in a moment. A start that cannot be sent for long fails, and it alone; the rest must arrive."""
+        most, pause = SHORT_TRIES
+        order.tries += 1
+        if order.start is not None and order.tries > most:
+            self._outbox.pop(0)
+            _close(order.fds)
+            self._exited.pop(order.start, None)
+            _settle(self._started.get(order.start), SpawnFailed(errno.errorcode[exc.errno or 0], str(exc)))
+        asyncio.get_running_loop().call_later(pause, self._flush)
+
+
+def _send_to(control: socket.socket, order: _Order) -> int:
+    return socket.send_fds(control, [order.data], order.fds) if order.fds else control.send(order.data)
 
 
 def _pipes() -> tuple[tuple[int, int, int], tuple[int, int, int]]:

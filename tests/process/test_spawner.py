@@ -1,0 +1,94 @@
+"""Starting processes when the system is short of something: it passes, or it costs one start."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+
+from toolway.upstream.process import spawn
+from toolway.upstream.process.spawn import Process, Spawner, SpawnFailed
+
+pytestmark = pytest.mark.anyio
+
+SHORT = pytest.mark.parametrize("code", [errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM], ids=errno.errorcode.get)
+
+
+@pytest.fixture
+async def spawner() -> AsyncIterator[Spawner]:
+    spawner = Spawner()
+    yield spawner
+    await spawner.close()
+
+
+class Shortage:
+    """The kernel, which refuses `times` orders."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, code: int, times: int) -> None:
+        self.left = times
+        self._send = spawn._send_to
+        self._code = code
+        monkeypatch.setattr(spawn, "_send_to", self)
+        monkeypatch.setattr(spawn, "SHORT_TRIES", (5, 0.01))
+
+    def __call__(self, control: object, order: spawn._Order) -> int:
+        if self.left:
+            self.left -= 1
+            raise OSError(self._code, os.strerror(self._code))
+        return self._send(control, order)  # type: ignore[arg-type]
+
+
+async def start(spawner: Spawner) -> Process:
+    async with asyncio.timeout(10):
+        return await spawner.start(["/bin/cat"], {}, None)
+
+
+async def end(process: Process) -> None:
+    for fd in (process.stdin, process.stdout, process.stderr):
+        os.close(fd)
+    async with asyncio.timeout(10):
+        assert await process.exited == 0
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@SHORT
+async def test_a_shortage_that_passes_delays_a_start(
+    code: int, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shortage = Shortage(monkeypatch, code, 3)
+    await end(await start(spawner))
+    assert shortage.left == 0
+
+
+@SHORT
+async def test_a_shortage_that_lasts_fails_the_start_and_no_other(
+    code: int, spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await end(await start(spawner))
+    before = descriptors()
+    Shortage(monkeypatch, code, 6)
+    first, second = await asyncio.gather(start(spawner), start(spawner), return_exceptions=True)
+    assert isinstance(first, SpawnFailed)
+    assert first.code == errno.errorcode[code]
+    assert isinstance(second, Process)
+    await end(second)
+    await end(await start(spawner))
+    assert descriptors() == before
+
+
+async def test_an_order_that_is_no_start_is_sent_until_it_arrives(
+    spawner: Spawner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = await start(spawner)
+    Shortage(monkeypatch, errno.ENOBUFS, 20)
+    process.end()
+    async with asyncio.timeout(10):
+        assert await process.exited == -9
+    for fd in (process.stdin, process.stdout, process.stderr):
+        os.close(fd)
