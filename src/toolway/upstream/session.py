@@ -222,7 +222,7 @@ class Session:
 
     def _on_progress(self, params: Json) -> None:
         token = params.get("progressToken")
-        watcher = self._progress.get(token) if isinstance(token, int) else None
+        watcher = self._progress.get(token) if isinstance(token, int) and not isinstance(token, bool) else None
         progress = params.get("progress")
         if watcher is None or not isinstance(progress, int | float):
             return

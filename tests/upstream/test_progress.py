@@ -1,0 +1,29 @@
+"""Progress reaches the call whose token it names, and no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.machines.upstreams import Nobody
+from tests.upstream.scripted_link import ScriptedLink
+from toolway.model import Json
+from toolway.upstream.session import Session
+
+pytestmark = pytest.mark.anyio
+
+
+async def unanswered(_: Any) -> Json:
+    raise AssertionError("nothing is asked")
+
+
+@pytest.mark.parametrize("token", [True, 1.0, "1", None, [1], 2, 0])
+async def test_a_token_that_is_not_the_very_number_is_nobodys(token: Any) -> None:
+    session = Session("s", ScriptedLink(unanswered), Nobody(), lambda *_: None)
+    told: list[float] = []
+    assert session._watch_progress(lambda progress, total, message: told.append(progress)) == 1
+    session.on_notification("notifications/progress", {"progressToken": token, "progress": 5})
+    assert told == []
+    session.on_notification("notifications/progress", {"progressToken": 1, "progress": 6})
+    assert told == [6]
