@@ -118,7 +118,7 @@ _ROWS: Final = (
         "npm rebuild, in the folder of the server",
     ),
     _row(
-        r"EBADENGINE|Unsupported engine|[Rr]equires? [Nn]ode(?:\.js)?\s*(?:version)?\s*[>=^~v]*\s*\d+"
+        r"EBADENGINE|Unsupported engine|[Rr]equires? [Nn]ode(?:\.js)?\s*+(?:version\s*+)?[>=^~v]*+\s*+\d"
         r"|ReferenceError: (?:fetch|File|Headers|ReadableStream|WebSocket|CustomEvent|crypto) is not defined"
         r"|SyntaxError: Unexpected (?:token|identifier|reserved word)(?![^\n]*JSON)",
         "Node.js is too old for this server",
