@@ -49,11 +49,10 @@ class Alarms:
 
     def at(self, when: float) -> Alarm:
         """Set an alarm for the loop's time `when`, to be used with `with` at once."""
-        task = asyncio.current_task()
-        assert task is not None, "only a task can be cancelled"
-        loop = task.get_loop()
-        if loop is not self._loop:
-            self._move_to(loop)
+        # Which loop is running costs a system call to find out, and it is nearly always the same one.
+        task = asyncio.current_task(self._loop) if self._loop is not None else None
+        if task is None:
+            task = self._move()
         alarm = Alarm(self, task)
         heappush(self._waiting, (when, next(self._serial), alarm))
         if self._timer is None or when < self._rings_at:
@@ -63,9 +62,12 @@ class Alarms:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        """What was left in a loop that has ended rings no more."""
-        self._loop, self._waiting, self._out, self._timer = loop, [], 0, None
+    def _move(self) -> asyncio.Task[object]:
+        """To the loop of the running task. What was left in a loop that has ended rings no more."""
+        task = asyncio.current_task()
+        assert task is not None, "only a task can be cancelled"
+        self._loop, self._waiting, self._out, self._timer = task.get_loop(), [], 0, None
+        return task
 
     def put_out(self) -> None:
         """One more of the alarms is not needed."""

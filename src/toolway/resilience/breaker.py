@@ -89,13 +89,14 @@ class Breaker:
     def succeeded(self, now: float) -> None:
         self._trial = False
         self._in_a_row = 0
-        self._recent.succeeded(now)
-        if self.position is Position.HALF_OPEN:
-            self._successes += 1
-            if self._successes >= self._policy.trials:
-                self._move(Happening.RECOVERED)
-                self._closed_at = now
-                self._recent.clear()
+        if self.position is not Position.HALF_OPEN:
+            self._recent.succeeded(now)
+            return
+        self._successes += 1
+        if self._successes >= self._policy.trials:
+            self._move(Happening.RECOVERED)
+            self._closed_at = now
+            self._recent.clear()
 
     def failed(self, now: float) -> None:
         self._trial = False

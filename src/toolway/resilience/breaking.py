@@ -70,21 +70,23 @@ def breaker(
         except CallError as exc:
             blamed = _blamed(exc, server, tool, supervised(call.server))
             ended = now()
-            _report(server, blamed is server or None, False, ended)
-            _report(tool, blamed is tool or None, trial, ended)
+            _report(server, blamed is server, False, ended)
+            _report(tool, blamed is tool, trial, ended)
             raise
         except asyncio.CancelledError:
             # At the deadline the tool was silent for too long; before it, somebody else changed his mind.
             ended = now()
             silent = ended >= call.deadline and call.attempt.certainty is Certainty.C2
-            _report(tool, silent or None, trial, ended)
+            _report(tool, silent, trial, ended)
             raise
         except BaseException:
-            _report(tool, None, trial, now())
+            _report(tool, False, trial, now())
             raise
         ended = now()
-        _report(server, False, False, ended)
-        _report(tool, False, trial, ended)
+        if server.position is CLOSED:
+            server.succeeded(ended)
+        if trial or tool.position is CLOSED:
+            tool.succeeded(ended)
         return reply
 
     return stage
@@ -128,17 +130,15 @@ def _blamed(exc: CallError, server: Breaker, tool: Breaker, supervised: bool) ->
     return None
 
 
-def _report(breaker: Breaker, failed: bool | None, trial: bool, now: float) -> None:
-    """Tell a breaker how an attempt ended; None where that says nothing about it. While it is not closed, only the end
-    of a trial counts: a call from before the opening proves nothing."""
+def _report(breaker: Breaker, blamed: bool, trial: bool, now: float) -> None:
+    """Tell a breaker of an attempt that failed, whoever is blamed. While it is not closed, only the end of a trial
+    counts: a call from before the opening proves nothing."""
     if breaker.position is not CLOSED and not trial:
         return
-    if failed is None:
-        breaker.end_trial()
-    elif failed:
+    if blamed:
         breaker.failed(now)
     else:
-        breaker.succeeded(now)
+        breaker.end_trial()
 
 
 def _open(call: Call, why: str, wait: float) -> Unavailable:
