@@ -9,7 +9,7 @@ import pytest
 
 from toolway.catalog.index import Catalog
 from toolway.config.spec import Retry, Server, Timeout, ToolRule
-from toolway.model import Call, Effect, Json, Reply
+from toolway.model import Call, Effect, Json, Reply, ToolRef
 from toolway.rules import Rules
 
 READ, IDEMPOTENT, UNSAFE = Effect
@@ -130,6 +130,58 @@ def test_a_process_or_an_object_is_supervised_and_an_address_is_not() -> None:
 def test_a_server_may_honour_keys_under_a_name_of_its_own() -> None:
     assert rules().key_meta("s") is None
     assert rules(server(key_meta="example/key")).key_meta("s") == "example/key"
+
+
+# -- found out once ----------------------------------------------------------------------------------------------------
+
+
+def settled(known: Rules, catalog: Catalog, **facts: Any) -> Call:
+    return known.settle(call(UNSAFE, **facts), catalog.tool(ToolRef("s", "t")))
+
+
+def listing(*tools: Json) -> Catalog:
+    catalog = Catalog()
+    catalog.add_server("s")
+    catalog.replace("s", "tools", tools)
+    return catalog
+
+
+def test_what_is_known_of_a_call_stays_as_it_was_when_the_call_came() -> None:
+    catalog, servers = listing(tool(annotations=HINTS)), {"s": server(ToolRule(timeout=7.0))}
+    known = Rules(servers, catalog)
+    early = settled(known, catalog)
+    before = known.definition(early)
+    catalog.replace("s", "tools", [tool(description="another")])
+    del servers["s"]
+    assert (early.effect, known.timeout(early), known.definition(early)) == (READ, 7.0, before)
+
+
+def test_the_next_call_hears_of_a_new_definition_and_of_new_settings() -> None:
+    catalog, servers = listing(tool(annotations=HINTS)), {"s": server()}
+    known = Rules(servers, catalog)
+    assert settled(known, catalog).effect is READ
+    catalog.replace("s", "tools", [tool()])
+    assert settled(known, catalog).effect is UNSAFE
+    servers["s"] = server(ToolRule(effect=IDEMPOTENT, timeout=7.0))
+    late = settled(known, catalog)
+    assert (late.effect, known.timeout(late)) == (IDEMPOTENT, 7.0)
+
+
+def test_what_one_caller_says_of_his_call_is_not_said_of_the_next() -> None:
+    catalog = listing(tool())
+    known = Rules({"s": server(key_meta="example/key")}, catalog)
+    said: list[Json] = [{}, {"repeatable": True}, {}, {"key": "k"}, {}]
+    effects = [settled(known, catalog, **facts).effect for facts in said]
+    assert effects == [UNSAFE, IDEMPOTENT, UNSAFE, IDEMPOTENT, UNSAFE]
+
+
+def test_what_is_remembered_of_tools_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolway.rules.MOST", 10)
+    catalog = listing(*(tool(f"t{n}") for n in range(100)))
+    known = Rules({"s": server()}, catalog)
+    for each in catalog.tools():
+        known.settle(call(name=each.key), each)
+        assert len(known._known) <= 10
 
 
 # -- sharing -----------------------------------------------------------------------------------------------------------

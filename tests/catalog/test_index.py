@@ -100,3 +100,16 @@ def test_a_tool_that_its_transport_cannot_carry_is_set_aside() -> None:
     made.replace("s", "tools", [tool("a"), tool("b")], objection=lambda t: "no" if t["name"] == "b" else None)
     assert [t.key for t in made.tools()] == ["a"]
     assert made.problems("s") == ("tool 'b' set aside: no",)
+
+
+def test_what_a_name_means_is_found_out_again_when_the_lists_change() -> None:
+    made = catalog(tool("x" * 100))
+    [long] = made.tools()
+    name = long.model_name
+    assert made.parse(name) == made.parse(name) == long.ref
+    taken = ToolRef("s", name.removeprefix("s__"))
+    made.replace("s", "tools", [tool("x" * 100), tool(taken.tool)])
+    assert made.parse(name) == taken
+    made.remove_server("s")
+    assert made.tool(ToolRef("s", "x" * 100)) is None
+    assert made.parse(name) == taken  # by its form alone
