@@ -37,7 +37,7 @@ def main() -> int:
 async def _play(act: Scenario, url: str, context: Json) -> None:
     hub = Hub({NAME: url}, elicitation=_accept, sampling=_sample, roots=["file:///conformance"], catalog_dir=None)
     async with hub:
-        await hub.wait_ready(NAME, timeout=30)
+        await hub.wait_ready(NAME)
         await act(hub, context)
 
 

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -240,7 +241,7 @@ class Suite:
         begun = time.monotonic()
         try:
             with target.start() as subject:
-                self._test(target.leg, subject, revision, out)
+                self._test(target.leg, subject, revision, out, required)
         except (NotStarted, subprocess.TimeoutExpired) as error:
             outcome.trouble = str(error)
             return outcome
@@ -255,9 +256,15 @@ class Suite:
         outcome.passed = outcome.total - len(outcome.failed)
         return outcome
 
-    def _test(self, leg: str, subject: str, revision: str, out: Path) -> None:
-        given = ["--url" if leg == "server" else "--command", subject]
-        self._call(leg, *given, "--requirements", revision, "--timeout", str(SCENARIO_SECONDS * 1000), "-o", str(out))
+    def _test(self, leg: str, subject: str, revision: str, out: Path, required: list[str]) -> None:
+        common = ("--timeout", str(SCENARIO_SECONDS * 1000), "-o", str(out))
+        if leg == "server":
+            self._call("server", "--url", subject, "--requirements", revision, *common)
+            return
+        # A whole set of client scenarios would be started at once, a process each, and starve on a small machine.
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            given = ("client", "--command", subject, "--spec-version", revision, *common, "--scenario")
+            list(pool.map(lambda scenario: self._call(*given, scenario), required))
 
     def _call(self, *arguments: str) -> str:
         # A proxy has no business between two processes of this machine.
