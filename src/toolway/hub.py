@@ -48,6 +48,8 @@ from toolway.rules import Rules
 from toolway.sync import SyncHub
 from toolway.upstream.gate import StartGate
 from toolway.upstream.link import Link
+from toolway.upstream.private import PrivateUpstreams
+from toolway.upstream.probe import Agreement
 from toolway.upstream.process.spawn import Spawner
 from toolway.upstream.status import Status
 from toolway.upstream.supervisor import Upstream
@@ -65,8 +67,8 @@ class Hub:
 
     `source` is a file's path, a mapping of names to servers (a `Server`, a URL, a command line, a file's entry, or an
     SDK server object), or nothing for the default file. `timeout` and `retry` apply to servers that have none of
-    their own. `elicitation`, `sampling` and `roots` answer what servers ask back. `catalog_dir` is where the last
-    known lists are kept; None keeps none. `world` is for tests. Raises `ConfigError`.
+    their own. `elicitation`, `sampling` and `roots` answer what servers ask back, or `asks` answers all of it.
+    `catalog_dir` is where the last known lists are kept; None keeps none. `world` is for tests. Raises `ConfigError`.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Hub:
         elicitation: Callback | None = None,
         sampling: Callback | None = None,
         roots: Roots | None = None,
+        asks: Asks | None = None,
         catalog_dir: str | os.PathLike[str] | None = _DEFAULT,
         world: World | None = None,
     ) -> None:
@@ -86,7 +89,7 @@ class Hub:
         self._timeout = Timeout(timeout) if isinstance(timeout, int | float) else timeout
         self._retry = retry
         self._servers, self.problems = _servers_of(source, self._timeout, retry)
-        self._asks = CallbackAsks(elicitation, sampling, roots)
+        self._asks = asks if asks is not None else CallbackAsks(elicitation, sampling, roots)
         self._catalog = Catalog()
         self._keeping = Keeping(self._catalog, _store(catalog_dir, world.environ))
         self._watchers = Watchers()
@@ -96,6 +99,7 @@ class Hub:
         self._slots: dict[str, Slots] = {}
         self._spawner = Spawner(_runtime_dir(world.environ))
         self._gate = StartGate(max(4, 2 * world.cores))
+        self._private = PrivateUpstreams(self)
         self._open = False
         self._rules = Rules(self._servers, self._catalog)
         self._cache = Cache(self._now)
@@ -140,8 +144,9 @@ class Hub:
     async def close(self) -> None:
         """Stop all servers, at the same time; none is left after it. At most about 6 s."""
         self._open = False
-        upstreams, self._upstreams = self._upstreams, {}
-        await _all_to_the_end(upstream.stop() for upstream in upstreams.values())
+        upstreams = [*self._upstreams.values(), *self._private.take()]
+        self._upstreams = {}
+        await _all_to_the_end([*(upstream.stop() for upstream in upstreams), self._private.wait_stopped()])
         await self._keeping.close()
         await self._spawner.close()
         self._watchdog.stop()
@@ -175,6 +180,25 @@ class Hub:
             if self._open:
                 self._bring_up(name)
 
+    async def apply(self, source: Source) -> dict[str, str]:
+        """Become what `source` says: servers that are the same keep running. Returns what was done with the others.
+        Raises `ConfigError`, and then nothing has changed."""
+        wanted, self.problems = _servers_of(source, self._timeout, self._retry)
+        done: dict[str, str] = {}
+        work: list[Awaitable[None]] = []
+        for name in [name for name in self._servers if name not in wanted]:
+            done[name] = "removed"
+            work.append(self.remove(name))
+        for name, server in wanted.items():
+            if name not in self._servers:
+                done[name] = "added"
+                work.append(self.add(name, server))
+            elif server != self._servers[name]:
+                done[name] = "changed"
+                work.append(self.replace(name, server))
+        await _all_to_the_end(work)
+        return done
+
     def _changing(self, name: str) -> asyncio.Lock:
         """Changes of one server come one after another: each finds what the one before it has left."""
         return self._changes.setdefault(name, asyncio.Lock())
@@ -198,8 +222,8 @@ class Hub:
 
     async def _take_down(self, name: str) -> None:
         upstream = self._upstreams.pop(name, None)
-        if upstream is not None:
-            await upstream.stop()
+        stopping = [upstream] if upstream is not None else []
+        await _all_to_the_end(each.stop() for each in [*stopping, *self._private.take(name)])
         self._catalog.remove_server(name)
         self._cache.forget(name)
         self._outputs.forget(name)
@@ -289,7 +313,7 @@ class Hub:
             self._tell_end(call, call.server, "cancelled", executed, self._loop.time() - began)
             raise
         seconds = self._loop.time() - began
-        if self._watchers:
+        if self._watchers.want(CallFinished):
             self._tell_end(call, reply.server, "tool_error" if reply.is_error else "ok", "yes", seconds)
         return changed(reply, seconds=seconds)
 
@@ -302,6 +326,8 @@ class Hub:
     async def _reach(self, call: Call) -> Reply:
         """The end of the pipeline: the upstream itself."""
         upstream = self._upstream(call.server)
+        if call.caller:
+            upstream = await self._upstream_of_caller(call, upstream)
         if call.method != "tools/call":
             return Reply(call.server, call.name, await upstream.call(call))
         call = self._with_key(call)
@@ -319,6 +345,17 @@ class Hub:
             result = await upstream.call(call, tool.input_schema)
         self._check_output(tool, result)
         return Reply(call.server, call.name, result)
+
+    async def _upstream_of_caller(self, call: Call, upstream: Upstream) -> Upstream:
+        """The upstream that everybody shares, or, where the era of the server does not allow that, the caller's own."""
+        server = self._servers[call.server]
+        if server.shared or server.transport == "memory":
+            return upstream
+        if upstream.agreement is None:
+            await upstream.wait_ready(call.attempt)
+        if upstream.agreement is None or upstream.agreement.era == "modern":
+            return upstream
+        return self._private.of(call.server, server, call.caller)
 
     async def _listed_tool(self, call: Call, upstream: Upstream) -> Tool:
         """The tool's definition, waiting for the server's first list where there is none yet. Raises `NotFound`."""
@@ -411,9 +448,44 @@ class Hub:
         chosen = [u for u in self._upstreams.values() if not u.server.lazy]
         await _settle_within(timeout, [asyncio.ensure_future(u.wait_settled()) for u in chosen])
 
-    def events(self) -> AsyncIterator[Event]:
-        """What happens from now on. A watcher that is too slow loses events and is told how many."""
-        return self._watchers.watch()
+    def events(self, *kinds: type[Event]) -> AsyncIterator[Event]:
+        """What happens from now on, of these kinds or of all. A watcher that is too slow loses events and is told how
+        many."""
+        return self._watchers.watch(*kinds)
+
+    # -- for a gateway ------------------------------------------------------------------------------------------------
+
+    async def request(self, call: Call) -> Reply:
+        """A call as it is, of whatever method. Raises `CallError`."""
+        return await self._call(call)
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._catalog
+
+    @property
+    def servers(self) -> Mapping[str, Server]:
+        """Every configured server."""
+        return self._servers
+
+    def agreement(self, server: str) -> Agreement | None:
+        """What was agreed with a server that is ready now."""
+        upstream = self._upstreams.get(server)
+        return upstream.agreement if upstream is not None else None
+
+    def era(self, server: str) -> Era | None:
+        """The era that a server speaks, where that is known now."""
+        agreed = self.agreement(server)
+        return agreed.era if agreed is not None else None
+
+    async def subscribe(self, server: str, uri: str) -> None:
+        """Hear of changes of a resource, as `ResourceUpdated` events. Raises `CallError`."""
+        await self._upstream(server).subscriptions.add(uri)
+
+    def unsubscribe(self, server: str, uri: str) -> None:
+        upstream = self._upstreams.get(server)
+        if upstream is not None:
+            upstream.subscriptions.remove(uri)
 
     # -- for the upstreams: what they need from their hub -------------------------------------------------------------
 

@@ -21,6 +21,9 @@ Json: TypeAlias = dict[str, Any]
 #: Called with (progress, total or None, message or None) while a call runs.
 OnProgress: TypeAlias = Callable[[float, float | None, str | None], None]
 
+#: Called with (method, params) of a notification of the server that belongs to a call.
+OnNotice: TypeAlias = Callable[[str, Json], None]
+
 Era: TypeAlias = Literal["modern", "handshake"]
 
 
@@ -52,6 +55,10 @@ class Attempt:
     number: int = 0  # tries begun
     worst: Certainty = Certainty.C0  # of the tries before
     leader: Attempt | None = None  # the call is answered by another one, which this is the attempt of
+    give_back_slot: Callable[[], None] | None = None  # while one is held
+    _asking: int = 0  # questions that the caller has not answered yet
+    _asking_since: float = 0.0
+    _asked: float = 0.0  # seconds the caller took to answer earlier ones
 
     def begin(self) -> None:
         """A new try begins; what the earlier ones may have done is kept."""
@@ -66,6 +73,28 @@ class Attempt:
         own = max(self.worst, self.certainty)
         return own if self.leader is None else max(own, self.leader.judge())
 
+    def ask_begins(self, now: float) -> None:
+        """The server waits for the caller. That costs the call none of its time, and others none of their slots."""
+        if not self._asking:
+            self._asking_since = now
+        self._asking += 1
+        self.leave_slot()
+
+    def ask_ends(self, now: float) -> None:
+        self._asking -= 1
+        if not self._asking:
+            self._asked += now - self._asking_since
+
+    def asked(self, now: float) -> float:
+        """Seconds in which the caller himself was waited for."""
+        own = self._asked + (now - self._asking_since if self._asking else 0.0)
+        return own if self.leader is None else max(own, self.leader.asked(now))
+
+    def leave_slot(self) -> None:
+        give_back, self.give_back_slot = self.give_back_slot, None
+        if give_back is not None:
+            give_back()
+
     @property
     def made(self) -> int:
         """Tries that were begun for the call."""
@@ -75,6 +104,29 @@ class Attempt:
     def where(self) -> str:
         """The phase of whatever is being waited for."""
         return self.phase if self.leader is None else self.leader.where
+
+
+class Asks(Protocol):
+    """What a server may ask back while it works: elicitation, sampling, roots."""
+
+    @property
+    def capabilities(self) -> Json:
+        """The client capabilities to declare: only what can be answered."""
+        ...
+
+    async def answer(self, server: str, method: str, params: Json) -> Json:
+        """The result for the server. Raises `LookupError` where nobody can answer, `AskRefused` for a refusal."""
+        ...
+
+
+class AskRefused(Exception):
+    """Whoever was asked answered with an error, which is for the server."""
+
+    def __init__(self, code: int, message: str, data: object = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
 
 
 class Call(msgspec.Struct, frozen=True, eq=False):
@@ -94,6 +146,12 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     key: str | None = None  # the caller's idempotency key
     caller: str = ""  # whose call it is: the authorization context; empty for the library's own caller
     attempt: Attempt = msgspec.field(default_factory=Attempt)
+    id: str = ""  # by which the caller can name it later
+    asks: Asks | None = None  # who answers what the server asks in mid-call; None = whoever answers for the hub
+    capabilities: Json | None = None  # what the caller declared that he can be asked; None = as `asks` says
+    hands_back: bool = False  # give `input_required` to the caller instead of answering it
+    on_notice: OnNotice | None = None  # log messages that belong to the call
+    log_level: str | None = None  # from which level on
     terms: Any = None  # what `rules` found out about it, for its own later questions; filled in by `resolve`
 
 
@@ -167,16 +225,3 @@ class Caller(Protocol):
     """Whatever can call a tool: a Hub, a gateway far away, a fake."""
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any] | None = None) -> Reply: ...
-
-
-class Asks(Protocol):
-    """What a server may ask back while it works: elicitation, sampling, roots."""
-
-    @property
-    def capabilities(self) -> Json:
-        """The client capabilities to declare: only what can be answered."""
-        ...
-
-    async def answer(self, server: str, method: str, params: Json) -> Json:
-        """The result for the server. Raises `LookupError` where nobody can answer."""
-        ...

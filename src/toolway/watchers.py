@@ -13,7 +13,8 @@ BACKLOG: Final = 1000  # events kept for one watcher
 
 
 class _Watcher:
-    def __init__(self) -> None:
+    def __init__(self, kinds: tuple[type[Event], ...]) -> None:
+        self.kinds = kinds
         self.backlog: deque[Event] = deque()
         self.missed = 0
         self.news = asyncio.Event()
@@ -31,21 +32,23 @@ class Watchers:
     def __init__(self) -> None:
         self._all: set[_Watcher] = set()
 
-    def __bool__(self) -> bool:
-        return bool(self._all)
+    def want(self, kind: type[Event]) -> bool:
+        """Whether anybody watches for events of this kind."""
+        return any(issubclass(kind, watcher.kinds) for watcher in self._all)
 
     def emit(self, event: Event) -> None:
         for watcher in self._all:
-            watcher.put(event)
+            if isinstance(event, watcher.kinds):
+                watcher.put(event)
 
     def close(self) -> None:
         for watcher in self._all:
             watcher.over = True
             watcher.news.set()
 
-    def watch(self) -> AsyncIterator[Event]:
-        """Everything from now on, until `close`."""
-        watcher = _Watcher()
+    def watch(self, *kinds: type[Event]) -> AsyncIterator[Event]:
+        """Everything of these kinds, or all, from now on, until `close`."""
+        watcher = _Watcher(kinds or (Event,))
         self._all.add(watcher)
         return self._events(watcher)
 

@@ -14,7 +14,7 @@ from tests.machines.clock import LoopMachine
 from tests.machines.upstreams import Nobody
 from tests.sim.loop import run
 from tests.upstream.scripted_link import HANDSHAKE, MODERN, ScriptedLink
-from toolway.model import Attempt, Certainty, Json
+from toolway.model import Attempt, Call, Certainty, Json
 from toolway.upstream.link import Fault, Request, RpcError
 from toolway.upstream.session import SESSION_GONE, Session
 
@@ -229,7 +229,7 @@ def test_a_call_whose_first_round_was_answered_is_never_said_not_to_have_happene
         session = Session("s", ScriptedLink(answer), Nobody(), lambda *_: None)
         await session.open("auto", None)
         with pytest.raises(Fault) as caught:
-            await session.call("tools/call", {"name": "t"}, Attempt())
+            await session.call(Call("s.t", "tools/call", {"name": "t"}))
         return caught.value.certainty
 
     assert run(main()) >= Certainty.C2

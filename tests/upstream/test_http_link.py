@@ -56,11 +56,11 @@ class Ears:
         self.news = asyncio.Event()
         self._answer = answer
 
-    def on_notification(self, method: str, params: Json) -> None:
+    def on_notification(self, method: str, params: Json, about: Attempt | None = None) -> None:
         self.heard.append((method, params))
         self.news.set()
 
-    async def on_request(self, method: str, params: Json) -> Json | None:
+    async def on_request(self, method: str, params: Json, about: Attempt | None = None) -> Json | None:
         assert self._answer is not None
         answer: Any = self._answer(method, params)
         result: Json | None = await answer if asyncio.iscoroutine(answer) else answer

@@ -113,6 +113,7 @@ class Catalog:
     def __init__(self) -> None:
         self._lists: dict[str, dict[str, _List]] = {}
         self._changed_names: dict[str, ToolRef] = {}  # names for models that had to be cut or changed
+        self.generation = 0  # grows with every change of any list
         self._parsed: dict[str, ToolRef] = {}  # names that were asked for and have a tool, until the lists change
 
     # -- filling ------------------------------------------------------------------------------------------------------
@@ -122,6 +123,7 @@ class Catalog:
 
     def remove_server(self, server: str) -> None:
         self._lists.pop(server, None)
+        self.generation += 1
         self._index_changed_names(server)
 
     def replace(
@@ -139,6 +141,7 @@ class Catalog:
         items, bad = _sort_out(server, kind, raw, stale, objection)
         old = self._lists[server][kind]
         self._lists[server][kind] = _List(items, (*problems, *bad), stale, known=True)
+        self.generation += 1
         if kind == "tools":
             self._index_changed_names(server)
         return _difference(server, kind, old.items, items)

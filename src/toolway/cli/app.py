@@ -130,6 +130,42 @@ def call(
     )
 
 
+@app.command()
+def serve(
+    config: Config = None,
+    host: Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = None,
+    port: Annotated[int | None, typer.Option("--port", "-p", min=0, max=65535, help="The port; 0 = any.")] = None,
+    stdio: Annotated[bool, typer.Option("--stdio", help="Serve whoever started us, over our own pipes.")] = False,
+    certificate: Annotated[Path | None, typer.Option("--cert", metavar="FILE", help="A certificate, for TLS.")] = None,
+    key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Its key, if it is not in --cert.")] = None,
+    no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask nobody for a token.", hidden=True)] = False,
+    drain_delay: Annotated[float, typer.Option("--drain-delay", metavar="SECONDS", min=0, hidden=True)] = 3.0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    no_color: NoColor = False,
+) -> None:
+    """Serve all servers at one endpoint, for every client."""
+    from toolway.cli import serve as command
+    from toolway.cli.output import Output
+
+    output = Output(as_json=as_json, quiet=quiet, verbose=verbose, color=not no_color)
+    raise typer.Exit(
+        command.serve(
+            output, config, host, port, certificate, key, auth=not no_auth, stdio=stdio, drain_delay=drain_delay
+        )
+    )
+
+
+@app.command()
+def token(as_json: AsJson = False) -> None:
+    """Show the token that opens the gateway of this machine."""
+    from toolway.cli import serve as command
+    from toolway.cli.output import Output
+
+    raise typer.Exit(command.show_token(Output(as_json=as_json)))
+
+
 def _run(
     command: Callable[[Output], Coroutine[Any, Any, int]], as_json: bool, quiet: bool, verbose: bool, no_color: bool
 ) -> None:

@@ -25,7 +25,7 @@ LATER_TYPES: Final = frozenset({"sse", "ws", "websocket"})
 OUR_KEYS: Final = (
     *("command", "args", "env", "cwd", *URL_KEYS, "headers", "type", "transport"),
     *("timeout", "startTimeout", "connectTimeout", "maxRestarts", "enabled", "disabled", "lazy", "idleStop"),
-    *("keepAliveInterval", "era", "env_policy", "envPolicy", "limits"),
+    *("keepAliveInterval", "era", "shared", "env_policy", "envPolicy", "limits"),
     *calls.KEYS,
 )
 
@@ -136,6 +136,7 @@ def _behaviour(fields: Fields) -> dict[str, Any]:
         # A server that either key switches off is off.
         "enabled": fields.flag("enabled", True) and not fields.flag("disabled", False),
         "lazy": fields.flag("lazy", False),
+        "shared": fields.flag("shared", False),
         "idle_stop": fields.seconds("idleStop", 0.0, zero=True),
         "restart": replace(Restart(), limit=fields.whole("maxRestarts", Restart().limit)),
         "health": replace(Health(), interval=fields.seconds("keepAliveInterval", Health().interval, zero=True)),

@@ -16,6 +16,7 @@ from toolway.config import jsonc
 from toolway.config.entries import URL_KEYS, entry, read_entry, server_from_text
 from toolway.config.fields import duration, kind
 from toolway.config.find import EXAMPLE
+from toolway.config.gateway import GatewaySettings, read_block
 from toolway.config.problems import Problem
 from toolway.config.spec import Server, check_server_name
 from toolway.errors import ConfigError
@@ -35,6 +36,7 @@ class Loaded:
     servers: dict[str, Server] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     file: str = ""
+    gateway: GatewaySettings = field(default_factory=GatewaySettings)
 
 
 def read(path: str | os.PathLike[str], variables: Mapping[str, str] | None = None) -> Loaded:
@@ -66,7 +68,8 @@ def parse(text: str, file: str = "", variables: Mapping[str, str] | None = None)
         server = reading.server(written, entries[written])
         if server is not None:
             servers[name] = server
-    return Loaded(reading.with_our_timeout(servers, entries, names), tuple(reading.problems), file)
+    servers = reading.with_our_timeout(servers, entries, names)
+    return Loaded(servers, tuple(reading.problems), file, reading.gateway())
 
 
 def _entries(document: jsonc.Document, file: str) -> tuple[jsonc.Path, dict[str, Any]]:
@@ -145,6 +148,16 @@ class _Reading:
             name: server if name in own else replace(server, timeout=replace(server.timeout, total=total))
             for name, server in servers.items()
         }
+
+    def gateway(self) -> GatewaySettings:
+        """What the `toolway` block says about the gateway. Raises `ConfigError`: half of it could let in anybody."""
+        block = self._document.value.get(OUR_BLOCK)
+        try:
+            return read_block(block, self._variables)
+        except ConfigError as exc:
+            exc.file = self._file
+            exc.line = self._document.lines.get((OUR_BLOCK,))
+            raise
 
     def _add(self, written: str, *problems: Problem) -> None:
         line = self._document.lines.get((*self._root, written))

@@ -23,9 +23,14 @@ def parse(name: str) -> ToolRef | None:
 
 def for_models(ref: ToolRef) -> str:
     """A name that every model provider accepts. Whatever had to be changed or cut is told apart by a stable hash."""
-    plain = f"{ref.server}__{ref.tool}"
+    return for_models_of(ref.server, ref.tool)
+
+
+def for_models_of(server: str, tool: str) -> str:
+    """The same, of a server and whatever it calls by a name."""
+    plain = f"{server}__{tool}"
     name = _NOT_FOR_MODELS.sub("_", plain)
     if name == plain and len(name) <= MODEL_LIMIT:
         return name
-    mark = hashlib.sha256(str(ref).encode()).hexdigest()[:8]
+    mark = hashlib.sha256(f"{server}.{tool}".encode()).hexdigest()[:8]
     return f"{name[: MODEL_LIMIT - 9]}_{mark}"

@@ -7,10 +7,13 @@ nothing, and a timer of the loop for each call does not. To whoever uses it, an 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
 from types import TracebackType
 from typing import Final
+
+Pauses = Callable[[float], float]  # given the loop's time: seconds until then that do not count
 
 SLACK: Final = 100  # alarms that were put out and are not swept away yet, whatever their share
 
@@ -18,13 +21,23 @@ SLACK: Final = 100  # alarms that were put out and are not swept away yet, whate
 class Alarm:
     """Raises `TimeoutError` when it has rung before the work within it was done."""
 
-    __slots__ = ("_alarms", "_cancelling", "rang", "task")
+    __slots__ = ("_alarms", "_cancelling", "_granted", "_pauses", "rang", "task")
 
-    def __init__(self, alarms: Alarms, task: asyncio.Task[object]) -> None:
+    def __init__(self, alarms: Alarms, task: asyncio.Task[object], pauses: Pauses | None) -> None:
         self._alarms = alarms
         self._cancelling = task.cancelling()
         self.task: asyncio.Task[object] | None = task  # whose work it ends; None when that is done
         self.rang = False
+        self._pauses = pauses
+        self._granted = 0.0
+
+    def more_time(self, now: float) -> float:
+        """Seconds that do not count, beyond those that were allowed for already."""
+        if self._pauses is None:
+            return 0.0
+        more = self._pauses(now) - self._granted
+        self._granted += more
+        return more
 
     def __enter__(self) -> None:
         """It is set already."""
@@ -47,13 +60,14 @@ class Alarms:
         self._timer: asyncio.TimerHandle | None = None
         self._rings_at = 0.0
 
-    def at(self, when: float) -> Alarm:
-        """Set an alarm for the loop's time `when`, to be used with `with` at once."""
+    def at(self, when: float, pauses: Pauses | None = None) -> Alarm:
+        """Set an alarm for the loop's time `when`, to be used with `with` at once. It rings later by the time that
+        `pauses` says does not count."""
         # Which loop is running costs a system call to find out, and it is nearly always the same one.
         task = asyncio.current_task(self._loop) if self._loop is not None else None
         if task is None:
             task = self._move()
-        alarm = Alarm(self, task)
+        alarm = Alarm(self, task, pauses)
         heappush(self._waiting, (when, next(self._serial), alarm))
         if self._timer is None or when < self._rings_at:
             self._wind_up()
@@ -93,6 +107,8 @@ class Alarms:
             alarm = heappop(self._waiting)[2]
             if alarm.task is None:
                 self._out -= 1
+            elif (more := alarm.more_time(now)) > 0:
+                heappush(self._waiting, (now + more, next(self._serial), alarm))
             else:
                 alarm.rang = True
                 alarm.task.cancel()

@@ -1,6 +1,7 @@
 """The deadline stage: one budget for everything below it.
 
-When it runs out, what the attempt knows about itself decides what is said: nothing left us, or it may have happened.
+Time in which the server waits for the caller himself, for the answer to a question, is not counted. When it runs out,
+what the attempt knows about itself decides what is said: nothing left us, or it may have happened.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def deadline(timeout_of: Callable[[Call], float], now: Callable[[], float]) -> S
             raise _timed_out(call, seconds)
         call = replace(call, deadline=now() + seconds)
         try:
-            with alarms.at(call.deadline):
+            with alarms.at(call.deadline, call.attempt.asked):
                 return await next(call)
         except TimeoutError:
             raise _timed_out(call, seconds) from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from toolway.config.spec import Limits
@@ -122,6 +123,8 @@ def limit(slots_of: Callable[[str], Slots], queue_of: Callable[[str], float], no
             await _wait_out_pause(call, slots, queue_of(call.server), now)
         if not slots.take_nowait(call.caller):
             await _wait_in_line(call, slots, queue_of(call.server))
+        attempt = call.attempt
+        attempt.give_back_slot = partial(slots.give_back, call.caller)
         try:
             return await next(call)
         except CallError as exc:
@@ -129,7 +132,7 @@ def limit(slots_of: Callable[[str], Slots], queue_of: Callable[[str], float], no
                 slots.paused_until = max(slots.paused_until, now() + min(exc.retry_after, LONGEST_PAUSE))
             raise
         finally:
-            slots.give_back(call.caller)
+            attempt.leave_slot()  # unless it was left while the caller was asked something
 
     return stage
 

@@ -88,11 +88,12 @@ class LinkFacts:
 
 
 class Inbound(Protocol):
-    """Where a link delivers what the server sends of its own accord. Both must return at once."""
+    """Where a link delivers what the server sends of its own accord. Both must return at once. `about` is the request
+    it belongs to, where the link can tell."""
 
-    def on_notification(self, method: str, params: Json) -> None: ...
+    def on_notification(self, method: str, params: Json, about: Attempt | None = None) -> None: ...
 
-    async def on_request(self, method: str, params: Json) -> Json | None:
+    async def on_request(self, method: str, params: Json, about: Attempt | None = None) -> Json | None:
         """The result for the server, None to say nothing, or raise `RpcError` to refuse. Run by the link in a task
         of its own."""
         ...

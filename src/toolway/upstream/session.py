@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
-from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
+from mcp_types import LOG_LEVEL_META_KEY
+from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
 from toolway._version import __version__
 from toolway.config.spec import EraSetting
-from toolway.model import Asks, Attempt, Certainty, Era, Json, OnProgress
+from toolway.model import AskRefused, Asks, Attempt, Call, Certainty, Era, Json, OnProgress
 from toolway.protocol import eras
 from toolway.upstream import probe
 from toolway.upstream.bucket import Bucket
+from toolway.upstream.callers import Callers, rank
 from toolway.upstream.link import Fault, Link, Request, RpcError
 
 CLIENT_INFO: Final[Json] = {"name": "toolway", "version": __version__}
 MAX_ROUNDS: Final = 8  # of input that a server may ask for in one call
 NOTICES: Final = (100.0, 1000.0)  # notifications a second, and in one burst
 SESSION_GONE: Final = "E-HTTP-SESSION"  # the server forgot the handshake; nothing was executed
+
+OF_CALL: Final = "toolway/ofCall"  # marks, for our own ears, a log message that a caller has got
 
 Listener = Callable[[str, Json], None]
 _log = logging.getLogger(__name__)
@@ -33,11 +38,13 @@ class Session:
     def __init__(self, server: str, link: Link, asks: Asks, listener: Listener) -> None:
         self.link = link
         self.agreement: probe.Agreement | None = None
-        self.in_flight = 0
         self.last_heard = asyncio.get_running_loop().time()
         self._server = server
         self._asks = asks
         self._listener = listener
+        self._callers = Callers(server, asks)
+        self._level = -1  # of log messages that a server of the handshake era was asked for
+        self._acknowledged: asyncio.Event | None = None  # while a subscription waits for it
         self._progress: dict[int, OnProgress] = {}
         self._last_token = 0
         self._handshakes = 0
@@ -61,30 +68,35 @@ class Session:
 
     # -- asking the server --------------------------------------------------------------------------------------------
 
-    async def call(
-        self,
-        method: str,
-        params: Json,
-        attempt: Attempt,
-        *,
-        on_progress: OnProgress | None = None,
-        input_schema: object = None,
-    ) -> Json:
+    @property
+    def in_flight(self) -> int:
+        """Calls under way."""
+        return len(self._callers)
+
+    async def call(self, call: Call, input_schema: object = None) -> Json:
         """One call, through as many rounds of input as the server asks for. Raises `Fault` or `RpcError`."""
-        self.in_flight += 1
-        token = self._watch_progress(on_progress) if on_progress is not None else None
+        self._callers.enter(call)
+        params = call.params
+        token = self._watch_progress(call.on_progress) if call.on_progress is not None else None
         if token is not None:
-            meta = params.get("_meta")
-            params = {**params, "_meta": {**(meta if isinstance(meta, dict) else {}), "progressToken": token}}
+            params = _with_meta(params, "progressToken", token)
         try:
-            return await self._rounds(method, params, attempt, input_schema)
+            if call.log_level is not None:
+                params = await self._ask_for_log(call.log_level, params)
+            return await self._rounds(call, params, input_schema)
         finally:
-            self.in_flight -= 1
+            self._callers.leave(call)
             if token is not None:
                 del self._progress[token]
 
     async def request(
-        self, method: str, params: Json, attempt: Attempt | None = None, *, input_schema: object = None
+        self,
+        method: str,
+        params: Json,
+        attempt: Attempt | None = None,
+        *,
+        input_schema: object = None,
+        capabilities: Json | None = None,
     ) -> Json:
         """One request and its result, as they are. Raises `Fault` or `RpcError`."""
         attempt = attempt if attempt is not None else Attempt()
@@ -92,13 +104,13 @@ class Session:
             await self._shake_hands_again(self._handshakes)
         seen = self._handshakes
         try:
-            return await self._send(method, params, attempt, input_schema)
+            return await self._send(method, params, attempt, input_schema, capabilities)
         except Fault as exc:
             if exc.code != SESSION_GONE:
                 raise
         attempt.certainty = Certainty.C0  # it was refused, so the second sending is the first that counts
         await self._shake_hands_again(seen)
-        return await self._send(method, params, attempt, input_schema)
+        return await self._send(method, params, attempt, input_schema, capabilities)
 
     async def health(self) -> None:
         """Ask for a sign of life. Any answer is one; raises `Fault` where there is none."""
@@ -115,17 +127,28 @@ class Session:
         wanted = eras.listen_filter(self.agreed.capabilities)
         if self.agreed.era != "modern" or not wanted:
             return False
+        return await self._listen_to(wanted)
+
+    async def listen_to_resources(self, uris: Sequence[str], acknowledged: asyncio.Event) -> bool:
+        """The same for these resources of a modern server; it says when it has begun."""
+        self._acknowledged = acknowledged
+        return await self._listen_to({"resourceSubscriptions": list(uris)})
+
+    async def _listen_to(self, wanted: Json) -> bool:
         try:
             await self.request("subscriptions/listen", {"notifications": wanted})
         except RpcError as exc:
             return exc.code != METHOD_NOT_FOUND
         return True
 
-    async def _send(self, method: str, params: Json, attempt: Attempt, input_schema: object) -> Json:
+    async def _send(
+        self, method: str, params: Json, attempt: Attempt, input_schema: object, capabilities: Json | None
+    ) -> Json:
         version = None
         if self.agreed.era == "modern":
             version = self.agreed.version
-            params = eras.stamp(params, version, CLIENT_INFO, self._asks.capabilities)
+            declared = capabilities if capabilities is not None else self._asks.capabilities
+            params = eras.stamp(params, version, CLIENT_INFO, declared)
         # A loss on a stale connection could not be told from a loss after the work; for a call that matters.
         fresh = method == "tools/call"
         request = Request(method, params, attempt, version=version, input_schema=input_schema, fresh=fresh)
@@ -152,68 +175,83 @@ class Session:
             self._handshakes += 1
             self._estranged = False
 
-    async def _rounds(self, method: str, params: Json, attempt: Attempt, input_schema: object) -> Json:
-        asked = params
+    async def _rounds(self, call: Call, params: Json, input_schema: object) -> Json:
+        asked, attempt = params, call.attempt
+        declared = call.capabilities
+        if declared is None and call.asks is not None:
+            declared = call.asks.capabilities
         for number in range(MAX_ROUNDS):
             try:
-                result = await self.request(method, asked, attempt, input_schema=input_schema)
+                result = await self.request(
+                    call.method, asked, attempt, input_schema=input_schema, capabilities=declared
+                )
             except Fault as exc:
                 # What the earlier rounds did cannot be taken back by a later one that was never sent.
                 exc.certainty = max(exc.certainty, Certainty.C2) if number else exc.certainty
                 raise
-            if result.get("resultType") != "input_required" or method not in eras.MAY_ASK_BACK:
+            if result.get("resultType") != "input_required" or call.method not in eras.MAY_ASK_BACK:
+                return result
+            if call.hands_back:
                 return result
             attempt.worst = Certainty.C2
-            asked = {**params, "inputResponses": await self._answers(result)}
+            asked = {**params, "inputResponses": await self._answers(call, result)}
             if isinstance(result.get("requestState"), str):
                 asked["requestState"] = result["requestState"]
         raise Fault(f"the server asked for input more than {MAX_ROUNDS} times", Certainty.C2, code="E-ROUNDS")
 
-    async def _answers(self, result: Json) -> Json:
+    async def _answers(self, call: Call, result: Json) -> Json:
+        """What the server asks for, all of it at the same time. Raises `Fault` where something gets no answer."""
         wanted = result.get("inputRequests")
-        answers: Json = {}
-        for key, ask in (wanted if isinstance(wanted, dict) else {}).items():
-            method = ask.get("method") if isinstance(ask, dict) else None
-            params = ask.get("params") if isinstance(ask, dict) else None
-            try:
-                answers[key] = await self._asks.answer(
-                    self._server, str(method), params if isinstance(params, dict) else {}
-                )
-            except LookupError:
-                raise Fault(
-                    f"the server asks for {method}, and nobody is there to answer",
-                    Certainty.C2,
-                    code="E-NO-ANSWER",
-                    fix="give the hub a callback for it: Hub(…, elicitation=…, sampling=…, roots=…)",
-                ) from None
-        return answers
+        wanted = wanted if isinstance(wanted, dict) else {}
+        answers = await asyncio.gather(*(self._answer(call, ask) for ask in wanted.values()))
+        return dict(zip(wanted, answers, strict=True))
+
+    async def _answer(self, call: Call, ask: object) -> Json:
+        method = ask.get("method") if isinstance(ask, dict) else None
+        params = ask.get("params") if isinstance(ask, dict) else None
+        try:
+            return await self._callers.ask(call, str(method), params if isinstance(params, dict) else {})
+        except (LookupError, AskRefused, TimeoutError) as exc:
+            why = f": {exc.message}" if isinstance(exc, AskRefused) else ", and nobody is there to answer"
+            raise Fault(
+                f"the server asks for {method}{why}",
+                Certainty.C2,
+                code="E-NO-ANSWER",
+                fix="give the hub a callback for it: Hub(…, elicitation=…, sampling=…, roots=…)",
+            ) from None
+
+    async def _ask_for_log(self, level: str, params: Json) -> Json:
+        """Ask for log messages from this level on, in the way of the era; `params` as they are then."""
+        if self.agreed.era == "modern":
+            return _with_meta(params, LOG_LEVEL_META_KEY, level)
+        if "logging" in self.agreed.capabilities and rank(level) > self._level:
+            self._level = rank(level)
+            with suppress(Fault, RpcError):  # a server that does not let itself be asked is called all the same
+                await self.request("logging/setLevel", {"level": level})
+        return params
 
     # -- what the server sends ----------------------------------------------------------------------------------------
 
-    def on_notification(self, method: str, params: Json) -> None:
+    def on_notification(self, method: str, params: Json, about: Attempt | None = None) -> None:
         self.last_heard = now = asyncio.get_running_loop().time()
         if method not in eras.LIST_CHANGES and not self._rate.take(now):
             self.dropped += 1  # a change of a list is never lost: it only marks the list, however often it is told
             return
         if method == "notifications/progress":
             self._on_progress(params)
+        elif method == "notifications/subscriptions/acknowledged":
+            if self._acknowledged is not None:
+                self._acknowledged.set()
         else:
-            self._listener(method, params)
+            told = method == "notifications/message" and self._callers.tell(method, params, about)
+            self._listener(method, {**params, OF_CALL: True} if told else params)
 
-    async def on_request(self, method: str, params: Json) -> Json | None:
+    async def on_request(self, method: str, params: Json, about: Attempt | None = None) -> Json | None:
         if self.agreement is not None and self.agreement.era == "modern":
             return None  # no such thing in this era
         if method == "ping":
             return {}
-        if not self.in_flight:
-            raise RpcError(INVALID_REQUEST, "no call is under way")
-        try:
-            return await self._asks.answer(self._server, method, params)
-        except LookupError:
-            raise RpcError(METHOD_NOT_FOUND, f"{method} is not supported by this client") from None
-        except Exception as exc:
-            _log.exception("the callback for %s of %s failed", method, self._server)
-            raise RpcError(INTERNAL_ERROR, "the client could not answer") from exc
+        return await self._callers.answer(method, params, about)
 
     def _watch_progress(self, on_progress: OnProgress) -> int:
         self._last_token += 1
@@ -236,3 +274,8 @@ class Session:
             )
         except Exception:
             _log.exception("the progress callback of a call to %s failed", self._server)
+
+
+def _with_meta(params: Json, key: str, value: object) -> Json:
+    meta = params.get("_meta")
+    return {**params, "_meta": {**(meta if isinstance(meta, dict) else {}), key: value}}

@@ -26,10 +26,12 @@ from toolway.upstream.causes import likely_cause
 from toolway.upstream.gate import StartGate, Turn
 from toolway.upstream.health import watch_health
 from toolway.upstream.link import Fault, Link, LinkFacts, Loss, RpcError
+from toolway.upstream.probe import Agreement
 from toolway.upstream.restarts import Restarts
-from toolway.upstream.session import Session
+from toolway.upstream.session import OF_CALL, Session
 from toolway.upstream.state import Event, State, step
 from toolway.upstream.status import Status, sentence
+from toolway.upstream.subscriptions import Subscriptions
 
 LIST_LIMIT: Final = 30.0  # for one list, all pages
 LIST_PAUSE: Final = 1.0  # between two refreshes, however often a server says that its lists changed
@@ -93,6 +95,7 @@ class Upstream:
         self._dirt = asyncio.Event()
         self._listed = {kind: asyncio.Event() for kind in LISTS}
         self._task: asyncio.Task[None] | None = None
+        self.subscriptions = Subscriptions(lambda uri: around.emit(ResourceUpdated(name, uri)), around.dice)
 
     # -- for the hub --------------------------------------------------------------------------------------------------
 
@@ -119,9 +122,7 @@ class Upstream:
             session = await self._ready(call.attempt)
             self._last_used = self._loop.time()
             try:
-                return await session.call(
-                    call.method, call.params, call.attempt, on_progress=call.on_progress, input_schema=input_schema
-                )
+                return await session.call(call, input_schema)
             except (Fault, RpcError) as exc:
                 if self._is_stale(exc) and not last_try and await self._moved_on(session):
                     continue  # nothing was executed: the next link takes it
@@ -172,6 +173,11 @@ class Upstream:
             await self._fetch(session, kind)
         except (Fault, RpcError) as exc:
             raise call_error(exc, self.name, "") from exc
+
+    @property
+    def agreement(self) -> Agreement | None:
+        """What was agreed with the server that is ready now."""
+        return self._session.agreement if self._session is not None and self.state is State.READY else None
 
     def refresh(self, kind: Kind) -> None:
         """Fetch a list again soon."""
@@ -341,7 +347,12 @@ class Upstream:
         began = self._since
         others = [
             self._loop.create_task(work)
-            for work in (self._keep_lists(session), self._keep_listening(session), self._stop_when_unused(session))
+            for work in (
+                self._keep_lists(session),
+                self._keep_listening(session),
+                self.subscriptions.keep(session),
+                self._stop_when_unused(session),
+            )
         ]
         ends = [
             self._loop.create_task(session.link.wait_lost()),
@@ -492,6 +503,7 @@ class Upstream:
                     str(params.get("level")),
                     params.get("data"),
                     logger if isinstance(logger, str) else None,
+                    of_call=OF_CALL in params,
                 )
             )
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from mcp_types.jsonrpc import INTERNAL_ERROR
 
-from toolway.model import Json
+from toolway.model import Attempt, Json
 from toolway.protocol import wire
 from toolway.upstream.link import Inbound, RpcError
 
@@ -22,13 +22,13 @@ class ServerRequests:
         self._reply = reply
         self._running: dict[wire.Id, asyncio.Task[None]] = {}
 
-    def take(self, message: wire.Message, inbound: Inbound) -> bool:
+    def take(self, message: wire.Message, inbound: Inbound, about: Attempt | None = None) -> bool:
         """Begin to answer; False where there are too many already, or this one twice."""
         id_ = message.id
         assert id_ is not None
         if len(self._running) >= MAX_ASKS or id_ in self._running:
             return False
-        task = asyncio.create_task(self._answer(id_, message.method, message.body, inbound))
+        task = asyncio.create_task(self._answer(id_, message, inbound, about))
         self._running[id_] = task
 
         def forget(_: asyncio.Task[None]) -> None:
@@ -50,9 +50,9 @@ class ServerRequests:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _answer(self, id_: wire.Id, method: str, params: Json, inbound: Inbound) -> None:
+    async def _answer(self, id_: wire.Id, message: wire.Message, inbound: Inbound, about: Attempt | None) -> None:
         try:
-            result = await inbound.on_request(method, params)
+            result = await inbound.on_request(message.method, message.body, about)
             answer = wire.result(id_, result) if result is not None else None
         except RpcError as exc:
             answer = wire.error(id_, exc.code, exc.message, exc.data)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from toolway.config.spec import Server
-from toolway.model import Certainty, Era, Json
+from toolway.model import Attempt, Certainty, Era, Json
 from toolway.protocol import eras, wire
 from toolway.protocol import headers as mirrored
 from toolway.upstream.link import Fault, Inbound, LinkFacts, Loss, Request
@@ -214,7 +214,7 @@ class HttpLink:
         found: list[wire.Message] = []
 
         async def deliver(event: Event) -> bool:
-            answer = await self._sort(event, id_, request.method, modern=request.version is not None)
+            answer = await self._sort(event, id_, request)
             if answer is not None:
                 found.append(answer)
             return answer is not None
@@ -232,8 +232,10 @@ class HttpLink:
 
     # -- what the server sends of its own accord ----------------------------------------------------------------------
 
-    async def _sort(self, event: Event, id_: int | None, method: str, *, modern: bool) -> wire.Message | None:
-        """Bring what `event` carries to where it belongs; an answer is returned."""
+    async def _sort(self, event: Event, id_: int | None, request: Request | None) -> wire.Message | None:
+        """Bring what `event` carries to where it belongs; an answer is returned. `request` is what a stream answers."""
+        method, about = (request.method, request.attempt) if request is not None else ("", None)
+        modern = request is not None and request.version is not None
         try:
             message = await _message(event.data, method) if event.event == "message" else None
         except wire.BadMessage as bad:
@@ -243,9 +245,9 @@ class HttpLink:
         if message is None:
             self._noise += 1
         elif message.kind == "notification":
-            self._on_notification(message)
+            self._on_notification(message, about)
         elif message.kind == "request":
-            if modern or not self._asks.take(message, self._inbound):
+            if modern or not self._asks.take(message, self._inbound, about):
                 self._dropped += 1
         elif id_ is not None:
             return message
@@ -253,10 +255,10 @@ class HttpLink:
             self._dropped += 1
         return None
 
-    def _on_notification(self, message: wire.Message) -> None:
+    def _on_notification(self, message: wire.Message, about: Attempt | None) -> None:
         if message.method == "notifications/cancelled":
             self._asks.cancelled(message.body)
-        self._inbound.on_notification(message.method, message.body)
+        self._inbound.on_notification(message.method, message.body, about)
 
     # -- the session of the handshake era -----------------------------------------------------------------------------
 
@@ -289,7 +291,7 @@ class HttpLink:
             self._listener = None
 
     async def _heard(self, event: Event) -> None:
-        await self._sort(event, None, "", modern=False)
+        await self._sort(event, None, None)
 
     async def _end_session(self) -> None:
         if self.session_id is None:

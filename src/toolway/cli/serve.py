@@ -1,0 +1,89 @@
+"""`toolway serve` and `toolway token`: the gateway, and what opens it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from toolway.cli.exits import Exit, of_error
+from toolway.cli.output import Output
+from toolway.cli.running import load
+from toolway.errors import ToolwayError
+from toolway.gateway.serve import Serving, tls_context
+from toolway.gateway.state import State
+
+
+def serve(
+    output: Output,
+    config: Path | None,
+    host: str | None,
+    port: int | None,
+    certificate: Path | None,
+    key: Path | None,
+    *,
+    auth: bool,
+    stdio: bool,
+    drain_delay: float,
+) -> int:
+    """Run the gateway until a signal; its exit code."""
+
+    async def main() -> int:
+        loaded = load(output, config)
+        if not stdio:
+            output.problems(loaded.problems)
+        serving = Serving(loaded, State.default(os.environ), auth=auth)
+        if stdio:
+            await serving.run_on_pipes()
+            return Exit.OK
+        tls = tls_context(certificate, key) if certificate is not None else None
+        chosen = host or loaded.gateway.host
+        await serving.run(
+            chosen, loaded.gateway.port if port is None else port, tls, _announce(output, auth), drain_delay
+        )
+        return Exit.OK
+
+    logging.basicConfig(level=logging.INFO if output.verbose else logging.WARNING, stream=sys.stderr)
+    try:
+        with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+            return runner.run(main())
+    except ToolwayError as exc:
+        output.error(exc)
+        return of_error(exc)
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+
+
+def _announce(output: Output, auth: bool) -> Callable[[str], None]:
+    def announce(url: str) -> None:
+        if output.as_json:
+            output.facts({"url": f"{url}/mcp", "auth": auth, "pid": os.getpid()})
+            sys.stdout.flush()
+        output.say(f"serving at {url}/mcp", "green")
+        if auth:
+            output.say("clients send `Authorization: Bearer …`; see the token with: toolway token")
+        output.say("Ctrl-C ends it; running calls are finished first", "dim")
+
+    return announce
+
+
+def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return cast(Callable[[], asyncio.AbstractEventLoop], uvloop.new_event_loop)
+
+
+def show_token(output: Output) -> int:
+    """The token of this machine."""
+    state = State.default(os.environ)
+    if output.as_json:
+        output.json({"token": state.token(), "file": str(state.folder / "token")})
+    else:
+        sys.stdout.write(state.token() + "\n")
+    return Exit.OK

@@ -1,0 +1,1 @@
+"""The hub behind HTTP: one endpoint for every client, whatever its era."""

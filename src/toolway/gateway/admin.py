@@ -1,0 +1,164 @@
+"""`/admin`: everything that the command line shows, as JSON, for administrators alone.
+
+What can start a process is here and nowhere else. Lists are plain documents; a change says what it changed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any, Final
+
+from toolway._version import __version__
+from toolway.config.entries import read_entry
+from toolway.errors import CallError, ConfigError, NotFound, ToolwayError
+from toolway.gateway.door import problem
+from toolway.gateway.http.connection import Exchange
+from toolway.gateway.http.messages import JSON
+from toolway.gateway.principals import ApiKey, Keyring, Principal
+from toolway.hub import Hub
+from toolway.model import Json
+from toolway.protocol import wire
+
+_FIELDS: Final = (("content-type", JSON), ("cache-control", "no-store"))
+
+
+class Admin:
+    def __init__(
+        self, hub: Hub, keyring: Keyring | None, reload: Callable[[], Awaitable[Json]], facts: Callable[[], Json]
+    ) -> None:
+        self._hub = hub
+        self._keyring = keyring
+        self._reload = reload
+        self._facts = facts
+
+    async def handle(self, exchange: Exchange, principal: Principal) -> None:
+        if not principal.admin:
+            exchange.reply(*problem(403, "this is for administrators", fix="use the token of this machine"))
+            return
+        request = exchange.request
+        parts = request.path.removeprefix("/admin").strip("/").split("/")
+        try:
+            body = wire.decode(request.body) if request.body else {}
+            if not isinstance(body, dict):
+                raise ValueError("an object is expected")
+            answer = await self._answer(request.method, parts, body, request.query)
+        except ValueError as exc:
+            exchange.reply(*problem(400, f"the request cannot be read: {exc}"))
+        except NotFound as exc:
+            exchange.reply(*_of_error(404, exc))
+        except ConfigError as exc:
+            exchange.reply(*_of_error(422, exc))
+        except CallError as exc:
+            exchange.reply(*_of_error(502, exc))
+        else:
+            if answer is None:
+                exchange.reply(*problem(404, "there is nothing at this path", paths=_PATHS))
+            else:
+                exchange.reply(200, wire.encode(answer), _FIELDS)
+
+    async def _answer(self, method: str, parts: list[str], body: Json, query: str) -> Json | None:
+        match method, parts:
+            case "GET", [""]:
+                return {**self._facts(), "version": __version__, "pid": os.getpid(), "paths": _PATHS}
+            case "GET", ["servers"]:
+                return {"servers": [asdict(status) for status in self._hub.status().values()]}
+            case "GET", ["servers", name]:
+                return asdict(self._status(name))
+            case "GET", ["tools"]:
+                return {"tools": [_tool(tool) for tool in self._hub.tools()]}
+            case "POST", ["servers", name, "restart"]:
+                self._hub.restart(name)
+                return {"restarting": name}
+            case "PUT", ["servers", name]:
+                return await self._put_server(name, body)
+            case "DELETE", ["servers", name]:
+                await self._hub.remove(name)
+                return {"removed": name}
+            case "POST", ["reload"]:
+                return await self._reload()
+            case _, ["keys", *rest]:
+                return self._keys(method, rest, body)
+        return None
+
+    def _status(self, name: str) -> Any:
+        found = self._hub.status().get(name)
+        if found is None:
+            raise NotFound(f"there is no server {name!r}", server=name)
+        return found
+
+    async def _put_server(self, name: str, body: Json) -> Json:
+        """Add or change a server until the next reload; nothing is taken from our own environment."""
+        server, problems = read_entry(body, {})
+        if name in self._hub.servers:
+            await self._hub.replace(name, server)
+        else:
+            await self._hub.add(name, server)
+        return {"server": name, "problems": [str(each.what) for each in problems]}
+
+    # -- keys ---------------------------------------------------------------------------------------------------------
+
+    def _keys(self, method: str, rest: list[str], body: Json) -> Json | None:
+        if self._keyring is None:
+            raise ConfigError("this gateway asks nobody for a token", fix="start it without --no-auth")
+        match method, rest:
+            case "GET", []:
+                return {"keys": [_key(key) for key in self._keyring.all()]}
+            case "POST", []:
+                token, key = self._keyring.create(
+                    _text(body, "name"), _scopes(body), body.get("admin") is True, time.time()
+                )
+                return {**_key(key), "token": token}
+            case "DELETE", [id_]:
+                if not self._keyring.revoke(id_):
+                    raise NotFound(f"there is no key {id_!r}")
+                return {"revoked": id_}
+        return None
+
+
+_PATHS: Final = [
+    "GET /admin/servers",
+    "GET|PUT|DELETE /admin/servers/<name>",
+    "POST /admin/servers/<name>/restart",
+    "GET /admin/tools",
+    "GET|POST /admin/keys",
+    "DELETE /admin/keys/<id>",
+    "POST /admin/reload",
+]
+
+
+def _tool(tool: Any) -> Json:
+    return {
+        "name": tool.name,
+        "model_name": tool.model_name,
+        "server": tool.server,
+        "title": tool.title,
+        "description": tool.description,
+        "raw": tool.raw,
+    }
+
+
+def _key(key: ApiKey) -> Json:
+    return {"id": key.id, "name": key.name, "scopes": key.scopes, "admin": key.admin, "created": key.created}
+
+
+def _text(body: Json, name: str) -> str:
+    value = body.get(name)
+    if not isinstance(value, str) or not 0 < len(value) <= 100:
+        raise ValueError(f"{name} must be a text of 1 to 100 characters")
+    return value
+
+
+def _scopes(body: Json) -> list[str] | None:
+    value = body.get("scopes")
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise ValueError("scopes must be a list of names")
+    return value
+
+
+def _of_error(status: int, error: ToolwayError) -> tuple[int, bytes, Any]:
+    return problem(status, error.what, evidence=error.evidence, fix=error.fix, code=error.code)

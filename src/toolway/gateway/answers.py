@@ -1,0 +1,125 @@
+"""The answer to one JSON-RPC request over HTTP: one JSON document if nothing else is to be said, or a stream of events.
+
+Which of the two is decided when the first thing is sent. A long silence opens the stream too, so that nobody between
+us and the client takes the connection for dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from toolway.gateway.failures import Failure
+from toolway.gateway.http.connection import Exchange
+from toolway.gateway.http.messages import EVENTS, JSON, Fields
+from toolway.model import Json
+from toolway.protocol import wire
+
+KEEP_ALIVE: Final = 15.0  # seconds of silence
+_JSON: Final = (("content-type", JSON),)
+_EVENTS: Final = (("content-type", EVENTS), ("cache-control", "no-store"), ("x-accel-buffering", "no"))
+_COMMENT: Final = b": still here\n\n"
+
+
+def event(message: bytes) -> bytes:
+    return b"event: message\ndata: " + message + b"\n\n"
+
+
+class Stream:
+    """A response that is a stream of events."""
+
+    def __init__(self, exchange: Exchange, fields: Fields = ()) -> None:
+        self._exchange = exchange
+        self._fields = fields
+        self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE, self._keep_alive)
+        self._last = asyncio.get_running_loop().time()
+        self.over = asyncio.Event()  # closed, by us or by the client
+
+    @property
+    def gone(self) -> bool:
+        return self._exchange.gone
+
+    def open(self) -> None:
+        if not self._exchange.opened and not self._exchange.gone:
+            self._exchange.open(200, (*_EVENTS, *self._fields))
+
+    def send(self, message: bytes) -> None:
+        self.write(event(message))
+
+    def write(self, data: bytes) -> None:
+        self.open()
+        self._last = asyncio.get_running_loop().time()
+        self._exchange.write(data)
+
+    def close(self) -> None:
+        self._timer.cancel()
+        self.over.set()
+        if self._exchange.opened:
+            self._exchange.end()
+
+    def watch(self) -> None:
+        """Let the end of the connection be the end of the stream, instead of cancelling whoever serves it."""
+        self._exchange.on_gone = self.over.set
+
+    def stop(self) -> None:
+        """No more signs of life: somebody else ends the response."""
+        self._timer.cancel()
+
+    def _keep_alive(self) -> None:
+        if self._exchange.gone or self._exchange.answered:
+            return
+        loop = asyncio.get_running_loop()
+        silent = loop.time() - self._last
+        if silent >= KEEP_ALIVE:
+            self.write(_COMMENT)
+            silent = 0.0
+        self._timer = loop.call_later(KEEP_ALIVE - silent, self._keep_alive)
+
+
+class Answer(Stream):
+    """The answer to the request of this id."""
+
+    def __init__(self, exchange: Exchange, id: wire.Id | None, fields: Fields = ()) -> None:
+        super().__init__(exchange, fields)
+        self.id = id
+
+    def tell(self, method: str, params: Json) -> None:
+        """A notification that belongs to the request."""
+        if not self._exchange.answered:
+            self.send(wire.notification(method, params))
+
+    def result(self, result: Json) -> None:
+        assert self.id is not None
+        self._finish(200, wire.result(self.id, result), ())
+
+    def finish(self, message: bytes | None) -> None:
+        """The answer, encoded; None for a request that the client has cancelled."""
+        if message is not None:
+            self._finish(200, message, ())
+        elif self._exchange.opened:
+            self.close()
+        else:
+            self._exchange.reply(202)
+
+    def failure(self, failure: Failure) -> None:
+        after = failure.retry_after
+        fields = (("retry-after", str(max(1, round(after)))),) if after is not None else ()
+        self._finish(failure.status, error(self.id, failure.code, failure.message, failure.data), fields)
+
+    def _finish(self, status: int, message: bytes, fields: Fields) -> None:
+        self._timer.cancel()
+        if self._exchange.answered or self._exchange.gone:
+            return
+        if self._exchange.opened:
+            self._exchange.write(event(message))
+            self._exchange.end()
+        else:
+            self._exchange.reply(status, message, (*_JSON, *self._fields, *fields))
+
+
+def error(id: wire.Id | None, code: int, message: str, data: Any = None) -> bytes:
+    """An error; of a request whose id could not be read, too."""
+    body: Json = {"code": code, "message": message}
+    if data is not None:
+        body["data"] = data
+    return wire.encode({"jsonrpc": "2.0", "id": id, "error": body})

@@ -1,0 +1,201 @@
+"""From a request to whoever answers it: the address, the token, the path, the era, in this order.
+
+A path is compared as it came: nothing is decoded, folded or cut, so there is one spelling of every route.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR
+
+from toolway.gateway.admin import Admin
+from toolway.gateway.answers import error
+from toolway.gateway.door import Door, Refused, cors, preflight, problem
+from toolway.gateway.failures import QUOTA, SHUTTING_DOWN
+from toolway.gateway.handshake import HandshakeHttp
+from toolway.gateway.http.connection import Exchange
+from toolway.gateway.http.messages import JSON
+from toolway.gateway.modern import Modern, is_modern
+from toolway.gateway.principals import Principal
+from toolway.gateway.selection import EVERYTHING, Selection, of_server
+from toolway.gateway.sse import PATH as MESSAGES
+from toolway.gateway.sse import Sse
+from toolway.gateway.view import View
+from toolway.hub import Hub
+from toolway.protocol import wire
+
+MAX_CALLS: Final = 4096  # requests of one principal under way at once
+_SERVER: Final = re.compile(r"/mcp/server/([a-z0-9-]{1,64})")
+_GROUP: Final = re.compile(r"/mcp/([a-z0-9-]{1,64})")
+_JSON: Final = (("content-type", JSON),)
+
+
+class App:
+    """`groups` are read anew at every request: they change with the configuration."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        door: Door,
+        modern: Modern,
+        handshake: HandshakeHttp,
+        sse: Sse,
+        admin: Admin,
+        groups: Callable[[], Mapping[str, Selection]],
+    ) -> None:
+        self._hub = hub
+        self._door = door
+        self._modern = modern
+        self._handshake = handshake
+        self._sse = sse
+        self._admin = admin
+        self._groups = groups
+        self._views: dict[tuple[str, tuple[str, ...] | None], tuple[Selection, View]] = {}
+        self._under_way: dict[str, int] = {}
+        self.refusing = False  # new work is turned away: the gateway is about to end
+
+    async def handle(self, exchange: Exchange) -> None:
+        request = exchange.request
+        try:
+            self._door.check_address(request)
+            if request.method == "OPTIONS" and "origin" in request.headers:
+                exchange.reply(204, b"", preflight(request))
+            elif request.path in ("/healthz", "/readyz"):
+                self._health(exchange)
+            else:
+                await self._enter(exchange, self._door.who(request))
+        except Refused as refused:
+            exchange.reply(refused.status, refused.body, (*refused.fields, *cors(request)))
+
+    def _health(self, exchange: Exchange) -> None:
+        well = exchange.request.path == "/healthz" or not self.refusing
+        exchange.reply(200 if well else 503, b'{"ok":true}' if well else b'{"ok":false}', _JSON)
+
+    async def _enter(self, exchange: Exchange, principal: Principal) -> None:
+        id_ = principal.id
+        count = self._under_way.get(id_, 0)
+        if count >= MAX_CALLS:
+            self._turn_away(exchange, 429, QUOTA, "too many requests of yours are under way")
+            return
+        self._under_way[id_] = count + 1
+        try:
+            await self._route(exchange, principal)
+        finally:
+            self._under_way[id_] -= 1
+            if not self._under_way[id_]:
+                del self._under_way[id_]
+
+    async def _route(self, exchange: Exchange, principal: Principal) -> None:
+        path = exchange.request.path
+        endpoint = _endpoint(path)
+        if endpoint is not None:
+            view = self.view(principal, endpoint)
+            if view is None:
+                exchange.reply(*problem(404, "there is no such endpoint"))
+            else:
+                await self._mcp(exchange, principal, view, endpoint)
+        elif path == "/sse" and exchange.request.method == "GET":
+            view = self.view(principal, "")
+            assert view is not None
+            await self._sse.open(exchange, principal, view)
+        elif path == MESSAGES and exchange.request.method == "POST":
+            message = self._message(exchange)
+            if message is not None:
+                await self._sse.post(exchange, message, principal)
+        elif path == "/admin" or path.startswith("/admin/"):
+            await self._admin.handle(exchange, principal)
+        else:
+            exchange.reply(*problem(404, "there is nothing at this path", endpoints=["/mcp", "/sse", "/admin"]))
+
+    # -- MCP ----------------------------------------------------------------------------------------------------------
+
+    async def _mcp(self, exchange: Exchange, principal: Principal, view: View, endpoint: str) -> None:
+        method = exchange.request.method
+        if method == "POST":
+            message = self._message(exchange)
+            if message is None:
+                return
+            if self.refusing and message.kind == "request":
+                self._turn_away(exchange, 503, SHUTTING_DOWN, "the gateway is shutting down", message.id)
+            elif is_modern(exchange.request, message):
+                await self._modern.handle(exchange, message, principal, view, endpoint)
+            else:
+                await self._handshake.post(exchange, message, principal, view, endpoint)
+        elif method == "GET" and _is_handshake(exchange):
+            await self._handshake.get(exchange, principal, view, endpoint)
+        elif method == "DELETE" and _is_handshake(exchange):
+            await self._handshake.delete(exchange, principal, view, endpoint)
+        else:
+            status, body, fields = problem(405, "only POST, and GET and DELETE within a session")
+            exchange.reply(status, body, (*fields, ("allow", "POST")))
+
+    def _message(self, exchange: Exchange) -> wire.Message | None:
+        """The JSON-RPC message of a POST; None where it was refused."""
+        request = exchange.request
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
+            exchange.reply(415, error(None, INVALID_REQUEST, f"the content type must be {JSON}"), _JSON)
+            return None
+        try:
+            return wire.parse(request.body)
+        except wire.BadMessage as bad:
+            code = INVALID_REQUEST if bad.reason.startswith(_NO_ENVELOPE) else PARSE_ERROR
+            exchange.reply(400, error(bad.id, code, bad.reason), _JSON)
+            return None
+
+    def _turn_away(self, exchange: Exchange, status: int, code: int, why: str, id_: wire.Id | None = None) -> None:
+        data = {"executed": "no", "certainty": "C0", "retryable": True, "retryAfterMs": 1000, "attempts": 0}
+        exchange.reply(status, error(id_, code, why, data), (*_JSON, ("retry-after", "1")))
+
+    # -- what there is to see -----------------------------------------------------------------------------------------
+
+    def view(self, principal: Principal, endpoint: str) -> View | None:
+        """What a principal sees at an endpoint; None where there is no such thing for them."""
+        selection, alone = self._selection(endpoint)
+        if selection is None or not principal.may_use(endpoint):
+            return None
+        key = (endpoint, principal.scopes)
+        known = self._views.get(key)
+        if known is None or known[0] != selection:
+            permitted = self._permitted(principal)
+            known = (selection, View(self._hub.catalog, lambda: self._hub.servers, selection, permitted, alone))
+            self._views[key] = known
+        return known[1]
+
+    def forget_views(self) -> None:
+        """The configuration has changed, and with it what groups hold."""
+        self._views = {}
+
+    def _selection(self, endpoint: str) -> tuple[Selection | None, str | None]:
+        if not endpoint:
+            return EVERYTHING, None
+        if endpoint.startswith("server/"):
+            name = endpoint.removeprefix("server/")
+            return (of_server(name), name) if name in self._hub.servers else (None, None)
+        return self._groups().get(endpoint), None
+
+    def _permitted(self, principal: Principal) -> Selection:
+        """All that a principal may see, whatever the endpoint: what its groups hold together."""
+        if principal.scopes is None:
+            return EVERYTHING
+        chosen = [self._selection(scope)[0] for scope in principal.scopes]
+        return Selection.union([selection for selection in chosen if selection is not None])
+
+
+_NO_ENVELOPE: Final = ("not a JSON-RPC", "neither a request", "params that", "an id that")
+
+
+def _endpoint(path: str) -> str | None:
+    if path == "/mcp":
+        return ""
+    server = _SERVER.fullmatch(path)
+    if server is not None:
+        return f"server/{server[1]}"
+    group = _GROUP.fullmatch(path)
+    return group[1] if group is not None and group[1] != "server" else None
+
+
+def _is_handshake(exchange: Exchange) -> bool:
+    return "mcp-session-id" in exchange.request.headers

@@ -1,0 +1,131 @@
+"""The gateway as a whole: a hub, its door and its clients, from the first connection to the last answer.
+
+async with Hub(loaded) as hub:
+    gateway = Gateway(hub, …)
+    await gateway.listen("127.0.0.1", 8765)
+    await gateway.drain()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final
+
+from toolway.gateway.admin import Admin
+from toolway.gateway.app import App
+from toolway.gateway.discovery import Discovery
+from toolway.gateway.door import Door
+from toolway.gateway.handshake import Handshake, HandshakeHttp
+from toolway.gateway.http.limits import HttpLimits
+from toolway.gateway.http.server import HttpServer
+from toolway.gateway.listen import Listening
+from toolway.gateway.modern import Modern
+from toolway.gateway.parking import Parking
+from toolway.gateway.principals import OWNER, Keyring
+from toolway.gateway.relay import Relay
+from toolway.gateway.sealed import Sealer
+from toolway.gateway.selection import Selection
+from toolway.gateway.sse import Sse
+from toolway.gateway.stdio import StdioClient
+from toolway.hub import Hub
+from toolway.model import Json
+
+DRAIN_DELAY: Final = 3.0  # seconds in which balancers may notice that we are not ready any more
+DRAIN_TIME: Final = 30.0  # seconds that calls under way may take
+
+
+class Gateway:
+    """`keyring` opens the door; None leaves it open, for a test or behind a door of somebody else's."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        key: bytes,
+        keyring: Keyring | None,
+        *,
+        groups: Callable[[], Mapping[str, Selection]] = dict,
+        reload: Callable[[], Awaitable[Json]] | None = None,
+        limits: HttpLimits | None = None,
+        hosts: Iterable[str] = (),
+        origins: Iterable[str] = (),
+    ) -> None:
+        self._hub = hub
+        sealer = Sealer(key, time.time)
+        self.parking = Parking()
+        self._relay = Relay(hub, sealer, self.parking)
+        self._discovery = Discovery(hub)
+        self.listening = Listening(hub)
+        self._sessions = Handshake(self._relay, self._discovery, self.listening, sealer)
+        self._sse = Sse(self._sessions, sealer)
+        self._door = Door(keyring, hosts, origins)
+        self.app = App(
+            hub,
+            self._door,
+            Modern(self._relay, self._discovery, self.listening),
+            HandshakeHttp(self._sessions),
+            self._sse,
+            Admin(hub, keyring, reload if reload is not None else _nothing_to_reload, self._facts),
+            groups,
+        )
+        self.http = HttpServer(self.app.handle, limits)
+        self._began = time.time()
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Serve; the port, where 0 was asked for. Raises `OSError`."""
+        self.listening.start()
+        port = await self.http.listen(host, port, tls)
+        self._door.stands_at(host, port)
+        return port
+
+    def pipe(self) -> StdioClient:
+        """The one client of our own pipes."""
+        self.listening.start()
+        view = self.app.view(OWNER, "")
+        assert view is not None
+        return StdioClient(self._relay, self._discovery, self.listening, self._sessions, view)
+
+    def _facts(self) -> Json:
+        return {
+            "started": self._began,
+            "connections": len(self.http),
+            "under_way": self.http.busy,
+            "listening": len(self.listening),
+            "parked": len(self.parking),
+            "draining": self.app.refusing,
+        }
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def drain(self, hurry: asyncio.Event, delay: float = DRAIN_DELAY, within: float = DRAIN_TIME) -> None:
+        """End in order: no new work, the answers of what runs, and then the rest, told the truth. `hurry` skips the
+        waiting."""
+        self.app.refusing = True
+        await _first_of(hurry.wait(), asyncio.sleep(delay), delay)
+        self.http.stop_accepting()
+        await self.listening.close()
+        self._sessions.close_streams()
+        self._sse.close_streams()
+        await _first_of(hurry.wait(), self.http.wait_quiet(), within)
+        self._relay.ending = True
+        self.parking.close()
+        await self.http.cancel_all()
+        self._sessions.close()
+        await self.http.close()
+
+
+async def _first_of(one: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any], within: float) -> None:
+    """Until either is done, or the time is over."""
+    tasks = [asyncio.ensure_future(one), asyncio.ensure_future(other)]
+    try:
+        await asyncio.wait(tasks, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _nothing_to_reload() -> Json:
+    return {"changed": []}

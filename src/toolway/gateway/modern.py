@@ -1,0 +1,111 @@
+"""`/mcp` for clients of 2026-07-28: every request stands for itself.
+
+Headers route, the body is the truth: where the two differ, the request is refused before anybody is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request, decode_header_value
+from mcp_types import LOG_LEVEL_META_KEY, PROTOCOL_VERSION_META_KEY
+from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, INVALID_REQUEST
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+from toolway.gateway.answers import Answer
+from toolway.gateway.discovery import Discovery
+from toolway.gateway.failures import Failure
+from toolway.gateway.http.connection import Exchange
+from toolway.gateway.http.messages import EVENTS, JSON, Request
+from toolway.gateway.listen import Listening
+from toolway.gateway.principals import Principal
+from toolway.gateway.relay import Relay
+from toolway.gateway.view import View
+from toolway.gateway.visit import LEVELS, Visit
+from toolway.model import Json
+from toolway.protocol.wire import Message
+
+VERSION: Final = "mcp-protocol-version"
+_ROUTING: Final = frozenset({VERSION, "mcp-method", "mcp-name"})
+_TASKS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
+MODERN_META: Final = PROTOCOL_VERSION_META_KEY
+
+
+def is_modern(request: Request, message: Message) -> bool:
+    """Whether a request is one of the modern era: by its header, or by what its body claims."""
+    version = request.headers.get(VERSION)
+    if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
+        return True
+    meta = message.body.get("_meta") if isinstance(message.body, dict) and message.method else None
+    return isinstance(meta, dict) and MODERN_META in meta and message.method != "initialize"
+
+
+class Modern:
+    def __init__(self, relay: Relay, discovery: Discovery, listening: Listening) -> None:
+        self._relay = relay
+        self._discovery = discovery
+        self._listening = listening
+
+    async def handle(
+        self, exchange: Exchange, message: Message, principal: Principal, view: View, endpoint: str
+    ) -> None:
+        if message.kind == "notification":
+            exchange.reply(202)
+            return
+        answer = Answer(exchange, message.id)
+        try:
+            if message.kind != "request":
+                raise Failure(INVALID_REQUEST, "a modern client sends requests, not answers", status=400)
+            visit = self._visit(exchange.request, message, principal, view, endpoint)
+            visit.tell = answer.tell
+            if message.method == "subscriptions/listen":
+                await self._listening.serve(visit, answer, message.body)
+            else:
+                answer.result(await self._answer(visit, message))
+        except Failure as failure:
+            answer.failure(failure)
+        finally:
+            answer.stop()
+
+    async def _answer(self, visit: Visit, message: Message) -> Json:
+        if message.method == "server/discover":
+            return self._discovery.discover(visit.view)
+        return await self._relay.answer(visit, message.method, message.body)
+
+    def _visit(self, request: Request, message: Message, principal: Principal, view: View, endpoint: str) -> Visit:
+        """Who asks, and with what. Raises `Failure` for a request that disagrees with itself."""
+        headers = request.headers
+        _check_accept(headers)
+        twice = request.repeated & _ROUTING
+        if twice:
+            raise Failure(HEADER_MISMATCH, f"the {min(twice)} header stands more than once")
+        found = classify_inbound_request({"method": message.method, "params": message.body}, headers=headers)
+        if isinstance(found, InboundLadderRejection):
+            raise Failure(found.code, found.message, found.data)
+        capabilities = found.client_capabilities
+        if not isinstance(capabilities, dict):
+            raise Failure(INVALID_PARAMS, "the client capabilities must be an object")
+        if message.method in _TASKS and decode_header_value(headers.get("mcp-name")) != message.body.get("taskId"):
+            raise Failure(HEADER_MISMATCH, "the mcp-name header does not match the request's 'taskId'")
+        mirrored = {k: v for k, v in headers.items() if k.startswith("mcp-param-")}
+        twice = request.repeated & mirrored.keys()
+        if twice:
+            raise Failure(HEADER_MISMATCH, f"the {min(twice)} header stands more than once")
+        level = message.body["_meta"].get(LOG_LEVEL_META_KEY)
+        return Visit(
+            principal,
+            view,
+            endpoint,
+            "modern",
+            capabilities,
+            log_level=level if level in LEVELS else None,
+            headers=mirrored,
+            key=headers.get("idempotency-key"),
+        )
+
+
+def _check_accept(headers: Mapping[str, str]) -> None:
+    accept = headers.get("accept", "")
+    if "*/*" not in accept and (JSON not in accept or EVENTS not in accept):
+        raise Failure(INVALID_REQUEST, f"Accept must list {JSON} and {EVENTS}", status=406)

@@ -1,0 +1,164 @@
+"""Calls that wait for the person behind a modern client, while an older server holds its question open.
+
+Such a server asks in mid-call, by a request of its own. A modern client cannot be asked: it is answered with
+`input_required` and comes back. Between the two the call is parked here: bounded in number and in time, found again
+only by the sealed handle that the client was given, and cancelled if nobody returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+from toolway.errors import CallError
+from toolway.gateway.failures import OVERLOADED, Failure
+from toolway.model import Json, Reply
+
+LONGEST: Final = 900.0  # seconds a call stays parked
+MOST: Final = 2000  # parked at once
+GATHER: Final = 0.02  # seconds in which questions that are asked together come together
+MAX_ASKS: Final = 32  # open questions of one call
+
+
+@dataclass(slots=True)
+class _Ask:
+    method: str
+    params: Json
+    answer: asyncio.Future[Json]
+    told: bool = False  # the client has been asked
+
+
+class Leg:
+    """One call of a modern client to an older server, over as many rounds as it takes.
+
+    It is the `Asks` of the call: what the server asks is kept until the client has been told and has answered."""
+
+    def __init__(self, capabilities: Json, can_answer: Callable[[Json, str, Json], bool]) -> None:
+        self.id = secrets.token_urlsafe(12)
+        self.capabilities = capabilities
+        self.owner: tuple[str, ...] = ()  # whose it is, and for what: set when it is parked
+        self._can_answer = can_answer
+        self._asks: dict[str, _Ask] = {}
+        self._numbers = itertools.count(1)
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[Reply] | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+
+    def begin(self, work: Coroutine[Any, Any, Reply]) -> None:
+        self._task = asyncio.get_running_loop().create_task(work)
+        self._task.add_done_callback(lambda _: self._news.set())
+
+    async def answer(self, server: str, method: str, params: Json) -> Json:
+        """For the session: the client's answer, whenever it comes."""
+        if not self._can_answer(self.capabilities, method, params) or len(self._asks) >= MAX_ASKS:
+            raise LookupError(method)
+        key = f"ask-{next(self._numbers)}"
+        ask = self._asks[key] = _Ask(method, params, asyncio.get_running_loop().create_future())
+        self._news.set()
+        try:
+            return await ask.answer
+        finally:
+            del self._asks[key]
+
+    async def next(self) -> Reply | Json:
+        """The reply, or the questions that the client is to be asked. Raises `CallError`. Cancelling it cancels the
+        call."""
+        assert self._task is not None
+        try:
+            while True:
+                await self._news.wait()
+                if self._task.done():
+                    return self._task.result()
+                self._news.clear()
+                if any(not ask.told for ask in self._asks.values()):
+                    await asyncio.sleep(GATHER)
+                    if self._task.done():
+                        return self._task.result()
+                    return self._questions()
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+
+    def _questions(self) -> Json:
+        for ask in self._asks.values():
+            ask.told = True
+        return {key: {"method": ask.method, "params": ask.params} for key, ask in self._asks.items()}
+
+    def take(self, responses: object) -> None:
+        """The client came back. A question that it has not answered is asked again."""
+        given = responses if isinstance(responses, dict) else {}
+        for key, ask in self._asks.items():
+            response = given.get(key)
+            if isinstance(response, dict) and not ask.answer.done():
+                ask.answer.set_result(response)
+            else:
+                ask.told = False
+                self._news.set()
+
+    def cancel(self) -> None:
+        self.wake()
+        if self._task is not None:
+            self._task.cancel()
+            self._task.add_done_callback(_forget_outcome)
+
+    # -- while it is parked -------------------------------------------------------------------------------------------
+
+    def sleep(self, until: Callable[[Leg], None], seconds: float) -> None:
+        self._expiry = asyncio.get_running_loop().call_later(seconds, until, self)
+
+    def wake(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+    @property
+    def over(self) -> bool:
+        return self._task is None or self._task.done()
+
+
+class Parking:
+    def __init__(self, most: int = MOST, longest: float = LONGEST) -> None:
+        self._legs: dict[str, Leg] = {}
+        self._most = most
+        self._longest = longest
+
+    def __len__(self) -> int:
+        return len(self._legs)
+
+    def park(self, leg: Leg, owner: tuple[str, ...]) -> str:
+        """Keep a call until its client returns. Raises `Failure` where there is no room."""
+        if len(self._legs) >= self._most:
+            leg.cancel()
+            raise Failure(OVERLOADED, "too many calls wait for an answer of their client", {"executed": "unknown"})
+        leg.owner = owner
+        self._legs[leg.id] = leg
+        leg.sleep(self._expire, self._longest)
+        return leg.id
+
+    def fetch(self, id: str, owner: tuple[str, ...]) -> Leg | None:
+        """The parked call, once, and only for whom it was parked and with what was asked then."""
+        leg = self._legs.get(id)
+        if leg is None or leg.owner != owner:
+            return None
+        del self._legs[id]
+        leg.wake()
+        return leg
+
+    def close(self) -> None:
+        for leg in list(self._legs.values()):
+            self._expire(leg)
+
+    def _expire(self, leg: Leg) -> None:
+        self._legs.pop(leg.id, None)
+        leg.cancel()
+
+
+def _forget_outcome(task: asyncio.Task[Reply]) -> None:
+    """Nobody asks what became of a call that was left; that it failed is no complaint."""
+    if not task.cancelled():
+        error = task.exception()
+        assert error is None or isinstance(error, CallError | Exception)

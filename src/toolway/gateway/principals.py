@@ -1,0 +1,139 @@
+"""Who may enter: the person at this machine, and the holders of API keys.
+
+The token of this machine is made at the first start and lies in a file that only its owner may read. Keys are random,
+shown once, and kept as hashes; each is held to the endpoints it was made for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from toolway.errors import ConfigError
+from toolway.gateway.sealed import write_private
+
+TOKEN_PREFIX: Final = "tw_"
+_MAX_FILE: Final = 16 * 1024 * 1024
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """Who is asking."""
+
+    id: str
+    name: str
+    caller: str  # the authorization context of calls; empty for the owner of the hub
+    admin: bool = False
+    scopes: tuple[str, ...] | None = None  # groups, and `server/name`; None = everything
+
+    def may_use(self, endpoint: str) -> bool:
+        """Whether an endpoint (a group's name, `server/name`, or nothing for all) is open to this principal."""
+        return self.scopes is None or not endpoint or endpoint in self.scopes
+
+
+OWNER: Final = Principal("local", "the owner of this gateway", "", admin=True)
+
+
+class ApiKey(msgspec.Struct, frozen=True):
+    """A key as it is kept: never itself."""
+
+    id: str
+    name: str
+    hash: str
+    scopes: tuple[str, ...] | None = None
+    admin: bool = False
+    created: float = 0.0
+
+    def principal(self) -> Principal:
+        return Principal(self.id, self.name, f"key:{self.id}", self.admin, self.scopes)
+
+
+class _File(msgspec.Struct):
+    format: int = 1
+    keys: list[ApiKey] = msgspec.field(default_factory=list)
+
+
+class Keyring:
+    """All that opens the door. Looking one up costs one hash, however many there are."""
+
+    def __init__(self, file: Path, token: str) -> None:
+        self._file = file
+        self._token_hash = _hash(token)
+        self._stamp: tuple[float, int] | None = None
+        self._keys: dict[str, ApiKey] = {}
+        self.reload()
+
+    def who(self, token: str) -> Principal | None:
+        hashed = _hash(token)
+        if hmac.compare_digest(hashed, self._token_hash):
+            return OWNER
+        key = self._keys.get(hashed)
+        return key.principal() if key is not None else None
+
+    def all(self) -> Sequence[ApiKey]:
+        return list(self._keys.values())
+
+    def create(self, name: str, scopes: Iterable[str] | None, admin: bool, now: float) -> tuple[str, ApiKey]:
+        """A new key, and what is kept of it. The key itself is never seen again. Raises `OSError`."""
+        token = TOKEN_PREFIX + secrets.token_urlsafe(32)
+        chosen = tuple(scopes) if scopes is not None else None
+        key = ApiKey(secrets.token_hex(4), name, _hash(token), chosen, admin, now)
+        self._save([*self._keys.values(), key])
+        return token, key
+
+    def revoke(self, id: str) -> bool:
+        """Whether there was such a key. Raises `OSError`."""
+        kept = [key for key in self._keys.values() if key.id != id]
+        if len(kept) == len(self._keys):
+            return False
+        self._save(kept)
+        return True
+
+    def reload(self) -> None:
+        """Take what another process changed. Raises `ConfigError` where the file cannot be trusted."""
+        try:
+            stat = self._file.stat()
+        except FileNotFoundError:
+            self._keys, self._stamp = {}, None
+            return
+        stamp = (stat.st_mtime_ns, stat.st_size)
+        if stamp == self._stamp:
+            return
+        try:
+            if stat.st_size > _MAX_FILE:
+                raise ValueError("it is too large")
+            kept = msgspec.json.decode(self._file.read_bytes(), type=_File).keys
+        except (OSError, ValueError) as exc:
+            raise ConfigError(
+                f"the file of API keys cannot be read: {self._file}",
+                evidence=str(exc),
+                fix="move it away; keys must then be made anew",
+                code="E-KEYS-FILE",
+            ) from None
+        self._keys = {key.hash: key for key in kept}
+        self._stamp = stamp
+
+    def _save(self, keys: list[ApiKey]) -> None:
+        write_private(self._file, msgspec.json.encode(_File(keys=keys)))
+        self.reload()
+
+
+def token_in(file: Path) -> str:
+    """The token of this machine, made at first use. Raises `OSError`."""
+    try:
+        token = file.read_text().strip()
+    except FileNotFoundError:
+        token = ""
+    if not token:
+        token = TOKEN_PREFIX + secrets.token_urlsafe(32)
+        write_private(file, token.encode())
+    return token
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()

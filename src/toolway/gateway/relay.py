@@ -1,0 +1,313 @@
+"""From a client's request to the hub and back: names, handles and rounds are translated, the rest passes as it is.
+
+This is the only place where the two eras of clients meet the two eras of servers:
+
+    modern client, modern server      `input_required` passes through; its state is sealed for this client
+    modern client, older server       the server's question parks the call; the client's retry goes on with it
+    older client, modern server       the session answers `input_required` by asking the client, and retries
+    older client, older server        the server's question becomes our question to the client
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from mcp.shared.inbound import validate_mcp_param_headers
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    LOG_LEVEL_META_KEY,
+    PROTOCOL_VERSION_META_KEY,
+    SERVER_INFO_META_KEY,
+)
+from mcp_types.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
+
+from toolway._version import __version__
+from toolway.catalog.index import Tool
+from toolway.errors import CallError
+from toolway.events import Kind
+from toolway.gateway import failures
+from toolway.gateway.failures import Failure
+from toolway.gateway.parking import LONGEST, Leg, Parking
+from toolway.gateway.sealed import Sealer
+from toolway.gateway.visit import Visit, can_answer
+from toolway.hub import Hub
+from toolway.model import Call, Json, OnProgress, Reply
+from toolway.protocol.eras import LISTS
+
+SERVER_INFO: Final[Json] = {"name": "toolway", "version": __version__}
+TIMEOUT_KEY: Final = "toolway/timeoutMs"
+KEY_KEY: Final = "toolway/idempotencyKey"
+LIST_TTL: Final = 60_000  # milliseconds a client may keep a list; it hears of changes if it listens
+STATE: Final = "state"  # the kind of our sealed request states
+TASK: Final = "task"
+TASK_TIME: Final = 30 * 86_400.0
+_OURS: Final = frozenset(
+    {
+        PROTOCOL_VERSION_META_KEY,
+        CLIENT_INFO_META_KEY,
+        CLIENT_CAPABILITIES_META_KEY,
+        LOG_LEVEL_META_KEY,
+        "progressToken",
+        TIMEOUT_KEY,
+        KEY_KEY,
+    }
+)
+_KIND_OF: Final[Mapping[str, Kind]] = {method: kind for kind, (_, method, _) in LISTS.items()}
+_TASKS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
+
+
+Owner = Callable[[], tuple[str, ...]]
+
+
+class Relay:
+    def __init__(self, hub: Hub, sealer: Sealer, parking: Parking) -> None:
+        self._hub = hub
+        self._sealer = sealer
+        self._parking = parking
+        self.ending = False  # whoever is cancelled now still gets an answer
+
+    async def answer(self, visit: Visit, method: str, params: Json) -> Json:
+        """The result of a request that every era knows. Raises `Failure`."""
+        if method in _KIND_OF:
+            return self._list(visit, _KIND_OF[method], params)
+        if method == "tools/call":
+            return await self._call_tool(visit, params)
+        if method == "resources/read":
+            return await self._read(visit, params)
+        if method == "prompts/get":
+            return await self._prompt(visit, params)
+        if method == "completion/complete":
+            return await self._complete(visit, params)
+        if method in _TASKS and visit.era == "modern":
+            return await self._task(visit, method, params)
+        raise Failure(METHOD_NOT_FOUND, f"there is no method {method!r}")
+
+    # -- lists --------------------------------------------------------------------------------------------------------
+
+    def _list(self, visit: Visit, kind: Kind, params: Json) -> Json:
+        try:
+            items, cursor = visit.view.page(kind, params.get("cursor"))
+        except ValueError as exc:
+            raise Failure(INVALID_PARAMS, f"the cursor cannot be used: {exc}") from None
+        result: Json = {LISTS[kind][2]: items}
+        if cursor is not None:
+            result["nextCursor"] = cursor
+        if visit.era == "modern":
+            result |= {"ttlMs": LIST_TTL, "cacheScope": "private"}
+        return self._finished(visit, result)
+
+    def _finished(self, visit: Visit, result: Json) -> Json:
+        """A complete result as the client's era writes it."""
+        if visit.era == "modern":
+            if "resultType" not in result:
+                result = {**result, "resultType": "complete"}
+            meta = result.get("_meta")
+            if not isinstance(meta, dict) or SERVER_INFO_META_KEY not in meta:
+                result = {**result, "_meta": {**(meta or {}), SERVER_INFO_META_KEY: SERVER_INFO}}
+            return result
+        return {key: value for key, value in result.items() if key not in ("resultType", "ttlMs", "cacheScope")}
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    async def _call_tool(self, visit: Visit, params: Json) -> Json:
+        tool = visit.view.find("tools", params.get("name"))
+        arguments = params.get("arguments", {})
+        if not isinstance(tool, Tool):
+            raise Failure(INVALID_PARAMS, f"Unknown tool: {_short(params.get('name'))}")
+        if arguments is not None and not isinstance(arguments, dict):
+            raise Failure(INVALID_PARAMS, "arguments must be an object")
+        if visit.headers is not None:
+            _check_mirrored(tool, arguments or {}, visit.headers)
+        sent = {**params, "name": tool.key, "arguments": arguments or {}}
+        return await self._send(visit, "tools/call", sent, tool.server, tool.key)
+
+    async def _read(self, visit: Visit, params: Json) -> Json:
+        uri = params.get("uri")
+        found = visit.view.server_of_uri(uri) if isinstance(uri, str) else None
+        if found is None:
+            raise Failure(INVALID_PARAMS, f"Unknown resource: {_short(uri)}", {"uri": uri})
+        server, inner = found
+        result = await self._send(visit, "resources/read", {**params, "uri": inner}, server, inner)
+        if visit.era == "modern" and result.get("resultType") == "complete":
+            result = {"ttlMs": 0, "cacheScope": "private", **result}
+        return result
+
+    async def _prompt(self, visit: Visit, params: Json) -> Json:
+        prompt = visit.view.find("prompts", params.get("name"))
+        if prompt is None:
+            raise Failure(INVALID_PARAMS, f"Unknown prompt: {_short(params.get('name'))}")
+        return await self._send(visit, "prompts/get", {**params, "name": prompt.key}, prompt.server, prompt.key)
+
+    async def _complete(self, visit: Visit, params: Json) -> Json:
+        ref = params.get("ref")
+        ref = ref if isinstance(ref, dict) else {}
+        if ref.get("type") == "ref/prompt":
+            prompt = visit.view.find("prompts", ref.get("name"))
+            if prompt is None:
+                raise Failure(INVALID_PARAMS, f"Unknown prompt: {_short(ref.get('name'))}")
+            server, name, ref = prompt.server, prompt.key, {**ref, "name": prompt.key}
+        else:
+            uri = ref.get("uri")
+            template = visit.view.find("templates", uri)
+            found = (template.server, template.key) if template is not None else visit.view.server_of_uri(str(uri))
+            if found is None:
+                raise Failure(INVALID_PARAMS, f"Unknown resource: {_short(uri)}")
+            server, name = found
+            ref = {**ref, "uri": name}
+        return await self._send(visit, "completion/complete", {**params, "ref": ref}, server, name)
+
+    async def _send(self, visit: Visit, method: str, params: Json, server: str, name: str) -> Json:
+        """One call through the hub, in the way that fits the eras of both ends. Raises `Failure`."""
+        state = params.get("requestState")
+
+        def owner() -> tuple[str, ...]:
+            return _owner(visit, method, server, params)
+
+        if state is not None:
+            kind, value = self._opened(state, owner())
+            if kind == "parked":
+                return await self._go_on(visit, value, owner, params.get("inputResponses"))
+            sent = {**params, "requestState": value}
+        else:
+            sent = params
+        call = self._call(visit, method, sent, server, name)
+        try:
+            if visit.era == "modern" and self._hub.era(server) != "modern" and visit.capabilities:
+                leg = Leg(visit.capabilities, can_answer)
+                leg.begin(self._hub.request(msgspec.structs.replace(call, asks=leg)))
+                return await self._leg(visit, leg, owner)
+            reply = await self._hub.request(call)
+        except CallError as exc:
+            raise failures.of_error(exc, call.id) from None
+        except asyncio.CancelledError:
+            if self.ending:
+                raise failures.of_ended(call) from None
+            raise
+        return self._of_reply(visit, reply, owner)
+
+    def _call(self, visit: Visit, method: str, params: Json, server: str, name: str) -> Call:
+        meta = params.get("_meta")
+        meta = meta if isinstance(meta, dict) else {}
+        params = {k: v for k, v in params.items() if k != "_meta"}
+        if passed := {key: value for key, value in meta.items() if key not in _OURS}:
+            params["_meta"] = passed
+        key = meta.get(KEY_KEY, visit.key)
+        return Call(
+            f"{server}.{name}" if method == "tools/call" else name,
+            method,
+            params,
+            server=server,
+            name=name,
+            timeout=_seconds(meta.get(TIMEOUT_KEY)),
+            on_progress=_progress(visit, meta.get("progressToken")),
+            on_notice=visit.tell if visit.log_level is not None else None,
+            log_level=visit.log_level,
+            key=key if isinstance(key, str) else None,
+            caller=visit.principal.caller,
+            asks=visit.asks,
+            capabilities=visit.capabilities,
+            hands_back=visit.era == "modern",
+            id=secrets.token_hex(8),
+        )
+
+    def _of_reply(self, visit: Visit, reply: Reply, owner: Owner) -> Json:
+        result = reply.raw
+        kind = result.get("resultType")
+        if kind == "input_required" and visit.era == "modern":
+            if isinstance(result.get("requestState"), str):
+                result = {**result, "requestState": self._sealed("upstream", result["requestState"], owner())}
+        elif kind == "task":
+            result = {**result, "taskId": self._wrapped(visit, reply.server, result.get("taskId"))}
+        return self._finished(visit, result)
+
+    # -- rounds -------------------------------------------------------------------------------------------------------
+
+    async def _leg(self, visit: Visit, leg: Leg, owner: Owner) -> Json:
+        """Until the server has answered or has asked something."""
+        found = await leg.next()
+        if isinstance(found, Reply):
+            return self._of_reply(visit, found, owner)
+        id_ = self._parking.park(leg, owner())
+        state = self._sealed("parked", id_, owner())
+        return self._finished(visit, {"resultType": "input_required", "inputRequests": found, "requestState": state})
+
+    async def _go_on(self, visit: Visit, id_: str, owner: Owner, responses: object) -> Json:
+        leg = self._parking.fetch(id_, owner())
+        if leg is None:
+            raise Failure(INVALID_PARAMS, "no call waits for this requestState", {"executed": "unknown"})
+        leg.take(responses)
+        try:
+            return await self._leg(visit, leg, owner)
+        except CallError as exc:
+            raise failures.of_error(exc) from None
+
+    def _sealed(self, kind: str, value: str, owner: tuple[str, ...]) -> str:
+        return self._sealer.seal(STATE, [kind, value, owner], LONGEST)
+
+    def _opened(self, state: object, owner: tuple[str, ...]) -> tuple[str, str]:
+        found = self._sealer.open(STATE, state) if isinstance(state, str) else None
+        if found is None or tuple(found[2]) != owner:
+            raise Failure(INVALID_PARAMS, "the requestState is not one of this call, or has expired")
+        return found[0], found[1]
+
+    # -- tasks --------------------------------------------------------------------------------------------------------
+
+    def _wrapped(self, visit: Visit, server: str, task: object) -> str:
+        return self._sealer.seal(TASK, [server, task, visit.principal.id, visit.endpoint], TASK_TIME)
+
+    async def _task(self, visit: Visit, method: str, params: Json) -> Json:
+        wrapped = params.get("taskId")
+        server, inner = self.task(visit, wrapped)
+        result = await self._send(visit, method, {**params, "taskId": inner}, server, inner)
+        return {**result, "taskId": wrapped} if "taskId" in result else result
+
+    def task(self, visit: Visit, wrapped: object) -> tuple[str, str]:
+        """The server and its own name of a task that this principal was given here. Raises `Failure`."""
+        found = self._sealer.open(TASK, wrapped) if isinstance(wrapped, str) else None
+        if found is None or found[2:] != [visit.principal.id, visit.endpoint]:
+            raise Failure(INVALID_PARAMS, "Unknown task")
+        return found[0], found[1]
+
+
+def _owner(visit: Visit, method: str, server: str, params: Json) -> tuple[str, ...]:
+    """What a request state is bound to: who, where, what, and with which arguments."""
+    asked = {k: v for k, v in params.items() if k not in ("_meta", "requestState", "inputResponses")}
+    digest = hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()
+    return (visit.principal.id, visit.endpoint, server, method, digest)
+
+
+def _check_mirrored(tool: Tool, arguments: Json, headers: Mapping[str, str]) -> None:
+    rejection = validate_mcp_param_headers(tool.input_schema, arguments, headers)
+    if rejection is not None:
+        raise Failure(rejection.code, rejection.message, rejection.data)
+
+
+def _progress(visit: Visit, token: Any) -> OnProgress | None:
+    if not isinstance(token, str | int) or isinstance(token, bool):
+        return None
+
+    def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        params: Json = {"progressToken": token, "progress": progress}
+        if total is not None:
+            params["total"] = total
+        if message is not None:
+            params["message"] = message
+        visit.tell("notifications/progress", params)
+
+    return on_progress
+
+
+def _seconds(milliseconds: Any) -> float | None:
+    if not isinstance(milliseconds, int | float) or isinstance(milliseconds, bool):
+        return None
+    return max(0.0, milliseconds / 1000)
+
+
+def _short(value: object) -> str:
+    return str(value)[:200]

@@ -1,0 +1,65 @@
+"""Which items an endpoint shows: patterns of `server.name`, renames and descriptions of the operator's own.
+
+A pattern is a name with `*` for any characters; one that begins with `!` takes away. The last one that fits decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import translate
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A named selection of what all servers have. Without patterns, everything."""
+
+    patterns: tuple[str, ...] = ("*",)
+    renames: Mapping[str, str] = field(default_factory=dict)  # `server.tool` → the name it is shown under
+    descriptions: Mapping[str, str] = field(default_factory=dict)  # `server.tool` → what is said instead
+
+    @cached_property
+    def _compiled(self) -> Sequence[tuple[bool, re.Pattern[str]]]:
+        # Names hold no brackets, so only `*` and `?` mean something.
+        return [
+            (not pattern.startswith("!"), re.compile(translate(pattern.removeprefix("!").replace("[", "[[]"))))
+            for pattern in self.patterns
+        ]
+
+    def __contains__(self, name: str) -> bool:
+        chosen = False
+        for adds, pattern in self._compiled:
+            if adds is not chosen and pattern.fullmatch(name):
+                chosen = adds
+        return chosen
+
+    @staticmethod
+    def union(selections: Sequence[Selection]) -> Selection:
+        """All that is in any of them."""
+        return selections[0] if len(selections) == 1 else _Union(tuple(selections))
+
+    def whole(self, server: str) -> bool:
+        """Whether all of a server is shown, and with it what has no name to be chosen by: its resources."""
+        return f"{server}.\N{REPLACEMENT CHARACTER}" in self
+
+
+@dataclass(frozen=True)
+class _Union(Selection):
+    patterns: tuple[str, ...] = ()
+    of: tuple[Selection, ...] = ()
+
+    def __init__(self, of: tuple[Selection, ...]) -> None:
+        super().__init__(patterns=())
+        object.__setattr__(self, "of", of)
+
+    def __contains__(self, name: str) -> bool:
+        return any(name in each for each in self.of)
+
+
+EVERYTHING = Selection()
+
+
+def of_server(name: str) -> Selection:
+    return Selection((f"{name}.*",))

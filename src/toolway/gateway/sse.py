@@ -1,0 +1,108 @@
+"""`/sse` and `/messages`: the two endpoints of 2024-11-05, for clients that know nothing newer.
+
+The stream is opened first and names where to post; every answer comes on the stream. It needs a living process, so
+unlike the sessions of `/mcp` it ends with its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from toolway.gateway.answers import Stream, error
+from toolway.gateway.door import problem
+from toolway.gateway.failures import Failure
+from toolway.gateway.handshake import ClientSession, Handshake
+from toolway.gateway.http.connection import Exchange
+from toolway.gateway.principals import Principal
+from toolway.gateway.sealed import Sealer
+from toolway.gateway.view import View
+from toolway.model import Json
+from toolway.protocol import wire
+from toolway.protocol.wire import Message
+
+KIND: Final = "sse"
+LIFE: Final = 86_400.0
+PATH: Final = "/messages"
+MAX_REQUESTS: Final = 256  # of one stream, under way at once
+
+
+class Sse:
+    def __init__(self, sessions: Handshake, sealer: Sealer) -> None:
+        self._sessions = sessions
+        self._sealer = sealer
+        self._closing = False
+        self._live: dict[str, tuple[ClientSession, Stream, set[asyncio.Task[None]]]] = {}
+
+    async def open(self, exchange: Exchange, principal: Principal, view: View) -> None:
+        """GET: the stream, until the client leaves."""
+        facts: Json = {"principal": principal.id, "endpoint": "", "version": "2024-11-05", "capabilities": {}}
+        id_ = self._sealer.seal(KIND, principal.id, LIFE)
+        session = ClientSession(facts, principal, view)
+        stream = session.stream = Stream(exchange)
+        stream.watch()
+        tasks: set[asyncio.Task[None]] = set()
+        self._live[id_] = (session, stream, tasks)
+        stream.write(f"event: endpoint\ndata: {PATH}?session={id_}\n\n".encode())
+        try:
+            await self._sessions.subscriber(session)
+            await stream.over.wait()
+        finally:
+            del self._live[id_]
+            for task in tasks:
+                task.cancel()  # its answer could reach nobody
+            self._sessions.leave(session)
+
+    async def post(self, exchange: Exchange, message: Message, principal: Principal) -> None:
+        """POST: a message of the client, whose answer comes on the stream."""
+        named = parse_qs(exchange.request.query).get("session", [""])[0]
+        live = self._live.get(named)
+        if live is None or live[0].principal.id != principal.id:
+            exchange.reply(*problem(404, "no such stream"))
+            return
+        session, stream, tasks = live
+        if message.kind != "request":
+            self._sessions.take(session, message)
+        elif len(tasks) >= MAX_REQUESTS:
+            exchange.reply(*problem(429, "too many requests at once"))
+            return
+        else:
+            task = asyncio.get_running_loop().create_task(self._answer(session, stream, message))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            task.add_done_callback(lambda _: self._close_if_done(stream, tasks))
+        exchange.reply(202)
+
+    def close_streams(self) -> None:
+        """End every stream, as soon as no answer is missing on it."""
+        self._closing = True
+        for _, stream, tasks in list(self._live.values()):
+            self._close_if_done(stream, tasks)
+
+    def _close_if_done(self, stream: Stream, tasks: set[asyncio.Task[None]]) -> None:
+        if self._closing and not tasks:
+            stream.close()
+
+    async def _answer(self, session: ClientSession, stream: Stream, message: Message) -> None:
+        def send(data: bytes) -> bool:
+            stream.send(data)
+            return not stream.gone
+
+        if message.method == "initialize":
+            answer: bytes | None = self._initialize(session, message)
+        else:
+            answer = await self._sessions.answer(session, message, send)
+        if answer is not None:
+            stream.send(answer)
+
+    def _initialize(self, session: ClientSession, message: Message) -> bytes:
+        assert message.id is not None
+        try:
+            _, result = self._sessions.initialize(session.principal, session.view, "", message.body)
+        except Failure as failure:
+            return error(message.id, failure.code, failure.message)
+        session.version = result["protocolVersion"]
+        capabilities: Any = message.body.get("capabilities")
+        session.capabilities = capabilities if isinstance(capabilities, dict) else {}
+        return wire.result(message.id, result)

@@ -1,0 +1,56 @@
+"""One request of one client, as everything behind the wire sees it, whatever era the client speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from toolway.gateway.principals import Principal
+from toolway.gateway.view import View
+from toolway.model import Asks, Era, Json
+
+Tell = Callable[[str, Json], None]
+
+#: From what is said least to what is said most.
+LEVELS: Final = ("emergency", "alert", "critical", "error", "warning", "notice", "info", "debug")
+
+
+def _nobody(method: str, params: Json) -> None:
+    pass
+
+
+@dataclass(slots=True)
+class Visit:
+    principal: Principal
+    view: View
+    endpoint: str  # "", a group's name, or `server/name`
+    era: Era
+    capabilities: Json = field(default_factory=dict)  # what this client can be asked
+    tell: Tell = _nobody  # a notification that belongs to this request
+    asks: Asks | None = None  # a client of the handshake era, who can be asked while the call runs
+    log_level: str | None = None  # wanted by the client; None = no log messages
+    headers: Mapping[str, str] | None = None  # of a modern HTTP request, for arguments that are mirrored there
+    key: str | None = None  # the `Idempotency-Key` header
+
+    def wants_log(self, level: object) -> bool:
+        if self.log_level is None:
+            return False
+        return level not in LEVELS or LEVELS.index(str(level)) <= LEVELS.index(self.log_level)
+
+
+def can_answer(capabilities: Json, method: str, params: Json) -> bool:
+    """Whether a client that declared these can be asked this."""
+    name = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}.get(
+        method
+    )
+    declared = capabilities.get(name) if name is not None else None
+    if not isinstance(declared, dict):
+        return False
+    if name == "elicitation" and params.get("mode") == "url":
+        return "url" in declared
+    if name == "elicitation":
+        return not declared or "form" in declared
+    if name == "sampling":
+        return "tools" not in params or "tools" in declared
+    return True

@@ -1,0 +1,114 @@
+"""The calls under way on one session, and whom of their callers a server means.
+
+Over HTTP a server's question or log message comes on the stream of the call it belongs to. Over a pipe it does not say,
+so it goes to the call that was begun last and can take it. A pipe that asks questions is never shared by two
+authorization contexts, so the worst that can happen is that the right person is asked in the wrong window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
+
+from toolway.model import AskRefused, Asks, Attempt, Call, Json
+from toolway.upstream.link import RpcError
+
+ANSWER_TIME: Final = 900.0  # seconds a caller may take to answer one question
+LEVELS: Final = ("emergency", "alert", "critical", "error", "warning", "notice", "info", "debug")
+_CAPABILITY: Final = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+_log = logging.getLogger(__name__)
+
+
+class Callers:
+    """`asks` answers for calls that name nobody else."""
+
+    def __init__(self, server: str, asks: Asks) -> None:
+        self._server = server
+        self._asks = asks
+        self._calls: dict[int, Call] = {}  # by the identity of their attempts, the latest last
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def enter(self, call: Call) -> None:
+        self._calls[id(call.attempt)] = call
+
+    def leave(self, call: Call) -> None:
+        self._calls.pop(id(call.attempt), None)
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    async def answer(self, method: str, params: Json, about: Attempt | None) -> Json:
+        """What a server of the handshake era asks in mid-call. Raises `RpcError` where it gets no answer."""
+        if not self._calls:
+            raise RpcError(INVALID_REQUEST, "no call is under way")
+        call = self._meant(method, about)
+        if call is None:
+            raise RpcError(METHOD_NOT_FOUND, f"{method} is not supported by this client")
+        try:
+            return await self.ask(call, method, params)
+        except LookupError:
+            raise RpcError(METHOD_NOT_FOUND, f"{method} is not supported by this client") from None
+        except AskRefused as exc:
+            raise RpcError(exc.code, exc.message, exc.data) from None
+        except TimeoutError:
+            raise RpcError(INTERNAL_ERROR, "the client did not answer in time") from None
+        except Exception as exc:
+            _log.exception("the callback for %s of %s failed", method, self._server)
+            raise RpcError(INTERNAL_ERROR, "the client could not answer") from exc
+
+    async def ask(self, call: Call, method: str, params: Json) -> Json:
+        """The answer of one caller; the time he takes is his own. Raises `LookupError`, `AskRefused` and what the
+        callback raises."""
+        loop = asyncio.get_running_loop()
+        call.attempt.ask_begins(loop.time())
+        try:
+            async with asyncio.timeout(ANSWER_TIME):
+                return await self._asks_of(call).answer(self._server, method, params)
+        finally:
+            call.attempt.ask_ends(loop.time())
+
+    def _meant(self, method: str, about: Attempt | None) -> Call | None:
+        if about is not None and id(about) in self._calls:
+            return self._calls[id(about)]
+        wanted = _CAPABILITY.get(method, "")
+        for call in reversed(self._calls.values()):
+            if wanted in self._asks_of(call).capabilities:
+                return call
+        return None
+
+    def _asks_of(self, call: Call) -> Asks:
+        return call.asks if call.asks is not None else self._asks
+
+    # -- log messages -------------------------------------------------------------------------------------------------
+
+    def tell(self, method: str, params: Json, about: Attempt | None) -> bool:
+        """Give a log message to the calls that it belongs to; False where there are none."""
+        if about is not None and id(about) in self._calls:
+            chosen = [self._calls[id(about)]]
+        else:
+            chosen = [call for call in self._calls.values() if call.on_notice is not None]
+            if len({call.caller for call in chosen}) > 1:
+                return False  # nobody can tell whose it is
+        told = False
+        for call in chosen:
+            if call.on_notice is not None and _loud_enough(params.get("level"), call.log_level):
+                call.on_notice(method, params)
+                told = True
+        return told
+
+
+def rank(level: object) -> int:
+    """How much more is said at a level than at the quietest; an unknown one is the quietest."""
+    return LEVELS.index(level) if isinstance(level, str) and level in LEVELS else 0
+
+
+def _loud_enough(level: object, wanted: str | None) -> bool:
+    return wanted is None or rank(level) <= rank(wanted)

@@ -1,0 +1,102 @@
+"""Links of one caller alone, to servers whose era knows nothing of callers.
+
+A server of the handshake era learns once, at the start, who it talks to, and may ask that one in mid-call. So each
+authorization context has a link of its own to it: started when it is needed, stopped when it is not, and bounded in
+number. The lists come from the server's first upstream, which everybody shares.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from toolway.config.spec import Server
+from toolway.errors import Certainty, Overloaded
+from toolway.events import CatalogChanged, Event, Kind
+from toolway.model import Asks, Era
+from toolway.upstream.gate import StartGate
+from toolway.upstream.link import Link
+from toolway.upstream.supervisor import Surroundings, Upstream
+
+MOST: Final = 500  # of one hub
+IDLE: Final = 300.0  # seconds without a call after which one is stopped
+
+
+class _Aside:
+    """The hub as a private upstream sees it: it may open links and ask, and has nothing to tell."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+
+    def open_link(self, name: str, server: Server) -> Link:
+        return self._around.open_link(name, server)
+
+    def emit(self, fact: Event) -> None:
+        """What happens to one caller's link concerns nobody else."""
+
+    def on_list(
+        self, server: str, kind: Kind, items: list[Any], problems: list[str], era: Era
+    ) -> CatalogChanged | None:
+        return None
+
+    @property
+    def asks(self) -> Asks:
+        return self._around.asks
+
+    @property
+    def gate(self) -> StartGate:
+        return self._around.gate
+
+    @property
+    def dice(self) -> Callable[[], float]:
+        return self._around.dice
+
+
+class PrivateUpstreams:
+    def __init__(self, around: Surroundings, most: int = MOST) -> None:
+        self._around = _Aside(around)
+        self._most = most
+        self._all: OrderedDict[tuple[str, str], Upstream] = OrderedDict()  # the longest unused first
+        self._stopping: set[asyncio.Task[None]] = set()
+
+    def of(self, name: str, server: Server, caller: str) -> Upstream:
+        """The caller's own upstream. Raises `Overloaded` where there are too many."""
+        key = (name, caller)
+        found = self._all.get(key)
+        if found is None:
+            self._make_room(name)
+            idle = min(server.idle_stop or IDLE, IDLE)
+            found = self._all[key] = Upstream(name, replace(server, lazy=True, idle_stop=idle), self._around)
+            found.start()
+        self._all.move_to_end(key)
+        return found
+
+    def _make_room(self, name: str) -> None:
+        if len(self._all) < self._most:
+            return
+        unused = next((key for key, upstream in self._all.items() if not upstream.status().in_flight), None)
+        if unused is None:
+            raise Overloaded(
+                f"too many callers use links of their own to {name}",
+                server=name,
+                certainty=Certainty.C0,
+                evidence=f"{self._most} are in use",
+                fix='set "shared": true for a server that may serve all callers over one link',
+            )
+        self._stop(self._all.pop(unused))
+
+    def _stop(self, upstream: Upstream) -> None:
+        task = asyncio.get_running_loop().create_task(upstream.stop())
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)
+
+    def take(self, name: str | None = None) -> list[Upstream]:
+        """Those of one server, or all, which are then somebody else's to stop."""
+        chosen = [key for key in self._all if name in (None, key[0])]
+        return [self._all.pop(key) for key in chosen]
+
+    async def wait_stopped(self) -> None:
+        await asyncio.gather(*self._stopping, return_exceptions=True)

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from toolway.protocol import pieces
+
+
+def some(dice: random.Random, depth: int) -> Any:
+    kind = dice.randrange(8 if depth else 5)
+    if kind < 5:
+        return (dice.randrange(10**6), 'te"xt, [{:\\ é', None, True, 1.5e10)[kind]
+    values = [some(dice, depth - 1) for _ in range(dice.randrange(8))]
+    return values if kind == 5 else {f'k"{number}': value for number, value in enumerate(values)}
+
+
+@pytest.mark.parametrize("piece", [1, 7, 64, 100_000])
+@pytest.mark.parametrize("spaces", [None, 1])
+def test_the_size_of_the_pieces_changes_nothing(
+    piece: int, spaces: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "PIECE", piece)
+    dice = random.Random(1)
+    for _ in range(200):
+        value = [some(dice, 5), {"a": some(dice, 5)}]
+        assert pieces.decode(json.dumps(value, indent=spaces).encode(), 20) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["[1,2", '{"a":1,}', "[1 2]", '{"a":[NaN]}', '{"a":"\\ud800"}', '["a" "b"]', "[1]]", "[01]"]
+)
+def test_what_is_no_json_is_refused_in_pieces_too(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PIECE", 1)
+    with pytest.raises(ValueError):
+        pieces.decode(text.encode(), 20)
+
+
+def test_what_is_nested_too_deep_is_no_endless_descent() -> None:
+    text = b"[" * 100_000 + b"1" + b"]" * 100_000
+    with pytest.raises((ValueError, RecursionError)):
+        pieces.decode(text, 65)
