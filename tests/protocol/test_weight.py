@@ -81,19 +81,18 @@ def test_what_is_refused_otherwise_is_refused_in_a_thread_too(result: bytes, why
 def test_an_item_of_very_many_values_is_set_aside_and_the_others_stay() -> None:
     heavy = b'{"name":"million","inputSchema":{"a":[' + b",".join([b"[" + b"{}," * 90_000 + b"1]"] * 12) + b"]}}"
     frame = answer(b'{"tools":[{"name":"one"},' + heavy + b',{"name":"two"}],"nextCursor":"c"}')
-    assert wire.parse_gently(frame, "tools").body == {
-        "tools": [{"name": "one"}, {"name": "million", weight.SET_ASIDE: True}, {"name": "two"}],
-        "nextCursor": "c",
-    }
+    message = wire.parse_gently(frame, "tools")
+    assert message.id == 7
+    assert [tool["name"] for tool in message.body["tools"]] == ["one", "million", "two"]
+    assert [weight.SET_ASIDE in tool for tool in message.body["tools"]] == [False, True, False]
+    assert message.body["nextCursor"] == "c"
     with pytest.raises(wire.BadMessage, match="more than 250000 values"):
         wire.parse_gently(frame)
     with pytest.raises(wire.BadMessage, match="more than 250000 values"):
         wire.parse_gently(frame, "prompts")
 
 
-@pytest.mark.parametrize(
-    "result", [b"[%s]", b'{"tools":{"a":[%s]}}', b'{"tools":[{"name":1,"a":[%s]}]}', b'{"tools":[%s']
-)
+@pytest.mark.parametrize("result", [b"[%s]", b'{"tools":{"a":[%s]}}', b'{"tools":[%s'])
 def test_a_list_that_is_none_is_refused(result: bytes) -> None:
     with pytest.raises(wire.BadMessage) as caught:
         wire.parse_gently(answer(result % (b"[]," * 300_000 + b"1")), "tools")

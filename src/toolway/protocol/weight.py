@@ -7,7 +7,8 @@ in a thread, others get their turn in between.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+import re
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -36,23 +37,22 @@ def weigh(data: bytes, most: int) -> Weight:
     return Weight(values, keys)
 
 
-class _Named(msgspec.Struct):
-    name: str = ""
-
-
-class _Answer(msgspec.Struct):
-    result: dict[str, msgspec.Raw]
+_NAME: Final = re.compile(rb'"(?:name|uri|uriTemplate)"\s*:\s*"([^"\\]{1,128})"')
+_Members = dict[str, msgspec.Raw]
 
 
 def lightened(frame: bytes, items: str, most: int) -> bytes:
     """The answer `frame` with a stand-in for each of its `items` that has more than `most` values, so that one of them
     costs itself and not the whole list. Raises `ValueError` where it is no such answer."""
-    found = msgspec.json.decode(frame, type=_Answer).result.get(items)
-    if found is None:
-        return frame
-    for item in msgspec.json.decode(found, type=list[msgspec.Raw]):
-        heavy = bytes(item)
-        if weigh(heavy, most).values > most:
-            name = msgspec.json.decode(heavy, type=_Named).name
-            frame = frame.replace(heavy, msgspec.json.encode({"name": name[:128], SET_ASIDE: True}), 1)
-    return frame
+    answer = msgspec.json.decode(frame, type=_Members)
+    result = msgspec.json.decode(answer.get("result", b"{}"), type=_Members)
+    found = msgspec.json.decode(result.get(items, b"[]"), type=list[msgspec.Raw])
+    light = [_stand_in(item) if weigh(bytes(item), most).values > most else item for item in found]
+    return msgspec.json.encode({**answer, "result": {**result, items: light}})
+
+
+def _stand_in(item: msgspec.Raw) -> dict[str, Any]:
+    """What is left of an item: a name, if it is found soon, for people to know which it was."""
+    name = _NAME.search(bytes(item)[:SLICE])
+    text = name[1].decode("utf-8", "replace") if name else ""
+    return {"name": text, "uri": text, "uriTemplate": text, SET_ASIDE: True}
