@@ -478,6 +478,13 @@ class Hub:
         agreed = self.agreement(server)
         return agreed.era if agreed is not None else None
 
+    async def wait_listed(self, servers: Iterable[str], kind: Kind, timeout: float) -> None:
+        """Return when each of these servers has shown its list, be it of an earlier run, or has failed its start, or
+        after `timeout`."""
+        unlisted = [self._upstreams.get(name) for name in servers if not self._catalog.listed(name, kind)]
+        waiting = [asyncio.ensure_future(u.wait_listed(kind, urgent=False)) for u in unlisted if u is not None]
+        await _settle_within(timeout, waiting)
+
     async def subscribe(self, server: str, uri: str) -> None:
         """Hear of changes of a resource, as `ResourceUpdated` events. Raises `CallError`."""
         await self._upstream(server).subscriptions.add(uri)

@@ -184,6 +184,11 @@ class Catalog:
         lists = self._lists.get(server)
         return lists is not None and lists[kind].known and not lists[kind].stale
 
+    def listed(self, server: str, kind: Kind) -> bool:
+        """Whether anything is known of this list, be it from an earlier run."""
+        lists = self._lists.get(server)
+        return lists is not None and lists[kind].known
+
     def stale(self, server: str) -> bool:
         return any(each.stale for each in self._lists.get(server, {}).values())
 

@@ -23,7 +23,7 @@ from toolway.errors import (
     TimedOut,
     Unavailable,
 )
-from toolway.model import Call, Json
+from toolway.model import Call, Era, Json
 from toolway.protocol.wire import clean_text
 
 UNAVAILABLE: Final = -31001
@@ -39,6 +39,8 @@ DENIED: Final = -31010
 UPSTREAM_PROTOCOL: Final = -31012
 SHUTTING_DOWN: Final = -31013
 UPSTREAM_AUTH: Final = -31015
+
+RESOURCE_NOT_FOUND: Final = -32002  # of the handshake era; the modern one has another code for it
 
 #: The key under which our own knowledge stands in the data of a server's error.
 OURS: Final = "toolway"
@@ -77,10 +79,10 @@ def status_of(code: int) -> int:
     return _STATUS.get(code) or ERROR_CODE_HTTP_STATUS.get(code, 200)
 
 
-def of_error(error: CallError, call_id: str = "") -> Failure:
-    """What a client is told about a call that brought no answer."""
+def of_error(error: CallError, call_id: str, era: Era) -> Failure:
+    """What a client of this era is told about a call that brought no answer."""
     if isinstance(error, ProtocolError) and error.rpc_code is not None:
-        return _passed_on(error, call_id)
+        return _passed_on(error, call_id, era)
     code = _code(error)
     facts = _facts(error, call_id)
     facts["retryable"] = code in _RETRYABLE and error.executed == "no"
@@ -104,16 +106,19 @@ def of_ended(call: Call) -> Failure:
     return Failure(OUTCOME_UNKNOWN, "the gateway ended while the call ran: it may have been executed", facts)
 
 
-def _passed_on(error: ProtocolError, call_id: str) -> Failure:
+def _passed_on(error: ProtocolError, call_id: str, era: Era) -> Failure:
     """The server's own error, with what we know added."""
-    assert error.rpc_code is not None
+    code = error.rpc_code
+    assert code is not None
+    if era == "modern" and code == RESOURCE_NOT_FOUND:
+        code = INVALID_PARAMS
     data = error.data
     facts = _facts(error, call_id)
     if data is None:
         data = {OURS: facts}
     elif isinstance(data, dict):
         data = {**data, OURS: facts}
-    return Failure(error.rpc_code, clean_text(error.evidence or error.what, 2000), data)
+    return Failure(code, clean_text(error.evidence or error.what, 2000), data)
 
 
 def _facts(error: CallError, call_id: str) -> Json:

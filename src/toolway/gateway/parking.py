@@ -14,14 +14,19 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from toolway.errors import CallError
+from mcp_types.jsonrpc import MISSING_REQUIRED_CLIENT_CAPABILITY
+
+from toolway.errors import CallError, ProtocolError
 from toolway.gateway.failures import OVERLOADED, Failure
+from toolway.gateway.visit import CAPABILITY
 from toolway.model import Json, Reply
 
 LONGEST: Final = 900.0  # seconds a call stays parked
 MOST: Final = 2000  # parked at once
 GATHER: Final = 0.02  # seconds in which questions that are asked together come together
 MAX_ASKS: Final = 32  # open questions of one call
+NAME: Final = "toolway/inputKey"  # in `_meta` of a question: what the server calls it
+LONGEST_NAME: Final = 64
 
 
 @dataclass(slots=True)
@@ -37,13 +42,15 @@ class Leg:
 
     It is the `Asks` of the call: what the server asks is kept until the client has been told and has answered."""
 
-    def __init__(self, capabilities: Json, can_answer: Callable[[Json, str, Json], bool]) -> None:
+    def __init__(self, capabilities: Json, can_answer: Callable[[Json, str, Json], bool], given: object = None) -> None:
         self.id = secrets.token_urlsafe(12)
         self.capabilities = capabilities
         self.owner: tuple[str, ...] = ()  # whose it is, and for what: set when it is parked
         self._can_answer = can_answer
+        self._given: Json = dict(given) if isinstance(given, dict) else {}  # answers that came with the call itself
         self._asks: dict[str, _Ask] = {}
         self._numbers = itertools.count(1)
+        self._missing: set[str] = set()  # capabilities that the server asked for in vain
         self._news = asyncio.Event()
         self._task: asyncio.Task[Reply] | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -54,9 +61,15 @@ class Leg:
 
     async def answer(self, server: str, method: str, params: Json) -> Json:
         """For the session: the client's answer, whenever it comes."""
-        if not self._can_answer(self.capabilities, method, params) or len(self._asks) >= MAX_ASKS:
+        if len(self._asks) >= MAX_ASKS:
             raise LookupError(method)
-        key = f"ask-{next(self._numbers)}"
+        if not self._can_answer(self.capabilities, method, params):
+            self._missing.add(CAPABILITY.get(method, method))
+            raise LookupError(method)
+        key = self._key(params)
+        if isinstance(self._given.get(key), dict):
+            answer: Json = self._given.pop(key)
+            return answer
         ask = self._asks[key] = _Ask(method, params, asyncio.get_running_loop().create_future())
         self._news.set()
         try:
@@ -64,24 +77,44 @@ class Leg:
         finally:
             del self._asks[key]
 
+    def _key(self, params: Json) -> str:
+        """The name of a question: the server's own, where it gave one, or a number."""
+        meta = params.get("_meta")
+        name = meta.get(NAME) if isinstance(meta, dict) else None
+        if isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name not in self._asks:
+            return name
+        return f"ask-{next(self._numbers)}"
+
     async def next(self) -> Reply | Json:
-        """The reply, or the questions that the client is to be asked. Raises `CallError`. Cancelling it cancels the
-        call."""
+        """The reply, or the questions that the client is to be asked. Raises `CallError`, and `Failure` where the
+        server failed because it asked what this client cannot be asked. Cancelling it cancels the call."""
         assert self._task is not None
         try:
             while True:
                 await self._news.wait()
                 if self._task.done():
-                    return self._task.result()
+                    return self._outcome(self._task)
                 self._news.clear()
                 if any(not ask.told for ask in self._asks.values()):
                     await asyncio.sleep(GATHER)
                     if self._task.done():
-                        return self._task.result()
+                        return self._outcome(self._task)
                     return self._questions()
         except asyncio.CancelledError:
             self.cancel()
             raise
+
+    def _outcome(self, task: asyncio.Task[Reply]) -> Reply:
+        """How the call ended. One that failed for want of an answer says so in the words of the modern era."""
+        try:
+            reply = task.result()
+        except ProtocolError as exc:
+            if self._missing:
+                raise _lacks(self._missing, exc.evidence) from None
+            raise
+        if self._missing and reply.is_error:
+            raise _lacks(self._missing, reply.text)
+        return reply
 
     def _questions(self) -> Json:
         for ask in self._asks.values():
@@ -155,6 +188,13 @@ class Parking:
     def _expire(self, leg: Leg) -> None:
         self._legs.pop(leg.id, None)
         leg.cancel()
+
+
+def _lacks(capabilities: set[str], said: str) -> Failure:
+    """The client did not declare what the server needs. That it was called cannot be taken back."""
+    needed: Json = {name: {} for name in sorted(capabilities)}
+    facts = {"requiredCapabilities": needed, "executed": "yes", "certainty": "C3", "said": said[:500]}
+    return Failure(MISSING_REQUIRED_CLIENT_CAPABILITY, f"the server needs {', '.join(needed)} of its client", facts)
 
 
 def _forget_outcome(task: asyncio.Task[Reply]) -> None:

@@ -28,7 +28,7 @@ from mcp_types import (
 from mcp_types.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
 
 from toolway._version import __version__
-from toolway.catalog.index import Tool
+from toolway.catalog.index import Item, Tool
 from toolway.errors import CallError
 from toolway.events import Kind
 from toolway.gateway import failures
@@ -44,6 +44,8 @@ SERVER_INFO: Final[Json] = {"name": "toolway", "version": __version__}
 TIMEOUT_KEY: Final = "toolway/timeoutMs"
 KEY_KEY: Final = "toolway/idempotencyKey"
 LIST_TTL: Final = 60_000  # milliseconds a client may keep a list; it hears of changes if it listens
+SOON_TTL: Final = 1000  # the same for a list in which a server is missing that has not answered yet
+START_TIME: Final = 10.0  # seconds after our own start in which a list waits for servers that start too
 STATE: Final = "state"  # the kind of our sealed request states
 TASK: Final = "task"
 TASK_TIME: Final = 30 * 86_400.0
@@ -70,12 +72,13 @@ class Relay:
         self._hub = hub
         self._sealer = sealer
         self._parking = parking
+        self._settled_at = asyncio.get_running_loop().time() + START_TIME
         self.ending = False  # whoever is cancelled now still gets an answer
 
     async def answer(self, visit: Visit, method: str, params: Json) -> Json:
         """The result of a request that every era knows. Raises `Failure`."""
         if method in _KIND_OF:
-            return self._list(visit, _KIND_OF[method], params)
+            return await self._list(visit, _KIND_OF[method], params)
         if method == "tools/call":
             return await self._call_tool(visit, params)
         if method == "resources/read":
@@ -90,7 +93,8 @@ class Relay:
 
     # -- lists --------------------------------------------------------------------------------------------------------
 
-    def _list(self, visit: Visit, kind: Kind, params: Json) -> Json:
+    async def _list(self, visit: Visit, kind: Kind, params: Json) -> Json:
+        complete = await self._wait_for_lists(visit, kind)
         try:
             items, cursor = visit.view.page(kind, params.get("cursor"))
         except ValueError as exc:
@@ -99,8 +103,26 @@ class Relay:
         if cursor is not None:
             result["nextCursor"] = cursor
         if visit.era == "modern":
-            result |= {"ttlMs": LIST_TTL, "cacheScope": "private"}
+            result |= {"ttlMs": LIST_TTL if complete else SOON_TTL, "cacheScope": "private"}
         return self._finished(visit, result)
+
+    async def _wait_for_lists(self, visit: Visit, kind: Kind) -> bool:
+        """Give servers that have only just been started the time to say what they have; whether all have."""
+        listed = self._hub.catalog.listed
+        missing = [server for server in visit.view.servers() if not listed(server, kind)]
+        left = self._settled_at - asyncio.get_running_loop().time()
+        if missing and left > 0:
+            await self._hub.wait_listed(missing, kind, left)
+            missing = [server for server in missing if not listed(server, kind)]
+        return not missing
+
+    async def _find(self, visit: Visit, kind: Kind, name: object) -> Item | None:
+        """What a client calls by this name; a server that is still starting may be the one that has it."""
+        found = visit.view.find(kind, name)
+        if found is None:
+            await self._wait_for_lists(visit, kind)
+            found = visit.view.find(kind, name)
+        return found
 
     def _finished(self, visit: Visit, result: Json) -> Json:
         """A complete result as the client's era writes it."""
@@ -116,7 +138,7 @@ class Relay:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     async def _call_tool(self, visit: Visit, params: Json) -> Json:
-        tool = visit.view.find("tools", params.get("name"))
+        tool = await self._find(visit, "tools", params.get("name"))
         arguments = params.get("arguments", {})
         if not isinstance(tool, Tool):
             raise Failure(INVALID_PARAMS, f"Unknown tool: {_short(params.get('name'))}")
@@ -129,6 +151,7 @@ class Relay:
 
     async def _read(self, visit: Visit, params: Json) -> Json:
         uri = params.get("uri")
+        await self._wait_for_lists(visit, "templates")
         found = visit.view.server_of_uri(uri) if isinstance(uri, str) else None
         if found is None:
             raise Failure(INVALID_PARAMS, f"Unknown resource: {_short(uri)}", {"uri": uri})
@@ -139,7 +162,7 @@ class Relay:
         return result
 
     async def _prompt(self, visit: Visit, params: Json) -> Json:
-        prompt = visit.view.find("prompts", params.get("name"))
+        prompt = await self._find(visit, "prompts", params.get("name"))
         if prompt is None:
             raise Failure(INVALID_PARAMS, f"Unknown prompt: {_short(params.get('name'))}")
         return await self._send(visit, "prompts/get", {**params, "name": prompt.key}, prompt.server, prompt.key)
@@ -148,7 +171,7 @@ class Relay:
         ref = params.get("ref")
         ref = ref if isinstance(ref, dict) else {}
         if ref.get("type") == "ref/prompt":
-            prompt = visit.view.find("prompts", ref.get("name"))
+            prompt = await self._find(visit, "prompts", ref.get("name"))
             if prompt is None:
                 raise Failure(INVALID_PARAMS, f"Unknown prompt: {_short(ref.get('name'))}")
             server, name, ref = prompt.server, prompt.key, {**ref, "name": prompt.key}
@@ -175,16 +198,18 @@ class Relay:
                 return await self._go_on(visit, value, owner, params.get("inputResponses"))
             sent = {**params, "requestState": value}
         else:
-            sent = params
+            sent = dict(params)
+        parks = visit.era == "modern" and self._hub.era(server) != "modern"
+        given = sent.pop("inputResponses", None) if parks else None
         call = self._call(visit, method, sent, server, name)
         try:
-            if visit.era == "modern" and self._hub.era(server) != "modern" and visit.capabilities:
-                leg = Leg(visit.capabilities, can_answer)
+            if parks:
+                leg = Leg(visit.capabilities, can_answer, given)
                 leg.begin(self._hub.request(msgspec.structs.replace(call, asks=leg)))
                 return await self._leg(visit, leg, owner)
             reply = await self._hub.request(call)
         except CallError as exc:
-            raise failures.of_error(exc, call.id) from None
+            raise failures.of_error(exc, call.id, visit.era) from None
         except asyncio.CancelledError:
             if self.ending:
                 raise failures.of_ended(call) from None
@@ -245,7 +270,7 @@ class Relay:
         try:
             return await self._leg(visit, leg, owner)
         except CallError as exc:
-            raise failures.of_error(exc) from None
+            raise failures.of_error(exc, "", visit.era) from None
 
     def _sealed(self, kind: str, value: str, owner: tuple[str, ...]) -> str:
         return self._sealer.seal(STATE, [kind, value, owner], LONGEST)

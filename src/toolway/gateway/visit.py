@@ -15,6 +15,13 @@ Tell = Callable[[str, Json], None]
 #: From what is said least to what is said most.
 LEVELS: Final = ("emergency", "alert", "critical", "error", "warning", "notice", "info", "debug")
 
+#: What a server may ask, and the capability by which a client says that it can be asked.
+CAPABILITY: Final = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+
 
 def _nobody(method: str, params: Json) -> None:
     pass

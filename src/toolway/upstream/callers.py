@@ -49,11 +49,8 @@ class Callers:
         """What a server of the handshake era asks in mid-call. Raises `RpcError` where it gets no answer."""
         if not self._calls:
             raise RpcError(INVALID_REQUEST, "no call is under way")
-        call = self._meant(method, about)
-        if call is None:
-            raise RpcError(METHOD_NOT_FOUND, f"{method} is not supported by this client")
         try:
-            return await self.ask(call, method, params)
+            return await self.ask(self._meant(method, about), method, params)
         except LookupError:
             raise RpcError(METHOD_NOT_FOUND, f"{method} is not supported by this client") from None
         except AskRefused as exc:
@@ -75,14 +72,12 @@ class Callers:
         finally:
             call.attempt.ask_ends(loop.time())
 
-    def _meant(self, method: str, about: Attempt | None) -> Call | None:
+    def _meant(self, method: str, about: Attempt | None) -> Call:
         if about is not None and id(about) in self._calls:
             return self._calls[id(about)]
         wanted = _CAPABILITY.get(method, "")
-        for call in reversed(self._calls.values()):
-            if wanted in self._asks_of(call).capabilities:
-                return call
-        return None
+        latest = list(reversed(self._calls.values()))
+        return next((call for call in latest if wanted in self._asks_of(call).capabilities), latest[0])
 
     def _asks_of(self, call: Call) -> Asks:
         return call.asks if call.asks is not None else self._asks

@@ -235,7 +235,7 @@ class Connection(asyncio.Protocol):
             self._repeated.add(key)
         elif len(self._fields) >= self._owner.limits.fields:
             self._refusal = self._refusal or (431, "the request has too many headers")
-        self._fields[key] = value.decode("latin-1")
+        self._fields[key] = value.strip(b" \t").decode("latin-1")
 
     def on_headers_complete(self) -> None:
         self.head_done = True
