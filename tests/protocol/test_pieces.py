@@ -9,6 +9,10 @@ import pytest
 from toolway.protocol import pieces
 
 
+def pause() -> None:
+    """Nobody else is there."""
+
+
 def some(dice: random.Random, depth: int) -> Any:
     kind = dice.randrange(8 if depth else 5)
     if kind < 5:
@@ -26,7 +30,7 @@ def test_the_size_of_the_pieces_changes_nothing(
     dice = random.Random(1)
     for _ in range(200):
         value = [some(dice, 5), {"a": some(dice, 5)}]
-        assert pieces.decode(json.dumps(value, indent=spaces).encode(), 20) == value
+        assert pieces.decode(json.dumps(value, indent=spaces).encode(), 20, pause) == value
 
 
 @pytest.mark.parametrize(
@@ -35,10 +39,10 @@ def test_the_size_of_the_pieces_changes_nothing(
 def test_what_is_no_json_is_refused_in_pieces_too(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "PIECE", 1)
     with pytest.raises(ValueError):
-        pieces.decode(text.encode(), 20)
+        pieces.decode(text.encode(), 20, pause)
 
 
 def test_what_is_nested_too_deep_is_no_endless_descent() -> None:
     text = b"[" * 100_000 + b"1" + b"]" * 100_000
     with pytest.raises((ValueError, RecursionError)):
-        pieces.decode(text, 65)
+        pieces.decode(text, 65, pause)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import time
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -9,6 +10,10 @@ import pytest
 from toolway.protocol import weight, wire
 
 MEGABYTES = 8 * 1024 * 1024
+
+
+def pause() -> None:
+    """Nobody else is there."""
 
 
 def answer(result: bytes) -> bytes:
@@ -32,15 +37,15 @@ def many(item: bytes, size: int = MEGABYTES) -> bytes:
     ],
 )
 def test_values_and_keys_are_counted_and_strings_are_not_looked_into(value: Any, values: int, keys: int) -> None:
-    assert weight.weigh(json.dumps(value).encode(), 100) == (values, keys)
+    assert weight.weigh(json.dumps(value).encode(), 100, pause) == (values, keys)
 
 
 @pytest.mark.parametrize("shift", range(8))
 def test_it_does_not_matter_where_a_slice_ends(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
     text = json.dumps(["x" * shift, '\\\\"', ",\\", '"', "[", {"k,": [1, 2]}]).encode()
-    whole = weight.weigh(text, 100)
+    whole = weight.weigh(text, 100, pause)
     monkeypatch.setattr(weight, "SLICE", 8)
-    assert weight.weigh(text, 100) == whole == (10, 1)
+    assert weight.weigh(text, 100, pause) == whole == (10, 1)
 
 
 @pytest.mark.parametrize("item", [b"{}", b"1", b'""', b"null", b"[[]]", b'{"a":1}'])
@@ -97,3 +102,11 @@ def test_a_list_that_is_none_is_refused(result: bytes) -> None:
     with pytest.raises(wire.BadMessage) as caught:
         wire.parse_gently(answer(result % (b"[]," * 300_000 + b"1")), "tools")
     assert caught.value.id == 7
+
+
+def test_others_get_their_turn_again_and_again() -> None:
+    turns: list[float] = []
+    frame = answer(b'{"a":[' + b",".join([b"[" + b"12345," * 40_000 + b"1]"] * 5) + b"]}")
+    wire.parse_gently(frame, "", lambda: turns.append(time.thread_time()))
+    assert max(after - before for before, after in pairwise(turns)) < 0.05
+    assert len(turns) > 100

@@ -2,7 +2,7 @@
 
 A decoder makes all values of a message in one go, and nobody else gets a turn meanwhile. So a message of very many
 values must be known, and refused, before it is decoded. The bytes are looked at in slices of a millisecond or two:
-in a thread, others get their turn in between.
+in a thread, others get their turn in between (`breathe`, as in `pieces.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import re
 from typing import Any, Final, NamedTuple
 
 import msgspec
+
+from toolway.protocol.pieces import Breathe
 
 SLICE: Final = 64 * 1024
 SET_ASIDE: Final = "toolway/setAside"  # stands in an item whose definition was too heavy to be read
@@ -21,7 +23,7 @@ class Weight(NamedTuple):
     keys: int  # of all objects together
 
 
-def weigh(data: bytes, most: int) -> Weight:
+def weigh(data: bytes, most: int, breathe: Breathe) -> Weight:
     """What JSON text holds. Looks no further where that is more than `most` values."""
     values, keys, inside, escape = 1, 0, 0, b""
     for start in range(0, len(data), SLICE):
@@ -34,6 +36,7 @@ def weigh(data: bytes, most: int) -> Weight:
         keys += bare.count(b":")
         if values > most:
             break
+        breathe()
     return Weight(values, keys)
 
 
@@ -41,13 +44,15 @@ _NAME: Final = re.compile(rb'"(?:name|uri|uriTemplate)"\s*:\s*"([^"\\]{1,128})"'
 _Members = dict[str, msgspec.Raw]
 
 
-def lightened(frame: bytes, items: str, most: int) -> bytes:
+def lightened(frame: bytes, items: str, most: int, breathe: Breathe) -> bytes:
     """The answer `frame` with a stand-in for each of its `items` that has more than `most` values, so that one of them
     costs itself and not the whole list. Raises `ValueError` where it is no such answer."""
     answer = msgspec.json.decode(frame, type=_Members)
+    breathe()
     result = msgspec.json.decode(answer.get("result", b"{}"), type=_Members)
+    breathe()
     found = msgspec.json.decode(result.get(items, b"[]"), type=list[msgspec.Raw])
-    light = [_stand_in(item) if weigh(bytes(item), most).values > most else item for item in found]
+    light = [_stand_in(item) if weigh(bytes(item), most, breathe).values > most else item for item in found]
     return msgspec.json.encode({**answer, "result": {**result, items: light}})
 
 

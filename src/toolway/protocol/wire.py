@@ -112,11 +112,16 @@ def is_heavy(frame: bytes) -> bool:
     )
 
 
-def parse_gently(frame: bytes, items: str = "") -> Message:
-    """The same for a heavy message, in a thread. `items` names the list that the answer was asked for, if it was one:
-    then an item of very many values is set aside, and the others stay."""
+def _hold() -> None:
+    """Let nobody else run."""
+
+
+def parse_gently(frame: bytes, items: str = "", breathe: pieces.Breathe = _hold) -> Message:
+    """The same for a heavy message, in a thread, where `breathe` is called again and again to let others run. `items`
+    names the list that the answer was asked for, if it was one: then an item of very many values is set aside, and the
+    others stay."""
     try:
-        return _envelope(_decode_gently(frame, items))
+        return _envelope(_decode_gently(frame, items, breathe))
     except _TooMany as exc:
         raise BadMessage(str(exc), readable_id(frame), code="E-ANSWER-LIMIT", fix=_ASK_FOR_LESS) from None
     except (ValueError, RecursionError) as exc:
@@ -130,17 +135,17 @@ class _TooMany(ValueError):
 _ASK_FOR_LESS: Final = "ask the server for less at a time, for instance by pages; many values may come as one text"
 
 
-def _decode_gently(data: bytes, items: str) -> Any:
+def _decode_gently(data: bytes, items: str, breathe: pieces.Breathe) -> Any:
     """As strict, and slower, but nobody waits for it long."""
-    found = weight.weigh(data, MAX_VALUES)
+    found = weight.weigh(data, MAX_VALUES, breathe)
     if found.values > MAX_VALUES and items:
-        data = weight.lightened(data, items, HEAVY_VALUES)
-        found = weight.weigh(data, MAX_VALUES)
+        data = weight.lightened(data, items, HEAVY_VALUES, breathe)
+        found = weight.weigh(data, MAX_VALUES, breathe)
     if found.values > MAX_VALUES:
         raise _TooMany(f"it has more than {MAX_VALUES} values, which would hold up everybody else")
-    value = pieces.decode(data, MAX_DEPTH + 1)
+    value = pieces.decode(data, MAX_DEPTH + 1, breathe)
     # A key that stood twice is missing now.
-    if _check_limits(value) != found.keys:
+    if _check_limits(value, breathe) != found.keys:
         raise ValueError("a key that stands twice in one object")
     return value
 
@@ -175,28 +180,39 @@ def _may_hold_huge_number(data: bytes) -> bool:
 _LARGEST: Final = 1.7976931348623157e308
 
 
-def _check_limits(root: Any) -> int:
+_NODES: Final = 2000  # that are looked at before others get their turn
+
+
+def _check_limits(root: Any, breathe: pieces.Breathe = _hold) -> int:
     """How many keys there are. Raises `ValueError` where something is beyond the limits."""
     keys = 0
     level = [root]
     for _ in range(MAX_DEPTH + 1):
         below: list[Any] = []
-        for node in level:
-            if isinstance(node, dict):
-                if len(node) > MAX_KEYS:
-                    raise ValueError(f"an object with {len(node)} keys (limit {MAX_KEYS})")
-                keys += len(node)
-                below.extend(node.values())
-            elif isinstance(node, list):
-                if len(node) > MAX_ITEMS:
-                    raise ValueError(f"an array of {len(node)} items (limit {MAX_ITEMS})")
-                below.extend(node)
-            elif isinstance(node, int | float) and not -_LARGEST <= node <= _LARGEST:
-                raise ValueError("a number beyond what JSON readers agree on")
+        for start in range(0, len(level), _NODES):
+            keys += _look_at(level[start : start + _NODES], below)
+            breathe()
         if not below:
             return keys
         level = below
     raise ValueError(f"nested deeper than {MAX_DEPTH}")
+
+
+def _look_at(nodes: list[Any], below: list[Any]) -> int:
+    keys = 0
+    for node in nodes:
+        if isinstance(node, dict):
+            if len(node) > MAX_KEYS:
+                raise ValueError(f"an object with {len(node)} keys (limit {MAX_KEYS})")
+            keys += len(node)
+            below.extend(node.values())
+        elif isinstance(node, list):
+            if len(node) > MAX_ITEMS:
+                raise ValueError(f"an array of {len(node)} items (limit {MAX_ITEMS})")
+            below.extend(node)
+        elif isinstance(node, int | float) and not -_LARGEST <= node <= _LARGEST:
+            raise ValueError("a number beyond what JSON readers agree on")
+    return keys
 
 
 def _envelope(value: Any) -> Message:

@@ -15,9 +15,10 @@ from typing import Any, Final, TypeVar
 
 from toolway.config.spec import Server
 from toolway.model import Attempt, Certainty, Era, Json
-from toolway.protocol import eras, wire
 from toolway.protocol import headers as mirrored
+from toolway.protocol import wire
 from toolway.upstream.link import Fault, Inbound, LinkFacts, Loss, Request
+from toolway.upstream.transports.decoding import parse_heavy
 from toolway.upstream.transports.http import base, verdict
 from toolway.upstream.transports.http.asks import ServerRequests
 from toolway.upstream.transports.http.events_stream import Event, EventStream, EventTooLong
@@ -304,9 +305,7 @@ class HttpLink:
 
 async def _message(frame: bytes, method: str) -> wire.Message:
     """Decode what came in answer to `method`; in a thread, where that takes long. Raises `BadMessage`."""
-    if wire.is_heavy(frame):
-        return await asyncio.to_thread(wire.parse_gently, frame, eras.ITEMS_OF.get(method, ""))
-    return wire.parse(frame)
+    return await parse_heavy(frame, method) if wire.is_heavy(frame) else wire.parse(frame)
 
 
 async def _accepted(in_session: bool, response: Response) -> None:

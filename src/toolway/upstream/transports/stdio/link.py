@@ -16,10 +16,11 @@ from typing import Any, Final
 
 from toolway.config.spec import Server
 from toolway.model import Certainty, Era, Json
-from toolway.protocol import eras, wire
+from toolway.protocol import wire
 from toolway.upstream.link import Fault, Inbound, LinkFacts, Loss, Request, RpcError
 from toolway.upstream.process import environment
 from toolway.upstream.process.spawn import Process, Spawner, SpawnFailed
+from toolway.upstream.transports.decoding import parse_heavy
 from toolway.upstream.transports.outstanding import Outstanding
 from toolway.upstream.transports.stdio.framing import Framer, Oversized
 from toolway.upstream.transports.stdio.pipe_writer import Frame, PipeBroken, PipeFull, PipeWriter
@@ -265,9 +266,8 @@ class StdioLink:
         stdout = self._process.stdout if self._process is not None else -1
         if stdout in self._readers:
             self._loop.remove_reader(stdout)
-        items = eras.ITEMS_OF.get(self._outstanding.method(wire.readable_id(line)), "")
         try:
-            self._on_message(await asyncio.to_thread(wire.parse_gently, line, items))
+            self._on_message(await parse_heavy(line, self._outstanding.method(wire.readable_id(line))))
         except wire.BadMessage as bad:
             self._on_bad_line(line, bad)
         finally:
