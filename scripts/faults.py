@@ -1,8 +1,10 @@
 """Run the fault matrix and print what it showed, one line a row.
 
-    python scripts/faults.py [--seeds N] [--write]
+    python scripts/faults.py [--seeds N] [--jobs N] [--write]
 
-`--write` puts the same table into docs/reliability.md. The exit code is 1 where a test failed.
+Each seed is a round of its own: as many sessions of pytest at once as there are jobs, then the tests that need the
+machine for themselves. A session that breaks costs its own tests, and is counted. `--write` puts the same table into
+docs/reliability.md. The exit code is 1 where a test failed or a session broke.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ import platform
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs" / "reliability.md"
+LONGEST: Final = 1200.0  # seconds of one session
+NOTHING_CHOSEN: Final = 5  # pytest's code where a share has no tests
 HEAD: Final = ("row", "what", "seeds", "passed", "invariants")
 GROUPS: Final = {"A": "stdio", "B": "HTTP and SSE", "C": "callers", "D": "host and storage"}
 ABOUT: Final = """\
@@ -44,34 +49,89 @@ After every row the invariants named in its last column were checked:
 
 def main() -> int:
     options = _options()
-    results, code = _run(options.seeds, options.only)
+    results: dict[str, Any] = {}
+    broken = 0
+    for seed in range(options.seeds):
+        broken += _round(seed, options, results)
     if not results:
-        print(f"pytest ended with {code} and left no results", file=sys.stderr)
+        print("no session of pytest left results", file=sys.stderr)
         return 1
     lines = _lines(_behaviours(), results)
     print(_table(lines))
-    print(_totals(results))
+    print(_totals(results, broken))
     if options.write:
-        PAGE.write_text(_page(lines, results, options.seeds))
-    return 1 if code or any(row["failed"] for row in results.values()) else 0
+        PAGE.write_text(_page(lines, results, broken, options.seeds))
+    return 1 if broken or any(row["failed"] for row in results.values()) else 0
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Run the fault matrix and print one line a row.")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="run every test with so many seeds (1)")
+    parser.add_argument("--jobs", type=int, default=3, metavar="N", help="sessions of pytest at once (3)")
     parser.add_argument("--only", default="", metavar="EXPRESSION", help="only the tests that pytest -k finds")
     parser.add_argument("--write", action="store_true", help="write docs/reliability.md")
     return parser.parse_args()
 
 
-def _run(seeds: int, only: str) -> tuple[dict[str, Any], int]:
-    """The results by row, and the exit code of pytest. What pytest says goes to stderr."""
+def _round(seed: int, options: argparse.Namespace, results: dict[str, Any]) -> int:
+    """Run all tests with one seed and add what they showed to `results`; how many sessions broke."""
+    began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "results.json"
-        environ = {**os.environ, "TOOLWAY_SEEDS": str(seeds), "TOOLWAY_FAULTS_OUT": str(out)}
-        command = [sys.executable, "-m", "pytest", "-q", "tests/faults/matrix", "-k", only]
-        code = subprocess.run(command, cwd=ROOT, env=environ, stdout=sys.stderr).returncode
-        return (json.loads(out.read_text()) if out.exists() else {}), code
+        sessions = [
+            Session(Path(folder), seed, f"{number}/{options.jobs}", options.only) for number in _shares(options)
+        ]
+        ended = [session.ended() for session in sessions]
+        ended.append(Session(Path(folder), seed, f"0/{options.jobs}", options.only).ended())
+        for found in ended:
+            _add(results, found or {})
+    failed = sum(row["failed"] for row in results.values())
+    print(f"seed {seed}: {time.monotonic() - began:.0f} s, {failed} failed so far", file=sys.stderr, flush=True)
+    return ended.count(None)
+
+
+def _shares(options: argparse.Namespace) -> range:
+    return range(1, options.jobs + 1)
+
+
+class Session:
+    """One run of pytest over a share of the tests. What it says goes to stderr when it has ended."""
+
+    def __init__(self, folder: Path, seed: int, share: str, only: str) -> None:
+        self._name = f"seed {seed}, share {share}"
+        self._out = folder / f"{share.replace('/', '-')}.json"
+        self._said = self._out.with_suffix(".txt").open("w+")
+        environ = {
+            **os.environ,
+            "TOOLWAY_FIRST_SEED": str(seed),
+            "TOOLWAY_SEEDS": "1",
+            "TOOLWAY_SHARE": share,
+            "TOOLWAY_FAULTS_OUT": str(self._out),
+        }
+        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "tests/faults/matrix", "-k", only]
+        command += ["-p", "no:cacheprovider"]  # it is shared by all sessions
+        self._process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=self._said, stderr=self._said)
+
+    def ended(self) -> dict[str, Any] | None:
+        """Its results by row, when it has ended; None where it broke."""
+        try:
+            code = self._process.wait(LONGEST)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        with self._said:
+            self._said.seek(0)
+            print(f"{self._name}\n{self._said.read()}", file=sys.stderr, flush=True)
+        if code in (0, 1, NOTHING_CHOSEN) and self._out.exists():
+            found: dict[str, Any] = json.loads(self._out.read_text())
+            return found
+        return None
+
+
+def _add(results: dict[str, Any], found: dict[str, Any]) -> None:
+    for name, row in found.items():
+        known = results.setdefault(name, {key: type(value)() for key, value in row.items()})
+        for key, value in row.items():
+            known[key] = sorted({*known[key], *value}) if isinstance(value, list) else known[key] + value
 
 
 def _behaviours() -> dict[str, Any]:
@@ -90,7 +150,7 @@ def _line(row: str, entry: dict[str, Any], result: dict[str, Any] | None) -> tup
         return row, entry["text"], "–", "not run", ""
     passed = f"{result['passed']}/{result['passed'] + result['failed'] + result['known']}"
     passed = "; ".join([passed, *result["skipped"]])
-    return row, entry["text"], str(result["seeds"]), passed, _short(result["invariants"])
+    return row, entry["text"], str(len(result["seeds"])), passed, _short(result["invariants"])
 
 
 def _short(invariants: list[str]) -> str:
@@ -110,17 +170,17 @@ def _table(lines: list[tuple[str, ...]]) -> str:
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)
 
 
-def _totals(results: dict[str, Any]) -> str:
+def _totals(results: dict[str, Any], broken: int) -> str:
     ran = [row for row in results.values() if row["seeds"]]
     whole = [row for row in ran if row["passed"] and not row["failed"] and not row["known"]]
     passed, failed, known = (sum(row[key] for row in ran) for key in ("passed", "failed", "known"))
     return (
         f"{len(whole)} of {len(ran)} rows that were run hold: {passed} checks passed, {failed} failed, "
-        f"{known} show a known fault."
+        f"{known} show a known fault{f', {broken} sessions broke' if broken else ''}."
     )
 
 
-def _page(lines: list[tuple[str, ...]], results: dict[str, Any], seeds: int) -> str:
+def _page(lines: list[tuple[str, ...]], results: dict[str, Any], broken: int, seeds: int) -> str:
     later = sum(line[3].startswith("later") for line in lines)
     facts = (
         f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, commit {_commit()}",
@@ -129,7 +189,7 @@ def _page(lines: list[tuple[str, ...]], results: dict[str, Any], seeds: int) -> 
     )
     parts = [
         ABOUT.strip(),
-        f"{_totals(results)} {later} of {len(lines)} rows wait for a part that does not exist yet.",
+        f"{_totals(results, broken)} {later} of {len(lines)} rows wait for a part that does not exist yet.",
         "\n".join(f"- {fact}" for fact in facts),
         INVARIANTS.strip(),
     ]

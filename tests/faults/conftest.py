@@ -1,8 +1,11 @@
 """Rows, seeds and results of the fault matrix.
 
-`@pytest.mark.row("A4", "A5")` names the rows that a test shows. Each such test runs `TOOLWAY_SEEDS` times (1), with the
-fixtures `seed` and `dice`. When the session ends, the results are written as JSON to
-`TOOLWAY_FAULTS_OUT`, if it names a file.
+`@pytest.mark.row("A4", "A5")` names the rows that a test shows. Each such test runs with `TOOLWAY_SEEDS` seeds (1) from
+`TOOLWAY_FIRST_SEED` (0) on, and has the fixtures `seed` and `dice`. When the session ends, the results are written as
+JSON to `TOOLWAY_FAULTS_OUT`, if it names a file.
+
+Most tests wait most of the time, so that several sessions may share the machine: `TOOLWAY_SHARE=1/2` runs every second
+test. Those with `@pytest.mark.alone` need the machine for themselves, and are the share `0/2`.
 """
 
 from __future__ import annotations
@@ -20,13 +23,27 @@ from tests.faults.results import results
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "row(*ids): the rows of the fault matrix that this test shows")
+    config.addinivalue_line("markers", "alone: nothing else should run on the machine")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.definition.path.parent.name == "matrix" and "seed" not in metafunc.fixturenames:
         metafunc.fixturenames.append("seed")
     if "seed" in metafunc.fixturenames:
-        metafunc.parametrize("seed", range(int(os.environ.get("TOOLWAY_SEEDS", "1"))))
+        first, count = int(os.environ.get("TOOLWAY_FIRST_SEED", "0")), int(os.environ.get("TOOLWAY_SEEDS", "1"))
+        metafunc.parametrize("seed", range(first, first + count))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not (share := os.environ.get("TOOLWAY_SHARE")):
+        return
+    number, of = (int(part) for part in share.split("/"))
+    alone = [item for item in items if item.get_closest_marker("alone")]
+    others = [item for item in items if not item.get_closest_marker("alone")]
+    mine = others[number - 1 :: of] if number else alone
+    chosen = set(mine)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = mine
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ class Row:
     def as_json(self) -> dict[str, Any]:
         return {
             "tests": sorted(self.tests),
-            "seeds": len(self.seeds),
+            "seeds": sorted(self.seeds),
             "passed": self.passed,
             "failed": self.failed,
             "known": self.known,

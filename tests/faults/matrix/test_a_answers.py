@@ -139,6 +139,7 @@ async def test_an_answer_made_to_be_slow_to_check_holds_up_nobody(era: str) -> N
         (await bench.call("bad.bad", {"effect": True}, timeout=30)).expect(None)
 
 
+@pytest.mark.alone
 @pytest.mark.row("A15")
 @pytest.mark.parametrize(
     ("value", "era"), [("{}", "modern"), ("1", "handshake"), ('""', "modern"), ("[]", "handshake")]

@@ -73,6 +73,7 @@ async def test_a_line_without_end_fails_its_call_and_then_its_link(era: str) -> 
         (await bench.call("bad.counter", timeout=20)).expect(None)
 
 
+@pytest.mark.alone
 @pytest.mark.row("A11")
 async def test_a_flood_of_heavy_lines_is_read_no_faster_than_it_is_decoded() -> None:
     async with lab({"bad": odd_server("heavy_lines=25")}, memory=48) as bench:
@@ -127,6 +128,7 @@ async def test_calls_to_a_server_that_does_not_read_wait_in_line_and_then_are_re
 
 
 @ERAS
+@pytest.mark.alone
 @pytest.mark.row("A18")
 async def test_a_gigabyte_on_stderr_blocks_nobody_and_its_end_is_kept(era: str) -> None:
     async with lab({"bad": fake_server(era=era)}) as bench:

@@ -69,6 +69,7 @@ def children_left(bench: Bench) -> list[str]:
     return [each for pid in descendants(bench.keeper()) if alive(pid) and (each := command(pid)).startswith("sleep")]
 
 
+@pytest.mark.alone
 @pytest.mark.row("A4")
 async def test_an_answer_that_came_whole_counts_though_its_server_ended_while_it_was_read(
     monkeypatch: pytest.MonkeyPatch,

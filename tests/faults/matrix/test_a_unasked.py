@@ -14,6 +14,7 @@ from toolway.testing import fake_server
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.alone
 @pytest.mark.row("A26")
 async def test_a_hundred_thousand_notices_of_change_lead_to_one_list_a_second() -> None:
     eras = ("modern", "handshake")

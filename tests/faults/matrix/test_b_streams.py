@@ -115,6 +115,7 @@ async def test_a_late_answer_on_the_stream_of_the_session_reaches_nobody() -> No
 
 
 @ERAS
+@pytest.mark.alone
 @pytest.mark.row("B15")
 async def test_comments_and_events_without_measure_disturb_nobody(era: str) -> None:
     """They come from a process of their own, so that the time it takes to make them is not ours."""
@@ -129,6 +130,7 @@ async def test_comments_and_events_without_measure_disturb_nobody(era: str) -> N
 
 
 @ERAS
+@pytest.mark.alone
 @pytest.mark.row("B15")
 async def test_a_flood_of_progress_disturbs_nobody(era: str) -> None:
     async with apart(era) as server, lab({"bad": server.url}) as bench:

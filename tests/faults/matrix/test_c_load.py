@@ -13,7 +13,7 @@ from toolway.model import Call
 from toolway.resilience.breaker import Breaker
 from toolway.testing import fake_server
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.alone]
 
 
 async def call_as(bench: Bench, caller: str, seconds: float) -> float:

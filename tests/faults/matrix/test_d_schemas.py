@@ -26,6 +26,7 @@ async def test_a_schema_that_is_slow_by_design_is_set_aside_or_harmless(era: str
 
 
 @ERAS
+@pytest.mark.alone
 async def test_a_million_subschemas_are_refused_and_hold_up_nobody(era: str) -> None:
     async with lab({}, memory=128) as bench:
         await bench.add("bad", odd_server("million_subschemas", era=era))
