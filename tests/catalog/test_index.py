@@ -113,3 +113,16 @@ def test_what_a_name_means_is_found_out_again_when_the_lists_change() -> None:
     made.remove_server("s")
     assert made.tool(ToolRef("s", "x" * 100)) is None
     assert made.parse(name) == taken  # by its form alone
+
+
+def test_a_list_that_is_fetched_again_and_is_the_same_changes_nothing() -> None:
+    catalog = Catalog()
+    catalog.add_server("s")
+    raw = [{"name": "a", "inputSchema": {}}, {"name": "b", "inputSchema": {}}]
+    catalog.replace("s", "tools", raw)
+    before, generation = catalog.tools("s"), catalog.generation
+    assert catalog.replace("s", "tools", [dict(each) for each in raw]) is None
+    assert all(a is b for a, b in zip(before, catalog.tools("s"), strict=True))
+    assert catalog.generation == generation
+    catalog.replace("s", "tools", list(reversed(raw)))
+    assert catalog.generation > generation

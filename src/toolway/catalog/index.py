@@ -140,8 +140,10 @@ class Catalog:
         item that keeps the general rules cannot be used on this server's transport."""
         items, bad = _sort_out(server, kind, raw, stale, objection)
         old = self._lists[server][kind]
+        # What is the same stays the same object, so that whoever made something of it sees that nothing changed.
+        items = {key: old.items[key] if old.items.get(key) == item else item for key, item in items.items()}
         self._lists[server][kind] = _List(items, (*problems, *bad), stale, known=True)
-        self.generation += 1
+        self.generation += not (old.known and _same(old.items, items))
         if kind == "tools":
             self._index_changed_names(server)
         return _difference(server, kind, old.items, items)
@@ -266,6 +268,11 @@ def _schema_problem(schema: Any) -> str | None:
                 return "its schema refers to another document"
         level = [value for node in level for value in (node.values() if isinstance(node, dict) else node)]
     return f"its schema is deeper than {MAX_SCHEMA_DEPTH}"
+
+
+def _same(old: Mapping[str, Item], new: Mapping[str, Item]) -> bool:
+    """Whether two lists hold the very same items in the same order."""
+    return len(old) == len(new) and all(a is b for a, b in zip(old.values(), new.values(), strict=True))
 
 
 def _difference(server: str, kind: Kind, old: Mapping[str, Item], new: Mapping[str, Item]) -> CatalogChanged | None:

@@ -16,6 +16,7 @@ from typing import Final
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types.jsonrpc import INVALID_PARAMS
 
+from toolway.catalog.index import Item
 from toolway.errors import CallError
 from toolway.events import CatalogChanged, EventsMissed, Kind, Logged, ResourceUpdated
 from toolway.gateway.answers import Answer
@@ -57,7 +58,7 @@ class Listening:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._all: set[Subscriber] = set()
-        self._known: dict[tuple[View, Kind], tuple[str, ...]] = {}
+        self._known: dict[tuple[View, Kind], tuple[tuple[str, Item], ...]] = {}
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -122,7 +123,7 @@ class Listening:
     async def add(self, subscriber: Subscriber) -> None:
         self._all.add(subscriber)
         for kind in subscriber.kinds:
-            self._known.setdefault((subscriber.view, kind), subscriber.view.fingerprint(kind))
+            self._known.setdefault((subscriber.view, kind), subscriber.view.snapshot(kind))
         await self._subscribe(subscriber.uris)
 
     def remove(self, subscriber: Subscriber) -> None:
@@ -184,7 +185,7 @@ class Listening:
     def _what_changed(self) -> dict[View, set[Kind]]:
         changed: dict[View, set[Kind]] = {}
         for (view, kind), known in self._known.items():
-            now = view.fingerprint(kind)
+            now = view.snapshot(kind)
             if now != known:
                 self._known[view, kind] = now
                 changed.setdefault(view, set()).add(kind)

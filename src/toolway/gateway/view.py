@@ -93,9 +93,9 @@ class View:
             candidates = {self.alone}
         return (candidates.pop(), uri) if len(candidates) == 1 else None
 
-    def fingerprint(self, kind: Kind) -> tuple[str, ...]:
-        """What tells whether a list is still the same."""
-        return tuple(f"{name}\0{id(item.raw)}" for name, item in self._now(kind).items.items())
+    def snapshot(self, kind: Kind) -> tuple[tuple[str, Item], ...]:
+        """What is shown now, to be compared with what is shown later; items that stay are the same objects."""
+        return tuple(self._now(kind).items.items())
 
     # -- making it ----------------------------------------------------------------------------------------------------
 
