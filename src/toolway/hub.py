@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
-from weakref import WeakValueDictionary
 
 from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
 from msgspec.structs import replace as changed
@@ -54,7 +53,9 @@ from toolway.upstream.process.spawn import Spawner
 from toolway.upstream.status import Status
 from toolway.upstream.supervisor import Upstream
 from toolway.watchdog import Watchdog
+from toolway.upstream.retiring import Retiring
 from toolway.watchers import Watchers
+from toolway.upstream.subscriptions import Wanted
 from toolway.world import World
 
 Source = str | os.PathLike[str] | Mapping[str, ServerLike] | Loaded | None
@@ -95,7 +96,6 @@ class Hub:
         self._watchers = Watchers()
         self._watchdog = Watchdog(self._watchers.emit, world.stall)
         self._upstreams: dict[str, Upstream] = {}
-        self._changes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._slots: dict[str, Slots] = {}
         self._spawner = Spawner(_runtime_dir(world.environ))
         self._gate = StartGate(max(4, 2 * world.cores))
@@ -154,54 +154,65 @@ class Hub:
 
     async def add(self, name: str, server: ServerLike) -> None:
         """Add a server while running. Raises `ConfigError` where the name is taken."""
-        async with self._changing(name):
-            if name in self._servers:
-                raise ConfigError(f"there is a server {name!r} already", fix="use replace()", code="E-CONFIG-NAME")
-            self._servers[check_server_name(name)] = with_defaults(_server(server), self._timeout, self._retry)
-            if self._open:
-                self._bring_up(name)
+        if name in self._servers:
+            raise ConfigError(f"there is a server {name!r} already", fix="use replace()", code="E-CONFIG-NAME")
+        self._put_in(check_server_name(name), with_defaults(_server(server), self._timeout, self._retry))
 
     async def remove(self, name: str) -> None:
-        """Stop a server and forget it. Raises `NotFound`."""
-        async with self._changing(name):
-            check_server(self._servers, name)
-            del self._servers[name]
-            await self._take_down(name)
+        """Forget a server; returns when it is stopped. Calls under way are finished first, for at most 30 s. Raises
+        `NotFound`."""
+        check_server(self._servers, name)
+        await _all_gone(self._forget(name))
 
     async def replace(self, name: str, server: ServerLike) -> None:
-        """Give a server another definition; one that is the same keeps running. Raises `NotFound`."""
+        """Give a server another definition, which takes new calls at once; one that is the same keeps running. Returns
+        when the old one is stopped, after what it was doing, or 30 s. Raises `NotFound`."""
         new = with_defaults(_server(server), self._timeout, self._retry)
-        async with self._changing(name):
-            check_server(self._servers, name)
-            if new == self._servers[name]:
-                return
-            await self._take_down(name)
-            self._servers[name] = new
-            if self._open:
-                self._bring_up(name)
+        check_server(self._servers, name)
+        if new != self._servers[name]:
+            await _all_gone(self._exchange(name, new))
 
     async def apply(self, source: Source) -> dict[str, str]:
-        """Become what `source` says: servers that are the same keep running. Returns what was done with the others.
-        Raises `ConfigError`, and then nothing has changed."""
+        """Become what `source` says: servers that are the same keep running. Returns what was done with the others; the
+        old ones finish what they are doing, as with `replace`. Raises `ConfigError`, and then nothing has changed."""
         wanted, self.problems = _servers_of(source, self._timeout, self._retry)
         done: dict[str, str] = {}
-        work: list[Awaitable[None]] = []
         for name in [name for name in self._servers if name not in wanted]:
             done[name] = "removed"
-            work.append(self.remove(name))
+            self._forget(name)
         for name, server in wanted.items():
             if name not in self._servers:
                 done[name] = "added"
-                work.append(self.add(name, server))
+                self._put_in(name, server)
             elif server != self._servers[name]:
                 done[name] = "changed"
-                work.append(self.replace(name, server))
-        await _all_to_the_end(work)
+                self._exchange(name, server)
         return done
 
-    def _changing(self, name: str) -> asyncio.Lock:
-        """Changes of one server come one after another: each finds what the one before it has left."""
-        return self._changes.setdefault(name, asyncio.Lock())
+    # Changes of servers do not wait for anything in between, so each finds what the one before it has left.
+
+    def _put_in(self, name: str, server: Server) -> None:
+        self._servers[name] = server
+        if self._open:
+            self._bring_up(name)
+
+    def _forget(self, name: str) -> list[asyncio.Task[None]]:
+        del self._servers[name]
+        return self._take_out(name)
+
+    def _exchange(self, name: str, server: Server) -> list[asyncio.Task[None]]:
+        leaving = self._take_out(name)
+        self._put_in(name, server)
+        return leaving
+
+    def _take_out(self, name: str) -> list[asyncio.Task[None]]:
+        """Whoever has calls keeps them, and is left alone until they have ended."""
+        upstream = self._upstreams.pop(name, None)
+        shared = [upstream] if upstream is not None else []
+        self._catalog.remove_server(name)
+        self._cache.forget(name)
+        self._outputs.forget(name)
+        return self._retiring.begin([*shared, *self._private.take(name)])
 
     def restart(self, name: str) -> None:
         """Start a server again now, whatever its state. Raises `NotFound`."""
@@ -218,15 +229,7 @@ class Hub:
         self._board.forget(name)
         if server.enabled:
             upstream = self._upstreams[name] = Upstream(name, server, self, hint)
-            upstream.start()
-
-    async def _take_down(self, name: str) -> None:
-        upstream = self._upstreams.pop(name, None)
-        stopping = [upstream] if upstream is not None else []
-        await _all_to_the_end(each.stop() for each in [*stopping, *self._private.take(name)])
-        self._catalog.remove_server(name)
-        self._cache.forget(name)
-        self._outputs.forget(name)
+            upstream.start(after=self._retiring.before(name))
 
     # -- calling ------------------------------------------------------------------------------------------------------
 
@@ -324,8 +327,17 @@ class Hub:
         await self._upstream(server).sign_of_life()
 
     async def _reach(self, call: Call) -> Reply:
-        """The end of the pipeline: the upstream itself."""
-        upstream = self._upstream(call.server)
+        """The end of the pipeline: the upstream itself, or the one after it where it was replaced before it had the
+        call."""
+        while True:
+            upstream = self._upstream(call.server)
+            try:
+                return await self._reach_on(upstream, call)
+            except (Unavailable, NotFound) as exc:
+                if not upstream.retired or exc.executed != "no":
+                    raise
+
+    async def _reach_on(self, upstream: Upstream, call: Call) -> Reply:
         if call.caller:
             upstream = await self._upstream_of_caller(call, upstream)
         if call.method != "tools/call":
@@ -353,7 +365,7 @@ class Hub:
             return upstream
         if upstream.agreement is None:
             await upstream.wait_ready(call.attempt)
-        if upstream.agreement is None or upstream.agreement.era == "modern":
+        if upstream.retired or not self._is_private(call.server, upstream):
             return upstream
         return self._private.of(call.server, server, call.caller)
 
@@ -367,6 +379,11 @@ class Hub:
     def _with_key(self, call: Call) -> Call:
         """The call with its idempotency key where the server itself honours one."""
         if call.key is None:
+    def _is_private(self, name: str, upstream: Upstream) -> bool:
+        """Whether each caller has a link of his own to the server."""
+        server = self._servers[name]
+        return not server.shared and server.transport != "memory" and upstream.era == "handshake"
+
             return call
         name = self._rules.key_meta(call.server)
         if name is None:
@@ -474,9 +491,9 @@ class Hub:
         return upstream.agreement if upstream is not None else None
 
     def era(self, server: str) -> Era | None:
-        """The era that a server speaks, where that is known now."""
-        agreed = self.agreement(server)
-        return agreed.era if agreed is not None else None
+        """The era that a server speaks, or spoke when it was last heard."""
+        upstream = self._upstreams.get(server)
+        return upstream.era if upstream is not None else None
 
     async def wait_listed(self, servers: Iterable[str], kind: Kind, timeout: float) -> None:
         """Return when each of these servers has shown its list, be it of an earlier run, or has failed its start, or
@@ -485,14 +502,23 @@ class Hub:
         waiting = [asyncio.ensure_future(u.wait_listed(kind, urgent=False)) for u in unlisted if u is not None]
         await _settle_within(timeout, waiting)
 
-    async def subscribe(self, server: str, uri: str) -> None:
-        """Hear of changes of a resource, as `ResourceUpdated` events. Raises `CallError`."""
-        await self._upstream(server).subscriptions.add(uri)
+    async def subscribe(self, server: str, kind: Wanted, name: str, link: str) -> None:
+        """Hear of changes of a resource or a task, as `ResourceUpdated` and `TaskChanged` events, on a link as
+        `link_of` names it. Raises `CallError`."""
+        upstream = self._upstream(server)
+        if link:
+            upstream = self._private.of(server, self._servers[server], link)
+        await upstream.subscribe(kind, name)
 
-    def unsubscribe(self, server: str, uri: str) -> None:
-        upstream = self._upstreams.get(server)
+    def unsubscribe(self, server: str, kind: Wanted, name: str, link: str) -> None:
+        upstream = self._private.get(server, link) if link else self._upstreams.get(server)
         if upstream is not None:
-            upstream.subscriptions.remove(uri)
+            upstream.subscriptions.remove(kind, name)
+
+    def link_of(self, server: str, caller: str) -> str:
+        """Whose link to the server the caller uses: his own, or, by the name of nobody, the one that is shared."""
+        upstream = self._upstream(server)
+        return caller if self._is_private(server, upstream) else ""
 
     # -- for the upstreams: what they need from their hub -------------------------------------------------------------
 
@@ -640,6 +666,11 @@ async def _within(timeout: float | None, work: Awaitable[Any], what: str) -> Non
 async def _settle_within(timeout: float | None, waiting: Sequence[asyncio.Future[None]]) -> None:
     if waiting:
         _, late = await asyncio.wait(waiting, timeout=timeout)
+async def _all_gone(leaving: Iterable[asyncio.Task[None]]) -> None:
+    """Wait for upstreams that go by themselves, and go on doing so where we are cancelled."""
+    await asyncio.shield(asyncio.gather(*leaving, return_exceptions=True))
+
+
         for each in late:
             each.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)

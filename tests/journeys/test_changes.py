@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from toolway import ConfigError, Hub, NotFound
+from toolway import ConfigError, Hub, NotFound, OutcomeUnknown
 from toolway.testing import fake_server
+from toolway.upstream import retiring
 
 pytestmark = pytest.mark.anyio
+
+
+def runs(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
 
 
 async def test_a_server_removed_while_it_is_replaced_does_not_come_back() -> None:
@@ -47,3 +61,85 @@ async def test_a_name_is_given_once_and_a_server_removed_once() -> None:
         assert [type(each) for each in added] == [type(None), ConfigError]
         removed = await asyncio.gather(*(hub.remove("one") for _ in range(2)), return_exceptions=True)
         assert [type(each) for each in removed] == [type(None), NotFound]
+
+
+async def test_a_call_under_way_is_finished_by_the_old_definition_while_the_new_one_takes_calls() -> None:
+    async with Hub({"one": fake_server()}) as hub:
+        old = (await hub.call_tool("one.pid")).data["pid"]
+        slow = asyncio.create_task(hub.call_tool("one.sleep", {"seconds": 1.5, "nonce": "slow"}))
+        await until(lambda: hub.status()["one"].in_flight == 1)
+        assert await hub.apply({"one": fake_server(era="handshake")}) == {"one": "changed"}
+        new = (await hub.call_tool("one.pid")).data["pid"]
+        assert new != old and not slow.done()
+        assert (await slow).data["nonce"] == "slow"
+        await until(lambda: not runs(old))
+        assert (await hub.call_tool("one.pid")).data["pid"] == new
+
+
+async def test_a_server_is_removed_when_it_has_finished_what_it_was_doing() -> None:
+    async with Hub({"one": fake_server()}) as hub:
+        pid = (await hub.call_tool("one.pid")).data["pid"]
+        slow = asyncio.create_task(hub.call_tool("one.sleep", {"seconds": 1.0, "nonce": "slow"}))
+        await until(lambda: hub.status()["one"].in_flight == 1)
+        removing = asyncio.create_task(hub.remove("one"))
+        await asyncio.sleep(0)
+        with pytest.raises(NotFound):
+            await hub.call_tool("one.echo")
+        assert not removing.done()
+        assert (await slow).data["nonce"] == "slow"
+        await removing
+        assert not runs(pid)
+
+
+async def test_what_an_old_definition_cannot_finish_in_its_time_is_cut_off_and_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retiring, "WITHIN", 0.3)
+    async with Hub({"one": fake_server()}) as hub:
+        await hub.wait_ready()
+        endless = asyncio.create_task(hub.call_tool("one.bad", {"mode": "never"}))
+        await until(lambda: hub.status()["one"].in_flight == 1)
+        await hub.replace("one", fake_server(era="handshake"))
+        with pytest.raises(OutcomeUnknown):
+            await endless
+        assert (await hub.call_tool("one.echo", {"text": "x"})).text == "x"
+
+
+async def test_a_call_that_waits_for_a_server_is_taken_by_the_definition_that_replaces_it() -> None:
+    async with Hub({"one": fake_server("silent")}) as hub:
+        waiting = asyncio.create_task(hub.call_tool("one.echo", {"text": "x"}, retries=0))
+        await until(lambda: hub.status()["one"].pid is not None)
+        await hub.replace("one", fake_server())
+        assert (await waiting).text == "x"
+
+
+async def test_a_hub_that_closes_does_not_wait_for_what_an_old_definition_is_doing() -> None:
+    async with Hub({"one": fake_server()}) as hub:
+        pid = (await hub.call_tool("one.pid")).data["pid"]
+        endless = asyncio.create_task(hub.call_tool("one.bad", {"mode": "never"}))
+        await until(lambda: hub.status()["one"].in_flight == 1)
+        await hub.apply({})
+        began = time.monotonic()
+    assert time.monotonic() - began < 15
+    assert not runs(pid)
+    with pytest.raises(OutcomeUnknown):
+        await endless
+
+
+async def test_a_definition_that_has_nothing_to_do_is_gone_before_the_next_one_starts() -> None:
+    async with Hub({"one": fake_server()}) as hub:
+        old = (await hub.call_tool("one.pid")).data["pid"]
+        await hub.apply({"one": fake_server(era="handshake")})
+        await until(lambda: hub.status()["one"].pid is not None)
+        assert not runs(old)
+
+
+async def test_servers_that_did_not_change_keep_their_process_and_order() -> None:
+    three = {name: fake_server() for name in ("one", "two", "three")}
+    async with Hub(three) as hub:
+        pids = {name: (await hub.call_tool(f"{name}.pid")).data["pid"] for name in three}
+        done = await hub.apply({**three, "two": fake_server(era="modern"), "four": fake_server()})
+        assert done == {"two": "changed", "four": "added"}
+        assert list(hub.status()) == ["one", "two", "three", "four"]
+        for name in ("one", "three"):
+            assert (await hub.call_tool(f"{name}.pid")).data["pid"] == pids[name]

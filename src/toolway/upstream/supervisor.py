@@ -95,14 +95,36 @@ class Upstream:
         self._dirt = asyncio.Event()
         self._listed = {kind: asyncio.Event() for kind in LISTS}
         self._task: asyncio.Task[None] | None = None
-        self.subscriptions = Subscriptions(lambda uri: around.emit(ResourceUpdated(name, uri)), around.dice)
+        self._before: asyncio.Task[None] | None = None  # the end of one that must be gone before we start
+        self.retired = False
+        self.subscriptions = Subscriptions(lambda uri: self._around.emit(ResourceUpdated(name, uri)), around.dice)
 
     # -- for the hub --------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self, after: asyncio.Task[None] | None = None) -> None:
+        """Begin to live; what is started by it starts when `after` is done."""
+        self._before = after
         if not self.server.lazy:
             self._wanted.set()
         self._task = self._loop.create_task(self._live(), name=f"toolway upstream {self.name}")
+
+    def retire(self, around: Surroundings) -> None:
+        """Take no more calls. Those that the server has go on; those that wait for it hear that nothing was sent. For
+        the rest of the world this is the end; what there is to tell after it is told to `around`."""
+        self.retired = True
+        why = "removed or replaced; what was under way is finished"
+        self._around.emit(StateChanged(self.name, self.state.value, State.STOPPED.value, why))
+        self._around = around
+        self._end_waiters()
+
+    @property
+    def busy(self) -> bool:
+        """Whether the server has calls of ours."""
+        return self._session is not None and self._session.in_flight > 0
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
 
     async def stop(self) -> None:
         """Stop the server and all that belongs to it; at most about 6 s."""
@@ -292,6 +314,9 @@ class Upstream:
             self._start_failures += 1
             return self._ended(loss, ready_for=0.0)
         finally:
+        if self._before is not None:
+            await self._unless_stopped(asyncio.wait({self._before}))
+            self._before = None
             turn.end()
         self._start_failures = 0
         self._last_used = self._loop.time()
@@ -510,7 +535,7 @@ class Upstream:
     # -- callers who wait ---------------------------------------------------------------------------------------------
 
     async def _ready(self, attempt: Attempt, *, urgent: bool = True) -> Session:
-        if self.state is State.READY and self._session is not None:
+        if self.state is State.READY and self._session is not None and not self.retired:
             return self._session
         attempt.phase = "start"
         self._wanted.set()
@@ -527,7 +552,7 @@ class Upstream:
 
     def _hopeless(self) -> bool:
         """Whether a call would wait in vain: it waits for a start, not for the next try after one that failed."""
-        if self.state in (State.STOPPING, State.STOPPED, State.FAILED):
+        if self.retired or self.state in (State.STOPPING, State.STOPPED, State.FAILED):
             return True
         if self.state is not State.BACKING_OFF:
             return False
