@@ -50,12 +50,11 @@ from toolway.upstream.link import Link
 from toolway.upstream.private import PrivateUpstreams
 from toolway.upstream.probe import Agreement
 from toolway.upstream.process.spawn import Spawner
+from toolway.upstream.retiring import Retiring
 from toolway.upstream.status import Status
 from toolway.upstream.supervisor import Upstream
 from toolway.watchdog import Watchdog
-from toolway.upstream.retiring import Retiring
 from toolway.watchers import Watchers
-from toolway.upstream.subscriptions import Wanted
 from toolway.world import World
 
 Source = str | os.PathLike[str] | Mapping[str, ServerLike] | Loaded | None
@@ -365,7 +364,7 @@ class Hub:
             return upstream
         if upstream.agreement is None:
             await upstream.wait_ready(call.attempt)
-        if upstream.retired or not self._is_private(call.server, upstream):
+        if upstream.agreement is None or upstream.agreement.era == "modern":
             return upstream
         return self._private.of(call.server, server, call.caller)
 
@@ -379,11 +378,6 @@ class Hub:
     def _with_key(self, call: Call) -> Call:
         """The call with its idempotency key where the server itself honours one."""
         if call.key is None:
-    def _is_private(self, name: str, upstream: Upstream) -> bool:
-        """Whether each caller has a link of his own to the server."""
-        server = self._servers[name]
-        return not server.shared and server.transport != "memory" and upstream.era == "handshake"
-
             return call
         name = self._rules.key_meta(call.server)
         if name is None:
@@ -491,9 +485,9 @@ class Hub:
         return upstream.agreement if upstream is not None else None
 
     def era(self, server: str) -> Era | None:
-        """The era that a server speaks, or spoke when it was last heard."""
-        upstream = self._upstreams.get(server)
-        return upstream.era if upstream is not None else None
+        """The era that a server speaks, where that is known now."""
+        agreed = self.agreement(server)
+        return agreed.era if agreed is not None else None
 
     async def wait_listed(self, servers: Iterable[str], kind: Kind, timeout: float) -> None:
         """Return when each of these servers has shown its list, be it of an earlier run, or has failed its start, or
@@ -502,23 +496,14 @@ class Hub:
         waiting = [asyncio.ensure_future(u.wait_listed(kind, urgent=False)) for u in unlisted if u is not None]
         await _settle_within(timeout, waiting)
 
-    async def subscribe(self, server: str, kind: Wanted, name: str, link: str) -> None:
-        """Hear of changes of a resource or a task, as `ResourceUpdated` and `TaskChanged` events, on a link as
-        `link_of` names it. Raises `CallError`."""
-        upstream = self._upstream(server)
-        if link:
-            upstream = self._private.of(server, self._servers[server], link)
-        await upstream.subscribe(kind, name)
+    async def subscribe(self, server: str, uri: str) -> None:
+        """Hear of changes of a resource, as `ResourceUpdated` events. Raises `CallError`."""
+        await self._upstream(server).subscriptions.add(uri)
 
-    def unsubscribe(self, server: str, kind: Wanted, name: str, link: str) -> None:
-        upstream = self._private.get(server, link) if link else self._upstreams.get(server)
+    def unsubscribe(self, server: str, uri: str) -> None:
+        upstream = self._upstreams.get(server)
         if upstream is not None:
-            upstream.subscriptions.remove(kind, name)
-
-    def link_of(self, server: str, caller: str) -> str:
-        """Whose link to the server the caller uses: his own, or, by the name of nobody, the one that is shared."""
-        upstream = self._upstream(server)
-        return caller if self._is_private(server, upstream) else ""
+            upstream.subscriptions.remove(uri)
 
     # -- for the upstreams: what they need from their hub -------------------------------------------------------------
 
@@ -655,6 +640,11 @@ async def _all_to_the_end(work: Iterable[Awaitable[None]]) -> None:
         raise
 
 
+async def _all_gone(leaving: Iterable[asyncio.Task[None]]) -> None:
+    """Wait for upstreams that go by themselves, and go on doing so where we are cancelled."""
+    await asyncio.shield(asyncio.gather(*leaving, return_exceptions=True))
+
+
 async def _within(timeout: float | None, work: Awaitable[Any], what: str) -> None:
     try:
         async with asyncio.timeout(timeout):
@@ -666,11 +656,6 @@ async def _within(timeout: float | None, work: Awaitable[Any], what: str) -> Non
 async def _settle_within(timeout: float | None, waiting: Sequence[asyncio.Future[None]]) -> None:
     if waiting:
         _, late = await asyncio.wait(waiting, timeout=timeout)
-async def _all_gone(leaving: Iterable[asyncio.Task[None]]) -> None:
-    """Wait for upstreams that go by themselves, and go on doing so where we are cancelled."""
-    await asyncio.shield(asyncio.gather(*leaving, return_exceptions=True))
-
-
         for each in late:
             each.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)

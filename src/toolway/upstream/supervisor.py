@@ -297,6 +297,9 @@ class Upstream:
         self._around.emit(StateChanged(self.name, old.value, self.state.value, self.status().why))
 
     async def _idle(self) -> Event:
+        if self._before is not None:
+            await self._unless_stopped(asyncio.wait({self._before}))
+            self._before = None
         await self._unless_stopped(self._wanted.wait())
         self._wanted.clear()
         return Event.WANTED
@@ -314,9 +317,6 @@ class Upstream:
             self._start_failures += 1
             return self._ended(loss, ready_for=0.0)
         finally:
-        if self._before is not None:
-            await self._unless_stopped(asyncio.wait({self._before}))
-            self._before = None
             turn.end()
         self._start_failures = 0
         self._last_used = self._loop.time()
