@@ -99,6 +99,7 @@ class Hub:
         self._spawner = Spawner(_runtime_dir(world.environ))
         self._gate = StartGate(max(4, 2 * world.cores))
         self._private = PrivateUpstreams(self)
+        self._retiring = Retiring(self)
         self._open = False
         self._rules = Rules(self._servers, self._catalog)
         self._cache = Cache(self._now)
@@ -145,7 +146,8 @@ class Hub:
         self._open = False
         upstreams = [*self._upstreams.values(), *self._private.take()]
         self._upstreams = {}
-        await _all_to_the_end([*(upstream.stop() for upstream in upstreams), self._private.wait_stopped()])
+        stops = [upstream.stop() for upstream in upstreams]
+        await _all_to_the_end([*stops, self._private.wait_stopped(), self._retiring.close()])
         await self._keeping.close()
         await self._spawner.close()
         self._watchdog.stop()
@@ -364,7 +366,7 @@ class Hub:
             return upstream
         if upstream.agreement is None:
             await upstream.wait_ready(call.attempt)
-        if upstream.agreement is None or upstream.agreement.era == "modern":
+        if upstream.retired or upstream.agreement is None or upstream.agreement.era == "modern":
             return upstream
         return self._private.of(call.server, server, call.caller)
 
