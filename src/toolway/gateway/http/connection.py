@@ -4,6 +4,7 @@ Rule 1. A request reaches the handler whole, or not at all.
 Rule 2. Requests of one connection are answered in their order; the next one waits, in a bounded line.
 Rule 3. The end of the client's side ends the connection: whoever is answering hears of it at once.
 Rule 4. Nothing here waits; the server's sweep ends what takes too long.
+Rule 5. What could be read in two ways is refused, and the connection with it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,12 @@ from toolway.gateway.http.messages import LAST_CHUNK, Fields, Request, chunk, he
 
 Handler = Callable[["Exchange"], Coroutine[Any, Any, None]]
 
+Refusal = tuple[int, bytes, Fields]
+Greet = Callable[[Request], Refusal | None]
+
 _FRAMING: Final = 64 * 1024  # what chunk sizes and trailers may cost beyond the body itself
-_BAD_REQUEST: Final = (400, "the request is not valid HTTP/1.1")
+_VERSIONS: Final = ("1.0", "1.1")
+_OFFERS: Final = frozenset({"connection", "upgrade", "http2-settings"})  # of a client that would speak something else
 _log = logging.getLogger(__name__)
 
 
@@ -31,6 +36,7 @@ class Owner(Protocol):
 
     limits: HttpLimits
     handler: Handler
+    greet: Greet | None
     draining: bool
 
     def on_opened(self, connection: Connection) -> None: ...
@@ -45,7 +51,15 @@ class Owner(Protocol):
 
     def on_answered(self, connection: Connection) -> None: ...
 
+    def on_unread(self, connection: Connection) -> None: ...
+
+    def on_taken(self, connection: Connection) -> None: ...
+
+    def on_refused(self, connection: Connection) -> None: ...
+
     def on_closed(self, connection: Connection) -> None: ...
+
+    def has_room(self, size: int) -> bool: ...
 
     def reserve(self, size: int) -> bool: ...
 
@@ -55,41 +69,64 @@ class Owner(Protocol):
 class Exchange:
     """One request and the way to answer it: `reply` once, or `open`, `write` … and `end`."""
 
-    __slots__ = ("_chunked", "_close", "_connection", "answered", "gone", "on_gone", "opened", "request")
+    __slots__ = (
+        "_chunked",
+        "_close",
+        "_connection",
+        "_old",
+        "answered",
+        "fields",
+        "gone",
+        "on_gone",
+        "opened",
+        "request",
+    )
 
-    def __init__(self, connection: Connection, request: Request, close: bool) -> None:
+    def __init__(self, connection: Connection, request: Request, close: bool, old: bool) -> None:
         self.request = request
+        self.fields: Fields = ()  # of the response, whatever it is
         self.opened = False  # a response has begun
         self.answered = False  # and is complete
         self.gone = False  # the client has left
         self.on_gone: Callable[[], None] | None = None  # instead of cancelling the handler
         self._connection = connection
         self._close = close
+        self._old = old  # HTTP/1.0, which knows no chunks: the end of a response is the end of the connection
         self._chunked = False
+
+    def known(self) -> None:
+        """The client has shown who it is: its connection is not the first to go when there are too many."""
+        self._connection.known = True
 
     def reply(self, status: int, body: bytes = b"", fields: Fields = ()) -> None:
         """The whole response."""
         assert not self.opened, "a response has begun already"
         close = self._begin()
-        self._connection.send(head(status, fields, length=len(body), close=close) + body)
+        data = head(status, (*fields, *self.fields), length=len(body), close=close)
+        self._connection.send(data if self._bodiless else data + body)
         self._end()
 
     def open(self, status: int, fields: Fields) -> None:
         """Begin a response whose end is not known yet."""
         assert not self.opened, "a response has begun already"
         close = self._begin()
-        self._chunked = True
-        self._connection.send(head(status, fields, length=None, close=close))
+        self._chunked = not self._old
+        self._connection.send(head(status, (*fields, *self.fields), length=None, close=close, chunked=self._chunked))
 
     def write(self, data: bytes) -> None:
         """Send a part of the body. A client that takes nothing is left, once too much waits for it."""
-        if data and not self.answered:
-            self._connection.send(chunk(data))
+        if data and not self.answered and not self._bodiless:
+            self._connection.send(chunk(data) if self._chunked else data)
 
     def end(self) -> None:
         if not self.answered:
-            self._connection.send(LAST_CHUNK)
+            if self._chunked and not self._bodiless:
+                self._connection.send(LAST_CHUNK)
             self._end()
+
+    @property
+    def _bodiless(self) -> bool:
+        return self.request.method == "HEAD"
 
     def abort(self) -> None:
         """Cut a response off in the middle, so that nobody takes it for whole."""
@@ -98,7 +135,7 @@ class Exchange:
 
     def _begin(self) -> bool:
         self.opened = True
-        self._close = self._close or self._connection.draining
+        self._close = self._close or self._old or self._connection.draining
         return self._close
 
     def _end(self) -> None:
@@ -109,26 +146,30 @@ class Exchange:
 class Connection(asyncio.Protocol):
     __slots__ = (
         "_body",
+        "_deaf",
         "_exchange",
         "_fields",
+        "_head",
+        "_held",
+        "_left",
         "_owner",
         "_parser",
         "_path",
         "_peer",
-        "_raw",
         "_refusal",
         "_repeated",
         "_reserved",
+        "_sent",
         "_size",
         "_task",
         "_transport",
         "_waiting",
         "head_done",
-        "last_write",
+        "known",
         "mark",
         "received",
         "since",
-        "unread_since",
+        "taken_mark",
     )
 
     def __init__(self, owner: Owner) -> None:
@@ -137,14 +178,19 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._exchange: Exchange | None = None
         self._task: asyncio.Task[None] | None = None
-        self._waiting: deque[tuple[Request, bool, int]] = deque()
+        self._waiting: deque[tuple[Request, bool, bool, int]] = deque()
         self._peer = ""
-        self._refusal: tuple[int, str] | None = None
+        self._refusal: Refusal | None = None
+        self._deaf = False  # what comes now is not read: the client said that nothing more would
+        self._left = False  # the refusal is sent
+        self.known = False  # the client has shown who it is
         self.since = 0.0  # when the message being read began; 0 while none is
         self.mark = (0.0, 0)  # when the speed of a body was last looked at, and what had come by then
         self.received = 0  # bytes of the message being read, framing included
-        self.unread_since = 0.0  # since when the client takes nothing; 0 while it does
-        self._reserved = 0
+        self._sent = 0  # bytes that were given to the transport
+        self.taken_mark = (0.0, 0)  # when it was last looked at what the client had taken, and how much that was
+        self._reserved = 0  # bytes of the budget for bodies: of the one being read
+        self._held = 0  # and of the one being answered
         self._clear()
 
     def _clear(self) -> None:
@@ -153,6 +199,7 @@ class Connection(asyncio.Protocol):
         self._fields: dict[str, str] = {}
         self._repeated: set[str] = set()
         self._body: list[bytes] = []
+        self._head = 0
         self._size = 0
         self.received = 0
 
@@ -175,28 +222,46 @@ class Connection(asyncio.Protocol):
         self._owner.on_opened(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._refusal is not None:
+        if self._refusal is not None or self._deaf:
             return
-        if not self.since:
-            self.since = asyncio.get_running_loop().time()
-            self.mark = (self.since, 0)
-            self._owner.on_reading(self)
         self.received += len(data)
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._refusal = self._refusal or _BAD_REQUEST
+        except httptools.HttpParserUpgrade as offer:
+            self._decline(data[offer.args[0] :])
+        except httptools.HttpParserError:
+            if not self._deaf:
+                self._turn_away(400, "the request is not valid HTTP/1.1")
         if self._refusal is None:
             self._check_size()
         if self._refusal is not None:
-            self._refuse(*self._refusal)
+            self._refuse(self._refusal)
+
+    def _decline(self, rest: bytes) -> None:
+        """Read on as if no other protocol had been offered: some clients offer HTTP/2 with their first request."""
+        method = self._parser.get_method()
+        if self._refusal is not None or method == b"CONNECT":
+            self._turn_away(405, "this is no proxy")
+            return
+        kept = [f"{name}: {value}\r\n".encode("latin-1") for name, value in self._fields.items() if name not in _OFFERS]
+        again = b"%b %b HTTP/1.1\r\n%b\r\n" % (method, self._path, b"".join(kept))
+        repeated = self._repeated
+        self._clear()
+        self._repeated = repeated
+        self._parser = httptools.HttpRequestParser(self)
+        self.data_received(again + rest)
 
     def _check_size(self) -> None:
         limits = self._owner.limits
         if not self.head_done and self.received > limits.head:
-            self._refusal = (431, "the head of the request is too large")
+            self._turn_away(431, "the head of the request is too large")
         elif self.received > limits.head + self._size + _FRAMING + self._size // 4:
-            self._refusal = _BAD_REQUEST  # framing, and nothing framed
+            self._turn_away(400, "the request is mostly framing")
+
+    def _turn_away(self, status: int, why: str) -> None:
+        """Refuse what is being read; the first reason counts."""
+        if self._refusal is None:
+            self._refusal = (status, why.encode(), (("content-type", "text/plain"),))
 
     def eof_received(self) -> None:
         return None  # close: a client that ends its side takes no answer
@@ -205,7 +270,8 @@ class Connection(asyncio.Protocol):
         self._transport = None
         self._owner.on_closed(self)
         self._release()
-        for _, _, reserved in self._waiting:
+        self._drop()
+        for *_, reserved in self._waiting:
             self._owner.release(reserved)
         self._waiting.clear()
         exchange = self._exchange
@@ -219,75 +285,125 @@ class Connection(asyncio.Protocol):
             self._task.cancel()
 
     def pause_writing(self) -> None:
-        self.unread_since = asyncio.get_running_loop().time()
+        self.taken_mark = (asyncio.get_running_loop().time(), self.taken)
+        self._owner.on_unread(self)
 
     def resume_writing(self) -> None:
-        self.unread_since = 0.0
+        self._owner.on_taken(self)
+
+    @property
+    def taken(self) -> int:
+        """Bytes that have left for the client."""
+        return self._sent - self.unread
+
+    @property
+    def unread(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     # -- the parser ---------------------------------------------------------------------------------------------------
 
+    def on_message_begin(self) -> None:
+        self.since = asyncio.get_running_loop().time()
+        self.mark = (self.since, 0)
+        self._owner.on_reading(self)
+
     def on_url(self, url: bytes) -> None:
         self._path += url
+        self._count(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self.head_done:
+            return  # a trailer: nothing that comes after the body says how to take it
         key = name.decode("latin-1").lower()
         if key in self._fields:
             self._repeated.add(key)
         elif len(self._fields) >= self._owner.limits.fields:
-            self._refusal = self._refusal or (431, "the request has too many headers")
+            self._turn_away(431, "the request has too many headers")
+            return
+        self._count(len(name) + len(value) + 4)
         self._fields[key] = value.strip(b" \t").decode("latin-1")
+
+    def _count(self, size: int) -> None:
+        self._head += size
+        if self._head > self._owner.limits.head:
+            self._turn_away(431, "the head of the request is too large")
 
     def on_headers_complete(self) -> None:
         self.head_done = True
-        fields = self._fields
-        if "content-length" in fields and int(fields["content-length"]) > self._owner.limits.body:
-            self._refusal = self._refusal or (413, "the body of the request is too large")
-        elif "transfer-encoding" in fields and fields["transfer-encoding"].lower() != "chunked":
-            self._refusal = self._refusal or (501, "only chunked bodies are understood")
-        elif fields.get("expect", "").lower() == "100-continue" and not self.busy:
+        self._check_head(self._fields)
+        if self._refusal is None and not self._parser.should_upgrade():
+            self._expect_body(self._fields)
+
+    def _check_head(self, fields: dict[str, str]) -> None:
+        version = self._parser.get_http_version()
+        if version not in _VERSIONS:
+            self._turn_away(505, "only HTTP/1.1 is spoken here")
+        elif "transfer-encoding" not in fields:
+            return
+        elif fields["transfer-encoding"].lower() != "chunked" or "transfer-encoding" in self._repeated:
+            self._turn_away(501, "only chunked bodies are understood")
+        elif version == "1.0":
+            self._turn_away(400, "HTTP/1.0 knows no chunks")
+
+    def _expect_body(self, fields: dict[str, str]) -> None:
+        """What can be said about a body before any of it is read."""
+        size = int(fields.get("content-length", "0"))
+        expected = fields.get("expect", "").lower()
+        if not size and "transfer-encoding" not in fields:
+            return
+        if size > self._owner.limits.body:
+            self._turn_away(413, "the body of the request is too large")
+        elif expected not in ("", "100-continue"):
+            self._turn_away(417, "only 100-continue can be expected")
+        elif self.busy:
+            return
+        elif self._owner.greet is not None and (refusal := self._owner.greet(self._request(b""))) is not None:
+            self._refusal = refusal
+        elif not self._owner.has_room(size):
+            self._turn_away(503, "too many requests are being read")
+        elif expected and self._parser.get_http_version() != "1.0":
             self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:
+        if self._refusal is not None:
+            return
         self._size += len(data)
         if self._size > self._owner.limits.body:
-            self._refusal = self._refusal or (413, "the body of the request is too large")
+            self._turn_away(413, "the body of the request is too large")
         elif not self._owner.reserve(len(data)):
-            self._refusal = self._refusal or (503, "too many requests are being read")
+            self._turn_away(503, "too many requests are being read")
         else:
             self._reserved += len(data)
             self._body.append(data)
 
     def on_message_complete(self) -> None:
-        if self._refusal is not None:
+        if self._refusal is not None or self._parser.should_upgrade():
             return
-        path, _, query = self._path.decode("latin-1").partition("?")
-        request = Request(
-            self._parser.get_method().decode("latin-1"),
-            path,
-            query,
-            self._fields,
-            frozenset(self._repeated),
-            self._body[0] if len(self._body) == 1 else b"".join(self._body),
-            self._peer,
-        )
-        close = not self._parser.should_keep_alive()
+        request = self._request(self._body[0] if len(self._body) == 1 else b"".join(self._body))
+        old = self._parser.get_http_version() == "1.0"
+        close = self._deaf = old or not self._parser.should_keep_alive()
         reserved, self._reserved = self._reserved, 0
         self.since = 0.0
         self._clear()
         self._owner.on_request(self)
         if self._exchange is None:
-            self._begin(request, close, reserved)
+            self._begin(request, close, old, reserved)
         elif len(self._waiting) < self._owner.limits.pipelined:
-            self._waiting.append((request, close, reserved))
+            self._waiting.append((request, close, old, reserved))
         else:
             self._owner.release(reserved)
-            self._refusal = (400, "too many requests at once on one connection")
+            self._turn_away(400, "too many requests at once on one connection")
+
+    def _request(self, body: bytes) -> Request:
+        path, _, query = self._path.decode("latin-1").partition("?")
+        method = self._parser.get_method().decode("latin-1")
+        return Request(method, path, query, self._fields, frozenset(self._repeated), body, self._peer)
 
     # -- answering ----------------------------------------------------------------------------------------------------
 
-    def _begin(self, request: Request, close: bool, reserved: int) -> None:
-        self._reserved += reserved
-        self._exchange = exchange = Exchange(self, request, close)
+    def _begin(self, request: Request, close: bool, old: bool, reserved: int) -> None:
+        self._held = reserved
+        self._exchange = exchange = Exchange(self, request, close, old)
         self._owner.on_begun()
         self._task = asyncio.get_running_loop().create_task(self._answer(exchange))
 
@@ -320,19 +436,32 @@ class Connection(asyncio.Protocol):
             self._owner.on_answered(self)
 
     def send(self, data: bytes) -> None:
+        """Write, unless too much of what was written before still waits for the client."""
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None or transport.is_closing() or self._left:
             return
-        transport.write(data)
         if transport.get_write_buffer_size() > self._owner.limits.unread:
             self.abort()
+            return
+        self._sent += len(data)
+        transport.write(data)
 
-    def _refuse(self, status: int, why: str) -> None:
+    def _refuse(self, refusal: Refusal) -> None:
+        """Say why and end. The client may still be sending: what comes is dropped for a while instead of resetting the
+        connection, which would take the answer from it."""
+        transport = self._transport
+        if transport is None or self._left:
+            return
+        self._drop()
         if self._exchange is None:
-            body = why.encode()
-            self.send(head(status, (("content-type", "text/plain"),), length=len(body), close=True) + body)
-        if self._transport is not None:
-            self._transport.close()
+            status, body, fields = refusal
+            self.send(head(status, fields, length=len(body), close=True) + body)
+        if self._exchange is None and transport.can_write_eof() and not transport.is_closing():
+            self._left = True
+            transport.write_eof()
+            self._owner.on_refused(self)
+        else:
+            transport.close()
 
     def cancel(self) -> asyncio.Task[None] | None:
         """Cut off whoever is answering; the task, while it has not ended."""
@@ -352,10 +481,17 @@ class Connection(asyncio.Protocol):
 
     def timed_out(self) -> None:
         """What the client was sending did not come in time."""
-        self._refusal = (408, "the request did not come in time")
-        self._refuse(*self._refusal)
+        self._turn_away(408, "the request did not come in time")
+        assert self._refusal is not None
+        self._refuse(self._refusal)
 
     def _release(self) -> None:
-        if self._reserved:
-            self._owner.release(self._reserved)
-            self._reserved = 0
+        """What was answered needs no room any more."""
+        self._owner.release(self._held)
+        self._held = 0
+
+    def _drop(self) -> None:
+        """What was read of a request that will not be answered."""
+        self._owner.release(self._reserved)
+        self._reserved = 0
+        self._body = []

@@ -14,6 +14,7 @@ EVENTS: Final = "text/event-stream"
 Fields = Iterable[tuple[str, str]]
 
 _PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
+_BODILESS: Final = (204, 304)  # and so they have no length either
 
 
 class Request(msgspec.Struct, frozen=True, eq=False):
@@ -28,13 +29,14 @@ class Request(msgspec.Struct, frozen=True, eq=False):
     peer: str
 
 
-def head(status: int, fields: Fields, *, length: int | None, close: bool) -> bytes:
-    """The head of a response; without a length it is chunked."""
+def head(status: int, fields: Fields, *, length: int | None, close: bool, chunked: bool = True) -> bytes:
+    """The head of a response; without a length it is chunked, or ends with the connection."""
     lines = [f"HTTP/1.1 {status} {_PHRASES.get(status, 'Status')}\r\n"]
     lines += [f"{name}: {value}\r\n" for name, value in fields]
     if length is not None:
-        lines.append(f"content-length: {length}\r\n")
-    else:
+        if status not in _BODILESS:
+            lines.append(f"content-length: {length}\r\n")
+    elif chunked:
         lines.append("transfer-encoding: chunked\r\n")
     lines.append("connection: close\r\n\r\n" if close else "\r\n")
     return "".join(lines).encode("latin-1")

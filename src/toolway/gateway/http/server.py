@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import socket
+import resource
 import ssl
-from collections import OrderedDict
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
-from toolway.gateway.http.connection import Connection, Handler
+from toolway.gateway.http.connection import Connection, Greet, Handler
 from toolway.gateway.http.limits import HttpLimits
 
-SWEEP: Final = 1.0  # seconds between two looks at who is slow
 BACKLOG: Final = 4096
+_SHARE: Final = 0.75  # of the files that we may have open; the servers behind us need some too
 
 
 class HttpServer:
-    def __init__(self, handler: Handler, limits: HttpLimits | None = None) -> None:
+    """`greet` refuses by the head of a request alone, so that a stranger's body is not even read."""
+
+    def __init__(self, handler: Handler, limits: HttpLimits | None = None, greet: Greet | None = None) -> None:
         self.handler = handler
+        self.greet = greet
         self.limits = limits if limits is not None else HttpLimits()
         self.draining = False
         self._connections: set[Connection] = set()
-        self._reading: set[Connection] = set()
-        self._idle: OrderedDict[Connection, float] = OrderedDict()  # and since when, the longest first
+        # Each of them with the time since when, the longest first.
+        self._strangers: dict[Connection, float] = {}  # have not shown who they are, and wait
+        self._idle: dict[Connection, float] = {}  # have, and wait
+        self._reading: dict[Connection, float] = {}  # have sent a part of a request
+        self._refused: dict[Connection, float] = {}  # are told why, and then closed
+        self._unread: set[Connection] = set()  # have much to take
         self._reserved = 0
         self._listeners: list[asyncio.Server] = []
         self.busy = 0  # how many are being answered
@@ -36,14 +43,18 @@ class HttpServer:
         """Accept connections; the port that was given where 0 was asked for. Raises `OSError`."""
         loop = asyncio.get_running_loop()
         listener = await loop.create_server(
-            lambda: Connection(self), host, port, ssl=tls, backlog=BACKLOG, reuse_address=True
+            lambda: Connection(self),
+            host,
+            port,
+            ssl=tls,
+            ssl_handshake_timeout=self.limits.head_time if tls is not None else None,
+            backlog=BACKLOG,
+            reuse_address=True,
         )
+        self.limits = replace(self.limits, connections=min(self.limits.connections, _affordable()))
         self._listeners.append(listener)
         if self._sweeper is None:
             self._sweeper = loop.create_task(self._sweep())
-        for sock in listener.sockets:
-            with suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return int(listener.sockets[0].getsockname()[1])
 
     async def wait_quiet(self) -> None:
@@ -60,7 +71,7 @@ class HttpServer:
         self.draining = True
         for listener in self._listeners:
             listener.close()
-        for connection in list(self._idle):
+        for connection in [*self._strangers, *self._idle]:
             connection.close()
 
     async def cancel_all(self, within: float = 1.0) -> None:
@@ -92,32 +103,56 @@ class HttpServer:
 
     def on_opened(self, connection: Connection) -> None:
         self._connections.add(connection)
-        self._idle[connection] = asyncio.get_running_loop().time()
         if len(self._connections) > self.limits.connections:
             self._make_room(connection)
+        self._strangers[connection] = asyncio.get_running_loop().time()
 
     def _make_room(self, newest: Connection) -> None:
-        longest = next(iter(self._idle), newest)
-        (longest if longest is not newest else newest).abort()
+        """Strangers go first, those who say nothing before those who say it slowly; then who has waited longest."""
+        strangers_reading = (c for c in self._reading if not c.known)
+        for waiting in (self._refused, self._strangers, strangers_reading, self._idle):
+            for connection in waiting:
+                connection.abort()
+                self._forget(connection)
+                return
+        newest.abort()
 
     def on_reading(self, connection: Connection) -> None:
+        self._strangers.pop(connection, None)
         self._idle.pop(connection, None)
-        self._reading.add(connection)
+        self._reading[connection] = connection.since
 
     def on_request(self, connection: Connection) -> None:
-        self._reading.discard(connection)
+        self._reading.pop(connection, None)
 
     def on_answered(self, connection: Connection) -> None:
         if self.draining:
             connection.close()
         elif not connection.since:
-            self._idle[connection] = asyncio.get_running_loop().time()
+            waiting = self._idle if connection.known else self._strangers
+            waiting[connection] = asyncio.get_running_loop().time()
+
+    def on_unread(self, connection: Connection) -> None:
+        self._unread.add(connection)
+
+    def on_taken(self, connection: Connection) -> None:
+        self._unread.discard(connection)
+
+    def on_refused(self, connection: Connection) -> None:
+        self._reading.pop(connection, None)
+        self._strangers.pop(connection, None)
+        self._idle.pop(connection, None)
+        self._refused[connection] = asyncio.get_running_loop().time()
 
     def on_closed(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        self._forget(connection)
         self._empty.set()
-        self._reading.discard(connection)
-        self._idle.pop(connection, None)
+
+    def _forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._unread.discard(connection)
+        for waiting in (self._strangers, self._idle, self._reading, self._refused):
+            waiting.pop(connection, None)
 
     def on_begun(self) -> None:
         self.busy += 1
@@ -128,8 +163,11 @@ class HttpServer:
         if not self.busy:
             self._quiet.set()
 
+    def has_room(self, size: int) -> bool:
+        return self._reserved + size <= self.limits.bodies
+
     def reserve(self, size: int) -> bool:
-        if self._reserved + size > self.limits.bodies:
+        if not self.has_room(size):
             return False
         self._reserved += size
         return True
@@ -141,18 +179,25 @@ class HttpServer:
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(SWEEP)
+            await asyncio.sleep(self.limits.sweep)
             now = asyncio.get_running_loop().time()
             for connection in [c for c in self._reading if self._too_slow(c, now)]:
                 connection.timed_out()
-            for connection in [c for c in self._connections if self._stuck(c, now)]:
+            for connection in [c for c in self._unread if self._stuck(c, now)]:
                 connection.abort()
-            while self._idle:
-                connection, since = next(iter(self._idle.items()))
-                if now - since < self.limits.idle:
-                    break
-                del self._idle[connection]
-                connection.close()
+            self._leave_the_greediest()
+            self._close_waiting(self._refused, now - self.limits.linger)
+            self._close_waiting(self._strangers, now - self.limits.idle)
+            self._close_waiting(self._idle, now - self.limits.idle)
+
+    def _close_waiting(self, waiting: dict[Connection, float], until: float) -> None:
+        """End those that have waited since before then; the longest come first."""
+        while waiting:
+            connection, since = next(iter(waiting.items()))
+            if since > until:
+                break
+            del waiting[connection]
+            connection.close()
 
     def _too_slow(self, connection: Connection, now: float) -> bool:
         limits = self.limits
@@ -165,4 +210,24 @@ class HttpServer:
         return connection.received - before < limits.slow * limits.slow_window
 
     def _stuck(self, connection: Connection, now: float) -> bool:
-        return bool(connection.unread_since) and now - connection.unread_since > self.limits.stuck
+        marked, before = connection.taken_mark
+        if now - marked < self.limits.stuck:
+            return False
+        connection.taken_mark = (now, connection.taken)
+        return connection.taken - before < self.limits.slow * self.limits.stuck
+
+    def _leave_the_greediest(self) -> None:
+        """Together, clients that take slowly may not fill our memory."""
+        most = sum(c.unread for c in self._unread)
+        if most <= self.limits.unread_by_all:
+            return
+        for connection in sorted(self._unread, key=lambda c: c.unread, reverse=True):
+            if most <= self.limits.unread_by_all:
+                break
+            most -= connection.unread
+            connection.abort()
+
+
+def _affordable() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(16, int(soft * _SHARE)) if soft != resource.RLIM_INFINITY else 1_000_000
