@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mcp.server import MCPServer
+
 from tests.long.fleet import table
 from toolway import Hub, Server
 from toolway.model import Call, Era, Json, Reply
@@ -85,6 +87,17 @@ async def instantly(rounds: int = 30, calls: int = 1000) -> Report:
 async def over_a_pipe(rounds: int = 20, calls: int = 300) -> Report:
     """Over a real process: what the same work weighs in a real call."""
     return Report("a process on a pipe", await _measure(Server(**fake_server()), World(), rounds, calls))
+
+
+async def in_process(rounds: int = 20, calls: int = 200) -> Report:
+    """Over the in-process transport, to a server object of the SDK."""
+    sdk = MCPServer("s")
+
+    @sdk.tool()
+    def echo(text: str) -> str:
+        return text
+
+    return Report("a server object in this process", await _measure(Server(instance=sdk), World(), rounds, calls))
 
 
 async def _measure(server: Server, world: World, rounds: int, calls: int) -> dict[str, float]:
