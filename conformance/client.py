@@ -14,9 +14,12 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import httpx2
+
 from toolway import Hub, ToolwayError
 
 NAME = "suite"
+CLIENT_METADATA = "https://conformance-test.local/client-metadata.json"  # what the suite expects to be told
 Json = dict[str, Any]
 Scenario = Callable[[Hub, Json], Awaitable[None]]
 
@@ -35,10 +38,43 @@ def main() -> int:
 
 
 async def _play(act: Scenario, url: str, context: Json) -> None:
-    hub = Hub({NAME: url}, elicitation=_accept, sampling=_sample, roots=["file:///conformance"], catalog_dir=None)
+    server = {"url": url, "auth": await _auth(url, context)}
+    roots = ["file:///conformance"]
+    hub = Hub({NAME: server}, elicitation=_accept, sampling=_sample, roots=roots, login=_log_in, catalog_dir=None)
     async with hub:
         await hub.wait_ready(NAME)
         await act(hub, context)
+
+
+# -- who we are -------------------------------------------------------------------------------------------------------
+
+
+async def _auth(url: str, context: Json) -> Json:
+    """The client that the suite has registered for us, or none."""
+    auth: Json = {"type": "oauth", "clientMetadataUrl": CLIENT_METADATA}
+    if "client_id" in context:
+        auth |= {"clientId": context["client_id"], "issuer": context.get("issuer") or await _issuer(url)}
+    if "client_secret" in context:
+        auth["clientSecret"] = context["client_secret"]
+    if "private_key_pem" in context:
+        auth |= {"privateKey": context["private_key_pem"], "algorithm": context["signing_algorithm"]}
+    if os.environ["MCP_CONFORMANCE_SCENARIO"].startswith("auth/client-credentials"):
+        auth["grant"] = "client_credentials"
+    return auth
+
+
+async def _issuer(url: str) -> str:
+    """An operator knows it; the suite tells it to some scenarios only."""
+    async with httpx2.AsyncClient() as client:
+        metadata = httpx2.URL(url).join("/.well-known/oauth-protected-resource/mcp")
+        issuer: str = (await client.get(metadata)).json()["authorization_servers"][0]
+        return issuer
+
+
+async def _log_in(server: str, url: str) -> str:
+    """The suite's authorization servers ask nobody: they redirect at once."""
+    async with httpx2.AsyncClient() as client:
+        return (await client.get(url, follow_redirects=False)).headers["location"]
 
 
 # -- what servers ask -------------------------------------------------------------------------------------------------

@@ -44,6 +44,9 @@ from toolway.resilience.keys import KeyStore, MemoryKeys, keys
 from toolway.resilience.limits import Slots, limit
 from toolway.resilience.retry import retry
 from toolway.rules import Rules
+from toolway.security.broker import Broker
+from toolway.security.tokens import TokenStore
+from toolway.security.wallet import Login
 from toolway.sync import SyncHub
 from toolway.upstream.gate import StartGate
 from toolway.upstream.link import Link
@@ -68,6 +71,7 @@ class Hub:
     `source` is a file's path, a mapping of names to servers (a `Server`, a URL, a command line, a file's entry, or an
     SDK server object), or nothing for the default file. `timeout` and `retry` apply to servers that have none of
     their own. `elicitation`, `sampling` and `roots` answer what servers ask back, or `asks` answers all of it.
+    `login` brings a person to where a server wants him to log in, and `tokens` keeps what came of it.
     `catalog_dir` is where the last known lists are kept; None keeps none. `world` is for tests. Raises `ConfigError`.
     """
 
@@ -82,6 +86,8 @@ class Hub:
         sampling: Callback | None = None,
         roots: Roots | None = None,
         asks: Asks | None = None,
+        login: Login | None = None,
+        tokens: TokenStore | None = None,
         catalog_dir: str | os.PathLike[str] | None = _DEFAULT,
         world: World | None = None,
     ) -> None:
@@ -99,6 +105,7 @@ class Hub:
         self._spawner = Spawner(_runtime_dir(world.environ))
         self._gate = StartGate(max(4, 2 * world.cores))
         self._private = PrivateUpstreams(self)
+        self._broker = Broker(login, tokens)
         self._retiring = Retiring(self)
         self._open = False
         self._rules = Rules(self._servers, self._catalog)
@@ -148,6 +155,7 @@ class Hub:
         self._upstreams = {}
         stops = [upstream.stop() for upstream in upstreams]
         await _all_to_the_end([*stops, self._private.wait_stopped(), self._retiring.close()])
+        await self._broker.close()
         await self._keeping.close()
         await self._spawner.close()
         self._watchdog.stop()
@@ -522,7 +530,8 @@ class Hub:
         return self._world.dice
 
     def open_link(self, name: str, server: Server) -> Link:
-        return self._world.make_link(name, server, self._spawner, self._world.environ)
+        authorizer = self._broker.authorizer(name, server)
+        return self._world.make_link(name, server, self._spawner, self._world.environ, authorizer)
 
     def emit(self, fact: Event) -> None:
         if isinstance(fact, Connected):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -90,6 +90,16 @@ class Attempt:
         own = self._asked + (now - self._asking_since if self._asking else 0.0)
         return own if self.leader is None else max(own, self.leader.asked(now))
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether the caller has an open question."""
+        return self._asking > 0
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether the caller was asked anything."""
+        return self._asking > 0 or self._asked > 0
+
     def leave_slot(self) -> None:
         give_back, self.give_back_slot = self.give_back_slot, None
         if give_back is not None:
@@ -127,6 +137,49 @@ class AskRefused(Exception):
         self.code = code
         self.message = message
         self.data = data
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A server wants another credential than the one it was sent, if any."""
+
+    status: int  # 401 or 403
+    challenge: str  # the WWW-Authenticate header; may be empty
+    sent: str = field(repr=False)  # the Authorization header that it refused; empty where none was sent
+    what: str = ""  # what was asked for: the method, and the tool where there is one
+
+
+class Authorizer(Protocol):
+    """Keeps the credential for one server. What it keeps is for that server's origin alone."""
+
+    @property
+    def interactive(self) -> bool:
+        """Whether a person may be asked to log in, which takes a person's time."""
+        ...
+
+    async def authorization(self) -> str:
+        """The Authorization header for the next request, or nothing. Waits only where a new token is due. Raises
+        `NotAuthorized`."""
+        ...
+
+    async def challenged(self, refusal: Refusal) -> bool:
+        """Whether there is another credential now, with which the request is to be sent once more. All who were
+        refused the same credential share one new one. Raises `NotAuthorized`."""
+        ...
+
+    def refused_again(self, refusal: Refusal) -> None:
+        """Hear that the new credential was refused too, which is final."""
+        ...
+
+
+class NotAuthorized(Exception):
+    """There is no credential for a server, and none could be had. Never carries a secret."""
+
+    def __init__(self, reason: str, *, code: str, fix: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.code = code
+        self.fix = fix
 
 
 class Call(msgspec.Struct, frozen=True, eq=False):

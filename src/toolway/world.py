@@ -13,15 +13,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from toolway.config.spec import Server
+from toolway.model import Authorizer
 from toolway.upstream.link import Link
 from toolway.upstream.process.spawn import Spawner
 from toolway.upstream.transports import link_for
 
-LinkMaker = Callable[[str, Server, Spawner, Mapping[str, str]], Link]
+LinkMaker = Callable[[str, Server, Spawner, Mapping[str, str], Authorizer | None], Link]
 
 
-def _real_link(name: str, server: Server, spawner: Spawner, environ: Mapping[str, str]) -> Link:
-    return link_for(server, spawner, environ)
+def _real_link(
+    name: str, server: Server, spawner: Spawner, environ: Mapping[str, str], authorizer: Authorizer | None
+) -> Link:
+    return link_for(server, spawner, environ, authorizer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, cast, get_args
 
-from toolway.config import calls
+from toolway.config import auth, calls
 from toolway.config.expand import expand_home
 from toolway.config.fields import KEY, Fields, kind, wrong
 from toolway.config.problems import Problem
@@ -23,7 +23,7 @@ STDIO_TYPES: Final = frozenset({"stdio", "local"})
 HTTP_TYPES: Final = frozenset({"http", "streamablehttp", "remote"})
 LATER_TYPES: Final = frozenset({"sse", "ws", "websocket"})
 OUR_KEYS: Final = (
-    *("command", "args", "env", "cwd", *URL_KEYS, "headers", "type", "transport"),
+    *("command", "args", "env", "cwd", *URL_KEYS, "headers", "auth", "type", "transport"),
     *("timeout", "startTimeout", "connectTimeout", "maxRestarts", "enabled", "disabled", "lazy", "idleStop"),
     *("keepAliveInterval", "era", "shared", "env_policy", "envPolicy", "limits"),
     *calls.KEYS,
@@ -59,6 +59,7 @@ def read_entry(value: Any, variables: Mapping[str, str]) -> tuple[Server, list[P
         **_way(fields),
         **_behaviour(fields),
         **calls.read(fields),
+        auth=auth.read(fields),
         timeout=_timeout(fields),
         limits=_limits(fields),
         extras=fields.rest,

@@ -16,6 +16,7 @@ from toolway.model import Effect
 
 EraSetting = Literal["auto", "modern", "legacy"]
 EnvPolicy = Literal["safe", "inherit", "none"]
+Grant = Literal["authorization_code", "client_credentials"]
 
 MAX_TIMEOUT = 900.0  # a synchronous call is never longer than 15 minutes; longer work is a task
 
@@ -86,6 +87,37 @@ class ToolRule:
 
 
 @dataclass(frozen=True, slots=True)
+class OAuth:
+    """How the hub gets a token for a server that asks for OAuth. Without any of it the hub finds out by itself."""
+
+    grant: Grant = "authorization_code"  # authorization_code: a person logs in; client_credentials: the hub itself
+    issuer: str | None = None  # the authorization server that knows this client; required with a secret or a key
+    client_id: str | None = None  # of a client that is registered already
+    client_secret: str | None = field(default=None, repr=False)  # sent to `issuer` alone
+    private_key: str | None = field(default=None, repr=False)  # PEM; signs instead of a secret (client_credentials)
+    algorithm: str = "RS256"  # by which `private_key` signs
+    client_metadata_url: str | None = None  # https address that describes this client, where the issuer accepts one
+    scopes: tuple[str, ...] = ()  # asked for instead of what the server suggests
+    redirect_uri: str = "http://127.0.0.1:33418/callback"  # where a login ends
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scopes", tuple(self.scopes))
+        secret = self.client_secret is not None or self.private_key is not None
+        if secret and self.issuer is None:
+            # Else whoever answers at the server's address would choose who gets the secret.
+            raise _bad_auth("a clientSecret or privateKey needs the issuer it is for", 'add "issuer": "https://…"')
+        if secret and self.client_id is None:
+            raise _bad_auth("a clientSecret or privateKey needs a clientId", 'add "clientId"')
+        if self.grant == "client_credentials" and not secret:
+            raise _bad_auth("client_credentials needs a clientSecret or a privateKey", "add one of them")
+        if self.private_key is not None and self.grant != "client_credentials":
+            raise _bad_auth("a privateKey is used with client_credentials only", 'set "grant": "client_credentials"')
+        url = self.client_metadata_url
+        if url is not None and not re.match(r"https://[^/\s]+/[^\s]", url):
+            raise _bad_auth("clientMetadataUrl must be an https address with a path", "correct it")
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """One configured server: a command, a URL, or an object in this process; exactly one of the three."""
 
@@ -96,6 +128,7 @@ class Server:
     env_policy: EnvPolicy = "safe"  # safe: base, proxy and CA variables; inherit: everything; none: base only
     url: str | None = None  # a Streamable HTTP endpoint
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with every HTTP request
+    auth: OAuth | None = None  # how to get a token for the url
     instance: Any = None  # an SDK `MCPServer` or `Server` in this process
     era: EraSetting = "auto"  # auto: find out; modern or legacy: do not ask
     enabled: bool = True  # false: known, but not started
@@ -131,6 +164,10 @@ class Server:
                 evidence=f"found {self.url!r}",
                 code="E-CONFIG-URL",
             )
+        if self.auth is not None and self.url is None:
+            raise _bad_auth("auth is for servers with a url", "give other servers their credentials in `env`")
+        if self.auth is not None and any(name.lower() == "authorization" for name in self.headers):
+            raise _bad_auth("a server has either auth or an Authorization header", "remove one of them")
 
     @property
     def transport(self) -> Literal["stdio", "http", "memory"]:
@@ -141,6 +178,11 @@ class Server:
 
 ServerLike = Server | str | Mapping[str, Any] | Any
 """What `Hub({...})` takes for a server: a `Server`, a URL, a command line, a file's entry, or an SDK server object."""
+
+
+def _bad_auth(what: str, fix: str) -> ConfigError:
+    return ConfigError(what, fix=fix, code="E-CONFIG-AUTH")
+
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 

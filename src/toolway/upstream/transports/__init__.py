@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from toolway.config.spec import Server
+from toolway.model import Authorizer
 from toolway.upstream.link import Link
 from toolway.upstream.process.spawn import Spawner
 
 
-def link_for(server: Server, spawner: Spawner, environ: Mapping[str, str]) -> Link:
+def link_for(
+    server: Server, spawner: Spawner, environ: Mapping[str, str], authorizer: Authorizer | None = None
+) -> Link:
     """A new link of the kind that the server's entry asks for. Each kind is loaded only where it is used."""
     if server.command is not None:
         from toolway.upstream.transports.stdio.link import StdioLink
@@ -18,7 +21,7 @@ def link_for(server: Server, spawner: Spawner, environ: Mapping[str, str]) -> Li
     if server.url is not None:
         from toolway.upstream.transports.http.link import HttpLink
 
-        return HttpLink(server)
+        return HttpLink(server, authorizer=authorizer)
     from toolway.upstream.transports.memory import MemoryLink
 
     return MemoryLink(server)

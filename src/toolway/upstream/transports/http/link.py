@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from toolway.config.spec import Server
-from toolway.model import Attempt, Certainty, Era, Json
+from toolway.model import Attempt, Authorizer, Certainty, Era, Json, NotAuthorized, Refusal
 from toolway.protocol import headers as mirrored
 from toolway.protocol import wire
 from toolway.upstream.link import Fault, Inbound, LinkFacts, Loss, Request
 from toolway.upstream.transports.decoding import parse_heavy
 from toolway.upstream.transports.http import base, verdict
 from toolway.upstream.transports.http.asks import ServerRequests
+from toolway.upstream.transports.http.authorized import NONE, authorized, credential
 from toolway.upstream.transports.http.events_stream import Event, EventStream, EventTooLong
 from toolway.upstream.transports.http.listen import listen, read_events, resume
 from toolway.upstream.transports.http1.client import (
@@ -46,10 +47,11 @@ REASON_BYTES: Final = 64 * 1024
 
 
 class HttpLink:
-    def __init__(self, server: Server, limits: HttpLimits | None = None) -> None:
+    def __init__(self, server: Server, limits: HttpLimits | None = None, authorizer: Authorizer | None = None) -> None:
         assert server.url is not None
         self.session_id: str | None = None
         self._server = server
+        self._authorizer = authorizer
         self._frame = server.limits.frame
         self._client = Client(limits or base.limits(server))
         self._asks = ServerRequests(partial(self._post_quietly, REPLY_TIME))
@@ -132,7 +134,15 @@ class HttpLink:
         except (TypeError, ValueError, OverflowError, RecursionError) as exc:
             raise Fault(f"the request cannot be written: {exc}", Certainty.C0, code="E-REQUEST") from None
         try:
-            return await self._post(body, headers, take, max_idle=FRESH if request.fresh else None, on_sent=sent)
+            max_idle = FRESH if request.fresh else None
+            if self._authorizer is None:
+                return await self._post(body, headers, take, max_idle=max_idle, on_sent=sent)
+            return await authorized(
+                self._authorizer,
+                f"{request.method} {request.params.get('name', '')}",
+                lambda token: self._post(body, headers, take, token=token, max_idle=max_idle, on_sent=sent),
+                attempt,
+            )
         except asyncio.CancelledError:
             if self._era == "handshake" and attempt.certainty is Certainty.C2 and not request.quiet:
                 self._tell_cancelled(id_)
@@ -140,9 +150,16 @@ class HttpLink:
 
     async def notify(self, method: str, params: Json) -> None:
         take = partial(_accepted, self.session_id is not None)
-        await self._post(wire.notification(method, params), self._in_session, take)
+        await self._post_authorized(wire.notification(method, params), self._in_session, take, method)
         if method == "notifications/initialized":
             self._start_listening()
+
+    async def _post_authorized(
+        self, body: bytes, headers: HeaderBlock, take: Callable[[Response], Awaitable[T]], what: str = ""
+    ) -> T:
+        if self._authorizer is None:
+            return await self._post(body, headers, take)
+        return await authorized(self._authorizer, what, lambda token: self._post(body, headers, take, token=token))
 
     async def _post(
         self,
@@ -150,6 +167,7 @@ class HttpLink:
         headers: HeaderBlock,
         take: Callable[[Response], Awaitable[T]],
         *,
+        token: HeaderBlock = NONE,
         max_idle: float | None = None,
         on_sent: Callable[[], None] | None = None,
     ) -> T:
@@ -158,7 +176,7 @@ class HttpLink:
         try:
             for _ in range(MAX_REDIRECTS + 1):
                 async with self._client.send(
-                    "POST", target, (self._bases.post, headers), body, max_idle=max_idle, on_sent=on_sent
+                    "POST", target, (self._bases.post, headers, token), body, max_idle=max_idle, on_sent=on_sent
                 ) as response:
                     if not 300 <= response.status < 400:
                         return await take(response)
@@ -185,7 +203,7 @@ class HttpLink:
     async def _post_quietly(self, limit: float, body: bytes) -> None:
         with contextlib.suppress(Fault, TimeoutError):
             async with asyncio.timeout(limit):
-                await self._post(body, self._in_session, partial(_accepted, False))
+                await self._post_authorized(body, self._in_session, partial(_accepted, False))
 
     def _own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -277,9 +295,34 @@ class HttpLink:
         self._in_session = header_block(headers)
         self.session_id = id_
 
-    def _get(self, last_id: str) -> Response:
-        resume_at = header_block({base.LAST_EVENT: last_id} if last_id else {})
-        return self._client.send("GET", self._target, (self._bases.get, self._in_session, resume_at))
+    @contextlib.asynccontextmanager
+    async def _get(self, last_id: str) -> AsyncIterator[Response]:
+        headers = (self._bases.get, self._in_session, header_block({base.LAST_EVENT: last_id} if last_id else {}))
+        token = await self._token()
+        async with self._client.send("GET", self._target, (*headers, header_block(token))) as response:
+            if response.status != 401 or not await self._other_token(response, token):
+                yield response
+                return
+        token = await self._token()
+        async with self._client.send("GET", self._target, (*headers, header_block(token))) as response:
+            yield response
+
+    async def _token(self) -> dict[str, str]:
+        """For what is sent of our own accord: nothing, where there is none."""
+        value = ""
+        if self._authorizer is not None:
+            with contextlib.suppress(Fault):
+                value = await credential(self._authorizer)
+        return {"Authorization": value} if value else {}
+
+    async def _other_token(self, response: Response, token: dict[str, str]) -> bool:
+        if self._authorizer is None:
+            return False
+        challenge = response.headers.get("www-authenticate", "")
+        try:
+            return await self._authorizer.challenged(Refusal(401, challenge, token.get("Authorization", ""), "GET"))
+        except NotAuthorized:
+            return False
 
     def _start_listening(self) -> None:
         self._stop_listening()
@@ -299,7 +342,8 @@ class HttpLink:
             return
         with contextlib.suppress(HttpFault, TimeoutError):
             async with asyncio.timeout(DELETE_TIME):
-                async with self._client.send("DELETE", self._target, (self._bases.get, self._in_session)):
+                headers = (self._bases.get, self._in_session, header_block(await self._token()))
+                async with self._client.send("DELETE", self._target, headers):
                     pass
 
 

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from toolway.upstream.transports.http.events_stream import Event, EventStream, EventTooLong
@@ -20,7 +21,7 @@ from toolway.upstream.transports.http1.client import HttpFault, Response
 #: Takes an event; whether it is the one that was sought.
 Deliver = Callable[[Event], Awaitable[bool]]
 #: Opens the stream after the event of this id; an empty id means from now on.
-Get = Callable[[str], Response]
+Get = Callable[[str], AbstractAsyncContextManager[Response]]
 
 TURN: Final = 100  # events of one stream before everybody else gets a turn
 SHORTEST: Final = 0.5  # seconds before a lost stream is opened again

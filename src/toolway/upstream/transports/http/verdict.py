@@ -19,7 +19,10 @@ _C1, _C2 = Certainty.C1, Certainty.C2
 
 # Statuses by which a server, or what stands before it, says that it did not process the request.
 _REFUSALS: Final[Mapping[int, tuple[str, str]]] = {
-    401: ("wants credentials, or other ones", "give the server's token under `headers`"),
+    401: (
+        "wants credentials, or other ones",
+        "give the server's token under `headers`, or let the hub log in: Hub(…, login=…)",
+    ),
     403: ("does not allow this", "check what the credential is allowed to do"),
     405: ("takes no requests at this address", "check the path of the url"),
     406: ("cannot answer in a form that MCP knows", "check that the url is an MCP endpoint"),

@@ -1,0 +1,1 @@
+"""Who we are to servers: tokens, and how they are had."""

@@ -1,0 +1,53 @@
+"""Requests to authorization servers: few, small and bounded, each to an address that was checked. Loaded only where
+one is made."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import httpx2
+
+from toolway.model import NotAuthorized
+from toolway.security.urls import check_url
+
+LIMIT: Final = 10.0  # seconds for one request, however slowly its answer comes
+LARGEST: Final = 256 * 1024  # bytes of an answer
+
+
+async def fetch(request: httpx2.Request, limit: float = LIMIT) -> httpx2.Response:
+    """The whole response, whatever its status; no redirect is followed. Raises `NotAuthorized`."""
+    check_url(str(request.url))
+    try:
+        async with asyncio.timeout(limit), httpx2.AsyncClient(timeout=limit, follow_redirects=False) as client:
+            request.headers["Accept-Encoding"] = "identity"
+            response = await client.send(request, stream=True)
+            try:
+                return _whole(response, await _read(response))
+            finally:
+                await response.aclose()
+    except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError) as exc:
+        why = "took too long" if isinstance(exc, TimeoutError | httpx2.TimeoutException) else "cannot be reached"
+        raise NotAuthorized(
+            f"the authorization server at {request.url.host} {why}",
+            code="E-AUTH-SERVER",
+            fix="check that it runs, and the network; the token we have is kept",
+        ) from None
+
+
+async def _read(response: httpx2.Response) -> bytes:
+    body = bytearray()
+    async for chunk in response.aiter_raw():
+        body += chunk
+        if len(body) > LARGEST:
+            reason = f"the authorization server sent more than {LARGEST} bytes"
+            raise NotAuthorized(reason, code="E-AUTH-ANSWER", fix="report it to its operator")
+    return bytes(body)
+
+
+def _whole(response: httpx2.Response, body: bytes) -> httpx2.Response:
+    """The response as others expect it: read. What it was coded in is not undone, since we asked for no coding."""
+    headers = {name: value for name, value in response.headers.items() if name != "content-encoding"}
+    whole = httpx2.Response(response.status_code, headers=headers, content=body, request=response.request)
+    whole.next_request = response.next_request
+    return whole
