@@ -50,7 +50,7 @@ def read_block(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
     port = fields.whole("port", DEFAULT_PORT)
     if port > 65535:
         raise wrong("toolway.gateway.port", "a port", port)
-    return GatewaySettings(
+    settings = GatewaySettings(
         host=fields.text("host") or "127.0.0.1",
         port=port,
         hosts=fields.texts("hosts"),
@@ -60,19 +60,26 @@ def read_block(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
             for name, value in _object("toolway.groups", block.get("groups")).items()
         },
     )
+    _nothing_left(fields, "toolway.gateway", "host, port, hosts and origins")
+    return settings
 
 
 def _group(name: str, value: Any, variables: Mapping[str, str]) -> Group:
     fields = Fields(_object(f"toolway.groups.{name}", value), variables)
     group = Group(fields.texts("tools"), fields.text_map("rename"), fields.text_map("describe"))
+    _nothing_left(fields, f"the group {name!r}", "tools, rename and describe")
+    return group
+
+
+def _nothing_left(fields: Fields, where: str, known: str) -> None:
+    """A key that is misspelt here could let in anybody."""
     if fields.rest:
         raise ConfigError(
-            f"the group {name!r} has a key that is not known",
+            f"{where} has a key that is not known",
             evidence=", ".join(sorted(fields.rest))[:200],
-            fix="a group has tools, rename and describe",
+            fix=f"it has {known}",
             code=KEY,
         )
-    return group
 
 
 def _group_name(name: str) -> str:

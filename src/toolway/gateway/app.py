@@ -13,21 +13,24 @@ from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR
 
 from toolway.gateway.admin import Admin
 from toolway.gateway.answers import error
+from toolway.gateway.codes import QUOTA, SHUTTING_DOWN
 from toolway.gateway.door import Door, Refused, cors, preflight, problem
-from toolway.gateway.failures import QUOTA, SHUTTING_DOWN
 from toolway.gateway.handshake import HandshakeHttp
-from toolway.gateway.http.connection import Exchange
-from toolway.gateway.http.messages import JSON
+from toolway.gateway.http.connection import Exchange, Refusal
+from toolway.gateway.http.messages import JSON, Request
 from toolway.gateway.modern import Modern, is_modern
 from toolway.gateway.principals import Principal
-from toolway.gateway.selection import EVERYTHING, Selection, of_server
+from toolway.gateway.selection import EVERYTHING, NOTHING, Selection, of_server
 from toolway.gateway.sse import PATH as MESSAGES
 from toolway.gateway.sse import Sse
 from toolway.gateway.view import View
 from toolway.hub import Hub
 from toolway.protocol import wire
+from toolway.upstream.transports.decoding import parse_heavy
 
 MAX_CALLS: Final = 4096  # requests of one principal under way at once
+MAX_VIEWS: Final = 1000  # keys with other scopes come and go; beyond that, what they see is made anew
+_OPEN: Final = frozenset({"/healthz", "/readyz"})  # to everybody who gets so far
 _SERVER: Final = re.compile(r"/mcp/server/([a-z0-9-]{1,64})")
 _GROUP: Final = re.compile(r"/mcp/([a-z0-9-]{1,64})")
 _JSON: Final = (("content-type", JSON),)
@@ -54,8 +57,9 @@ class App:
         self._admin = admin
         self._groups = groups
         self._views: dict[tuple[str, tuple[str, ...] | None], tuple[Selection, View]] = {}
-        self._under_way: dict[str, int] = {}
-        self.refusing = False  # new work is turned away: the gateway is about to end
+        self._under_way: dict[str, set[Exchange]] = {}  # by principal
+        self.ready = True  # what balancers are told
+        self.refusing = False  # new work is turned away: the gateway ends
 
     async def handle(self, exchange: Exchange) -> None:
         request = exchange.request
@@ -63,35 +67,54 @@ class App:
             self._door.check_address(request)
             if request.method == "OPTIONS" and "origin" in request.headers:
                 exchange.reply(204, b"", preflight(request))
-            elif request.path in ("/healthz", "/readyz"):
+                return
+            exchange.fields = cors(request)
+            if request.path in _OPEN:
                 self._health(exchange)
             else:
                 await self._enter(exchange, self._door.who(request))
         except Refused as refused:
-            exchange.reply(refused.status, refused.body, (*refused.fields, *cors(request)))
+            exchange.reply(refused.status, refused.body, refused.fields)
+
+    def greet(self, request: Request) -> Refusal | None:
+        """The same by the head of a request alone, so that nobody's body is read who is refused anyway."""
+        try:
+            self._door.check_address(request)
+            if request.path not in _OPEN:
+                self._door.who(request)
+        except Refused as refused:
+            return refused.status, refused.body, refused.fields
+        return None
+
+    def shut_out(self, principal: str) -> None:
+        """A key was revoked: whatever its holder still has open ends."""
+        for exchange in list(self._under_way.get(principal, ())):
+            exchange.abort()
 
     def _health(self, exchange: Exchange) -> None:
-        well = exchange.request.path == "/healthz" or not self.refusing
+        well = exchange.request.path == "/healthz" or self.ready
         exchange.reply(200 if well else 503, b'{"ok":true}' if well else b'{"ok":false}', _JSON)
 
     async def _enter(self, exchange: Exchange, principal: Principal) -> None:
-        id_ = principal.id
-        count = self._under_way.get(id_, 0)
-        if count >= MAX_CALLS:
+        exchange.known()
+        mine = self._under_way.setdefault(principal.id, set())
+        if len(mine) >= MAX_CALLS:
             self._turn_away(exchange, 429, QUOTA, "too many requests of yours are under way")
             return
-        self._under_way[id_] = count + 1
+        mine.add(exchange)
         try:
             await self._route(exchange, principal)
         finally:
-            self._under_way[id_] -= 1
-            if not self._under_way[id_]:
-                del self._under_way[id_]
+            mine.discard(exchange)
+            if not mine and self._under_way.get(principal.id) is mine:
+                del self._under_way[principal.id]
 
     async def _route(self, exchange: Exchange, principal: Principal) -> None:
         path = exchange.request.path
         endpoint = _endpoint(path)
-        if endpoint is not None:
+        if self.refusing and exchange.request.method == "GET" and (endpoint is not None or path == "/sse"):
+            self._refuse(exchange)
+        elif endpoint is not None:
             view = self.view(principal, endpoint)
             if view is None:
                 exchange.reply(*problem(404, "there is no such endpoint"))
@@ -102,8 +125,10 @@ class App:
             assert view is not None
             await self._sse.open(exchange, principal, view)
         elif path == MESSAGES and exchange.request.method == "POST":
-            message = self._message(exchange)
-            if message is not None:
+            message = await self._message(exchange)
+            if message is not None and self.refusing and message.kind == "request":
+                self._refuse(exchange, message.id)
+            elif message is not None:
                 await self._sse.post(exchange, message, principal)
         elif path == "/admin" or path.startswith("/admin/"):
             await self._admin.handle(exchange, principal)
@@ -115,11 +140,11 @@ class App:
     async def _mcp(self, exchange: Exchange, principal: Principal, view: View, endpoint: str) -> None:
         method = exchange.request.method
         if method == "POST":
-            message = self._message(exchange)
+            message = await self._message(exchange)
             if message is None:
                 return
             if self.refusing and message.kind == "request":
-                self._turn_away(exchange, 503, SHUTTING_DOWN, "the gateway is shutting down", message.id)
+                self._refuse(exchange, message.id)
             elif is_modern(exchange.request, message):
                 await self._modern.handle(exchange, message, principal, view, endpoint)
             else:
@@ -132,18 +157,22 @@ class App:
             status, body, fields = problem(405, "only POST, and GET and DELETE within a session")
             exchange.reply(status, body, (*fields, ("allow", "POST")))
 
-    def _message(self, exchange: Exchange) -> wire.Message | None:
+    async def _message(self, exchange: Exchange) -> wire.Message | None:
         """The JSON-RPC message of a POST; None where it was refused."""
         request = exchange.request
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
             exchange.reply(415, error(None, INVALID_REQUEST, f"the content type must be {JSON}"), _JSON)
             return None
         try:
-            return wire.parse(request.body)
+            return await parse_heavy(request.body, "") if wire.is_heavy(request.body) else wire.parse(request.body)
         except wire.BadMessage as bad:
             code = INVALID_REQUEST if bad.reason.startswith(_NO_ENVELOPE) else PARSE_ERROR
             exchange.reply(400, error(bad.id, code, bad.reason), _JSON)
             return None
+
+    def _refuse(self, exchange: Exchange, id_: wire.Id | None = None) -> None:
+        """Nothing new is begun; what belongs to something that runs (a cancellation, an answer) still comes through."""
+        self._turn_away(exchange, 503, SHUTTING_DOWN, "the gateway is shutting down", id_)
 
     def _turn_away(self, exchange: Exchange, status: int, code: int, why: str, id_: wire.Id | None = None) -> None:
         data = {"executed": "no", "certainty": "C0", "retryable": True, "retryAfterMs": 1000, "attempts": 0}
@@ -159,14 +188,23 @@ class App:
         key = (endpoint, principal.scopes)
         known = self._views.get(key)
         if known is None or known[0] != selection:
-            permitted = self._permitted(principal)
+            if len(self._views) >= MAX_VIEWS:
+                self._views = {}
+            permitted = self._permitted(principal.scopes)
             known = (selection, View(self._hub.catalog, lambda: self._hub.servers, selection, permitted, alone))
             self._views[key] = known
         return known[1]
 
-    def forget_views(self) -> None:
-        """The configuration has changed, and with it what groups hold."""
-        self._views = {}
+    def renew_views(self) -> None:
+        """The configuration has changed, and with it what groups hold, for those too who look at one already."""
+        for key, (_, view) in list(self._views.items()):
+            endpoint, scopes = key
+            selection, _ = self._selection(endpoint)
+            view.choose(selection if selection is not None else NOTHING, self._permitted(scopes))
+            if selection is not None:
+                self._views[key] = (selection, view)
+            else:
+                del self._views[key]
 
     def _selection(self, endpoint: str) -> tuple[Selection | None, str | None]:
         if not endpoint:
@@ -176,11 +214,11 @@ class App:
             return (of_server(name), name) if name in self._hub.servers else (None, None)
         return self._groups().get(endpoint), None
 
-    def _permitted(self, principal: Principal) -> Selection:
+    def _permitted(self, scopes: tuple[str, ...] | None) -> Selection:
         """All that a principal may see, whatever the endpoint: what its groups hold together."""
-        if principal.scopes is None:
+        if scopes is None:
             return EVERYTHING
-        chosen = [self._selection(scope)[0] for scope in principal.scopes]
+        chosen = [self._selection(scope)[0] for scope in scopes]
         return Selection.union([selection for selection in chosen if selection is not None])
 
 

@@ -34,13 +34,25 @@ class Door:
 
     def __init__(self, keyring: Keyring | None, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
         self._keyring = keyring
-        self._hosts = frozenset(host.lower() for host in (*LOOPBACK, *hosts))
-        self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
+        self._at: tuple[str, int] | None = None
+        self.know(hosts, origins)
+
+    def know(self, hosts: Iterable[str], origins: Iterable[str]) -> None:
+        """Let in by these names, and those pages, from now on."""
+        self._named, self._pages = tuple(hosts), tuple(origins)
+        self._hosts = frozenset(host.lower() for host in (*LOOPBACK, *self._named))
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in self._pages)
+        if self._at is not None:
+            host, port = self._at
+            self._hosts |= {f"[{host}]" if ":" in host else host.lower()}
+            for scheme, usual in (("http", 80), ("https", 443)):
+                place = "" if port == usual else f":{port}"
+                self._origins |= {f"{scheme}://{name}{place}" for name in self._hosts}
 
     def stands_at(self, host: str, port: int) -> None:
         """Where we listen is a name of ours, and pages that come from there are our own."""
-        self._hosts |= {f"[{host}]" if ":" in host else host.lower()}
-        self._origins |= {f"{scheme}://{name}:{port}" for scheme in ("http", "https") for name in self._hosts}
+        self._at = (host, port)
+        self.know(self._named, self._pages)
 
     def check_address(self, request: Request) -> None:
         """Against pages that reach for a server on the visitor's own machine. Raises `Refused`."""
@@ -89,7 +101,7 @@ def cors(request: Request) -> Fields:
     if origin is None:
         return ()
     return (
-        ("access-control-allow-origin", origin),
+        ("access-control-allow-origin", origin),  # which was found on our list
         ("access-control-expose-headers", "mcp-session-id, mcp-protocol-version, www-authenticate"),
         ("vary", "origin"),
     )

@@ -35,6 +35,7 @@ from toolway.model import Json
 
 DRAIN_DELAY: Final = 3.0  # seconds in which balancers may notice that we are not ready any more
 DRAIN_TIME: Final = 30.0  # seconds that calls under way may take
+CLOSE_TIME: Final = 3.0  # seconds that clients may take for the last bytes
 
 
 class Gateway:
@@ -70,7 +71,9 @@ class Gateway:
             Admin(hub, keyring, reload if reload is not None else _nothing_to_reload, self._facts),
             groups,
         )
-        self.http = HttpServer(self.app.handle, limits)
+        self.http = HttpServer(self.app.handle, limits, self.app.greet)
+        if keyring is not None:
+            keyring.on_revoked = self.app.shut_out
         self._began = time.time()
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
@@ -94,26 +97,41 @@ class Gateway:
             "under_way": self.http.busy,
             "listening": len(self.listening),
             "parked": len(self.parking),
-            "draining": self.app.refusing,
+            "draining": not self.app.ready,
         }
+
+    def reconfigured(self, hosts: Iterable[str], origins: Iterable[str]) -> None:
+        """The configuration has changed: who may enter, what there is to see, and whose lists are yet to come."""
+        self._door.know(hosts, origins)
+        self.app.renew_views()
+        self.listening.look()
+        self._relay.expect_lists()
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def drain(self, hurry: asyncio.Event, delay: float = DRAIN_DELAY, within: float = DRAIN_TIME) -> None:
         """End in order: no new work, the answers of what runs, and then the rest, told the truth. `hurry` skips the
         waiting."""
-        self.app.refusing = True
+        self.app.ready = False
         await _first_of(hurry.wait(), asyncio.sleep(delay), delay)
+        self.app.refusing = True
         self.http.stop_accepting()
         await self.listening.close()
         self._sessions.close_streams()
         self._sse.close_streams()
-        await _first_of(hurry.wait(), self.http.wait_quiet(), within)
+        await _first_of(hurry.wait(), self._wait_quiet(), within)
         self._relay.ending = True
         self.parking.close()
+        await self._sse.cancel_all()
         await self.http.cancel_all()
         self._sessions.close()
-        await self.http.close()
+        await self.http.close(CLOSE_TIME)
+
+    async def _wait_quiet(self) -> None:
+        """Until nobody is being answered, and nothing runs for an older client whose connection was lost."""
+        await self.http.wait_quiet()
+        while self._sessions.under_way:  # noqa: ASYNC110 - rare, and nothing else needs to know
+            await asyncio.sleep(0.05)
 
 
 async def _first_of(one: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any], within: float) -> None:

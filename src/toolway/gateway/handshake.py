@@ -60,6 +60,10 @@ class ClientSession:
         self._asks: dict[str, asyncio.Future[Json]] = {}
         self._numbers = itertools.count(1)
 
+    def see(self, view: View) -> None:
+        """What there is to see may be another since the configuration changed."""
+        self.view = view
+
     def tell(self, method: str, params: Json) -> None:
         """A notification that belongs to no request; lost where the client does not listen."""
         if self.stream is not None and not self.stream.gone:
@@ -173,7 +177,10 @@ class Handshake:
         known = self._sessions.get(id_)
         if known is not None:
             self._sessions.move_to_end(id_)
-            return known if known.principal.id == principal.id and known.endpoint == endpoint else None
+            if known.principal.id != principal.id or known.endpoint != endpoint:
+                return None
+            known.see(view)
+            return known
         facts = self._sealer.open(KIND, id_) if id_ not in self._ended else None
         if facts is None or (facts["principal"], facts["endpoint"]) != (principal.id, endpoint):
             return None
@@ -204,6 +211,11 @@ class Handshake:
         session.end()
         if session.subscriber is not None:
             self._listening.remove(session.subscriber)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a request runs, be it one whose connection was lost."""
+        return any(session.running for session in self._sessions.values())
 
     def close_streams(self) -> None:
         """End the streams of what belongs to no request."""

@@ -70,6 +70,10 @@ class Listening:
     def __len__(self) -> int:
         return len(self._all)
 
+    def look(self) -> None:
+        """What is shown may have changed though no server said so."""
+        self._changed.set()
+
     async def close(self) -> None:
         """End every stream in order, with a complete result."""
         self._closing.set()

@@ -45,7 +45,7 @@ TIMEOUT_KEY: Final = "toolway/timeoutMs"
 KEY_KEY: Final = "toolway/idempotencyKey"
 LIST_TTL: Final = 60_000  # milliseconds a client may keep a list; it hears of changes if it listens
 SOON_TTL: Final = 1000  # the same for a list in which a server is missing that has not answered yet
-START_TIME: Final = 10.0  # seconds after our own start in which a list waits for servers that start too
+START_TIME: Final = 10.0  # seconds after our own start, or a change of servers, in which a list waits for new ones
 STATE: Final = "state"  # the kind of our sealed request states
 TASK: Final = "task"
 TASK_TIME: Final = 30 * 86_400.0
@@ -72,6 +72,12 @@ class Relay:
         self._hub = hub
         self._sealer = sealer
         self._parking = parking
+        self._settled_at = 0.0
+        self.expect_lists()
+        self.ending = False  # whoever is cancelled now still gets an answer
+
+    def expect_lists(self) -> None:
+        """Servers have been started: for a while, lists wait for them."""
         self._settled_at = asyncio.get_running_loop().time() + START_TIME
         self.ending = False  # whoever is cancelled now still gets an answer
 

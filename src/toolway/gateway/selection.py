@@ -59,6 +59,7 @@ class _Union(Selection):
 
 
 EVERYTHING = Selection()
+NOTHING = Selection(())
 
 
 def of_server(name: str) -> Selection:

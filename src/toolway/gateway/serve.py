@@ -11,6 +11,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -54,6 +55,9 @@ class Serving:
         self._selections = _selections(settings)
         self._end = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._reading = asyncio.Lock()  # one look at the file at a time, whoever asked for it
+        self._reloads: set[asyncio.Task[None]] = set()
+        self._complaint = ""  # about the file of API keys
 
     def _groups(self) -> Mapping[str, Selection]:
         return self._selections
@@ -64,6 +68,7 @@ class Serving:
         """Serve until a signal. Raises `ConfigError` where the address cannot be had."""
         raise_file_limit()
         self._listen_to_signals()
+        _check_address(host, port)  # before any server is started in vain
         async with self.hub:
             try:
                 port = await self.gateway.listen(host, port, tls)
@@ -75,6 +80,7 @@ class Serving:
             on_ready(url)
             try:
                 await self._end.wait()
+                watching.cancel()
                 await self.gateway.drain(self._hurry, delay)
             finally:
                 watching.cancel()
@@ -98,7 +104,7 @@ class Serving:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         with suppress(AttributeError):
-            loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(self._reload_quietly()))
+            loop.add_signal_handler(signal.SIGHUP, self._reload_soon)
 
     def stop(self) -> None:
         """End in order; asked twice, at once."""
@@ -110,20 +116,31 @@ class Serving:
 
     async def reload(self) -> Json:
         """Take what the file says now. Raises `ConfigError`, and then everything stays as it was."""
-        if self._keyring is not None:
-            self._keyring.reload()
-        loaded = await asyncio.to_thread(read, self._loaded.file)
-        done = await self.hub.apply(loaded)
-        self._loaded = loaded
-        self._selections = _selections(loaded.gateway)
-        self.gateway.app.forget_views()
-        return {"changed": done, "problems": [problem.what for problem in loaded.problems]}
+        async with self._reading:
+            if self._keyring is not None:
+                self._keyring.reload()
+            loaded = await asyncio.to_thread(read, self._loaded.file)
+            _refuse_new_errors(self._loaded, loaded)
+            done = await self.hub.apply(loaded)
+            before, self._loaded = self._loaded.gateway, loaded
+            self._selections = _selections(loaded.gateway)
+            self.gateway.reconfigured(loaded.gateway.hosts, loaded.gateway.origins)
+            if (before.host, before.port) != (loaded.gateway.host, loaded.gateway.port):
+                _log.warning("the address of the gateway has changed in its file: it is used from the next start on")
+            return {"changed": done, "problems": [problem.what for problem in loaded.problems]}
+
+    def _reload_soon(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._reload_quietly())
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
 
     async def _reload_quietly(self) -> None:
         try:
             done = await self.reload()
         except ConfigError as exc:
             _log.error("the configuration was not taken, the old one stays: %s", exc)
+        except Exception:
+            _log.exception("the configuration was not taken, by a fault of ours")
         else:
             _log.info("the configuration was read again: %s", done["changed"] or "nothing changed")
 
@@ -131,13 +148,42 @@ class Serving:
         taken = seen = _stamp(self._loaded.file)
         while True:
             await asyncio.sleep(LOOK)
-            if self._keyring is not None:
-                with suppress(ConfigError):
-                    self._keyring.reload()
+            self._look_at_keys()
             before, seen = seen, _stamp(self._loaded.file)
+            if seen is None and before is not None:
+                _log.error("%s is gone; what it said stays", self._loaded.file)
             if seen not in (taken, None) and seen == before:  # it has changed, and has come to rest
                 taken = seen
                 await self._reload_quietly()
+
+    def _look_at_keys(self) -> None:
+        """Another process may have made or revoked some. A file that cannot be read changes nothing, and says so."""
+        if self._keyring is None:
+            return
+        try:
+            self._keyring.reload()
+        except (ConfigError, OSError) as exc:
+            if str(exc) != self._complaint:
+                _log.error("the API keys were not read again, those of before stay: %s", exc)
+            self._complaint = str(exc)
+        else:
+            self._complaint = ""
+
+
+def _refuse_new_errors(before: Loaded, now: Loaded) -> None:
+    """A file with an entry that cannot be used is not taken, unless that entry was not in use before either: whoever
+    broke an entry while it ran did not mean to remove it. Raises `ConfigError`."""
+    known = {problem.server for problem in before.problems if problem.severity == "error"}
+    for problem in now.problems:
+        if problem.severity == "error" and problem.server not in known:
+            raise ConfigError(
+                problem.what,
+                file=problem.file,
+                line=problem.line,
+                evidence=problem.evidence,
+                fix=problem.fix,
+                code=problem.code,
+            )
 
 
 def _stamp(file: str) -> tuple[int, int, int] | None:
@@ -169,6 +215,15 @@ def tls_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as exc:
         raise ConfigError(f"the certificate {certificate} cannot be used", evidence=str(exc), code="E-TLS") from None
     return context
+
+
+def _check_address(host: str, port: int) -> None:
+    """Raises `ConfigError` for an address that cannot be had."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, port), family=family).close()
+    except OSError as exc:
+        raise _address(host, port, exc) from None
 
 
 def _address(host: str, port: int, exc: OSError) -> ConfigError:

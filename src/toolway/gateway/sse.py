@@ -80,6 +80,14 @@ class Sse:
         for _, stream, tasks in list(self._live.values()):
             self._close_if_done(stream, tasks)
 
+    async def cancel_all(self, within: float = 1.0) -> None:
+        """Cut off what is still running, and let it say so on its stream."""
+        tasks = [task for _, _, tasks in self._live.values() for task in tasks]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=within)
+
     def _close_if_done(self, stream: Stream, tasks: set[asyncio.Task[None]]) -> None:
         if self._closing and not tasks:
             stream.close()

@@ -55,6 +55,12 @@ class View:
         self._generation = -1
         self._shown: dict[Kind, _Shown] = {}
 
+    def choose(self, selection: Selection, permitted: Selection) -> None:
+        """Show something else from now on: the configuration has changed."""
+        self._selection = selection
+        self._permitted = permitted
+        self._generation = -1
+
     def servers(self) -> list[str]:
         """The servers of which anything may be shown, in order."""
         if self.alone is not None:

@@ -67,12 +67,11 @@ class HttpServer:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def stop_accepting(self) -> None:
-        """No new connections; those that are open end with their next answer."""
+        """No new connections; those that are open end with their next answer. One that waits is not closed before the
+        end: what its client may be sending just now is answered."""
         self.draining = True
         for listener in self._listeners:
             listener.close()
-        for connection in [*self._strangers, *self._idle]:
-            connection.close()
 
     async def cancel_all(self, within: float = 1.0) -> None:
         """Cut off whoever is still answering, and let them say so."""
