@@ -20,12 +20,14 @@ from typing import Any
 import typer
 
 from toolway.cli.app import app
+from toolway.gateway.failures import status_of
 from toolway.upstream.state import diagram
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
 EXPLANATION = ROOT / "docs" / "explanation"
 SPEC = ROOT / "src" / "toolway" / "config" / "spec.py"
+CODES = ROOT / "src" / "toolway" / "gateway" / "codes.py"
 EXITS = ROOT / "src" / "toolway" / "cli" / "exits.py"
 
 
@@ -46,6 +48,7 @@ def pages() -> dict[Path, str]:
     parts = {
         REFERENCE / "config.md": {"spec": config()},
         REFERENCE / "cli.md": {"commands": commands(), "exits": exits()},
+        REFERENCE / "errors.md": {"codes": rpc_codes()},
         EXPLANATION / "upstream-life.md": {"life": f"```mermaid\n{diagram()}\n```"},
     }
     return {page: _filled(page, generated) for page, generated in parts.items()}
@@ -111,8 +114,15 @@ def _comments(source: str) -> dict[int, str]:
 
 
 def commands() -> str:
-    group: Any = typer.main.get_command(app)
-    return "\n\n".join(_command(name, command) for name, command in group.commands.items())
+    return "\n\n".join(_command(name, command) for name, command in _all_commands("", typer.main.get_command(app)))
+
+
+def _all_commands(prefix: str, group: Any) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _all_commands(f"{prefix}{name} ", command)
+        else:
+            yield f"{prefix}{name}", command
 
 
 def _command(name: str, command: Any) -> str:
@@ -143,6 +153,13 @@ def exits() -> str:
     rows = re.findall(r"^    (\w+) = (\d+)(?:  # (.*))?$", EXITS.read_text(encoding="utf-8"), re.MULTILINE)
     lines = [f"| {number} | {_cell(meaning or name.lower())} |" for name, number, meaning in rows]
     return "\n".join(["| exit code | meaning |", "|---|---|", *lines])
+
+
+def rpc_codes() -> str:
+    """The codes of the gateway's own errors, with the HTTP status of a modern client's request."""
+    rows = re.findall(r"^(\w+): Final = (-\d+)  # (.*)$", CODES.read_text(encoding="utf-8"), re.MULTILINE)
+    lines = [f"| {code} | {status_of(int(code))} | {_cell(meaning)} |" for _, code, meaning in rows]
+    return "\n".join(["| JSON-RPC code | HTTP status | meaning |", "|---|---|---|", *lines])
 
 
 def _cell(text: str) -> str:

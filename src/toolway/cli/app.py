@@ -27,6 +27,14 @@ app = typer.Typer(
 Config = Annotated[
     Path | None, typer.Option("--config", "-c", metavar="FILE", help="The file of servers.", show_default=False)
 ]
+Gateway = Annotated[
+    str | None, typer.Option("--gateway", "-g", metavar="URL", help="Ask this gateway.", show_default=False)
+]
+Token = Annotated[
+    str | None,
+    typer.Option("--token", metavar="TOKEN", envvar="TOOLWAY_TOKEN", help="What opens it.", show_default=False),
+]
+NoGateway = Annotated[bool, typer.Option("--no-gateway", help="Ask no gateway, even if one runs here.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the data and errors.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="More about what happens, on stderr.")]
@@ -53,6 +61,9 @@ def _toolway(
 def list_(
     config: Config = None,
     wait: Wait = 30.0,
+    gateway: Gateway = None,
+    token: Token = None,
+    no_gateway: NoGateway = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -60,8 +71,15 @@ def list_(
 ) -> None:
     """Show all servers: whether they work, and why not."""
     from toolway.cli import servers
+    from toolway.cli.places import Where
 
-    _run(lambda output: servers.show_list(output, config, wait), as_json, quiet, verbose, no_color)
+    _run(
+        lambda output: servers.show_list(output, Where(config, gateway, token, no_gateway), wait),
+        as_json,
+        quiet,
+        verbose,
+        no_color,
+    )
 
 
 @app.command()
@@ -69,6 +87,9 @@ def status(
     name: Annotated[str | None, typer.Argument(help="One server; all without it.", show_default=False)] = None,
     config: Config = None,
     wait: Wait = 30.0,
+    gateway: Gateway = None,
+    token: Token = None,
+    no_gateway: NoGateway = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -76,8 +97,15 @@ def status(
 ) -> None:
     """Show all that is known about a server: state, era, process, restarts, last error, stderr."""
     from toolway.cli import servers
+    from toolway.cli.places import Where
 
-    _run(lambda output: servers.show_status(output, config, wait, name), as_json, quiet, verbose, no_color)
+    _run(
+        lambda output: servers.show_status(output, Where(config, gateway, token, no_gateway), wait, name),
+        as_json,
+        quiet,
+        verbose,
+        no_color,
+    )
 
 
 @app.command()
@@ -88,6 +116,9 @@ def tools(
     server: Annotated[str | None, typer.Option("--server", "-s", metavar="NAME", help="Only of this server.")] = None,
     config: Config = None,
     wait: Wait = 30.0,
+    gateway: Gateway = None,
+    token: Token = None,
+    no_gateway: NoGateway = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -95,10 +126,11 @@ def tools(
 ) -> None:
     """Search the tools of all servers, by name, title and description."""
     from toolway.cli import tools as command
+    from toolway.cli.places import Where
 
-    _run(
-        lambda output: command.show_tools(output, config, wait, words or [], server), as_json, quiet, verbose, no_color
-    )
+    where = Where(config, gateway, token, no_gateway)
+
+    _run(lambda output: command.show_tools(output, where, wait, words or [], server), as_json, quiet, verbose, no_color)
 
 
 @app.command()
@@ -113,6 +145,9 @@ def call(
         float | None, typer.Option("--timeout", "-t", metavar="SECONDS", min=0.001, help="Limit for the whole call.")
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Only the server's result, as JSON, untouched.")] = False,
+    gateway: Gateway = None,
+    token: Token = None,
+    no_gateway: NoGateway = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -120,9 +155,12 @@ def call(
 ) -> None:
     """Call one tool and show its answer."""
     from toolway.cli import call as command
+    from toolway.cli.places import Where
+
+    where = Where(config, gateway, token, no_gateway)
 
     _run(
-        lambda output: command.call(output, config, tool, arguments or [], timeout, raw),
+        lambda output: command.call(output, where, tool, arguments or [], timeout, raw),
         as_json or raw,
         quiet,
         verbose,
@@ -164,6 +202,94 @@ def token(as_json: AsJson = False) -> None:
     from toolway.cli.output import Output
 
     raise typer.Exit(command.show_token(Output(as_json=as_json)))
+
+
+@app.command()
+def connect(
+    client: Annotated[str, typer.Argument(help="claude-code, cursor, vscode, codex or generic.", show_default=False)],
+    group: Annotated[
+        str | None,
+        typer.Option("--group", metavar="NAME", help="Only this group, or server/NAME.", show_default=False),
+    ] = None,
+    config: Config = None,
+    gateway: Gateway = None,
+    token: Token = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show what connects a client to the gateway: a command, or lines for its file."""
+    from toolway.cli import connect as command
+    from toolway.cli.places import Where
+
+    where = Where(config, gateway, token)
+    _run(lambda output: command.connect(output, where, client, group), as_json, quiet, False, False)
+
+
+keys = typer.Typer(
+    help="Keys for others who use the gateway.", no_args_is_help=True, context_settings=app.info.context_settings
+)
+app.add_typer(keys, name="keys")
+
+
+@keys.command("create")
+def keys_create(
+    name: Annotated[str, typer.Argument(help="Whose key it is.", show_default=False)],
+    scope: Annotated[
+        list[str] | None,
+        typer.Option("--scope", metavar="GROUP", help="Only this group, or server/NAME.", show_default=False),
+    ] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="It also opens /admin.")] = False,
+    config: Config = None,
+    gateway: Gateway = None,
+    token: Token = None,
+    no_gateway: NoGateway = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    no_color: NoColor = False,
+) -> None:
+    """Make a key and show it, once."""
+    from toolway.cli import keys as command
+    from toolway.cli.places import Where
+
+    where = Where(config, gateway, token, no_gateway)
+    _run(lambda output: command.create(output, where, name, scope or [], admin), as_json, quiet, False, no_color)
+
+
+@keys.command("ls")
+def keys_ls(
+    config: Config = None,
+    gateway: Gateway = None,
+    token: Token = None,
+    no_gateway: NoGateway = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    no_color: NoColor = False,
+) -> None:
+    """Show all keys."""
+    from toolway.cli import keys as command
+    from toolway.cli.places import Where
+
+    where = Where(config, gateway, token, no_gateway)
+    _run(lambda output: command.show(output, where), as_json, quiet, False, no_color)
+
+
+@keys.command("revoke")
+def keys_revoke(
+    id_: Annotated[str, typer.Argument(metavar="ID", help="The key's id.", show_default=False)],
+    config: Config = None,
+    gateway: Gateway = None,
+    token: Token = None,
+    no_gateway: NoGateway = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    no_color: NoColor = False,
+) -> None:
+    """End a key."""
+    from toolway.cli import keys as command
+    from toolway.cli.places import Where
+
+    where = Where(config, gateway, token, no_gateway)
+    _run(lambda output: command.revoke(output, where, id_), as_json, quiet, False, no_color)
 
 
 def _run(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from mcp_types.jsonrpc import INVALID_PARAMS
@@ -12,31 +11,28 @@ from mcp_types.jsonrpc import INVALID_PARAMS
 from toolway.cli import arguments
 from toolway.cli.exits import Exit
 from toolway.cli.output import Output, last_lines
-from toolway.cli.running import load, must_be_usable, problems_about, running
+from toolway.cli.places import Where, find
 from toolway.errors import CallError, ProtocolError
 from toolway.model import OnProgress, Reply
 from toolway.protocol import names
 from toolway.upstream.status import Status
 
 
-async def call(
-    output: Output, config: Path | None, tool: str, words: Sequence[str], timeout: float | None, raw: bool
-) -> Exit:
+async def call(output: Output, where: Where, tool: str, words: Sequence[str], timeout: float | None, raw: bool) -> Exit:
     """Call one tool; of all servers only its own is started."""
     given = arguments.parse(words)
-    loaded = load(output, config)
+    place = await find(output, where)
     ref = names.parse(tool)
     server = ref.server if ref else ""
-    must_be_usable(loaded, ref.server if ref else None)
-    if not output.as_json:
-        output.problems(problems_about(loaded, server))
-    async with running(loaded, server) as hub:
+    async with place.asking(server) as servers:
+        if not output.as_json:
+            output.problems(place.problems(server))
         with output.spinner(f"calling {tool}") as update:
             try:
                 on_progress = _progress(output, tool, update)
-                reply = await hub.call_tool(tool, given, timeout=timeout, on_progress=on_progress)
+                reply = await servers.call_tool(tool, given, timeout=timeout, on_progress=on_progress)
             except CallError as exc:
-                _explain(exc, tool, hub.status().get(server))
+                _explain(exc, tool, servers.status().get(server))
                 raise
     _print(output, reply, raw)
     if output.verbose:

@@ -26,8 +26,28 @@ class UsageError(errors.ToolwayError):
     code = "E-USAGE"
 
 
+class GatewayError(errors.ToolwayError):
+    """The gateway does not answer, or not as one."""
+
+    code = "E-GATEWAY"
+
+
+class GatewayDenied(GatewayError):
+    """The gateway answers, but not to this token."""
+
+    code = "E-GATEWAY-TOKEN"
+
+
+class GatewayAdmin(GatewayDenied):
+    """The gateway knows this token, and keeps this for administrators."""
+
+    code = "E-GATEWAY-ADMIN"
+
+
 _OF_CLASSES = (
     (UsageError, Exit.USAGE),
+    (GatewayDenied, Exit.AUTH),
+    (GatewayError, Exit.UNREACHABLE),
     (errors.ConfigError, Exit.CONFIG),
     (errors.Unavailable, Exit.UNREACHABLE),
     (errors.Denied, Exit.AUTH),

@@ -12,7 +12,7 @@ from typing import cast
 
 from toolway.cli.exits import Exit, of_error
 from toolway.cli.output import Output
-from toolway.cli.running import load
+from toolway.cli.places import load
 from toolway.errors import ToolwayError
 from toolway.gateway.serve import Serving, tls_context
 from toolway.gateway.state import State
@@ -65,7 +65,7 @@ def _announce(output: Output, auth: bool) -> Callable[[str], None]:
             sys.stdout.flush()
         output.say(f"serving at {url}/mcp", "green")
         if auth:
-            output.say("clients send `Authorization: Bearer …`; see the token with: toolway token")
+            output.say("connect a client: toolway connect claude-code, or cursor, vscode, codex, generic")
         output.say("Ctrl-C ends it; running calls are finished first", "dim")
 
     return announce

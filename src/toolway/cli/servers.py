@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from toolway.cli.exits import Exit
 from toolway.cli.output import Output, last_lines, problem_facts
-from toolway.cli.running import DOWN, exit_of, load, must_be_usable, problems_about, running, wait_listed
-from toolway.config.formats import Loaded
+from toolway.cli.places import Place, Where, find
+from toolway.cli.running import DOWN, exit_of, wait_listed
 from toolway.upstream.status import Status
 
 
-async def show_list(output: Output, config: Path | None, wait: float) -> Exit:
+async def show_list(output: Output, where: Where, wait: float) -> Exit:
     """All servers, a line each."""
-    loaded = load(output, config)
-    statuses = await _statuses(output, loaded, wait)
+    place = await find(output, where)
+    async with place.asking() as servers:
+        statuses = await wait_listed(servers, output, wait)
     if output.as_json:
         keys = ("server", "transport", "state", "era", "protocol", "tools", "stale", "why", "fix")
-        servers = [{key: facts[key] for key in keys} for facts in map(asdict, statuses)]
-        output.facts({"servers": servers, "problems": [problem_facts(p) for p in loaded.problems]})
+        rows = [{key: facts[key] for key in keys} for facts in map(asdict, statuses)]
+        output.facts({"servers": rows, "problems": [problem_facts(p) for p in place.problems()]})
     else:
-        _print_list(output, loaded, statuses)
-    return exit_of(statuses, loaded.problems)
+        _print_list(output, place, statuses)
+    return exit_of(statuses, place.problems())
 
 
-async def show_status(output: Output, config: Path | None, wait: float, name: str | None) -> Exit:
+async def show_status(output: Output, where: Where, wait: float, name: str | None) -> Exit:
     """All that is known about one server, or about each."""
-    loaded = load(output, config)
-    must_be_usable(loaded, name)
-    problems = problems_about(loaded, name)
-    statuses = await _statuses(output, loaded, wait, name)
+    place = await find(output, where)
+    async with place.asking(name) as servers:
+        statuses = await wait_listed(servers, output, wait, name)
+    problems = place.problems(name)
     if output.as_json:
         output.facts({"servers": [asdict(s) for s in statuses], "problems": [problem_facts(p) for p in problems]})
     else:
@@ -42,20 +42,13 @@ async def show_status(output: Output, config: Path | None, wait: float, name: st
     return exit_of(statuses, problems)
 
 
-async def _statuses(output: Output, loaded: Loaded, wait: float, name: str | None = None) -> list[Status]:
-    async with running(loaded, name) as hub:
-        await wait_listed(hub, output, wait, name)
-        found = hub.status()
-    return [found[name]] if name is not None else list(found.values())
-
-
-def _print_list(output: Output, loaded: Loaded, statuses: Collection[Status]) -> None:
+def _print_list(output: Output, place: Place, statuses: Collection[Status]) -> None:
     if statuses:
         rows = [(s.server, s.transport, s.state, s.era or "–", _tools(s), _why(s)) for s in statuses]
         output.table(("server", "transport", "state", "era", "tools", "why"), rows)
     else:
-        output.say(f"no servers in {loaded.file}")
-    output.problems(loaded.problems)
+        output.say(f"no servers in {place.name}")
+    output.problems(place.problems())
     for status in statuses:
         if status.state in DOWN:
             _print_failure(output, status)

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from toolway.catalog.index import Tool
 from toolway.cli.exits import Exit
 from toolway.cli.output import Output, problem_facts
-from toolway.cli.running import DOWN, exit_of, load, must_be_usable, problems_about, running, wait_listed
+from toolway.cli.places import Where, find
+from toolway.cli.running import DOWN, exit_of, wait_listed
 from toolway.upstream.status import Status
 
 _DESCRIPTION = 100  # characters, in the table
 
 
-async def show_tools(
-    output: Output, config: Path | None, wait: float, words: Sequence[str], server: str | None
-) -> Exit:
+async def show_tools(output: Output, where: Where, wait: float, words: Sequence[str], server: str | None) -> Exit:
     """The tools in which all words occur."""
-    loaded = load(output, config)
-    must_be_usable(loaded, server)
-    problems = problems_about(loaded, server)
-    async with running(loaded, server) as hub:
-        await wait_listed(hub, output, wait, server)
-        found = hub.tools(" ".join(words), server=server)
-        statuses = [s for s in hub.status().values() if server in (None, s.server)]
+    place = await find(output, where)
+    async with place.asking(server) as servers:
+        statuses = await wait_listed(servers, output, wait, server)
+        found = servers.tools(" ".join(words), server=server)
+    problems = place.problems(server)
     if output.as_json:
         output.facts(
             {

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from toolway._version import __version__
 from toolway.config.entries import read_entry
+from toolway.config.mask import masker
 from toolway.errors import CallError, ConfigError, NotFound, ToolwayError
 from toolway.gateway.door import problem
 from toolway.gateway.http.connection import Exchange
@@ -21,6 +22,7 @@ from toolway.gateway.principals import ApiKey, Keyring, Principal
 from toolway.hub import Hub
 from toolway.model import Json
 from toolway.protocol import wire
+from toolway.upstream.status import Status
 
 _FIELDS: Final = (("content-type", JSON), ("cache-control", "no-store"))
 
@@ -39,7 +41,7 @@ class Admin:
             exchange.reply(*problem(403, "this is for administrators", fix="use the token of this machine"))
             return
         request = exchange.request
-        parts = request.path.removeprefix("/admin").strip("/").split("/")
+        parts = request.path.split("/")[2:]  # one spelling of every route
         try:
             body = wire.decode(request.body) if request.body else {}
             if not isinstance(body, dict):
@@ -51,6 +53,8 @@ class Admin:
             exchange.reply(*_of_error(404, exc))
         except ConfigError as exc:
             exchange.reply(*_of_error(422, exc))
+        except OSError as exc:
+            exchange.reply(*problem(507, f"the keys cannot be kept: {exc.strerror or exc}"))
         except CallError as exc:
             exchange.reply(*_of_error(502, exc))
         else:
@@ -61,12 +65,12 @@ class Admin:
 
     async def _answer(self, method: str, parts: list[str], body: Json, query: str) -> Json | None:
         match method, parts:
-            case "GET", [""]:
+            case "GET", []:
                 return {**self._facts(), "version": __version__, "pid": os.getpid(), "paths": _PATHS}
             case "GET", ["servers"]:
-                return {"servers": [asdict(status) for status in self._hub.status().values()]}
+                return {"servers": [self._shown(status) for status in self._hub.status().values()]}
             case "GET", ["servers", name]:
-                return asdict(self._status(name))
+                return self._shown(self._status(name))
             case "GET", ["tools"]:
                 return {"tools": [_tool(tool) for tool in self._hub.tools()]}
             case "POST", ["servers", name, "restart"]:
@@ -83,7 +87,14 @@ class Admin:
                 return self._keys(method, rest, body)
         return None
 
-    def _status(self, name: str) -> Any:
+    def _shown(self, status: Status) -> Json:
+        """What a server writes may hold what it was given to keep."""
+        mask = masker([self._hub.servers[status.server]] if status.server in self._hub.servers else [])
+        facts = asdict(status)
+        facts["problems"] = [mask(each) for each in status.problems]
+        return {key: mask(value) if isinstance(value, str) else value for key, value in facts.items()}
+
+    def _status(self, name: str) -> Status:
         found = self._hub.status().get(name)
         if found is None:
             raise NotFound(f"there is no server {name!r}", server=name)
@@ -113,7 +124,7 @@ class Admin:
                 return {**_key(key), "token": token}
             case "DELETE", [id_]:
                 if not self._keyring.revoke(id_):
-                    raise NotFound(f"there is no key {id_!r}")
+                    raise NotFound(f"there is no key {id_!r}", fix="see them all: toolway keys ls")
                 return {"revoked": id_}
         return None
 

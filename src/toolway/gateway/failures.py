@@ -1,6 +1,6 @@
 """Errors as clients see them: our exceptions → JSON-RPC codes and HTTP statuses. One table.
 
-Codes are outside the ranges that the protocol reserves. What a server itself answered passes unchanged, with what we
+What a server itself answered passes unchanged, with what we
 know about it added under one key. `OUTCOME_UNKNOWN` is deliberately HTTP 200: a 5xx would invite a resend.
 """
 
@@ -23,27 +23,25 @@ from toolway.errors import (
     TimedOut,
     Unavailable,
 )
+from toolway.gateway.codes import (
+    DEADLINE,
+    DENIED,
+    KEY_MISMATCH,
+    OURS,
+    OUTCOME_UNKNOWN,
+    OVERLOADED,
+    QUOTA,
+    SHUTTING_DOWN,
+    STORE_UNAVAILABLE,
+    THROTTLED,
+    UNAVAILABLE,
+    UPSTREAM_AUTH,
+    UPSTREAM_PROTOCOL,
+)
 from toolway.model import Call, Era, Json
 from toolway.protocol.wire import clean_text
 
-UNAVAILABLE: Final = -31001
-DEADLINE: Final = -31002
-OVERLOADED: Final = -31003
-QUOTA: Final = -31004
-OUTCOME_UNKNOWN: Final = -31005
-THROTTLED: Final = -31006
-CANCELLED: Final = -31007
-KEY_MISMATCH: Final = -31008
-STORE_UNAVAILABLE: Final = -31009
-DENIED: Final = -31010
-UPSTREAM_PROTOCOL: Final = -31012
-SHUTTING_DOWN: Final = -31013
-UPSTREAM_AUTH: Final = -31015
-
 RESOURCE_NOT_FOUND: Final = -32002  # of the handshake era; the modern one has another code for it
-
-#: The key under which our own knowledge stands in the data of a server's error.
-OURS: Final = "toolway"
 
 _STATUS: Final = {
     UNAVAILABLE: 503,

@@ -20,7 +20,8 @@ from toolway.catalog.index import Item
 from toolway.errors import CallError
 from toolway.events import CatalogChanged, EventsMissed, Kind, Logged, ResourceUpdated
 from toolway.gateway.answers import Answer
-from toolway.gateway.failures import SHUTTING_DOWN, Failure
+from toolway.gateway.codes import SHUTTING_DOWN
+from toolway.gateway.failures import Failure
 from toolway.gateway.relay import SERVER_INFO
 from toolway.gateway.view import KINDS, View
 from toolway.gateway.visit import Tell, Visit

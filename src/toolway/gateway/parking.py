@@ -17,7 +17,8 @@ from typing import Any, Final
 from mcp_types.jsonrpc import MISSING_REQUIRED_CLIENT_CAPABILITY
 
 from toolway.errors import CallError, ProtocolError
-from toolway.gateway.failures import OVERLOADED, Failure
+from toolway.gateway.codes import OVERLOADED
+from toolway.gateway.failures import Failure
 from toolway.gateway.visit import CAPABILITY
 from toolway.model import Json, Reply
 

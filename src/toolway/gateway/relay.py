@@ -32,6 +32,7 @@ from toolway.catalog.index import Item, Tool
 from toolway.errors import CallError
 from toolway.events import Kind
 from toolway.gateway import failures
+from toolway.gateway.codes import TIMEOUT_KEY
 from toolway.gateway.failures import Failure
 from toolway.gateway.parking import LONGEST, Leg, Parking
 from toolway.gateway.sealed import Sealer
@@ -41,7 +42,6 @@ from toolway.model import Call, Json, OnProgress, Reply
 from toolway.protocol.eras import LISTS
 
 SERVER_INFO: Final[Json] = {"name": "toolway", "version": __version__}
-TIMEOUT_KEY: Final = "toolway/timeoutMs"
 KEY_KEY: Final = "toolway/idempotencyKey"
 LIST_TTL: Final = 60_000  # milliseconds a client may keep a list; it hears of changes if it listens
 SOON_TTL: Final = 1000  # the same for a list in which a server is missing that has not answered yet

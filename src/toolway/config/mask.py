@@ -27,3 +27,6 @@ def _secrets(server: Server) -> Iterator[str]:
     for value in server.headers.values():
         yield value
         yield value.rpartition(" ")[2]  # "Bearer …": the token alone
+    if server.auth is not None:
+        yield server.auth.client_secret or ""
+        yield server.auth.private_key or ""

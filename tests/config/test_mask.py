@@ -1,4 +1,4 @@
-from toolway.cli.mask import masker
+from toolway.config.mask import masker
 from toolway.config.spec import Server
 
 

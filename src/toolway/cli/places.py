@@ -1,0 +1,163 @@
+"""Where the servers are that a command is about: in a file, or behind a gateway that runs.
+
+Commands ask the same questions of both, so none of them knows which it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from toolway.catalog.index import Tool
+from toolway.catalog.resolve import check_server
+from toolway.cli.exits import GatewayError
+from toolway.cli.gateways import Door, at_address, of_this_machine
+from toolway.cli.output import Output
+from toolway.cli.remote import Remote
+from toolway.config.find import default_file
+from toolway.config.formats import Loaded, normalised, read
+from toolway.config.mask import masker
+from toolway.config.problems import Problem
+from toolway.config.spec import Server
+from toolway.errors import ConfigError
+from toolway.hub import Hub
+from toolway.model import OnProgress, Reply
+from toolway.upstream.status import Status
+
+
+@dataclass(frozen=True)
+class Where:
+    """What the options say."""
+
+    config: Path | None = None
+    gateway: str | None = None
+    token: str | None = None
+    no_gateway: bool = False
+
+
+class Servers(Protocol):
+    """The questions: those of a `Hub`."""
+
+    def status(self) -> dict[str, Status]: ...
+
+    def tools(self, query: str | None = None, *, server: str | None = None) -> list[Tool]: ...
+
+    async def list_tools(self, *, server: str | None = None, timeout: float = 30.0) -> list[Tool]: ...
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Reply: ...
+
+
+class Place(Protocol):
+    @property
+    def name(self) -> str:
+        """What a person calls it: a file, or an address."""
+        ...
+
+    def problems(self, server: str | None = None) -> tuple[Problem, ...]:
+        """What is wrong with the file: all, or what concerns one server."""
+        ...
+
+    def asking(self, only: str | None = None) -> AbstractAsyncContextManager[Servers]:
+        """The servers, or only the one that is wanted. Raises `ConfigError`, or `NotFound` where there is none."""
+        ...
+
+
+async def find(output: Output, where: Where) -> Place:
+    """The place that the options mean. Raises `ConfigError`, and `GatewayError` where a gateway was named in vain."""
+    door = await gateway_for(output, where)
+    return _Gateway(door) if door is not None else _File(load(output, where.config))
+
+
+async def gateway_for(output: Output, where: Where) -> Door | None:
+    """The gateway that was named, or that runs on this machine; None where the file is to be used."""
+    if where.gateway is not None:
+        door = at_address(where.gateway, where.token)
+    elif where.no_gateway:
+        return None
+    else:
+        found = of_this_machine(where.config, where.token)
+        if found is None:
+            return None
+        door = found
+    output.mask = masker([*_servers_in(door.config), Server(url=door.url, headers=door.headers)])
+    if where.gateway is None:
+        try:
+            await door.knock()
+        except GatewayError as exc:
+            output.say(f"the gateway at {door.url} does not answer, so its file is used: {exc.evidence}", "yellow")
+            return None
+        output.say(f"asking the gateway at {door.url}; --no-gateway asks the file", "dim")
+    return door
+
+
+def load(output: Output, config: Path | None) -> Loaded:
+    """The servers of the named or the default file. Raises `ConfigError`."""
+    loaded = read(config or default_file())
+    output.mask = masker(loaded.servers.values())
+    return loaded
+
+
+def _servers_in(file: str) -> list[Server]:
+    """The servers of the file of a gateway of this machine: what they keep secret is not shown by us either."""
+    try:
+        return list(read(file).servers.values()) if file else []
+    except ConfigError:
+        return []
+
+
+class _File:
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        self.name = os.fspath(loaded.file)
+
+    def problems(self, server: str | None = None) -> tuple[Problem, ...]:
+        return tuple(p for p in self._loaded.problems if server is None or p.server in (server, ""))
+
+    @asynccontextmanager
+    async def asking(self, only: str | None = None) -> AsyncIterator[Servers]:
+        """A hub in which all servers start, or only the one that is wanted; the others are known but stay asleep."""
+        self._must_be_usable(only or None)
+        loaded = self._loaded
+        servers = {name: replace(server, lazy=only not in (None, name)) for name, server in loaded.servers.items()}
+        async with Hub(replace(loaded, servers=servers)) as hub:
+            yield hub
+
+    def _must_be_usable(self, name: str | None) -> None:
+        """Raise what is wrong with the entry of this name: `ConfigError`, or `NotFound` where there is none."""
+        if name is None or name in self._loaded.servers:
+            return
+        for problem in self._loaded.problems:
+            if problem.severity == "error" and name in (problem.server, normalised(problem.server)):
+                raise ConfigError(
+                    f"{problem.server}: {problem.what}",
+                    file=problem.file,
+                    line=problem.line,
+                    evidence=problem.evidence,
+                    fix=problem.fix,
+                    code=problem.code,
+                )
+        check_server(self._loaded.servers, name)
+
+
+class _Gateway:
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self.name = door.url
+
+    def problems(self, server: str | None = None) -> tuple[Problem, ...]:
+        return ()  # of the file of a gateway its log tells
+
+    @asynccontextmanager
+    async def asking(self, only: str | None = None) -> AsyncIterator[Servers]:
+        yield Remote(self._door)

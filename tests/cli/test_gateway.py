@@ -1,0 +1,262 @@
+"""The commands against a gateway that runs: the same answers as against a file."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from toolway.cli.app import app
+from toolway.gateway.state import Running, State
+
+FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.fake"]}
+BROKEN = {
+    "command": sys.executable,
+    "args": ["-c", "import os, sys; sys.exit('missing GITHUB_TOKEN ' + os.environ['MY_SECRET'])"],
+    "env": {"MY_SECRET": "do-not-show"},
+}
+SERVERS = {"fake": FAKE, "old": {**FAKE, "args": [*FAKE["args"], "--era", "handshake"]}, "broken": BROKEN}
+GROUPS = {"sums": {"tools": ["fake.add"]}}
+
+
+class Gateway:
+    """A gateway in a process of its own, and commands that are run beside it."""
+
+    def __init__(self, folder):
+        self.state = folder / "state"
+        self.config = folder / "gateway.json"
+        self.config.write_text(json.dumps({"mcpServers": SERVERS, "toolway": {"groups": GROUPS}}))
+        words = ["serve", "-c", str(self.config), "--port", "0", "--json", "--quiet", "--drain-delay", "0"]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "toolway.cli", *words],
+            env={**os.environ, "TOOLWAY_STATE": str(self.state), "XDG_CACHE_HOME": str(folder / "cache")},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self._stdout = self._process.stdout
+        self.url = json.loads("".join(iter(self._stdout.readline, "}\n")) + "}")["url"].removesuffix("/mcp")
+        self.token = State(self.state).token()
+
+    def close(self):
+        self._process.send_signal(signal.SIGTERM)
+        assert self._process.wait(30) == 0
+        self._stdout.close()
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory):
+    gateway = Gateway(tmp_path_factory.mktemp("gateway"))
+    yield gateway
+    gateway.close()
+
+
+@pytest.fixture
+def toolway(gateway, monkeypatch, tmp_path):
+    """Run a command on the machine of the gateway, in a folder without a file of servers."""
+    monkeypatch.setenv("TOOLWAY_STATE", str(gateway.state))
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: CliRunner().invoke(app, list(words), catch_exceptions=False)
+
+
+def test_list_asks_the_gateway_that_runs_and_says_so(toolway, gateway):
+    result = toolway("list")
+    states = {line.split()[0]: line.split()[2] for line in result.stdout.splitlines()[1:]}
+    assert (states["fake"], states["old"]) == ("ready", "ready")
+    assert states["broken"] in ("backing_off", "starting", "failed")
+    assert f"asking the gateway at {gateway.url}" in result.stderr
+    assert "do-not-show" not in result.output
+    assert result.exit_code == 8
+
+
+def test_status_is_that_of_the_running_server(toolway):
+    first, second = (json.loads(toolway("status", "fake", "--json", "-q").stdout)["servers"][0] for _ in range(2))
+    assert first["pid"] == second["pid"]
+    assert second["since"] >= first["since"] > 0
+
+
+def test_a_misspelt_server_is_answered_with_the_right_name(toolway):
+    result = toolway("status", "faek")
+    assert "did you mean fake?" in result.stderr
+    assert result.exit_code == 1
+
+
+def test_secrets_of_a_server_stay_with_the_gateway(toolway, gateway):
+    result = toolway("status", "broken", "--gateway", gateway.url + "/mcp", "--token", gateway.token, "--json")
+    [server] = json.loads(result.stdout)["servers"]
+    assert "missing GITHUB_TOKEN ***" in server["stderr"]
+    assert "do-not-show" not in result.output
+    assert result.exit_code == 4
+
+
+def test_tools_have_the_names_that_they_have_in_the_file(toolway):
+    document = json.loads(toolway("tools", "server", "seen", "--json").stdout)
+    assert [tool["name"] for tool in document["tools"]] == ["fake.stats", "old.stats"]
+    assert document["tools"][0]["input_schema"]["type"] == "object"
+    assert [server["server"] for server in document["down"]] == ["broken"]
+    assert {t["server"] for t in json.loads(toolway("tools", "-s", "old", "--json").stdout)["tools"]} == {"old"}
+
+
+@pytest.mark.parametrize("server", ["fake", "old"])
+def test_a_call_goes_through_the_gateway(toolway, server):
+    result = toolway("call", f"{server}.add", "a:=1", "b:=2", "--quiet")
+    assert (result.stdout, result.stderr, result.exit_code) == ("3\n", "", 0)
+    document = json.loads(toolway("call", f"{server}.echo", "text=hé", "--json").stdout)
+    assert (document["server"], document["tool"], document["text"]) == (server, "echo", "hé")
+
+
+def test_progress_comes_through(toolway):
+    result = toolway("call", "old.progress", "n:=3", "-v")
+    assert result.stdout == "3 steps\n"
+    assert "old.progress: 2/3 step 2\n" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "part"),
+    [
+        (("fake.fail",), 5, "says that it failed"),
+        (("fake.sleep", "seconds:=30", "--timeout", "0.3"), 7, "E-TIMEOUT"),
+        (("fake.ecco",), 1, "did you mean fake.echo"),
+        (("fkae.echo",), 1, "did you mean fake"),
+        (("echo",), 1, "E-NOT-FOUND"),
+        (("fake.add", "a:=1"), 1, "name:=json"),
+        (("fake.add", "oops"), 2, "E-USAGE"),
+        (("broken.x",), 4, "missing GITHUB_TOKEN ***"),
+    ],
+)
+def test_each_failure_has_the_exit_code_and_the_words_that_it_has_with_a_file(toolway, words, code, part):
+    result = toolway("call", *words)
+    assert part in result.stderr
+    assert result.exit_code == code
+
+
+def test_whether_it_was_executed_is_what_the_gateway_knows(toolway):
+    result = toolway("call", "fake.sleep", "seconds:=30", "--timeout", "0.3", "--json")
+    error = json.loads(result.stdout)["error"]
+    assert (error["code"], error["executed"], error["server"], error["tool"]) == (
+        "E-TIMEOUT",
+        "unknown",
+        "fake",
+        "sleep",
+    )
+    result = toolway("call", "fake.add", "a:=1", "--json")
+    error = json.loads(result.stdout)["error"]
+    assert (error["code"], error["rpc_code"], error["what"]) == (
+        "E-PROTOCOL",
+        -32602,
+        "fake answered with error -32602",
+    )
+
+
+# -- which gateway -----------------------------------------------------------------------------------------------------
+
+
+def test_another_file_or_no_gateway_is_not_that_gateway(toolway, tmp_path):
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({"mcpServers": {"off": {"command": "x", "enabled": False}}}))
+    for words in (["-c", str(other)], ["--no-gateway", "-c", str(other)]):
+        result = toolway("list", "--json", *words)
+        assert [server["server"] for server in json.loads(result.stdout)["servers"]] == ["off"]
+        assert result.stderr == ""
+
+
+def test_the_file_of_the_gateway_named_is_the_gateway(toolway, gateway):
+    assert "asking the gateway" in toolway("tools", "-c", os.path.relpath(gateway.config)).stderr
+
+
+def test_a_gateway_that_does_not_answer_any_more_is_told_and_its_file_used(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "mcp.json"
+    file.write_text('{"mcpServers": {"off": {"command": "x", "enabled": false}}}')
+    State.default(os.environ).announce(Running("http://127.0.0.1:9", os.getpid(), str(file)))
+    result = CliRunner().invoke(app, ["list", "--json"])
+    assert [server["server"] for server in json.loads(result.stdout)["servers"]] == ["off"]
+    assert "does not answer" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "part"),
+    [
+        (("--gateway", "http://127.0.0.1:9", "--token", "x"), 4, "E-GATEWAY\n"),
+        (("--gateway", "nonsense"), 2, "E-USAGE"),
+        (("--token", "wrong"), 6, "E-GATEWAY-TOKEN"),
+    ],
+)
+def test_a_gateway_that_cannot_be_used_is_told_in_four_parts(toolway, words, code, part):
+    for command in (["list"], ["call", "fake.add", "a:=1", "b:=2"], ["keys", "ls"]):
+        result = toolway(*command, *words)
+        assert part in result.stderr
+        assert re.search(r"^  fix +\S", result.stderr, re.MULTILINE)
+        assert result.exit_code == code
+
+
+# -- keys and clients --------------------------------------------------------------------------------------------------
+
+
+def test_a_key_opens_what_it_was_made_for_until_it_is_revoked(toolway, gateway):
+    made = json.loads(toolway("keys", "create", "bob", "--scope", "sums", "--json").stdout)
+    listed = json.loads(toolway("keys", "ls", "--json").stdout)["keys"]
+    assert [(key["id"], key["name"], key["scopes"]) for key in listed] == [(made["id"], "bob", ["sums"])]
+    assert made["token"] not in toolway("keys", "ls").output
+
+    def call(tool):
+        return toolway("call", tool, "a:=1", "b:=2", "--token", made["token"])
+
+    assert call("fake.add").stdout == "3\n"
+    assert "E-NOT-FOUND" in call("fake.sleep").stderr
+    assert "E-GATEWAY-ADMIN" in toolway("list", "--token", made["token"]).stderr
+    assert toolway("keys", "revoke", made["id"]).exit_code == 0
+    assert call("fake.add").exit_code == 6
+    assert toolway("keys", "revoke", made["id"]).exit_code == 1
+
+
+def test_keys_are_kept_in_the_file_where_no_gateway_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def toolway(*words):
+        return CliRunner().invoke(app, list(words), catch_exceptions=False)
+
+    assert "there are no keys" in toolway("keys", "ls").stderr
+    made = toolway("keys", "create", "ci", "--admin")
+    assert re.fullmatch(r"tw_\S{40,}\n", made.stdout)
+    principal = State.default(os.environ).keyring().who(made.stdout.strip())
+    assert principal is not None and principal.admin
+    [row] = toolway("keys", "ls").stdout.splitlines()[1:]
+    assert row.split()[1:5] == ["ci", "everything", "and", "/admin"]
+    assert toolway("keys", "revoke", row.split()[0]).exit_code == 0
+    assert toolway("keys", "revoke", row.split()[0]).exit_code == 1
+    assert toolway("keys", "create", "").exit_code == 2
+
+
+def test_connect_shows_what_each_client_wants(toolway, gateway):
+    url, bearer = f"{gateway.url}/mcp", f"Bearer {gateway.token}"
+    command = toolway("connect", "claude-code").stdout
+    assert command == f"claude mcp add --transport http toolway {url} --header 'Authorization: {bearer}'\n"
+    headers = {"Authorization": bearer}
+    cursor = json.loads(toolway("connect", "cursor").stdout)
+    assert cursor == {"mcpServers": {"toolway": {"url": url, "headers": headers}}}
+    vscode = json.loads(toolway("connect", "vscode", "--group", "sums").stdout)
+    assert vscode == {"servers": {"toolway-sums": {"type": "http", "url": f"{url}/sums", "headers": headers}}}
+    document = json.loads(toolway("connect", "generic", "--json").stdout)
+    assert json.loads(document["text"])["mcpServers"]["toolway"]["url"] == document["url"] == url
+    assert toolway("connect", "emacs").exit_code == 2
+    assert toolway("connect", "codex", "--group", "no group").exit_code == 2
+
+
+def test_what_codex_is_shown_is_toml_that_says_the_same(toolway, gateway):
+    import tomllib
+
+    server = tomllib.loads(toolway("connect", "codex").stdout)["mcp_servers"]["toolway"]
+    assert server == {"url": f"{gateway.url}/mcp", "http_headers": {"Authorization": f"Bearer {gateway.token}"}}
+
+
+def test_before_the_gateway_runs_connect_shows_where_it_will_be(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {}, "toolway": {"gateway": {"port": 9999}}}')
+    result = CliRunner().invoke(app, ["connect", "cursor"])
+    assert json.loads(result.stdout)["mcpServers"]["toolway"]["url"] == "http://127.0.0.1:9999/mcp"
+    assert "toolway serve" in result.stderr
