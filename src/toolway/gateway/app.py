@@ -17,7 +17,7 @@ from toolway.gateway.codes import QUOTA, SHUTTING_DOWN
 from toolway.gateway.door import Door, Refused, cors, preflight, problem
 from toolway.gateway.handshake import HandshakeHttp
 from toolway.gateway.http.connection import Exchange, Refusal
-from toolway.gateway.http.messages import JSON, Request
+from toolway.gateway.http.messages import JSON, Fields, Request
 from toolway.gateway.modern import Modern, is_modern
 from toolway.gateway.principals import Principal
 from toolway.gateway.selection import EVERYTHING, NOTHING, Selection, of_server
@@ -78,12 +78,14 @@ class App:
 
     def greet(self, request: Request) -> Refusal | None:
         """The same by the head of a request alone, so that nobody's body is read who is refused anyway."""
+        page: Fields = ()
         try:
             self._door.check_address(request)
+            page = cors(request)
             if request.path not in _OPEN:
                 self._door.who(request)
         except Refused as refused:
-            return refused.status, refused.body, refused.fields
+            return refused.status, refused.body, (*refused.fields, *page)
         return None
 
     def shut_out(self, principal: str) -> None:
@@ -218,8 +220,9 @@ class App:
         """All that a principal may see, whatever the endpoint: what its groups hold together."""
         if scopes is None:
             return EVERYTHING
-        chosen = [self._selection(scope)[0] for scope in scopes]
-        return Selection.union([selection for selection in chosen if selection is not None])
+        servers = [of_server(scope.removeprefix("server/")) for scope in scopes if scope.startswith("server/")]
+        groups = [group for scope in scopes if (group := self._groups().get(scope)) is not None]
+        return Selection.union([*servers, *groups])
 
 
 _NO_ENVELOPE: Final = ("not a JSON-RPC", "neither a request", "params that", "an id that")

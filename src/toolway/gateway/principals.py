@@ -6,19 +6,23 @@ shown once, and kept as hashes; each is held to the endpoints it was made for.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
+import os
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from toolway.errors import ConfigError
-from toolway.gateway.sealed import write_private
+from toolway.gateway.sealed import made_once, write_private
 
 TOKEN_PREFIX: Final = "tw_"
+_LEAST: Final = 16  # characters of the token of this machine, whoever made it
 _MAX_FILE: Final = 16 * 1024 * 1024
 
 
@@ -59,13 +63,15 @@ class _File(msgspec.Struct):
 
 
 class Keyring:
-    """All that opens the door. Looking one up costs one hash, however many there are."""
+    """All that opens the door. Looking one up costs one hash, however many there are. `on_revoked` hears of every key
+    that opens it no more."""
 
     def __init__(self, file: Path, token: str) -> None:
         self._file = file
         self._token_hash = _hash(token)
-        self._stamp: tuple[float, int] | None = None
+        self._stamp: tuple[int, ...] | None = None
         self._keys: dict[str, ApiKey] = {}
+        self.on_revoked: Callable[[str], None] | None = None
         self.reload()
 
     def who(self, token: str) -> Principal | None:
@@ -83,15 +89,17 @@ class Keyring:
         token = TOKEN_PREFIX + secrets.token_urlsafe(32)
         chosen = tuple(scopes) if scopes is not None else None
         key = ApiKey(secrets.token_hex(4), name, _hash(token), chosen, admin, now)
-        self._save([*self._keys.values(), key])
+        with self._alone():
+            self._save([*self._keys.values(), key])
         return token, key
 
     def revoke(self, id: str) -> bool:
         """Whether there was such a key. Raises `OSError`."""
-        kept = [key for key in self._keys.values() if key.id != id]
-        if len(kept) == len(self._keys):
-            return False
-        self._save(kept)
+        with self._alone():
+            kept = [key for key in self._keys.values() if key.id != id]
+            if len(kept) == len(self._keys):
+                return False
+            self._save(kept)
         return True
 
     def reload(self) -> None:
@@ -99,9 +107,9 @@ class Keyring:
         try:
             stat = self._file.stat()
         except FileNotFoundError:
-            self._keys, self._stamp = {}, None
+            self._take([], None)
             return
-        stamp = (stat.st_mtime_ns, stat.st_size)
+        stamp = (stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino)
         if stamp == self._stamp:
             return
         try:
@@ -115,23 +123,43 @@ class Keyring:
                 fix="move it away; keys must then be made anew",
                 code="E-KEYS-FILE",
             ) from None
-        self._keys = {key.hash: key for key in kept}
+        self._take(kept, stamp)
+
+    def _take(self, keys: Iterable[ApiKey], stamp: tuple[int, ...] | None) -> None:
+        before, self._keys = self._keys, {key.hash: key for key in keys}
         self._stamp = stamp
+        for hashed, key in before.items():
+            if self._keys.get(hashed) != key and self.on_revoked is not None:
+                self.on_revoked(key.id)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Change the keys as they are now, and nobody else meanwhile: a key that was revoked must not come back."""
+        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(self._file.with_name(f".{self._file.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            self.reload()
+            yield
+        finally:
+            os.close(handle)
 
     def _save(self, keys: list[ApiKey]) -> None:
         write_private(self._file, msgspec.json.encode(_File(keys=keys)))
+        self._stamp = None  # the clock of the file system may be too coarse to tell
         self.reload()
 
 
 def token_in(file: Path) -> str:
-    """The token of this machine, made at first use. Raises `OSError`."""
-    try:
-        token = file.read_text().strip()
-    except FileNotFoundError:
-        token = ""
-    if not token:
-        token = TOKEN_PREFIX + secrets.token_urlsafe(32)
-        write_private(file, token.encode())
+    """The token of this machine, made at first use. Raises `OSError`, and `ConfigError` for one that can be guessed."""
+    token = made_once(file, lambda: (TOKEN_PREFIX + secrets.token_urlsafe(32)).encode()).decode("latin-1").strip()
+    if len(token) < _LEAST:
+        raise ConfigError(
+            f"the token of this machine cannot be used: {file}",
+            evidence=f"it has {len(token)} characters; a token has at least {_LEAST}",
+            fix="move the file away; a new one is made at the next start",
+            code="E-STATE",
+        )
     return token
 
 

@@ -14,7 +14,7 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Selection:
-    """A named selection of what all servers have. Without patterns, everything."""
+    """A named selection of what all servers have. Without patterns, nothing."""
 
     patterns: tuple[str, ...] = ("*",)
     renames: Mapping[str, str] = field(default_factory=dict)  # `server.tool` → the name it is shown under
@@ -42,7 +42,15 @@ class Selection:
 
     def whole(self, server: str) -> bool:
         """Whether all of a server is shown, and with it what has no name to be chosen by: its resources."""
-        return f"{server}.\N{REPLACEMENT CHARACTER}" in self
+        return _anything(server) in self
+
+    def touches(self, server: str) -> bool:
+        """Whether anything of a server may be shown, whatever it turns out to have."""
+        found = False
+        for pattern, (adds, compiled) in zip(self.patterns, self._compiled, strict=True):
+            if adds is not found and (_may_fit(pattern, server) if adds else compiled.fullmatch(_anything(server))):
+                found = adds
+        return found
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,20 @@ class _Union(Selection):
 
     def __contains__(self, name: str) -> bool:
         return any(name in each for each in self.of)
+
+    def touches(self, server: str) -> bool:
+        return any(each.touches(server) for each in self.of)
+
+
+def _anything(server: str) -> str:
+    """A name that no tool has, and only a pattern for all of a server fits: it is longer than any."""
+    return f"{server}." + "\N{REPLACEMENT CHARACTER}" * 200
+
+
+def _may_fit(pattern: str, server: str) -> bool:
+    """Whether a pattern may fit a name of this server: so it is as far as the two can be compared."""
+    before = re.split(r"[*?]", pattern, maxsplit=1)[0]
+    return before.startswith(f"{server}.") or (before != pattern and f"{server}.".startswith(before))
 
 
 EVERYTHING = Selection()

@@ -65,7 +65,8 @@ class View:
         """The servers of which anything may be shown, in order."""
         if self.alone is not None:
             return [self.alone] if self.alone in set(self._servers()) else []
-        return sorted(self._servers())
+        touched = (server for server in self._servers() if self._selection.touches(server))
+        return sorted(server for server in touched if self._permitted.touches(server))
 
     def page(self, kind: Kind, cursor: object) -> tuple[msgspec.Raw, str | None]:
         """The items of a page, encoded, and the cursor of the next. Raises `ValueError` for a cursor that is none."""
