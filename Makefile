@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci conformance process faults history soak cycles neighbour cost sim fuzz docs pins clean
+.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients conformance process faults history soak cycles neighbour cost sim fuzz docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -90,10 +90,20 @@ fuzz: setup ## a minute of fuzzing for each reader of foreign bytes (SECONDS=…
 interop: setup ## every real server of the corpus
 	$(BIN)/python interop/install.py --into .interop
 	$(BIN)/python interop/run.py --installed .interop
+	$(BIN)/python interop/one_endpoint.py --installed .interop
 
 interop-ci: setup ## the real servers of the corpus that have a call to make
 	$(BIN)/python interop/install.py --into .interop --only-callable
 	$(BIN)/python interop/run.py --installed .interop --only-callable
+	$(BIN)/python interop/one_endpoint.py --installed .interop --only-callable
+
+interop-gateway: setup ## every real server of the corpus behind one endpoint of a gateway
+	$(BIN)/python interop/install.py --into .interop
+	$(BIN)/python interop/one_endpoint.py --installed .interop
+
+clients: setup ## real clients before a gateway: Claude Code, the Inspector, the SDK, fastmcp
+	$(BIN)/python interop/install.py --into .interop --clients
+	$(BIN)/python interop/clients.py --installed .interop
 
 conformance: setup ## the official conformance suite: the fixture alone, and the gateway before it
 	$(BIN)/python conformance/install.py --into .conformance

@@ -3,6 +3,7 @@
 The target folder is a cache: what a marker file says is installed is left alone.
 
     python interop/install.py --into DIR [--only-callable] [--servers FILE] [--jobs 2]
+    python interop/install.py --into DIR --clients
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ from corpus import DEFAULT_SERVERS, Package, read_packages
 NODE_OLDEST = (20, 20)
 NODE_FETCHED = 22
 MARKER = ".installed"
+# Said in so many words, because npm would pass over a version that the machine's own Node is too old for.
+CLIENTS = {
+    "claude-code": "@anthropic-ai/claude-code@latest",
+    "inspector": "@modelcontextprotocol/inspector@latest",
+    "fastmcp": "fastmcp",
+}
 TAIL_LINES = 25
 INSTALL_SECONDS = 900
 
@@ -35,6 +42,8 @@ class InstallError(Exception):
 def main() -> int:
     options = _options()
     into: Path = options.into.resolve()
+    if options.clients:
+        return _install_clients(into)
     if not options.servers.exists():
         print(f"skipped: {options.servers.name} is not here, so there is no corpus to install")
         return 0
@@ -55,10 +64,34 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--into", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--clients", action="store_true", help="the clients that are put before a gateway, no server")
     parser.add_argument("--only-callable", action="store_true", help="only the servers with a call to make")
     parser.add_argument("--servers", type=Path, default=DEFAULT_SERVERS, metavar="FILE")
     parser.add_argument("--jobs", type=int, default=2, metavar="N")
     return parser.parse_args()
+
+
+def _install_clients(into: Path) -> int:
+    """Clients in folders of their own; the Inspector needs a Node of its own beside it."""
+    (into / "bin").mkdir(parents=True, exist_ok=True)
+    folder = into / "clients"
+    failed = [
+        _report("uv", lambda: _once(into / "uv", "uv", _make_uv)),
+        _report("node", lambda: _once(into / "node-new", f"node {NODE_FETCHED}", _make_new_node)),
+        _report("claude-code", lambda: _once_npm(folder, "claude-code")),
+        _report("inspector", lambda: _once_npm(folder, "inspector")),
+        _report("fastmcp", lambda: _once(folder / "fastmcp", CLIENTS["fastmcp"], lambda to: _make_fastmcp(to, into))),
+    ]
+    return 1 if any(failed) else 0
+
+
+def _once_npm(folder: Path, name: str) -> bool:
+    return _once(folder / name, CLIENTS[name], lambda to: _npm_install(to, CLIENTS[name]))
+
+
+def _make_fastmcp(folder: Path, into: Path) -> None:
+    venv.create(folder, symlinks=True)
+    _pip_install(folder, into / "bin" / "uv", CLIENTS["fastmcp"])
 
 
 def _prepare(into: Path, packages: list[Package]) -> list[str]:
@@ -121,8 +154,12 @@ def _npm_install(folder: Path, *specs: str) -> None:
 
 def _make_venv(folder: Path, package: Package, uv: Path) -> None:
     venv.create(folder, symlinks=True)
+    _pip_install(folder, uv, package.package, *package.also_install)
+    _expect(folder / "bin" / package.bin)
+
+
+def _pip_install(folder: Path, uv: Path, *specs: str) -> None:
     python = str(folder / "bin" / "python")
-    specs = [package.package, *package.also_install]
     try:
         _run([str(uv), "pip", "install", "-q", "--compile-bytecode", "-p", python, *specs], folder)
     except InstallError as quick:
@@ -131,7 +168,6 @@ def _make_venv(folder: Path, package: Package, uv: Path) -> None:
             _run([sys.executable, "-m", "pip", "--python", python, "install", "-q", *specs], folder)
         except InstallError as slow:
             raise InstallError(f"{quick}\nand with pip: {slow}") from slow
-    _expect(folder / "bin" / package.bin)
 
 
 def _make_uv(folder: Path) -> None:
@@ -147,16 +183,25 @@ def _make_uv(folder: Path) -> None:
 def _make_node(folder: Path) -> None:
     """Put a Node that is new enough for every server at bin/node: the machine's own, or one from npm."""
     node = shutil.which("node") or "node"
-    version, platform, arch = _run(
-        [node, "-p", "[process.versions.node, process.platform, process.arch].join(' ')"], folder
+    version = _run([node, "-p", "process.versions.node"], folder)
+    new_enough = tuple(map(int, version.split(".")))[:2] >= NODE_OLDEST
+    _link(folder.parent / "bin" / "node", node if new_enough else _fetched_node(folder))
+
+
+def _make_new_node(folder: Path) -> None:
+    """Put a Node that is new enough for every client at bin/node-new."""
+    _link(folder.parent / "bin" / "node-new", _fetched_node(folder))
+
+
+def _fetched_node(folder: Path) -> str:
+    platform, arch = _run(
+        [shutil.which("node") or "node", "-p", "[process.platform, process.arch].join(' ')"], folder
     ).split()
-    if tuple(map(int, version.split(".")))[:2] < NODE_OLDEST:
-        # The package `node` chooses one of these in an install script; named directly, none has to run.
-        prefix = "node-bin" if (platform, arch) == ("darwin", "arm64") else "node"
-        own = f"{prefix}-{platform}-{arch}"
-        _npm_install(folder, f"{own}@{NODE_FETCHED}")
-        node = str(folder / "node_modules" / own / "bin" / "node")
-    _link(folder.parent / "bin" / "node", node)
+    # The package `node` chooses one of these in an install script; named directly, none has to run.
+    prefix = "node-bin" if (platform, arch) == ("darwin", "arm64") else "node"
+    own = f"{prefix}-{platform}-{arch}"
+    _npm_install(folder, f"{own}@{NODE_FETCHED}")
+    return str(folder / "node_modules" / own / "bin" / "node")
 
 
 def _link(link: Path, program: str) -> None:

@@ -1,0 +1,151 @@
+"""Put the whole corpus behind one endpoint of one gateway, and ask it with a client of a few lines that shares no code
+with Toolway or the SDK: every tool is listed, and every call is answered.
+
+    python interop/one_endpoint.py --installed DIR [--only-callable] [--servers FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import corpus
+from corpus import CorpusServer
+from gateway import Gateway, serving
+
+VERSION = "2026-07-28"
+READY_SECONDS = 180.0
+CALL_SECONDS = 60.0
+LOOK = 1.0  # seconds
+
+
+def main() -> int:
+    options = _options()
+    if not options.servers.exists():
+        print(f"skipped: {options.servers.name} is not here, so there is no corpus to put behind an endpoint")
+        return 0
+    packages = corpus.read_packages(options.servers, only_callable=options.only_callable)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
+        servers = corpus.load(packages, installed=options.installed, work=Path(work))
+        for server in servers:
+            corpus.make_work(server.work)
+        begun = time.monotonic()
+        with serving({"mcpServers": {server.name: _entry(server) for server in servers}}, Path(work)) as gateway:
+            print(f"serving after {time.monotonic() - begun:.1f} s", flush=True)
+            return _ask(Client(gateway), gateway, servers, begun)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--installed", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--only-callable", action="store_true", help="only the servers with a call to make")
+    parser.add_argument("--servers", type=Path, default=corpus.DEFAULT_SERVERS, metavar="FILE")
+    return parser.parse_args()
+
+
+def _entry(server: CorpusServer) -> dict[str, Any]:
+    # All start at once on however few cores there are, so each is granted the time of all.
+    return {
+        "command": server.command,
+        "args": list(server.args),
+        "env": server.env,
+        "cwd": str(server.work),
+        "startTimeout": READY_SECONDS * 1000,
+    }
+
+
+class Client:
+    """A client of the modern era in its plainest form: one request, one connection."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._address = urlsplit(gateway.url)
+        self._token = gateway.token
+
+    def ask(self, method: str, name: str | None = None, **params: Any) -> dict[str, Any]:
+        """The result. Raises `ValueError` for an error."""
+        meta = {
+            "io.modelcontextprotocol/protocolVersion": VERSION,
+            "io.modelcontextprotocol/clientInfo": {"name": "plain", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": {},
+        }
+        headers = {
+            "Authorization": f"Bearer {self._token}",
+            "Accept": "application/json, text/event-stream",
+            "Content-Type": "application/json",
+            "MCP-Protocol-Version": VERSION,
+            "Mcp-Method": method,
+        }
+        if name is not None:
+            headers["Mcp-Name"] = name
+            params["name"] = name
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}})
+        connection = http.client.HTTPConnection(self._address.netloc, timeout=CALL_SECONDS)
+        try:
+            connection.request("POST", self._address.path, body.encode(), headers)
+            answer = _last_message(connection.getresponse())
+        finally:
+            connection.close()
+        if "error" in answer:
+            raise ValueError(f"{answer['error']['code']}: {answer['error']['message']}")
+        result: dict[str, Any] = answer["result"]
+        return result
+
+    def tools(self) -> list[str]:
+        names: list[str] = []
+        cursor: dict[str, str] = {}
+        while True:
+            page = self.ask("tools/list", **cursor)
+            names += [tool["name"] for tool in page["tools"]]
+            if "nextCursor" not in page:
+                return names
+            cursor = {"cursor": page["nextCursor"]}
+
+
+def _last_message(response: http.client.HTTPResponse) -> dict[str, Any]:
+    text = response.read().decode()
+    if response.getheader("Content-Type", "").startswith("text/event-stream"):
+        text = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")][-1]
+    message: dict[str, Any] = json.loads(text)
+    return message
+
+
+def _ask(client: Client, gateway: Gateway, servers: list[CorpusServer], begun: float) -> int:
+    expected = {server.name: server.tools for server in servers}
+    names = client.tools()
+    while len(names) < sum(expected.values()) and time.monotonic() - begun < READY_SECONDS:
+        time.sleep(LOOK)
+        names = client.tools()
+    print(f"{len(names)}/{sum(expected.values())} tools listed after {time.monotonic() - begun:.1f} s", flush=True)
+    for name, count in expected.items():
+        listed = sum(each.startswith(f"{name}__") for each in names)
+        if listed != count:
+            print(f"  {name}: {listed} tools instead of {count}")
+    callable_ones = [server for server in servers if server.tool]
+    called = sum(_call(client, server) for server in callable_ones)
+    print(f"{called}/{len(callable_ones)} calls, gateway RSS {gateway.rss_mb:.0f} MB")
+    # A new version of a server may have other tools than the corpus file says; run.py compares them one by one.
+    missing = [name for name in expected if not any(each.startswith(f"{name}__") for each in names)]
+    return 0 if called == len(callable_ones) and not missing else 1
+
+
+def _call(client: Client, server: CorpusServer) -> bool:
+    try:
+        result = client.ask("tools/call", f"{server.name}__{server.tool}", arguments=server.arguments or {})
+    except (OSError, ValueError) as error:
+        print(f"  {server.name}.{server.tool}: {error}")
+        return False
+    if result.get("isError"):
+        print(f"  {server.name}.{server.tool}: {json.dumps(result)[:300]}")
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())
