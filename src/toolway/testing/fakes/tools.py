@@ -113,11 +113,17 @@ def progress(server: Server, call: Call) -> Steps:
     return call.say(f"{steps} steps", steps=steps)
 
 
-@tool("counter", unsafe=True, call="string", nonce="string")
-def counter(server: Server, call: Call) -> Json:
-    """Has an effect: a durable line of call and nonce in the effects file, before it answers."""
-    count = server.effect(call)
-    return call.say(str(count), count=count)
+@tool("counter", unsafe=True, call="string", seconds="number", nonce="string")
+def counter(server: Server, call: Call) -> Json | Steps:
+    """Has an effect: a durable line of call and nonce in the effects file, so many seconds before it answers."""
+    answer = call.say(str(count := server.effect(call)), count=count)
+    seconds = float(call.arguments.get("seconds", 0))
+    return _later(seconds, answer) if seconds else answer
+
+
+def _later(seconds: float, answer: Json) -> Steps:
+    yield Wait(seconds)
+    return answer
 
 
 @tool("bad", unsafe=True, mode="string", effect="boolean", nonce="string")

@@ -1,0 +1,109 @@
+"""`toolway serve` as a program: how it starts, what it leaves in its folder, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.program import below, kill, program, runs, start, until
+from tests.gateway.riders import Failed, rider
+from toolway.testing import fake_server
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_it_says_in_one_json_document_where_it_serves(tmp_path: Path) -> None:
+    run = await start(tmp_path / "one", {"fake": fake_server()})
+    try:
+        facts = await run.announced()
+        assert facts == {"url": f"http://127.0.0.1:{run.port}/mcp", "auth": True, "pid": run.pid}
+        assert run.port > 0  # 0 was asked for
+        assert (await run.get("/healthz")) == (200, {"ok": True})
+        assert await run.stop() == 0
+    finally:
+        await kill(run)
+
+
+async def test_what_it_keeps_is_for_its_owner_alone_and_it_can_be_found_while_it_runs(tmp_path: Path) -> None:
+    async with program(tmp_path / "one", {"fake": fake_server()}) as run:
+        state = run.folder / "state"
+        for name in ("token", "key", "running.json"):
+            assert stat.S_IMODE((state / name).stat().st_mode) == 0o600, name
+        running = json.loads((state / "running.json").read_text())
+        assert running["pid"] == run.pid and running["url"] == f"http://127.0.0.1:{run.port}"
+        token = run.token
+        assert await run.stop() == 0
+        assert not (state / "running.json").exists()
+    async with program(tmp_path / "one", {"fake": fake_server()}) as run:
+        assert run.token == token
+
+
+async def test_an_address_in_use_is_named_with_what_to_do_before_any_server_is_started(tmp_path: Path) -> None:
+    mark = tmp_path / "started"
+    entry = {"command": "/bin/sh", "args": ["-c", f"touch {mark}; sleep 60"]}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        run = await start(tmp_path / "one", {"slow": entry}, "--port", port)
+        assert run.process.stdout is not None
+        said = json.loads(await run.process.stdout.read())["error"]
+        assert await run.ended() != 0
+    assert said["code"] == "E-ADDRESS" and "--port" in said["fix"] and f":{port}" in said["what"]
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("era", ["modern", "handshake"])
+async def test_without_the_right_token_nothing_is_said_and_no_server_is_asked(tmp_path: Path, era: str) -> None:
+    async with program(tmp_path / "one", {"fake": fake_server()}) as run:
+        right = rider(era, run.port, run.token)
+        for token in ("", "tw_wrong", run.token[:-1], run.token + "x", "a b", "é" * 10, "x" * 20_000):
+            wrong = rider(era, run.port, token)
+            with pytest.raises(Failed) as refused:
+                await wrong.call("fake__counter", {"nonce": "never"})
+            assert refused.value.status == 401, token
+            wrong.close()
+        for field in ("Basic dXNlcjpwYXNz", "Bearer", run.token, f"bearer{run.token}"):
+            wrong = rider(era, run.port, "")
+            wrong.fields["authorization"] = field
+            with pytest.raises(Failed) as refused:
+                await wrong.call("fake__counter", {"nonce": "never"})
+            assert refused.value.status == 401, field
+            wrong.close()
+        assert (await right.call("fake__stats", {})).data["effects"] == []
+        right.close()
+        assert await run.stop() == 0
+
+
+async def test_two_gateways_run_beside_each_other_and_know_only_their_own_tokens(tmp_path: Path) -> None:
+    servers = {"fake": fake_server()}
+    async with program(tmp_path / "one", servers) as one, program(tmp_path / "two", servers) as two:
+        assert one.port != two.port and one.token != two.token
+        for run, other in ((one, two), (two, one)):
+            client = rider("modern", run.port, run.token)
+            assert (await client.call("fake__echo", {"text": "x"})).data["text"] == "x"
+            client.close()
+            stranger = rider("modern", run.port, other.token)
+            with pytest.raises(Failed) as refused:
+                await stranger.call("fake__echo", {"text": "x"})
+            assert refused.value.status == 401
+            stranger.close()
+        assert await one.stop() == 0
+        assert (await two.get("/readyz")) == (200, {"ok": True})
+        assert await two.stop() == 0
+
+
+async def test_a_killed_gateway_leaves_no_server_behind(tmp_path: Path) -> None:
+    servers = {name: fake_server(*modes) for name, modes in (("a", ()), ("b", ("ignore_eof", "ignore_sigterm")))}
+    async with program(tmp_path / "one", servers) as run:
+        left = below(run.pid)
+        assert len(left) >= 3  # the keeper and two servers
+        run.process.kill()
+        assert await run.ended() == -signal.SIGKILL
+        await until(lambda: not any(runs(pid) for pid in left), within=2)
+        # What it said about itself is not believed by the next one.
+    async with program(tmp_path / "one", servers) as run:
+        assert json.loads((run.folder / "state" / "running.json").read_text())["pid"] == run.pid
