@@ -228,6 +228,7 @@ class Hub:
         self._upstream(name).restart()
         self._board.forget(name)
         self._slots[name].paused_until = 0.0
+        self._broker.forgive(name)
 
     def _bring_up(self, name: str) -> None:
         server = self._servers[name]

@@ -36,6 +36,12 @@ class Broker:
             )
         return found
 
+    def forgive(self, name: str) -> None:
+        """A person starts the server anew: what was refused before may be asked again."""
+        for (upstream, _, _), wallet in self._wallets.items():
+            if upstream.partition(" ")[0] == name:
+                wallet.forgive()
+
     async def close(self) -> None:
         await asyncio.gather(*(wallet.close() for wallet in self._wallets.values()))
 

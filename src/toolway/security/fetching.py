@@ -4,6 +4,7 @@ one is made."""
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Final
 
 import httpx2
@@ -14,14 +15,16 @@ from toolway.security.urls import check_url
 LIMIT: Final = 10.0  # seconds for one request, however slowly its answer comes
 LARGEST: Final = 256 * 1024  # bytes of an answer
 
+_trusted: ssl.SSLContext | None = None
+
 
 async def fetch(request: httpx2.Request, limit: float = LIMIT) -> httpx2.Response:
     """The whole response, whatever its status; no redirect is followed. Raises `NotAuthorized`."""
     check_url(str(request.url))
     try:
-        async with asyncio.timeout(limit), httpx2.AsyncClient(timeout=limit, follow_redirects=False) as client:
+        async with asyncio.timeout(limit), httpx2.AsyncClient(verify=await _trust(), timeout=limit) as client:
             request.headers["Accept-Encoding"] = "identity"
-            response = await client.send(request, stream=True)
+            response = await client.send(request, stream=True, follow_redirects=False)
             try:
                 return _whole(response, await _read(response))
             finally:
@@ -33,6 +36,20 @@ async def fetch(request: httpx2.Request, limit: float = LIMIT) -> httpx2.Respons
             code="E-AUTH-SERVER",
             fix="check that it runs, and the network; the token we have is kept",
         ) from None
+
+
+async def post(url: str, form: dict[str, str], headers: dict[str, str], limit: float) -> tuple[int, bytes]:
+    """Status and body. Raises `NotAuthorized`."""
+    answer = await fetch(httpx2.Request("POST", url, data=form, headers=headers), limit)
+    return answer.status_code, answer.content
+
+
+async def _trust() -> ssl.SSLContext:
+    """Whom TLS connections trust: read once, and aside, because that takes as long as many calls."""
+    global _trusted
+    if _trusted is None:
+        _trusted = await asyncio.to_thread(httpx2.create_ssl_context)
+    return _trusted
 
 
 async def _read(response: httpx2.Response) -> bytes:

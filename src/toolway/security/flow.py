@@ -63,8 +63,16 @@ class Wanted:
     before: Credential | None  # what it refused, if it was one of ours
 
 
-async def issuers_of(wanted: Wanted) -> list[str] | None:
-    """Whom the server trusts now; None where it does not say."""
+async def still_trusts(wanted: Wanted, issuer: str) -> bool:
+    """Whether the server names this issuer now, as it did before. Where it does not say, nothing has changed."""
+    try:
+        trusted = await _trusted(wanted)
+    except NotAuthorized:
+        return True
+    return trusted is None or any(issuers_match(each, issuer) for each in trusted)
+
+
+async def _trusted(wanted: Wanted) -> list[str] | None:
     answer = _refusal(wanted)
     named = extract_resource_metadata_from_www_auth(answer)
     for url in build_protected_resource_metadata_discovery_urls(named, wanted.url):
@@ -72,10 +80,6 @@ async def issuers_of(wanted: Wanted) -> list[str] | None:
         if found is not None:
             return [str(issuer) for issuer in found.authorization_servers]
     return None
-
-
-def trusts(issuers: list[str], issuer: str) -> bool:
-    return any(issuers_match(each, issuer) for each in issuers)
 
 
 async def obtain(wanted: Wanted, ask: Ask | None, now: Callable[[], float]) -> Credential:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
@@ -21,7 +22,8 @@ Now: TypeAlias = Callable[[], float]
 
 RENEW_LIMIT: Final = 10.0  # seconds for renewing a token
 LOGIN_LIMIT: Final = 300.0  # seconds for all of a login; a person is slow
-CALM: Final = 5.0  # seconds after a renewal that failed in which the next one is not tried
+CALM: Final = 5.0  # seconds after a failure in which the issuer is not asked again
+CALM_LOGIN: Final = 300.0  # the same for a person
 
 _NOBODY: Final = "give the hub a way to log in, Hub(…, login=…), or a token under `headers`"
 
@@ -45,6 +47,7 @@ class Wallet:
         self._credential: Credential | None = None
         self._spent: str | None = None  # the refresh token that the issuer no longer takes
         self._trouble: tuple[float, NotAuthorized] | None = None  # until when a failed renewal is not tried again
+        self._failed: tuple[float, NotAuthorized] | None = None  # the same for getting another credential
         self._work: asyncio.Task[None] | None = None
 
     @property
@@ -54,7 +57,7 @@ class Wallet:
     # -- what the link asks -------------------------------------------------------------------------------------------
 
     async def authorization(self) -> str:
-        if not self._loaded:
+        while not self._loaded:
             await self._once(self._load)
         held = self._credential
         if held is None:
@@ -63,13 +66,16 @@ class Wallet:
             return held.header
         try:
             await self._once(partial(self._renew, held))
-        except NotAuthorized:
-            if held.expires_at is None or self._now() >= held.expires_at:
+        except NotAuthorized as trouble:
+            # A login that is over is answered by the next one, which the server's refusal will bring about.
+            over = trouble.code == "E-AUTH-LOGIN" and self._can_obtain
+            if not over and (held.expires_at is None or self._now() >= held.expires_at):
                 raise
         return self._credential.header if self._credential is not None else ""
 
     async def challenged(self, refusal: Refusal) -> bool:
-        await self._idle()  # whoever was refused meanwhile gets what is being fetched now
+        while self._work is not None:  # whoever was refused meanwhile gets what is being fetched now
+            await asyncio.wait({self._work})
         if refusal.sent != self._header:
             return True
         if not self._patience.grants(refusal, self._now()):
@@ -80,6 +86,11 @@ class Wallet:
     def refused_again(self, refusal: Refusal) -> None:
         if refusal.sent == self._header:
             self._patience.ends_for(refusal.sent, self._now())
+
+    def forgive(self) -> None:
+        """Forget what was refused and what failed."""
+        self._patience = Patience()
+        self._spent = self._trouble = self._failed = None
 
     @property
     def _header(self) -> str:
@@ -100,10 +111,6 @@ class Wallet:
         if not work.cancelled():
             work.exception()  # whoever waited has seen it
 
-    async def _idle(self) -> None:
-        if self._work is not None:
-            await asyncio.wait({self._work})
-
     async def close(self) -> None:
         if self._work is not None:
             self._work.cancel()
@@ -112,14 +119,20 @@ class Wallet:
     # -- the work -----------------------------------------------------------------------------------------------------
 
     async def _load(self) -> None:
-        for issuer in (await self._store.issuers(self._upstream, self._principal))[:1]:
-            self._credential = await self._store.get(Key(issuer, self._upstream, self._principal))
+        try:
+            for issuer in (await self._store.issuers(self._upstream, self._principal))[:1]:
+                self._credential = await self._store.get(Key(issuer, self._upstream, self._principal))
+        except Exception as exc:
+            raise _store_failed(exc) from exc
         self._loaded = True
 
     async def _keep(self, credential: Credential) -> None:
-        await self._store.put(Key(credential.issuer, self._upstream, self._principal), credential)
+        try:
+            await self._store.put(Key(credential.issuer, self._upstream, self._principal), credential)
+        except Exception as exc:
+            raise _store_failed(exc) from exc
         self._credential = credential
-        self._spent, self._trouble = None, None
+        self._spent = self._trouble = self._failed = None
 
     def _renewable(self, held: Credential) -> bool:
         return held.refresh is not None and held.refresh != self._spent
@@ -128,14 +141,11 @@ class Wallet:
         """Replace `held`, or raise `NotAuthorized` and keep it."""
         if self._trouble is not None and self._now() < self._trouble[0]:
             raise self._trouble[1]
-        import httpx2  # only where there is OAuth
-
-        from toolway.security.fetching import fetch
-
         form, headers = renewal(held)
         try:
-            answer = await fetch(httpx2.Request("POST", held.token_url, data=form, headers=headers), RENEW_LIMIT)
-            new = renewed(held, answer.status_code, answer.content, self._now())
+            post = (await _loaded("fetching")).post
+            status, body = await post(held.token_url, form, headers, RENEW_LIMIT)
+            new = renewed(held, status, body, self._now())
         except NotAuthorized as trouble:
             if trouble.code == "E-AUTH-LOGIN":
                 self._spent = held.refresh
@@ -145,38 +155,46 @@ class Wallet:
 
     async def _replace(self, refusal: Refusal) -> None:
         """Get another credential than the one refused. Raises `NotAuthorized`."""
-        from toolway.security import flow
-
+        flow = await _loaded("flow")
         wanted = flow.Wanted(self._url, self._settings, refusal, self._credential)
         held = self._credential
-        if held is not None and self._renewable(held) and not wants_more_scope(refusal):
-            trusted = await self._trusted_issuers(wanted)
-            if trusted is None or flow.trusts(trusted, held.issuer):
-                try:
-                    return await self._renew(held)
-                except NotAuthorized as trouble:
-                    if trouble.code != "E-AUTH-LOGIN":
-                        raise
+        may_renew = held is not None and self._renewable(held) and not wants_more_scope(refusal)
+        if held is not None and may_renew and await flow.still_trusts(wanted, held.issuer):
+            try:
+                await self._renew(held)
+                return
+            except NotAuthorized as trouble:
+                if trouble.code != "E-AUTH-LOGIN":
+                    raise
         self._must_be_able()
+        await self._obtain(wanted)
+
+    async def _obtain(self, wanted: Any) -> None:
+        if self._failed is not None and self._now() < self._failed[0]:
+            raise self._failed[1]
+        flow = await _loaded("flow")
         ask = self._ask if self._login is not None else None
         try:
             async with asyncio.timeout(LOGIN_LIMIT if self.interactive else RENEW_LIMIT):
                 await self._keep(await flow.obtain(wanted, ask, self._now))
         except TimeoutError:
             reason = "nobody logged in" if self.interactive else "the authorization server took too long"
-            raise NotAuthorized(f"{reason} in time", code="E-AUTH-FLOW", fix="try again") from None
-        return None
+            trouble = NotAuthorized(f"{reason} in time", code="E-AUTH-FLOW", fix="try again")
+            self._failed = self._now() + self._calm(trouble), trouble
+            raise trouble from None
+        except NotAuthorized as trouble:
+            self._failed = self._now() + self._calm(trouble), trouble
+            raise
 
-    async def _trusted_issuers(self, wanted: Any) -> list[str] | None:
-        from toolway.security import flow
+    def _calm(self, trouble: NotAuthorized) -> float:
+        return CALM_LOGIN if self.interactive and trouble.code != "E-AUTH-SERVER" else CALM
 
-        try:
-            return await flow.issuers_of(wanted)
-        except NotAuthorized:
-            return None  # that it cannot be asked changes nothing about whom it named before
+    @property
+    def _can_obtain(self) -> bool:
+        return self._login is not None or self._settings.grant == "client_credentials"
 
     def _must_be_able(self) -> None:
-        if self._settings.grant == "authorization_code" and self._login is None:
+        if not self._can_obtain:
             raise NotAuthorized(f"{self._server} wants a login", code="E-AUTH-LOGIN", fix=_NOBODY)
 
     async def _ask(self, url: str) -> str:
@@ -189,3 +207,13 @@ class Wallet:
         except Exception as exc:
             reason = f"the login callback failed: {type(exc).__name__}"
             raise NotAuthorized(reason, code="E-AUTH-FLOW", fix="see what the callback does") from exc
+
+
+async def _loaded(module: str) -> Any:
+    """A part of OAuth, which is large: not loaded before it is needed, and then aside, so that no call waits for it."""
+    return await asyncio.to_thread(importlib.import_module, f"toolway.security.{module}")
+
+
+def _store_failed(exc: Exception) -> NotAuthorized:
+    reason = f"the store of tokens failed: {type(exc).__name__}"
+    return NotAuthorized(reason, code="E-AUTH-STORE", fix="see what is wrong with it")

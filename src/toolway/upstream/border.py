@@ -61,17 +61,17 @@ def _failed(exc: Fault, server: str, name: str, certainty: Certainty) -> CallErr
         fix=exc.fix,
         code=exc.code,
     )
-    error.retryable = exc.status in _PASSING or (certainty is not Certainty.C1 and not _no_credential(exc))
+    error.retryable = exc.status in _PASSING or (certainty is not Certainty.C1 and not no_credential(exc))
     return error
 
 
-def _no_credential(exc: Fault) -> bool:
+def no_credential(exc: Fault) -> bool:
     """Whoever keeps the credentials has none: trying again at once finds the same."""
     return exc.code.startswith("E-AUTH-")
 
 
 def _kind(exc: Fault, server: str, certainty: Certainty) -> tuple[type[CallError], str]:
-    if _no_credential(exc):
+    if no_credential(exc):
         return Denied, f"there is no valid credential for {server}"
     if exc.status in (401, 403):
         return Denied, f"{server} refuses our credentials"

@@ -21,7 +21,7 @@ from toolway.events import Event as Fact
 from toolway.model import Asks, Attempt, Call, Certainty, Era, Json
 from toolway.protocol.eras import LIST_CHANGES, LISTS
 from toolway.upstream import listing
-from toolway.upstream.border import call_error
+from toolway.upstream.border import call_error, no_credential
 from toolway.upstream.causes import likely_cause
 from toolway.upstream.gate import StartGate, Turn
 from toolway.upstream.health import watch_health
@@ -160,9 +160,10 @@ class Upstream:
                 self._hint = None
                 self._again.set()
             return exc.code == UNSUPPORTED_PROTOCOL_VERSION
-        if exc.certainty is Certainty.C0:
+        stale = exc.certainty is Certainty.C0 and not no_credential(exc)
+        if stale:
             self._suspect.set()
-        return exc.certainty is Certainty.C0
+        return stale
 
     async def sign_of_life(self) -> None:
         """Ask the server for one, within its health limit. Raises `CallError` where there is none."""

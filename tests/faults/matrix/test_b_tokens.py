@@ -1,0 +1,146 @@
+"""B10, B11, B12: tokens that have ended, an issuer that gives no new one, and a scope that is never enough."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.faults.lab import ERAS, Served, lab
+from tests.security.oauth_lab import Guarded, Issuer
+from toolway import Denied
+from toolway.security import wallet
+
+pytestmark = pytest.mark.anyio
+
+TROUBLES = {
+    **dict.fromkeys(["down", "status=503", "slow"], "E-AUTH-SERVER"),
+    **dict.fromkeys(["wider", "issuer", "junk", "huge"], "E-AUTH-ANSWER"),
+}
+
+
+@ERAS
+@pytest.mark.row("B10")
+async def test_a_hundred_calls_with_an_expired_token_make_one_renewal(era: str) -> None:
+    async with Issuer() as issuer:
+        guarded = Guarded(issuer, era=era)
+        async with lab({"bad": guarded}, login=issuer.login) as bench:
+            (await bench.call("bad.counter")).expect(None)
+            for expected in (1, 2):
+                issuer.expire()
+                calls = [bench.start("bad.counter") for _ in range(100)]
+                for outcome in await asyncio.gather(*calls):
+                    outcome.expect(None)
+                    assert bench.happened(outcome) == 1
+                assert issuer.made["refresh_token"] == expected
+            assert (issuer.made["login"], issuer.made["registration"]) == (1, 1)
+
+
+@ERAS
+@pytest.mark.row("B10")
+async def test_a_token_that_ends_by_the_clock_is_renewed_once_before_anything_is_sent(era: str) -> None:
+    async with Issuer() as issuer:
+        guarded = Guarded(issuer, era=era)
+        issuer.lifetime = 2
+        async with lab({"bad": guarded}, login=issuer.login) as bench:
+            (await bench.call("bad.counter")).expect(None)
+            await asyncio.sleep(2.1)
+            issuer.lifetime = 3600
+            before, sent = issuer.made["refresh_token"], len(guarded.sent)
+            calls = [bench.start("bad.counter") for _ in range(100)]
+            for outcome in await asyncio.gather(*calls):
+                outcome.expect(None)
+            assert issuer.made["refresh_token"] == before + 1
+            assert len(guarded.sent) == sent + 100
+
+
+@ERAS
+@pytest.mark.row("B10")
+async def test_a_second_401_is_final_and_nothing_is_executed(era: str) -> None:
+    async with Issuer() as issuer:
+        guarded = Guarded(issuer, era=era)
+        async with lab({"bad": guarded}, login=issuer.login) as bench:
+            (await bench.call("bad.echo")).expect(None)
+            guarded.refuses = True
+            sent = len(guarded.sent)
+            first = (await bench.call("bad.counter")).expect(Denied, "no")
+            assert (len(guarded.sent) - sent, issuer.made["refresh_token"], bench.happened(first)) == (2, 1, 0)
+            second = (await bench.call("bad.counter")).expect(Denied, "no")
+            assert (len(guarded.sent) - sent, issuer.made["refresh_token"], bench.happened(second)) == (3, 1, 0)
+            assert issuer.made["login"] == 1
+
+
+@ERAS
+@pytest.mark.row("B11")
+async def test_an_issuer_that_gives_no_good_token_stops_the_call_and_changes_nothing(
+    era: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wallet, "RENEW_LIMIT", 1.0)
+    monkeypatch.setattr(wallet, "CALM", 0.1)
+    async with Issuer() as issuer:
+        guarded = Guarded(issuer, era=era)
+        issuer.lifetime = 1
+        async with lab({"bad": guarded}, login=issuer.login) as bench:
+            issuer.lifetime = 0.3
+            for fault, code in TROUBLES.items():
+                (await bench.call("bad.counter")).expect(None)
+                if fault == "down":
+                    await issuer.stop()
+                issuer.fault = fault
+                await asyncio.sleep(1.1 if fault == "down" else 0.4)  # the token ends
+                sent = len(guarded.sent)
+                outcome = (await bench.call("bad.counter")).expect(Denied, "no")
+                assert outcome.error is not None
+                assert (outcome.error.code, outcome.error.attempts) == (code, 1), fault
+                assert (len(guarded.sent) - sent, bench.happened(outcome)) == (0, 0), fault
+                if fault == "down":
+                    await issuer.start()
+                issuer.fault = ""
+                await asyncio.sleep(0.15)
+            (await bench.call("bad.counter")).expect(None)
+            assert issuer.made["login"] == 1  # the refresh token that we had was kept each time, and works
+
+
+@ERAS
+@pytest.mark.row("B11")
+async def test_a_server_that_names_another_issuer_gets_nothing_of_the_first_one_told(era: str) -> None:
+    async with Issuer() as issuer, Issuer() as other:
+        guarded = Guarded(issuer, era=era)
+        async with lab({"bad": guarded}, login=issuer.login) as bench:
+            (await bench.call("bad.counter")).expect(None)
+            guarded.trusts = other.issuer
+            issuer.expire()
+            kept, sent = list(issuer.refresh), len(guarded.sent)
+            outcome = (await bench.call("bad.counter")).expect(Denied, "no")
+            assert (len(guarded.sent) - sent, bench.happened(outcome)) == (2, 0)
+            told = "\n".join(other.seen)
+            assert other.made["registration"] == 1
+            assert not [secret for secret in (*kept, *issuer.clients, *issuer.clients.values()) if secret in told]
+            assert list(issuer.refresh) == kept
+
+
+@ERAS
+@pytest.mark.row("B12")
+async def test_a_scope_that_is_never_enough_is_asked_for_twice_and_then_not_for_a_while(era: str) -> None:
+    async with Issuer() as issuer:
+        guarded = Guarded(issuer, era=era)
+        issuer.scope = "base"
+        guarded.needs = {"counter": "more"}
+        async with lab({"bad": guarded}, login=issuer.login) as bench:
+            first = (await bench.call("bad.counter")).expect(Denied, "no")
+            assert (len(guarded.sent), issuer.made["login"], bench.happened(first)) == (3, 3, 0)
+            (await bench.call("bad.counter")).expect(Denied, "no")
+            assert (len(guarded.sent), issuer.made["login"]) == (4, 3)
+            (await bench.call("bad.echo")).expect(None)
+
+
+@ERAS
+@pytest.mark.row("B12")
+async def test_a_missing_scope_is_asked_for_with_those_there_were_and_the_call_is_made_once(era: str) -> None:
+    async with Issuer() as issuer:
+        guarded = Guarded(issuer, era=era)
+        guarded.needs = {"counter": "more"}
+        async with lab({"bad": Served(guarded)}, login=issuer.login) as bench:
+            outcome = (await bench.call("bad.counter")).expect(None)
+            assert (issuer.made["login"], bench.happened(outcome)) == (2, 1)
+            assert issuer.valid[guarded.sent[-1].removeprefix("Bearer ")] == "base more"
