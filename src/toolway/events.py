@@ -57,6 +57,14 @@ class ResourceUpdated(Event):
     """A server says that a resource changed."""
 
     uri: str
+    caller: str = ""  # on whose own link it was said; empty for the one that is shared
+
+
+@dataclass(frozen=True, slots=True)
+class TaskChanged(Event):
+    """A server says how a task of its own stands."""
+
+    task: Any  # as it was sent, with its `taskId`
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,7 @@ class Logged(Event):
     data: Any
     logger: str | None = None
     of_call: bool = False  # the caller whom it concerns has got it
+    caller: str = ""  # on whose own link it was said; empty for the one that is shared
 
 
 @dataclass(frozen=True, slots=True)

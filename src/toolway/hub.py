@@ -55,6 +55,7 @@ from toolway.upstream.probe import Agreement
 from toolway.upstream.process.spawn import Spawner
 from toolway.upstream.retiring import Retiring
 from toolway.upstream.status import Status
+from toolway.upstream.subscriptions import Wanted
 from toolway.upstream.supervisor import Upstream
 from toolway.watchdog import Watchdog
 from toolway.watchers import Watchers
@@ -375,9 +376,14 @@ class Hub:
             return upstream
         if upstream.agreement is None:
             await upstream.wait_ready(call.attempt)
-        if upstream.retired or upstream.agreement is None or upstream.agreement.era == "modern":
+        if upstream.retired or not self._is_private(call.server, upstream):
             return upstream
         return self._private.of(call.server, server, call.caller)
+
+    def _is_private(self, name: str, upstream: Upstream) -> bool:
+        """Whether each caller has a link of his own to the server."""
+        server = self._servers[name]
+        return not server.shared and server.transport != "memory" and upstream.era == "handshake"
 
     async def _listed_tool(self, call: Call, upstream: Upstream) -> Tool:
         """The tool's definition, waiting for the server's first list where there is none yet. Raises `NotFound`."""
@@ -496,9 +502,9 @@ class Hub:
         return upstream.agreement if upstream is not None else None
 
     def era(self, server: str) -> Era | None:
-        """The era that a server speaks, where that is known now."""
-        agreed = self.agreement(server)
-        return agreed.era if agreed is not None else None
+        """The era that a server speaks, or spoke when it was last heard."""
+        upstream = self._upstreams.get(server)
+        return upstream.era if upstream is not None else None
 
     async def wait_listed(self, servers: Iterable[str], kind: Kind, timeout: float) -> None:
         """Return when each of these servers has shown its list, be it of an earlier run, or has failed its start, or
@@ -507,14 +513,23 @@ class Hub:
         waiting = [asyncio.ensure_future(u.wait_listed(kind, urgent=False)) for u in unlisted if u is not None]
         await _settle_within(timeout, waiting)
 
-    async def subscribe(self, server: str, uri: str) -> None:
-        """Hear of changes of a resource, as `ResourceUpdated` events. Raises `CallError`."""
-        await self._upstream(server).subscriptions.add(uri)
+    async def subscribe(self, server: str, kind: Wanted, name: str, link: str) -> None:
+        """Hear of changes of a resource or a task, as `ResourceUpdated` and `TaskChanged` events, on a link as
+        `link_of` names it. Raises `CallError`."""
+        upstream = self._upstream(server)
+        if link:
+            upstream = self._private.of(server, self._servers[server], link)
+        await upstream.subscribe(kind, name)
 
-    def unsubscribe(self, server: str, uri: str) -> None:
-        upstream = self._upstreams.get(server)
+    def unsubscribe(self, server: str, kind: Wanted, name: str, link: str) -> None:
+        upstream = self._private.get(server, link) if link else self._upstreams.get(server)
         if upstream is not None:
-            upstream.subscriptions.remove(uri)
+            upstream.subscriptions.remove(kind, name)
+
+    def link_of(self, server: str, caller: str) -> str:
+        """Whose link to the server the caller uses: his own, or, by the name of nobody, the one that is shared."""
+        upstream = self._upstream(server)
+        return caller if self._is_private(server, upstream) else ""
 
     # -- for the upstreams: what they need from their hub -------------------------------------------------------------
 

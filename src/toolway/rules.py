@@ -100,14 +100,18 @@ class Rules:
         return self._terms(call).definition
 
     def shared_identity(self, call: Call) -> Hashable | None:
-        """What makes two reads the same read; None for a call that must be made by itself."""
+        """What makes two reads the same read; None for a call that must be made by itself, as one must whose caller
+        can be asked something."""
+        return None if call.asks is not None or call.capabilities else self._identity(call)
+
+    def _identity(self, call: Call) -> Hashable | None:
         if call.effect is not Effect.READ or call.on_progress is not None or call.key is not None:
             return None
         if call.method == "tools/call" and not self._terms(call).surely_read:
             return None
         if any(name in call.params for name in _ANSWERS_TO_A_SERVER):
             return None
-        arguments = msgspec.json.encode(call.params, order="deterministic")
+        arguments = msgspec.json.encode([call.params, call.capabilities], order="deterministic")
         return (call.caller, call.server, call.method, call.name, self.definition(call), arguments)
 
     def cache_identity(self, call: Call) -> Hashable | None:
@@ -116,10 +120,13 @@ class Rules:
             return None
         if call.method not in ("tools/call", "resources/read"):
             return None
-        return self.shared_identity(call)
+        return self._identity(call)
 
     def cache_seconds(self, call: Call, reply: Reply) -> float:
-        """For how long an answer may be given again: as the operator says, or as the server says of a resource."""
+        """For how long an answer may be given again: as the operator says, or as the server says of a resource. One
+        that is a question, or for which somebody was asked, is nobody else's."""
+        if call.attempt.was_asked or reply.raw.get("resultType", "complete") != "complete":
+            return 0.0
         if call.method == "tools/call":
             return self._terms(call).rule.cache
         ttl = reply.raw.get("ttlMs")

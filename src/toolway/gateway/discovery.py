@@ -25,6 +25,10 @@ _ALL: Final[Json] = {
 }
 
 
+#: Tasks as 2025-11-25 tried them out: those of the extension have taken their place.
+_NOT_PASSED_ON: Final = frozenset({"tasks"})
+
+
 class Discovery:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -52,13 +56,26 @@ class Discovery:
         return self._with_instructions(result, view)
 
     def _capabilities(self, view: View) -> Json:
-        if view.alone is None:
-            return _ALL
-        agreed = self._hub.agreement(view.alone)
+        agreed = self._hub.agreement(view.alone) if view.alone is not None else None
         if agreed is None:
-            return _ALL
+            extensions = self._extensions(view)
+            return {**_ALL, "extensions": extensions} if extensions else _ALL
         # What the server can notice we pass on; that a list changed we notice ourselves.
-        return {k: {**v, **_ALL.get(k, {})} if isinstance(v, dict) else v for k, v in agreed.capabilities.items()}
+        return {
+            k: {**v, **_ALL.get(k, {})} if isinstance(v, dict) else v
+            for k, v in agreed.capabilities.items()
+            if k not in _NOT_PASSED_ON
+        }
+
+    def _extensions(self, view: View) -> Json:
+        """What any of the servers can do beyond the protocol; of two that say it differently, the first is believed."""
+        found: Json = {}
+        for server in view.servers():
+            agreed = self._hub.agreement(server)
+            extensions = agreed.capabilities.get("extensions") if agreed is not None else None
+            if isinstance(extensions, dict):
+                found = {**extensions, **found}
+        return found
 
     def _info(self, view: View) -> Json:
         agreed = self._hub.agreement(view.alone) if view.alone is not None else None

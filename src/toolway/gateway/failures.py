@@ -39,9 +39,7 @@ from toolway.gateway.codes import (
     UPSTREAM_PROTOCOL,
 )
 from toolway.model import Call, Era, Json
-from toolway.protocol.wire import clean_text
-
-RESOURCE_NOT_FOUND: Final = -32002  # of the handshake era; the modern one has another code for it
+from toolway.protocol.wire import RESOURCE_NOT_FOUND, clean_text
 
 _STATUS: Final = {
     UNAVAILABLE: 503,
@@ -89,19 +87,29 @@ def of_error(error: CallError, call_id: str, era: Era) -> Failure:
 
 def of_ended(call: Call) -> Failure:
     """What a client is told about a call that we cut off, because the gateway ends."""
+    facts = _facts_of(call, "E-SHUTTING-DOWN")
+    if facts["executed"] == "no":
+        return Failure(SHUTTING_DOWN, "the gateway ended before the call was sent", facts)
+    return Failure(OUTCOME_UNKNOWN, "the gateway ended while the call ran: it may have been executed", facts)
+
+
+def of_crowded(call: Call) -> Failure:
+    """What a client is told about a call whose server asks it something, and which cannot be kept until it answers."""
+    what = "too many calls wait for answers of their clients, so this one was given up in mid-call"
+    return Failure(OUTCOME_UNKNOWN, what, _facts_of(call, "E-CROWDED"))
+
+
+def _facts_of(call: Call, code: str) -> Json:
     certainty = call.attempt.judge()
-    facts: Json = {
+    return {
         "executed": certainty.executed,
         "certainty": certainty.name,
         "retryable": certainty.executed == "no",
         "attempts": call.attempt.made,
         "upstream": call.server,
-        "code": "E-SHUTTING-DOWN",
+        "code": code,
         "callId": call.id,
     }
-    if certainty.executed == "no":
-        return Failure(SHUTTING_DOWN, "the gateway ended before the call was sent", facts)
-    return Failure(OUTCOME_UNKNOWN, "the gateway ended while the call ran: it may have been executed", facts)
 
 
 def _passed_on(error: ProtocolError, call_id: str, era: Era) -> Failure:

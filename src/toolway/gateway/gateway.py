@@ -58,7 +58,7 @@ class Gateway:
         self.parking = Parking()
         self._relay = Relay(hub, sealer, self.parking)
         self._discovery = Discovery(hub)
-        self.listening = Listening(hub)
+        self.listening = Listening(hub, self._relay.task)
         self._sessions = Handshake(self._relay, self._discovery, self.listening, sealer)
         self._sse = Sse(self._sessions, sealer)
         self._door = Door(keyring, hosts, origins)

@@ -70,7 +70,7 @@ class ClientSession:
             self.stream.send(wire.notification(method, params))
 
     def log(self, fact: Logged) -> None:
-        if fact.of_call or self.principal.caller or fact.server not in self.view.servers():
+        if fact.of_call or fact.caller != self.principal.caller or fact.server not in self.view.servers():
             return
         if self.log_level is None or LEVELS.index(self.log_level) < _rank(fact.level):
             return
@@ -279,7 +279,8 @@ class Handshake:
             session.capabilities,
             tell,
             SessionAsks(session, send),
-            session.log_level or "debug",
+            session.log_level,
+            wants_log=True,
         )
 
     async def _set_level(self, session: ClientSession, params: Json) -> Json:
@@ -299,7 +300,9 @@ class Handshake:
 
     async def subscriber(self, session: ClientSession) -> Subscriber:
         if session.subscriber is None:
-            session.subscriber = Subscriber(session.view, frozenset(KINDS), session.tell, on_log=session.log)
+            session.subscriber = Subscriber(
+                session.view, frozenset(KINDS), session.tell, session.principal.caller, on_log=session.log
+            )
             await self._listening.add(session.subscriber)
         return session.subscriber
 

@@ -8,17 +8,17 @@ slow client cannot take is dropped with its connection, and a client that listen
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
-from mcp_types.jsonrpc import INVALID_PARAMS
+from mcp_types.jsonrpc import INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY
 
 from toolway.catalog.index import Item
 from toolway.errors import CallError
-from toolway.events import CatalogChanged, EventsMissed, Kind, Logged, ResourceUpdated
+from toolway.events import CatalogChanged, EventsMissed, Kind, Logged, ResourceUpdated, TaskChanged
 from toolway.gateway.answers import Answer
 from toolway.gateway.codes import SHUTTING_DOWN
 from toolway.gateway.failures import Failure
@@ -27,10 +27,15 @@ from toolway.gateway.view import KINDS, View
 from toolway.gateway.visit import Tell, Visit
 from toolway.hub import Hub
 from toolway.model import Json
+from toolway.protocol.eras import TASKS
 from toolway.protocol.wire import Id
+from toolway.upstream.subscriptions import RESOURCE, TASK, Wanted
 
 GATHER: Final = 0.05  # seconds in which changes that come together are told together
-MAX_URIS: Final = 1000  # resources in one subscription
+MAX_WISHES: Final = 1000  # resources and tasks in one subscription
+
+#: A server, what is wanted of it, and the server's own name for that.
+Wish = tuple[str, Wanted, str]
 _NOTICE: Final[dict[Kind, str]] = {
     "tools": "notifications/tools/list_changed",
     "prompts": "notifications/prompts/list_changed",
@@ -46,18 +51,23 @@ _FILTER: Final[dict[str, tuple[Kind, ...]]] = {
 
 @dataclass(eq=False, slots=True)
 class Subscriber:
-    """Somebody who wants to hear of these lists and resources of a view."""
+    """Somebody who wants to hear of these lists, resources and tasks of a view."""
 
     view: View
     kinds: frozenset[Kind]
     tell: Callable[[str, Json], None]
-    uris: dict[tuple[str, str], str] = field(default_factory=dict)  # (server, its URI) → as the client calls it
+    caller: str = ""
+    wishes: dict[Wish, str] = field(default_factory=dict)  # and what the client calls it
+    links: dict[Wish, str] = field(default_factory=dict)  # and whose link to the server it is told on
     on_log: Callable[[Logged], None] | None = None
 
 
 class Listening:
-    def __init__(self, hub: Hub) -> None:
+    """`task_of` says of which server a task is that a client was given, and what it is called there."""
+
+    def __init__(self, hub: Hub, task_of: Callable[[Visit, object], tuple[str, str]]) -> None:
         self._hub = hub
+        self._task_of = task_of
         self._all: set[Subscriber] = set()
         self._known: dict[tuple[View, Kind], tuple[tuple[str, Item], ...]] = {}
         self._changed = asyncio.Event()
@@ -100,28 +110,48 @@ class Listening:
             raise Failure(SHUTTING_DOWN, "the gateway is shutting down")
 
         def tell(method: str, params: Json) -> None:
-            send(method, {**params, "_meta": {SUBSCRIPTION_ID_META_KEY: id_}})
+            send(method, {**params, "_meta": {**(params.get("_meta") or {}), SUBSCRIPTION_ID_META_KEY: id_}})
 
-        subscriber, honoured = self._subscriber(visit.view, wanted, tell)
-        tell("notifications/subscriptions/acknowledged", {"notifications": honoured})
+        early: list[tuple[str, Json]] = []  # nothing may come before the acknowledgement
+        subscriber, honoured = self._subscriber(visit, wanted, lambda method, params: early.append((method, params)))
         try:
             await self.add(subscriber)
+            tell("notifications/subscriptions/acknowledged", {"notifications": honoured})
+            subscriber.tell = tell
+            for method, params in early:
+                tell(method, params)
             await self._closing.wait()
         finally:
             self.remove(subscriber)
 
-    def _subscriber(self, view: View, wanted: Json, tell: Callable[[str, Json], None]) -> tuple[Subscriber, Json]:
+    def _subscriber(self, visit: Visit, wanted: Json, tell: Tell) -> tuple[Subscriber, Json]:
+        """Who listens, and what of his wishes is honoured. Raises `Failure`."""
         honoured: Json = {key: True for key in _FILTER if wanted.get(key) is True}
         kinds = frozenset(kind for key in honoured for kind in _FILTER[key])
-        subscriber = Subscriber(view, kinds, tell)
-        uris = wanted.get("resourceSubscriptions")
-        if isinstance(uris, list):
-            for uri in uris[:MAX_URIS]:
-                found = view.server_of_uri(uri) if isinstance(uri, str) else None
-                if found is not None:
-                    subscriber.uris[found] = uri
-            honoured["resourceSubscriptions"] = list(subscriber.uris.values())
+        subscriber = Subscriber(visit.view, kinds, tell, caller=visit.principal.caller)
+        finders: dict[Wanted, Callable[[Visit, str], tuple[str, str] | None]]
+        finders = {RESOURCE: self._resource, TASK: self._task}
+        for kind, find in finders.items():
+            names = wanted.get(kind)
+            if isinstance(names, list):
+                found = {name: find(visit, name) for name in names[:MAX_WISHES] if isinstance(name, str)}
+                wishes: dict[Wish, str] = {(at[0], kind, at[1]): name for name, at in found.items() if at is not None}
+                subscriber.wishes |= wishes
+                honoured[kind] = list(wishes.values())
         return subscriber, honoured
+
+    def _resource(self, visit: Visit, uri: str) -> tuple[str, str] | None:
+        return visit.view.server_of_uri(uri)
+
+    def _task(self, visit: Visit, task: str) -> tuple[str, str] | None:
+        extensions = visit.capabilities.get("extensions")
+        if not isinstance(extensions, dict) or TASKS not in extensions:
+            needed: Json = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
+            raise Failure(MISSING_REQUIRED_CLIENT_CAPABILITY, "only a client with tasks can listen to them", needed)
+        try:
+            return self._task_of(visit, task)
+        except Failure:
+            return None
 
     # -- for every subscriber -----------------------------------------------------------------------------------------
 
@@ -129,12 +159,12 @@ class Listening:
         self._all.add(subscriber)
         for kind in subscriber.kinds:
             self._known.setdefault((subscriber.view, kind), subscriber.view.snapshot(kind))
-        await self._subscribe(subscriber.uris)
+        await asyncio.gather(*(self._subscribe(subscriber, wish) for wish in list(subscriber.wishes)))
 
     def remove(self, subscriber: Subscriber) -> None:
         self._all.discard(subscriber)
-        self._unsubscribe(subscriber.uris)
-        subscriber.uris = {}
+        for wish in list(subscriber.wishes):
+            self._unsubscribe(subscriber, wish)
         if not any(other.view is subscriber.view for other in self._all):
             for kind in KINDS:
                 self._known.pop((subscriber.view, kind), None)
@@ -142,36 +172,41 @@ class Listening:
     async def add_uri(self, subscriber: Subscriber, uri: str) -> bool:
         """Hear of one more resource; False where no server has it."""
         found = subscriber.view.server_of_uri(uri)
-        if found is None or len(subscriber.uris) >= MAX_URIS:
+        if found is None or len(subscriber.wishes) >= MAX_WISHES:
             return False
-        if found not in subscriber.uris:
-            subscriber.uris[found] = uri
-            await self._subscribe([found])
+        wish: Wish = (found[0], RESOURCE, found[1])
+        if wish not in subscriber.wishes:
+            subscriber.wishes[wish] = uri
+            await self._subscribe(subscriber, wish)
         return True
 
     def remove_uri(self, subscriber: Subscriber, uri: str) -> None:
-        for found, name in list(subscriber.uris.items()):
-            if name == uri:
-                del subscriber.uris[found]
-                self._unsubscribe([found])
+        for wish in [wish for wish, name in subscriber.wishes.items() if name == uri]:
+            self._unsubscribe(subscriber, wish)
 
-    async def _subscribe(self, found: Iterable[tuple[str, str]]) -> None:
-        for server, uri in list(found):
-            with suppress(CallError):  # a server that is down is told when it is back
-                await self._hub.subscribe(server, uri)
+    async def _subscribe(self, subscriber: Subscriber, wish: Wish) -> None:
+        """A server that is down is told when it is back."""
+        with suppress(CallError):
+            link = self._hub.link_of(wish[0], subscriber.caller)
+            subscriber.links[wish] = link
+            await self._hub.subscribe(*wish, link)
 
-    def _unsubscribe(self, found: Iterable[tuple[str, str]]) -> None:
-        for server, uri in list(found):
-            self._hub.unsubscribe(server, uri)
+    def _unsubscribe(self, subscriber: Subscriber, wish: Wish) -> None:
+        subscriber.wishes.pop(wish, None)
+        link = subscriber.links.pop(wish, None)
+        if link is not None:
+            self._hub.unsubscribe(*wish, link)
 
     # -- what the hub says --------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        async for fact in self._hub.events(CatalogChanged, ResourceUpdated, Logged):
+        async for fact in self._hub.events(CatalogChanged, ResourceUpdated, TaskChanged, Logged):
             if isinstance(fact, CatalogChanged | EventsMissed):
                 self._changed.set()
             elif isinstance(fact, ResourceUpdated):
                 self._updated(fact)
+            elif isinstance(fact, TaskChanged):
+                self._task_changed(fact)
             elif isinstance(fact, Logged):
                 self._logged(fact)
 
@@ -198,9 +233,17 @@ class Listening:
 
     def _updated(self, fact: ResourceUpdated) -> None:
         for subscriber in list(self._all):
-            uri = subscriber.uris.get((fact.server, fact.uri))
-            if uri is not None:
+            wish: Wish = (fact.server, RESOURCE, fact.uri)
+            uri = subscriber.wishes.get(wish)
+            if uri is not None and subscriber.links.get(wish) == fact.caller:
                 subscriber.tell("notifications/resources/updated", {"uri": uri})
+
+    def _task_changed(self, fact: TaskChanged) -> None:
+        id_ = fact.task.get("taskId")
+        for subscriber in list(self._all):
+            task = subscriber.wishes.get((fact.server, TASK, id_)) if isinstance(id_, str) else None
+            if task is not None:
+                subscriber.tell("notifications/tasks", {**fact.task, "taskId": task})
 
     def _logged(self, fact: Logged) -> None:
         for subscriber in list(self._all):

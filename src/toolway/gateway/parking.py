@@ -17,13 +17,13 @@ from typing import Any, Final
 from mcp_types.jsonrpc import MISSING_REQUIRED_CLIENT_CAPABILITY
 
 from toolway.errors import CallError, ProtocolError
-from toolway.gateway.codes import OVERLOADED
+from toolway.gateway import failures
 from toolway.gateway.failures import Failure
-from toolway.gateway.visit import CAPABILITY
-from toolway.model import Json, Reply
+from toolway.gateway.visit import CAPABILITY, Visit, meta_of
+from toolway.model import Call, Json, Reply
 
 LONGEST: Final = 900.0  # seconds a call stays parked
-MOST: Final = 2000  # parked at once
+MOST: Final = 4000  # parked at once, half of them by one principal
 GATHER: Final = 0.02  # seconds in which questions that are asked together come together
 MAX_ASKS: Final = 32  # open questions of one call
 NAME: Final = "toolway/inputKey"  # in `_meta` of a question: what the server calls it
@@ -38,14 +38,46 @@ class _Ask:
     told: bool = False  # the client has been asked
 
 
+class Ear:
+    """Where to is told what belongs to a call: to the request of the client that waits for it now, if one does."""
+
+    def __init__(self, visit: Visit, params: Json) -> None:
+        self.turn_to(visit, params)
+
+    def turn_to(self, visit: Visit, params: Json) -> None:
+        token = meta_of(params).get("progressToken")
+        self._token = token if isinstance(token, str | int) and not isinstance(token, bool) else None
+        self._visit: Visit | None = visit
+
+    def rest(self) -> None:
+        self._visit = None
+
+    def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        if self._visit is None or self._token is None:
+            return
+        params: Json = {"progressToken": self._token, "progress": progress}
+        if total is not None:
+            params["total"] = total
+        if message is not None:
+            params["message"] = message
+        self._visit.tell("notifications/progress", params)
+
+    def notice(self, method: str, params: Json) -> None:
+        if self._visit is not None and self._visit.hears(params.get("level")):
+            self._visit.tell(method, params)
+
+
 class Leg:
     """One call of a modern client to an older server, over as many rounds as it takes.
 
     It is the `Asks` of the call: what the server asks is kept until the client has been told and has answered."""
 
-    def __init__(self, capabilities: Json, can_answer: Callable[[Json, str, Json], bool], given: object = None) -> None:
-        self.id = secrets.token_urlsafe(12)
+    def __init__(
+        self, ear: Ear, capabilities: Json, can_answer: Callable[[Json, str, Json], bool], given: object = None
+    ) -> None:
+        self.id = ""  # while it is parked
         self.capabilities = capabilities
+        self.ear = ear
         self.owner: tuple[str, ...] = ()  # whose it is, and for what: set when it is parked
         self._can_answer = can_answer
         self._given: Json = dict(given) if isinstance(given, dict) else {}  # answers that came with the call itself
@@ -56,7 +88,8 @@ class Leg:
         self._task: asyncio.Task[Reply] | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
-    def begin(self, work: Coroutine[Any, Any, Reply]) -> None:
+    def begin(self, call: Call, work: Coroutine[Any, Any, Reply]) -> None:
+        self.call = call
         self._task = asyncio.get_running_loop().create_task(work)
         self._task.add_done_callback(lambda _: self._news.set())
 
@@ -120,7 +153,11 @@ class Leg:
     def _questions(self) -> Json:
         for ask in self._asks.values():
             ask.told = True
-        return {key: {"method": ask.method, "params": ask.params} for key, ask in self._asks.items()}
+        return {
+            key: {"method": ask.method, "params": ask.params}
+            for key, ask in self._asks.items()
+            if not ask.answer.done()
+        }
 
     def take(self, responses: object) -> None:
         """The client came back. A question that it has not answered is asked again."""
@@ -165,13 +202,18 @@ class Parking:
 
     def park(self, leg: Leg, owner: tuple[str, ...]) -> str:
         """Keep a call until its client returns. Raises `Failure` where there is no room."""
-        if len(self._legs) >= self._most:
+        if len(self._legs) >= self._most or self._of(owner[0]) >= max(1, self._most // 2):
             leg.cancel()
-            raise Failure(OVERLOADED, "too many calls wait for an answer of their client", {"executed": "unknown"})
+            raise failures.of_crowded(leg.call)
+        leg.ear.rest()
         leg.owner = owner
+        leg.id = secrets.token_urlsafe(12)  # another one in every round: an old handle leads nowhere
         self._legs[leg.id] = leg
         leg.sleep(self._expire, self._longest)
         return leg.id
+
+    def _of(self, principal: str) -> int:
+        return sum(leg.owner[0] == principal for leg in self._legs.values())
 
     def fetch(self, id: str, owner: tuple[str, ...]) -> Leg | None:
         """The parked call, once, and only for whom it was parked and with what was asked then."""

@@ -34,11 +34,11 @@ from toolway.events import Kind
 from toolway.gateway import failures
 from toolway.gateway.codes import TIMEOUT_KEY
 from toolway.gateway.failures import Failure
-from toolway.gateway.parking import LONGEST, Leg, Parking
+from toolway.gateway.parking import LONGEST, Ear, Leg, Parking
 from toolway.gateway.sealed import Sealer
-from toolway.gateway.visit import Visit, can_answer
+from toolway.gateway.visit import Visit, can_answer, meta_of
 from toolway.hub import Hub
-from toolway.model import Call, Json, OnProgress, Reply
+from toolway.model import Call, Json, Reply
 from toolway.protocol.eras import LISTS
 
 SERVER_INFO: Final[Json] = {"name": "toolway", "version": __version__}
@@ -79,7 +79,6 @@ class Relay:
     def expect_lists(self) -> None:
         """Servers have been started: for a while, lists wait for them."""
         self._settled_at = asyncio.get_running_loop().time() + START_TIME
-        self.ending = False  # whoever is cancelled now still gets an answer
 
     async def answer(self, visit: Visit, method: str, params: Json) -> Json:
         """The result of a request that every era knows. Raises `Failure`."""
@@ -194,6 +193,7 @@ class Relay:
     async def _send(self, visit: Visit, method: str, params: Json, server: str, name: str) -> Json:
         """One call through the hub, in the way that fits the eras of both ends. Raises `Failure`."""
         state = params.get("requestState")
+        parks = visit.era == "modern" and self._hub.era(server) != "modern"
 
         def owner() -> tuple[str, ...]:
             return _owner(visit, method, server, params)
@@ -201,18 +201,14 @@ class Relay:
         if state is not None:
             kind, value = self._opened(state, owner())
             if kind == "parked":
-                return await self._go_on(visit, value, owner, params.get("inputResponses"))
-            sent = {**params, "requestState": value}
-        else:
-            sent = dict(params)
-        parks = visit.era == "modern" and self._hub.era(server) != "modern"
-        given = sent.pop("inputResponses", None) if parks else None
-        call = self._call(visit, method, sent, server, name)
+                return await self._go_on(visit, value, owner, params)
+            params = {**params, "requestState": value}
+            parks = False  # only a modern server gives a state, wherever it is now
+        ear = Ear(visit, params)
+        call = self._call(visit, method, params, server, name, ear, parks=parks)
+        if parks:
+            return await self._begin_leg(visit, call, ear, owner)
         try:
-            if parks:
-                leg = Leg(visit.capabilities, can_answer, given)
-                leg.begin(self._hub.request(msgspec.structs.replace(call, asks=leg)))
-                return await self._leg(visit, leg, owner)
             reply = await self._hub.request(call)
         except CallError as exc:
             raise failures.of_error(exc, call.id, visit.era) from None
@@ -222,9 +218,8 @@ class Relay:
             raise
         return self._of_reply(visit, reply, owner)
 
-    def _call(self, visit: Visit, method: str, params: Json, server: str, name: str) -> Call:
-        meta = params.get("_meta")
-        meta = meta if isinstance(meta, dict) else {}
+    def _call(self, visit: Visit, method: str, params: Json, server: str, name: str, ear: Ear, *, parks: bool) -> Call:
+        meta = meta_of(params)
         params = {k: v for k, v in params.items() if k != "_meta"}
         if passed := {key: value for key, value in meta.items() if key not in _OURS}:
             params["_meta"] = passed
@@ -236,8 +231,9 @@ class Relay:
             server=server,
             name=name,
             timeout=_seconds(meta.get(TIMEOUT_KEY)),
-            on_progress=_progress(visit, meta.get("progressToken")),
-            on_notice=visit.tell if visit.log_level is not None else None,
+            # Whoever is asked in mid-call comes back with another request, which may want to hear of progress too.
+            on_progress=ear.progress if (parks and visit.askable) or "progressToken" in meta else None,
+            on_notice=ear.notice if visit.log_level is not None or visit.wants_log else None,
             log_level=visit.log_level,
             key=key if isinstance(key, str) else None,
             caller=visit.principal.caller,
@@ -259,24 +255,39 @@ class Relay:
 
     # -- rounds -------------------------------------------------------------------------------------------------------
 
+    async def _begin_leg(self, visit: Visit, call: Call, ear: Ear, owner: Owner) -> Json:
+        """Call a server that may ask back while it works, or, as long as its era is not known, in its answer."""
+        leg = Leg(ear, visit.capabilities, can_answer, call.params.get("inputResponses"))
+        params = call.params
+        if self._hub.era(call.server) == "handshake":
+            params = {key: value for key, value in params.items() if key != "inputResponses"}
+        call = msgspec.structs.replace(call, asks=leg, params=params)
+        leg.begin(call, self._hub.request(call))
+        return await self._leg(visit, leg, owner)
+
     async def _leg(self, visit: Visit, leg: Leg, owner: Owner) -> Json:
         """Until the server has answered or has asked something."""
-        found = await leg.next()
+        try:
+            found = await leg.next()
+        except CallError as exc:
+            raise failures.of_error(exc, leg.call.id, visit.era) from None
+        except asyncio.CancelledError:
+            if self.ending:
+                raise failures.of_ended(leg.call) from None
+            raise
         if isinstance(found, Reply):
             return self._of_reply(visit, found, owner)
         id_ = self._parking.park(leg, owner())
         state = self._sealed("parked", id_, owner())
         return self._finished(visit, {"resultType": "input_required", "inputRequests": found, "requestState": state})
 
-    async def _go_on(self, visit: Visit, id_: str, owner: Owner, responses: object) -> Json:
+    async def _go_on(self, visit: Visit, id_: str, owner: Owner, params: Json) -> Json:
         leg = self._parking.fetch(id_, owner())
         if leg is None:
             raise Failure(INVALID_PARAMS, "no call waits for this requestState", {"executed": "unknown"})
-        leg.take(responses)
-        try:
-            return await self._leg(visit, leg, owner)
-        except CallError as exc:
-            raise failures.of_error(exc, "", visit.era) from None
+        leg.ear.turn_to(visit, params)
+        leg.take(params.get("inputResponses"))
+        return await self._leg(visit, leg, owner)
 
     def _sealed(self, kind: str, value: str, owner: tuple[str, ...]) -> str:
         return self._sealer.seal(STATE, [kind, value, owner], LONGEST)
@@ -317,21 +328,6 @@ def _check_mirrored(tool: Tool, arguments: Json, headers: Mapping[str, str]) -> 
     rejection = validate_mcp_param_headers(tool.input_schema, arguments, headers)
     if rejection is not None:
         raise Failure(rejection.code, rejection.message, rejection.data)
-
-
-def _progress(visit: Visit, token: Any) -> OnProgress | None:
-    if not isinstance(token, str | int) or isinstance(token, bool):
-        return None
-
-    def on_progress(progress: float, total: float | None, message: str | None) -> None:
-        params: Json = {"progressToken": token, "progress": progress}
-        if total is not None:
-            params["total"] = total
-        if message is not None:
-            params["message"] = message
-        visit.tell("notifications/progress", params)
-
-    return on_progress
 
 
 def _seconds(milliseconds: Any) -> float | None:

@@ -36,21 +36,31 @@ class Visit:
     capabilities: Json = field(default_factory=dict)  # what this client can be asked
     tell: Tell = _nobody  # a notification that belongs to this request
     asks: Asks | None = None  # a client of the handshake era, who can be asked while the call runs
-    log_level: str | None = None  # wanted by the client; None = no log messages
+    log_level: str | None = None  # from which level on
     headers: Mapping[str, str] | None = None  # of a modern HTTP request, for arguments that are mirrored there
     key: str | None = None  # the `Idempotency-Key` header
+    wants_log: bool = False  # also where it named no level
 
-    def wants_log(self, level: object) -> bool:
+    @property
+    def askable(self) -> bool:
+        """Whether the client can be asked anything."""
+        return any(name in self.capabilities for name in CAPABILITY.values())
+
+    def hears(self, level: object) -> bool:
+        """Whether the client wants log messages of this level."""
         if self.log_level is None:
-            return False
+            return self.wants_log
         return level not in LEVELS or LEVELS.index(str(level)) <= LEVELS.index(self.log_level)
+
+
+def meta_of(params: Json) -> Json:
+    meta = params.get("_meta")
+    return meta if isinstance(meta, dict) else {}
 
 
 def can_answer(capabilities: Json, method: str, params: Json) -> bool:
     """Whether a client that declared these can be asked this."""
-    name = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}.get(
-        method
-    )
+    name = CAPABILITY.get(method)
     declared = capabilities.get(name) if name is not None else None
     if not isinstance(declared, dict):
         return False

@@ -46,6 +46,8 @@ LIST_CHANGES: Final[Mapping[str, tuple[Kind, ...]]] = {
 #: Only these may be answered with `input_required`.
 MAY_ASK_BACK: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 
+TASKS: Final = "io.modelcontextprotocol/tasks"
+
 PREFERRED: Final = LATEST_MODERN_VERSION
 HANDSHAKE_OFFER: Final = LATEST_HANDSHAKE_VERSION
 
@@ -109,6 +111,11 @@ def listen_filter(capabilities: Json) -> Json:
         for key, capability in wanted.items()
         if isinstance(capabilities.get(capability), dict) and capabilities[capability].get("listChanged") is True
     }
+
+
+def tells_of_lists(honoured: Any) -> bool:
+    """Whether this is what a subscription to lists was acknowledged with."""
+    return isinstance(honoured, dict) and any(value is True for value in honoured.values())
 
 
 def offers_handshake(data: Any) -> bool:

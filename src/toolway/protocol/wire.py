@@ -36,9 +36,12 @@ HEAVY_ANYWAY: Final = 1024 * 1024  # bytes that it takes too long even to count 
 _MAX_ID_BYTES: Final = 256
 _MAX_ID_INT: Final = 2**53
 
+# Of the handshake era, and the one code of its range with a meaning.
+RESOURCE_NOT_FOUND: Final = -32002
 # A server that answers with one of these has not begun the work.
 REFUSALS: Final = frozenset(
     {
+        RESOURCE_NOT_FOUND,
         PARSE_ERROR,
         INVALID_REQUEST,
         METHOD_NOT_FOUND,

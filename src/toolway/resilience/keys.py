@@ -154,7 +154,9 @@ async def _once(flight: Flight, store: KeyStore, id_: KeyId, print_: str, call: 
         sure = exc.executed == "no" if isinstance(exc, CallError) else call.attempt.judge() <= Certainty.C1
         await _remember(store.release(id_) if sure else store.mark_unknown(id_))
         raise
-    await _remember(store.finish(id_, reply.raw))
+    # A question is no outcome: the same key comes again with the answer.
+    asks = reply.raw.get("resultType") == "input_required"
+    await _remember(store.release(id_) if asks else store.finish(id_, reply.raw))
     return reply
 
 

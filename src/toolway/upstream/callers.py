@@ -1,8 +1,10 @@
 """The calls under way on one session, and whom of their callers a server means.
 
-Over HTTP a server's question or log message comes on the stream of the call it belongs to. Over a pipe it does not say,
-so it goes to the call that was begun last and can take it. A pipe that asks questions is never shared by two
-authorization contexts, so the worst that can happen is that the right person is asked in the wrong window.
+Over HTTP a server's question or log message comes on the stream of the call it belongs to. Over a pipe it does not say.
+Then a question goes to a call that waits for no other answer, of a tool that has asked before or else of the tool that
+was called last, the earliest first: a server that is asked the same thing many times asks back in that order. A pipe
+that asks questions is never shared by two authorization contexts, so the worst that can happen is that the right person
+is asked in the wrong window.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from toolway.model import AskRefused, Asks, Attempt, Call, Json
 from toolway.upstream.link import RpcError
 
 ANSWER_TIME: Final = 900.0  # seconds a caller may take to answer one question
+MOST_NAMES: Final = 1000  # of what is known to ask
 LEVELS: Final = ("emergency", "alert", "critical", "error", "warning", "notice", "info", "debug")
 _CAPABILITY: Final = {
     "elicitation/create": "elicitation",
@@ -33,6 +36,7 @@ class Callers:
         self._server = server
         self._asks = asks
         self._calls: dict[int, Call] = {}  # by the identity of their attempts, the latest last
+        self._asking: set[str] = set()  # names of what is known to ask
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -76,8 +80,13 @@ class Callers:
         if about is not None and id(about) in self._calls:
             return self._calls[id(about)]
         wanted = _CAPABILITY.get(method, "")
-        latest = list(reversed(self._calls.values()))
-        return next((call for call in latest if wanted in self._asks_of(call).capabilities), latest[0])
+        every = list(self._calls.values())
+        able = [call for call in every if wanted in self._asks_of(call).capabilities] or every[-1:]
+        free = [call for call in able if not call.attempt.is_asked] or able
+        if len(every) == 1 and len(self._asking) < MOST_NAMES:
+            self._asking.add(every[0].name)
+        known = [call for call in free if call.name in self._asking]
+        return known[0] if known else next(call for call in free if call.name == free[-1].name)
 
     def _asks_of(self, call: Call) -> Asks:
         return call.asks if call.asks is not None else self._asks

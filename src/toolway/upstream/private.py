@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from toolway.config.spec import Server
 from toolway.errors import Certainty, Overloaded
-from toolway.events import CatalogChanged, Event, Kind
+from toolway.events import CatalogChanged, Event, Kind, Logged, ResourceUpdated
 from toolway.model import Asks, Era
 from toolway.upstream.gate import StartGate
 from toolway.upstream.link import Link
@@ -27,16 +27,19 @@ IDLE: Final = 300.0  # seconds without a call after which one is stopped
 
 class Aside:
     """The hub as an upstream sees it that does not speak for its server: it may open links and ask, and has nothing to
-    tell."""
+    tell but to its caller."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: Surroundings, caller: str = "") -> None:
         self._around = around
+        self._caller = caller
 
     def open_link(self, name: str, server: Server) -> Link:
         return self._around.open_link(name, server)
 
     def emit(self, fact: Event) -> None:
-        """What happens to such a link concerns nobody else."""
+        """What happens to such a link concerns nobody else; what the server says there may concern its caller."""
+        if self._caller and isinstance(fact, ResourceUpdated | Logged):
+            self._around.emit(replace(fact, caller=self._caller))
 
     def on_list(
         self, server: str, kind: Kind, items: list[Any], problems: list[str], era: Era
@@ -58,7 +61,7 @@ class Aside:
 
 class PrivateUpstreams:
     def __init__(self, around: Surroundings, most: int = MOST) -> None:
-        self._around = Aside(around)
+        self._around = around
         self._most = most
         self._all: OrderedDict[tuple[str, str], Upstream] = OrderedDict()  # the longest unused first
         self._stopping: set[asyncio.Task[None]] = set()
@@ -70,15 +73,20 @@ class PrivateUpstreams:
         if found is None:
             self._make_room(name)
             idle = min(server.idle_stop or IDLE, IDLE)
-            found = self._all[key] = Upstream(name, replace(server, lazy=True, idle_stop=idle), self._around)
+            own = replace(server, lazy=True, idle_stop=idle)
+            found = self._all[key] = Upstream(name, own, Aside(self._around, caller))
             found.start()
         self._all.move_to_end(key)
         return found
 
+    def get(self, name: str, caller: str) -> Upstream | None:
+        """The caller's own upstream, if there is one."""
+        return self._all.get((name, caller))
+
     def _make_room(self, name: str) -> None:
         if len(self._all) < self._most:
             return
-        unused = next((key for key, upstream in self._all.items() if not upstream.status().in_flight), None)
+        unused = next((key for key, upstream in self._all.items() if upstream.unused), None)
         if unused is None:
             raise Overloaded(
                 f"too many callers use links of their own to {name}",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -28,6 +28,7 @@ MAX_ROUNDS: Final = 8  # of input that a server may ask for in one call
 NOTICES: Final = (100.0, 1000.0)  # notifications a second, and in one burst
 SESSION_GONE: Final = "E-HTTP-SESSION"  # the server forgot the handshake; nothing was executed
 
+USUAL_LEVEL: Final = "info"  # where a caller wants log messages and has not said which
 OF_CALL: Final = "toolway/ofCall"  # marks, for our own ears, a log message that a caller has got
 
 Listener = Callable[[str, Json], None]
@@ -52,6 +53,7 @@ class Session:
         self._estranged = False  # the server has forgotten us, and no new handshake has succeeded yet
         self._rate = Bucket(*NOTICES, self.last_heard)
         self.dropped = 0  # notifications beyond the rate
+        self.on_renewed: Callable[[], None] | None = None  # the server has forgotten what it was told
 
     async def open(self, setting: EraSetting, hint: Era | None) -> None:
         """Open the link and agree on the era. Raises `Fault` or `RpcError`."""
@@ -81,7 +83,7 @@ class Session:
         if token is not None:
             params = _with_meta(params, "progressToken", token)
         try:
-            if call.log_level is not None:
+            if call.on_notice is not None or call.log_level is not None:
                 params = await self._ask_for_log(call.log_level, params)
             return await self._rounds(call, params, input_schema)
         finally:
@@ -129,14 +131,17 @@ class Session:
             return False
         return await self._listen_to(wanted)
 
-    async def listen_to_resources(self, uris: Sequence[str], acknowledged: asyncio.Event) -> bool:
-        """The same for these resources of a modern server; it says when it has begun."""
+    async def listen_for(self, wanted: Mapping[str, Sequence[str]], acknowledged: asyncio.Event) -> bool:
+        """The same for these resources and tasks of a modern server; it says when it has begun."""
         self._acknowledged = acknowledged
-        return await self._listen_to({"resourceSubscriptions": list(uris)})
+        return await self._listen_to(dict(wanted))
 
     async def _listen_to(self, wanted: Json) -> bool:
+        declared = None
+        if "taskIds" in wanted:  # nobody else may listen to tasks
+            declared = {**self._asks.capabilities, "extensions": {eras.TASKS: {}}}
         try:
-            await self.request("subscriptions/listen", {"notifications": wanted})
+            await self.request("subscriptions/listen", {"notifications": wanted}, capabilities=declared)
         except RpcError as exc:
             return exc.code != METHOD_NOT_FOUND
         return True
@@ -174,6 +179,9 @@ class Session:
                 raise Fault(f"no new session could be begun: {exc}", Certainty.C0, code="E-HTTP-SESSION-NEW") from exc
             self._handshakes += 1
             self._estranged = False
+            self._level = -1
+            if self.on_renewed is not None:
+                self.on_renewed()
 
     async def _rounds(self, call: Call, params: Json, input_schema: object) -> Json:
         asked, attempt = params, call.attempt
@@ -220,11 +228,12 @@ class Session:
                 fix="give the hub a callback for it: Hub(…, elicitation=…, sampling=…, roots=…)",
             ) from None
 
-    async def _ask_for_log(self, level: str, params: Json) -> Json:
-        """Ask for log messages from this level on, in the way of the era; `params` as they are then."""
+    async def _ask_for_log(self, level: str | None, params: Json) -> Json:
+        """Ask for log messages from this level on, in the way of the era; `params` as they are then. A caller without
+        a level leaves it to the server, as long as there is a server to which that can be left."""
         if self.agreed.era == "modern":
-            return _with_meta(params, LOG_LEVEL_META_KEY, level)
-        if "logging" in self.agreed.capabilities and rank(level) > self._level:
+            return _with_meta(params, LOG_LEVEL_META_KEY, level or USUAL_LEVEL)
+        if level is not None and "logging" in self.agreed.capabilities and rank(level) > self._level:
             self._level = rank(level)
             with suppress(Fault, RpcError):  # a server that does not let itself be asked is called all the same
                 await self.request("logging/setLevel", {"level": level})
@@ -240,7 +249,7 @@ class Session:
         if method == "notifications/progress":
             self._on_progress(params)
         elif method == "notifications/subscriptions/acknowledged":
-            if self._acknowledged is not None:
+            if self._acknowledged is not None and not eras.tells_of_lists(params.get("notifications")):
                 self._acknowledged.set()
         else:
             told = method == "notifications/message" and self._callers.tell(method, params, about)

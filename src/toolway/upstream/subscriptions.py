@@ -1,7 +1,8 @@
-"""Resources of one server that somebody wants to hear of: counted, and told to the server in the way of its era.
+"""Resources and tasks of one server that somebody wants to hear of: counted, and told to the server in the way of its
+era.
 
-The server is told of the whole set again after every new link; what happened in between nobody told, so every resource
-then counts as changed.
+The server is told of the whole set again after every new link or handshake; what happened in between nobody told, so
+every resource then counts as changed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, Literal
 
 from toolway.upstream.link import Fault, RpcError
 from toolway.upstream.session import Session
@@ -19,61 +20,84 @@ GATHER: Final = 0.02  # seconds in which wishes that come together are told toge
 TOLD_WITHIN: Final = 5.0  # seconds a wish waits to hear that the server knows
 AGAIN: Final = (0.5, 30.0)  # first and longest wait before a lost subscription is opened again
 
+#: What can be wanted, by its name in the filter of `subscriptions/listen`.
+Wanted = Literal["resourceSubscriptions", "taskIds"]
+RESOURCE: Final = "resourceSubscriptions"
+TASK: Final = "taskIds"
+
 
 class Subscriptions:
     def __init__(self, on_update: Callable[[str], None], dice: Callable[[], float]) -> None:
         self._on_update = on_update
         self._dice = dice
-        self._wanted: Counter[str] = Counter()
+        self._wanted: Counter[tuple[Wanted, str]] = Counter()
         self._changed = asyncio.Event()
         self._told = asyncio.Event()
         self._ever_told = False
 
-    async def add(self, uri: str) -> None:
-        """Want to hear of a resource; returns when the server knows, or soon."""
-        self._wanted[uri] += 1
-        if self._wanted[uri] > 1 and self._told.is_set():
+    def __len__(self) -> int:
+        return len(self._wanted)
+
+    async def add(self, kind: Wanted, name: str) -> None:
+        """Want to hear of a resource or a task; returns when the server knows, or soon."""
+        self._wanted[kind, name] += 1
+        if self._wanted[kind, name] > 1 and self._told.is_set():
             return
         self._mark()
         with suppress(TimeoutError):
             async with asyncio.timeout(TOLD_WITHIN):
                 await self._told.wait()
 
-    def remove(self, uri: str) -> None:
-        self._wanted[uri] -= 1
-        if self._wanted[uri] <= 0:
-            del self._wanted[uri]
+    def remove(self, kind: Wanted, name: str) -> None:
+        self._wanted[kind, name] -= 1
+        if self._wanted[kind, name] <= 0:
+            del self._wanted[kind, name]
             self._mark()
 
     def _mark(self) -> None:
         self._told.clear()
         self._changed.set()
 
+    def _names(self, kind: Wanted) -> list[str]:
+        return sorted(name for of, name in self._wanted if of == kind)
+
     async def keep(self, session: Session) -> None:
         """Tell the server of a new link what is wanted, now and whenever that changes, until cancelled."""
         if self._wanted:
             self._mark()
             if self._ever_told:
-                for uri in list(self._wanted):
-                    self._on_update(uri)
+                self._all_changed()
         if session.agreed.era == "modern":
             await self._keep_listening(session)
         else:
             await self._keep_subscribed(session)
 
+    def _all_changed(self) -> None:
+        for uri in self._names(RESOURCE):
+            self._on_update(uri)
+
     async def _keep_subscribed(self, session: Session) -> None:
-        """The handshake era: one request for each."""
+        """The handshake era: one request for each resource."""
         known: set[str] = set()
+
+        def renewed() -> None:
+            known.clear()  # a new handshake begins with nothing
+            self._mark()
+            self._all_changed()
+
+        session.on_renewed = renewed
         while True:
             await self._changed.wait()
             self._changed.clear()
-            wanted = set(self._wanted)
-            for uri in wanted - known:
+            wanted = set(self._names(RESOURCE))
+            for uri in sorted(wanted - known):
+                known.add(uri)
                 await _quietly(session, "resources/subscribe", uri)
-            for uri in known - wanted:
+            for uri in sorted(known - wanted):
+                known.discard(uri)
                 await _quietly(session, "resources/unsubscribe", uri)
-            known = wanted
-            self._are_told()
+            if not self._changed.is_set():
+                self._are_told()
 
     async def _keep_listening(self, session: Session) -> None:
         """The modern era: one stream for all; the next one is open before the last is closed."""
@@ -83,9 +107,9 @@ class Subscriptions:
                 await self._changed.wait()
                 await asyncio.sleep(GATHER)
                 self._changed.clear()
-                uris, before = sorted(self._wanted), stream
-                stream = asyncio.create_task(self._listen(session, uris)) if uris else None
-                if stream is not None:
+                before, stream = stream, None
+                if self._wanted:
+                    stream = asyncio.create_task(self._listen(session))
                     with suppress(TimeoutError):
                         async with asyncio.timeout(TOLD_WITHIN):
                             await self._told.wait()
@@ -95,13 +119,15 @@ class Subscriptions:
             if stream is not None:
                 stream.cancel()
 
-    async def _listen(self, session: Session, uris: list[str]) -> None:
+    async def _listen(self, session: Session) -> None:
         wait, longest = AGAIN
+        wanted = {kind: names for kind in (RESOURCE, TASK) if (names := self._names(kind))}
         while True:
             acknowledged = asyncio.Event()
             waiting = asyncio.create_task(self._when(acknowledged))
             try:
-                if not await session.listen_to_resources(uris, acknowledged):
+                if not await session.listen_for(wanted, acknowledged):
+                    self._are_told()  # more than asking cannot be done
                     return
             except Fault:
                 pass
@@ -109,7 +135,7 @@ class Subscriptions:
                 waiting.cancel()
             await asyncio.sleep(wait * (0.5 + self._dice() / 2))
             wait = min(longest, wait * 2)
-            for uri in uris:
+            for uri in wanted.get(RESOURCE, ()):
                 self._on_update(uri)
 
     async def _when(self, acknowledged: asyncio.Event) -> None:

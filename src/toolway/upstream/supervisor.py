@@ -16,7 +16,7 @@ from mcp_types.jsonrpc import METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
 
 from toolway.config.spec import Server
 from toolway.errors import CallError, Unavailable
-from toolway.events import CatalogChanged, Connected, Kind, Logged, Lost, ResourceUpdated, StateChanged
+from toolway.events import CatalogChanged, Connected, Kind, Logged, Lost, ResourceUpdated, StateChanged, TaskChanged
 from toolway.events import Event as Fact
 from toolway.model import Asks, Attempt, Call, Certainty, Era, Json
 from toolway.protocol.eras import LIST_CHANGES, LISTS
@@ -31,7 +31,7 @@ from toolway.upstream.restarts import Restarts
 from toolway.upstream.session import OF_CALL, Session
 from toolway.upstream.state import Event, State, step
 from toolway.upstream.status import Status, sentence
-from toolway.upstream.subscriptions import Subscriptions
+from toolway.upstream.subscriptions import Subscriptions, Wanted
 
 LIST_LIMIT: Final = 30.0  # for one list, all pages
 LIST_PAUSE: Final = 1.0  # between two refreshes, however often a server says that its lists changed
@@ -201,6 +201,23 @@ class Upstream:
     def agreement(self) -> Agreement | None:
         """What was agreed with the server that is ready now."""
         return self._session.agreement if self._session is not None and self.state is State.READY else None
+
+    @property
+    def era(self) -> Era | None:
+        """The era that the server speaks, or spoke when it was last heard."""
+        agreed = self.agreement
+        return agreed.era if agreed is not None else self._hint
+
+    @property
+    def unused(self) -> bool:
+        """Whether nobody calls it, waits for it or listens to it."""
+        busy = self._session is not None and self._session.in_flight
+        return not (busy or self._waiters or self.subscriptions)
+
+    async def subscribe(self, kind: Wanted, name: str) -> None:
+        """Want to hear of a resource or a task, which a server that is not started cannot tell of."""
+        self._wanted.set()
+        await self.subscriptions.add(kind, name)
 
     def refresh(self, kind: Kind) -> None:
         """Fetch a list again soon."""
@@ -512,7 +529,8 @@ class Upstream:
                 return
 
     def _in_use(self, session: Session) -> bool:
-        return bool(session.in_flight) or self._loop.time() < self._last_used + self.server.idle_stop
+        busy = session.in_flight or self.subscriptions
+        return bool(busy) or self._loop.time() < self._last_used + self.server.idle_stop
 
     def _hear(self, method: str, params: Json) -> None:
         """A notification of the server that belongs to no call."""
@@ -521,6 +539,8 @@ class Upstream:
                 self.refresh(kind)
         elif method == "notifications/resources/updated":
             self._around.emit(ResourceUpdated(self.name, str(params.get("uri"))))
+        elif method == "notifications/tasks":
+            self._around.emit(TaskChanged(self.name, params))
         elif method == "notifications/message":
             logger = params.get("logger")
             self._around.emit(

@@ -1,0 +1,294 @@
+"""The fake server with what only a bridge needs: logs, subscriptions, tasks, and prompts and resources that ask.
+
+python tests/gateway/full_server.py [--era modern|handshake]      on stdin and stdout; `FullHttp` is the same on a socket
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from toolway.testing.fakes import asks, catalog, tools
+from toolway.testing.fakes.call import Call, Peer, Wait
+from toolway.testing.fakes.http_endpoint import Endpoint
+from toolway.testing.fakes.http_modes import MODES
+from toolway.testing.fakes.http_server import FakeHttp
+from toolway.testing.fakes.modes import Modes
+from toolway.testing.fakes.process_modes import MODES as PIPE_MODES
+from toolway.testing.fakes.server import Server
+from toolway.testing.fakes.stdio import Stdio
+from toolway.testing.fakes.wire import INVALID_PARAMS, SUBSCRIPTION_KEY, RpcError, notification, object_of
+
+if TYPE_CHECKING:
+    from toolway.testing.fakes.call import Steps
+
+Json = dict[str, Any]
+LEVELS = ("emergency", "alert", "critical", "error", "warning", "notice", "info", "debug")
+LOG_KEY = "io.modelcontextprotocol/logLevel"
+TASKS_KEY = "io.modelcontextprotocol/tasks"
+VAST = 2**70
+_FILTERS = ("toolsListChanged", "promptsListChanged", "resourcesListChanged")
+_CHANGES = {
+    "prompts": ("notifications/prompts/list_changed", "promptsListChanged"),
+    "resources": ("notifications/resources/list_changed", "resourcesListChanged"),
+}
+
+
+class FullServer(Server):
+    def __init__(self, era: str) -> None:
+        super().__init__(Toolbox(), name="full", era=era)
+        self.levels: dict[Peer, str] = {}
+        self.watched: dict[Peer, set[str]] = {}
+        self.tasks: dict[str, Json] = {}
+        self.more: dict[str, list[Json]] = {"prompts": [], "resources": []}
+
+    def _answer(self, call: Call) -> Json | Steps:
+        act = _METHODS.get(call.method)
+        return act(self, call) if act is not None else super()._answer(call)
+
+    def _listen(self, call: Call) -> Steps:
+        asked = object_of(call.params.get("notifications"))
+        honoured: Json = {key: True for key in _FILTERS if asked.get(key) is True}
+        honoured |= {key: asked[key] for key in ("resourceSubscriptions", "taskIds") if key in asked}
+        if "taskIds" in asked and TASKS_KEY not in object_of(call.capabilities.get("extensions")):
+            raise RpcError(-32021, "the client lacks tasks", {"requiredCapabilities": {"extensions": {TASKS_KEY: {}}}})
+        tag = {"_meta": {SUBSCRIPTION_KEY: call.id}}
+        self.listens[call] = honoured
+        try:
+            call.send(notification("notifications/subscriptions/acknowledged", {"notifications": honoured, **tag}))
+            yield Wait(None)
+        finally:
+            del self.listens[call]
+        return tag
+
+    def tell(self, method: str, params: Json, wanted: str, name: str) -> None:
+        """Tell every listen whose filter `wanted` names this."""
+        for call, honoured in list(self.listens.items()):
+            if name in honoured.get(wanted, ()):
+                call.send(notification(method, {**params, "_meta": {SUBSCRIPTION_KEY: call.id}}))
+
+
+def _capabilities() -> Json:
+    told = {"listChanged": True}
+    return {
+        **catalog.capabilities(),
+        "prompts": told,
+        "resources": {"subscribe": True, **told},
+        "logging": {},
+    }
+
+
+# -- methods ----------------------------------------------------------------------------------------------------------
+
+
+def _discover(server: FullServer, call: Call) -> Json:
+    return {**server._discover(call), "capabilities": {**_capabilities(), "extensions": {TASKS_KEY: {}}}}
+
+
+def _initialize(server: FullServer, call: Call) -> Json:
+    return {**server._initialize(call), "capabilities": _capabilities()}
+
+
+def _set_level(server: FullServer, call: Call) -> Json:
+    server.levels[call.peer] = call.params["level"]
+    return {}
+
+
+def _subscribe(server: FullServer, call: Call) -> Json:
+    server.watched.setdefault(call.peer, set()).add(call.params["uri"])
+    return {}
+
+
+def _unsubscribe(server: FullServer, call: Call) -> Json:
+    server.watched.setdefault(call.peer, set()).discard(call.params["uri"])
+    return {}
+
+
+def _prompts(server: FullServer, call: Call) -> Json:
+    return {"prompts": [*catalog.PROMPTS, {"name": "ask"}, *server.more["prompts"]]}
+
+
+def _resources(server: FullServer, call: Call) -> Json:
+    return {"resources": [*catalog.RESOURCES, {"uri": "full://ask", "name": "ask"}, *server.more["resources"]]}
+
+
+def _get_prompt(server: FullServer, call: Call) -> Json | Steps:
+    if call.params.get("name") != "ask":
+        return catalog.get_prompt(call)
+    return _dressed(asks.elicit(server, call), _as_prompt)
+
+
+def _read(server: FullServer, call: Call) -> Json | Steps:
+    if call.params.get("uri") != "full://ask":
+        return catalog.read_resource(call)
+    return _dressed(asks.elicit(server, call), _as_contents)
+
+
+def _dressed(outcome: Json | Steps, dress: Any) -> Json | Steps:
+    if isinstance(outcome, Generator):
+        return _later(outcome, dress)
+    if outcome.get("resultType") == "input_required":
+        return outcome
+    dressed: Json = dress(outcome)
+    return dressed
+
+
+def _later(steps: Steps, dress: Any) -> Steps:
+    outcome = yield from steps
+    dressed: Json = dress(outcome)
+    return dressed
+
+
+def _as_prompt(outcome: Json) -> Json:
+    return {"messages": [{"role": "user", "content": outcome["content"][0]}]}
+
+
+def _as_contents(outcome: Json) -> Json:
+    return {"contents": [{"uri": "full://ask", "text": outcome["content"][0]["text"]}]}
+
+
+def _task(server: FullServer, call: Call) -> Json:
+    task = server.tasks.get(call.params.get("taskId", ""))
+    if task is None:
+        raise RpcError(INVALID_PARAMS, "Unknown task")
+    if call.method == "tasks/get":
+        return task
+    if call.method == "tasks/cancel":
+        task["status"] = "cancelled"
+    else:
+        task["answers"] = call.params.get("inputResponses")
+    return {}
+
+
+_METHODS: dict[str, Any] = {
+    "server/discover": _discover,
+    "initialize": _initialize,
+    "logging/setLevel": _set_level,
+    "resources/subscribe": _subscribe,
+    "resources/unsubscribe": _unsubscribe,
+    "prompts/list": _prompts,
+    "prompts/get": _get_prompt,
+    "resources/list": _resources,
+    "resources/read": _read,
+    "tasks/get": _task,
+    "tasks/update": _task,
+    "tasks/cancel": _task,
+}
+
+
+# -- tools ------------------------------------------------------------------------------------------------------------
+
+
+def _log(server: FullServer, call: Call) -> Json:
+    """Logs at three levels while it works."""
+    wanted = call.meta.get(LOG_KEY) if call.modern else server.levels.get(call.peer, "info")
+    said = [level for level in ("debug", "info", "error") if wanted and LEVELS.index(level) <= LEVELS.index(wanted)]
+    for level in said:
+        params = {"level": level, "logger": "full", "data": {"words": level, "nothing": None}}
+        call.send(notification("notifications/message", params))
+    return call.say(" ".join(said))
+
+
+def _touch(server: FullServer, call: Call) -> Json:
+    """Says that a resource has changed."""
+    uri = call.arguments["uri"]
+    for peer in [peer for peer, uris in server.watched.items() if uri in uris]:
+        peer.send(notification("notifications/resources/updated", {"uri": uri}))
+    server.tell("notifications/resources/updated", {"uri": uri}, "resourceSubscriptions", uri)
+    return call.say("touched")
+
+
+def _change(server: FullServer, call: Call) -> Json:
+    """Adds a prompt or a resource, and says so."""
+    kind = call.arguments["kind"]
+    number = len(server.more[kind]) + 1
+    server.more[kind].append({"name": f"more_{number}", **({"uri": f"full://{number}"} if kind == "resources" else {})})
+    server.broadcast(*_CHANGES[kind])
+    return call.say("changed")
+
+
+def _hold(server: FullServer, call: Call) -> Steps:
+    """Answers when it is cancelled, which is never."""
+    yield Wait(None)
+    return call.say("never")
+
+
+def _odd(server: FullServer, call: Call) -> Json:
+    """Answers with what no specification knows, and numbers that few can hold."""
+    outcome = tools.unknown_fields(server, call)
+    assert isinstance(outcome, dict)
+    return {**outcome, "structuredContent": {"vast": VAST, "none": None, "tiny": 0.1}}
+
+
+def _declared(server: FullServer, call: Call) -> Json:
+    """Says what the caller declared, and what came in `_meta`."""
+    return call.say(str(os.getpid()), capabilities=call.capabilities, meta=call.meta, pid=os.getpid())
+
+
+def _start_task(server: FullServer, call: Call) -> Json:
+    """Begins a task."""
+    if TASKS_KEY not in object_of(call.capabilities.get("extensions")):
+        return call.say("at once")
+    id_ = f"task-{len(server.tasks) + 1}"
+    server.tasks[id_] = {"taskId": id_, "status": "working", "createdAt": "now", "ttlMs": None, **catalog.UNKNOWN}
+    return {"resultType": "task", **server.tasks[id_]}
+
+
+def _finish_task(server: FullServer, call: Call) -> Json:
+    """Ends a task of this server, by its own name for it."""
+    id_ = call.arguments["task"]
+    server.tasks[id_] |= {"status": "completed", "result": {"content": [], "big": VAST}}
+    server.tell("notifications/tasks", server.tasks[id_], "taskIds", id_)
+    return call.say("finished")
+
+
+_TOOLS: dict[str, Any] = {
+    "log": _log,
+    "touch": _touch,
+    "change": _change,
+    "hold": _hold,
+    "odd": _odd,
+    "declared": _declared,
+    "start_task": _start_task,
+    "finish_task": _finish_task,
+}
+
+
+class Toolbox:
+    def definitions(self, server: Server) -> list[Json]:
+        own = [
+            {"name": name, "description": run.__doc__, "inputSchema": {"type": "object"}}
+            for name, run in _TOOLS.items()
+        ]
+        return [*tools.definitions(server), *own]
+
+    def run(self, server: Server, call: Call) -> Json | Steps:
+        name = call.params.get("name", "")
+        run = _TOOLS.get(name)
+        if run is None:
+            return tools.run(server, call)
+        server.stats.calls[name] = server.stats.calls.get(name, 0) + 1
+        outcome: Json | Steps = run(server, call)
+        return outcome
+
+
+class FullHttp(FakeHttp):
+    """The server on a socket of this process."""
+
+    def __init__(self, era: str) -> None:
+        super().__init__(era=era)
+        self.server: FullServer = FullServer(era)
+        self.endpoint = Endpoint(self.server, Modes(MODES, ()), "json")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--era", default="both")
+    Stdio(FullServer(parser.parse_args().era), Modes(PIPE_MODES, [])).run()
+    os._exit(0)  # whatever still waits in a thread has nobody left to answer
+
+
+if __name__ == "__main__":
+    main()

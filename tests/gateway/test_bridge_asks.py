@@ -1,0 +1,83 @@
+"""What a server asks in mid-call reaches the client, and the answer the server, in every combination of eras."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from tests.gateway.bridge_lab import ALL_WAYS, OLD_WORDS, full, text
+
+pytestmark = [pytest.mark.anyio, OLD_WORDS]
+
+
+class Person:
+    """Answers whatever is asked, and remembers it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def elicit(self, context: Any, params: Any) -> types.ElicitResult:
+        self.asked.append(params.message)
+        return types.ElicitResult(action="accept", content={"name": f"answer {len(self.asked)}"})
+
+    async def sample(self, context: Any, params: Any) -> types.CreateMessageResult:
+        self.asked.append(params.messages[0].content.text)
+        content = types.TextContent(type="text", text="said by a model")
+        return types.CreateMessageResult(role="assistant", content=content, model="small")
+
+    async def roots(self, context: Any) -> types.ListRootsResult:
+        self.asked.append("roots")
+        return types.ListRootsResult(roots=[types.Root.model_validate({"uri": "file:///work"})])
+
+    @property
+    def callbacks(self) -> dict[str, Any]:
+        return {
+            "elicitation_callback": self.elicit,
+            "sampling_callback": self.sample,
+            "list_roots_callback": self.roots,
+        }
+
+
+def _said(result: Any) -> Any:
+    return json.loads(text(result))
+
+
+@ALL_WAYS
+async def test_elicitation_of_two_rounds_sampling_and_roots(client_era: str, server_era: str, transport: str) -> None:
+    person = Person()
+    async with full(server_era, transport) as lab, lab.client(client_era, **person.callbacks) as client:
+        twice = _said(await client.call_tool("elicit", {"rounds": 2}))
+        assert [answer["content"]["name"] for answer in twice] == ["answer 1", "answer 2"]
+        assert person.asked == ["Round 1: your name?", "Round 2: your name?"]
+        assert _said(await client.call_tool("sample"))["content"]["text"] == "said by a model"
+        assert _said(await client.call_tool("roots"))["roots"] == [{"uri": "file:///work"}]
+        assert person.asked[2:] == ["Say something.", "roots"]
+
+
+@ALL_WAYS
+async def test_prompts_and_resources_ask_too(client_era: str, server_era: str, transport: str) -> None:
+    person = Person()
+    async with full(server_era, transport) as lab, lab.client(client_era, **person.callbacks) as client:
+        prompt: Any = await client.get_prompt("ask")
+        assert json.loads(prompt.messages[0].content.text)["content"]["name"] == "answer 1"
+        read: Any = await client.read_resource("full://ask")
+        assert json.loads(read.contents[0].text)["content"]["name"] == "answer 2"
+
+
+@ALL_WAYS
+async def test_a_client_that_cannot_be_asked_is_not_asked(client_era: str, server_era: str, transport: str) -> None:
+    async with full(server_era, transport) as lab, lab.client(client_era) as client:
+        assert "elicitation" in await _outcome(client)
+        assert _said(await client.call_tool("stats"))["calls"]["elicit"] == 1
+
+
+async def _outcome(client: Any) -> str:
+    """What came of a call that asks: an error of the protocol, or the server's own words about ours."""
+    try:
+        return text(await client.call_tool("elicit"))
+    except MCPError as refused:
+        return str(refused)
