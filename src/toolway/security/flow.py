@@ -96,7 +96,7 @@ async def obtain(wanted: Wanted, ask: Ask | None, now: Callable[[], float]) -> C
         raise _failed(f"{type(exc).__name__}") from None
     finally:
         _ours.reset(mark)
-    return _credential(provider.context, now())
+    return _credential(provider.context, wanted.settings, now())
 
 
 async def _drive(provider: OAuthClientProvider, refusal: httpx2.Response, settings: OAuth) -> None:
@@ -312,7 +312,7 @@ def _scope(settings: OAuth, context: OAuthContext) -> str | None:
     return union_scopes(configured, context.client_metadata.scope) if granted is not None else configured
 
 
-def _credential(context: OAuthContext, now: float) -> Credential:
+def _credential(context: OAuthContext, settings: OAuth, now: float) -> Credential:
     token, client = context.current_tokens, context.client_info
     if token is None or client is None:
         raise _failed("no token came of it")
@@ -323,7 +323,7 @@ def _credential(context: OAuthContext, now: float) -> Credential:
         token_url=str(found.token_endpoint) if found is not None else f"{issuer}/token",
         client=Client(client.client_id, client.client_secret, client.token_endpoint_auth_method or "none"),
         access=token.access_token,
-        refresh=token.refresh_token if client.token_endpoint_auth_method != "private_key_jwt" else None,
+        refresh=token.refresh_token if settings.grant == "authorization_code" else None,  # else we ask anew
         scope=token.scope,
         resource=context.get_resource_url(),
     )
