@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients conformance process faults history soak cycles neighbour cost sim fuzz docs pins clean
+.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients conformance process faults history soak cycles neighbour idle cost sim fuzz docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -68,6 +68,9 @@ cycles: setup ## 100 starts and stops of a hub, and what is left behind
 
 neighbour: setup ## how slow a healthy server becomes beside a bad one
 	$(BIN)/python scripts/long_run.py neighbour
+
+idle: setup ## 10,000 connections that say nothing, or a byte at a time, and what they cost those who call
+	TOOLWAY_LONG=1 $(BIN)/python -m pytest -s tests/faults/matrix/test_c_connections.py $(ARGS)
 
 cost: setup ## what the stages of the pipeline cost
 	$(BIN)/python scripts/long_run.py cost
