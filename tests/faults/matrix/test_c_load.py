@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 
 import pytest
@@ -36,9 +37,10 @@ async def flood(bench: Bench, calls: int) -> list[asyncio.Task[float]]:
 async def test_a_caller_who_floods_a_server_leaves_others_their_share(era: str) -> None:
     async with lab({"bad": server(era=era, limits=Limits(concurrent=4, waiting=200))}) as bench:
         flooding = await flood(bench, 60)  # 1.5 s of work for all slots
-        for _ in range(6):
-            # A slot becomes free every 25 ms on average, and at most 100 ms from now.
-            assert await call_as(bench, "quiet", 0.01) < 0.1 + 0.01 + 0.15
+        # A slot becomes free every 25 ms on average, and at most 100 ms from now. In the line of all it would be 1.5 s.
+        taken = [await call_as(bench, "quiet", 0.01) for _ in range(6)]
+        assert statistics.median(taken) < 0.1 + 0.01 + 0.15
+        assert max(taken) < 0.75
         assert sum(not task.done() for task in flooding) > 10
         await asyncio.gather(*flooding)
 
@@ -49,7 +51,7 @@ async def test_a_caller_who_fills_the_waiting_line_does_not_shut_others_out(era:
     async with lab({"bad": server(era=era, limits=Limits(concurrent=4, waiting=20))}) as bench:
         flooding = await flood(bench, 60)
         try:
-            assert await call_as(bench, "quiet", 0.01) < 0.5
+            assert await call_as(bench, "quiet", 0.01) < 0.75
         finally:
             done = await asyncio.gather(*flooding, return_exceptions=True)
         assert any(isinstance(each, CallError) for each in done)
