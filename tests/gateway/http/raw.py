@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from typing import NamedTuple
@@ -103,11 +104,14 @@ async def connected(port: int, **how: object) -> AsyncIterator[Raw]:
 
 @contextlib.asynccontextmanager
 async def serving(
-    handler: Handler, limits: HttpLimits | None = None, greet: Greet | None = None
+    handler: Handler,
+    limits: HttpLimits | None = None,
+    greet: Greet | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[tuple[HttpServer, int]]:
     """A server on loopback, which must have let go of everything when it is over."""
     server = HttpServer(handler, limits, greet)
-    port = await server.listen("127.0.0.1", 0)
+    port = await server.listen("127.0.0.1", 0, tls)
     try:
         yield server, port
     finally:

@@ -453,15 +453,15 @@ class Connection(asyncio.Protocol):
         if transport is None or self._left:
             return
         self._drop()
-        if self._exchange is None:
-            status, body, fields = refusal
-            self.send(head(status, fields, length=len(body), close=True) + body)
-        if self._exchange is None and transport.can_write_eof() and not transport.is_closing():
-            self._left = True
-            transport.write_eof()
-            self._owner.on_refused(self)
-        else:
+        if self._exchange is not None:
             transport.close()
+            return
+        status, body, fields = refusal
+        self.send(head(status, fields, length=len(body), close=True) + body)
+        self._left = True
+        if transport.can_write_eof() and not transport.is_closing():
+            transport.write_eof()
+        self._owner.on_refused(self)
 
     def cancel(self) -> asyncio.Task[None] | None:
         """Cut off whoever is answering; the task, while it has not ended."""

@@ -1,0 +1,344 @@
+"""Advisories of other gateways and kits, each as the test that would have caught it here.
+
+The number is the row of the list of advisories that the project keeps; the id is what others know it by. Where a row
+is shown at length elsewhere (`tests/faults/matrix/test_c_edge.py`, `test_door.py`, `test_admin.py`), this is its core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.edge_lab import ADMIN, ROUTES, TOKEN, edge, handshake, message_of, modern
+from tests.gateway.http.raw import Raw, get, until
+from tests.gateway.program import kill as kill_program
+from tests.gateway.program import start
+from toolway.gateway.handshake import Handshake
+from toolway.gateway.selection import Selection
+
+pytestmark = pytest.mark.anyio
+
+ROWS = (2, 4, 11, 14, 18, 20, 31, 32, 36, 37, 45, 46, 47, 53)
+CALL = {"name": "a__echo", "arguments": {"text": "x"}}
+
+
+def test_every_row_that_concerns_the_edge_has_its_test():
+    found = {int(name.split("_")[2]) for name in globals() if name.startswith("test_row_")}
+    assert found == set(ROWS)
+
+
+async def test_row_2_what_can_start_a_process_wants_a_token_and_no_foreign_page(tmp_path: Path):
+    """CVE-2025-49596."""
+    mark = tmp_path / "started"
+    entry = {"command": "/usr/bin/touch", "args": [str(mark)]}
+    async with edge(tmp_path) as found:
+        for method, path in (*ADMIN, ("POST", "/admin/servers"), ("POST", "/mcp/server/stdio?command=touch")):
+            assert (await found.ask(method, path, entry, token=None)).status == 401
+            assert (await found.ask(method, path, entry, {"Origin": "https://evil.example"})).status == 403
+            assert (await found.ask(method, path, entry, {"Host": "evil.example"})).status == 421
+        assert set(found.hub.servers) == {"a", "b"}
+    assert not mark.exists()
+
+
+async def test_row_4_by_default_it_listens_on_loopback_alone_and_a_stranger_adds_no_server(tmp_path: Path):
+    """CVE-2026-23744."""
+    run = await start(tmp_path / "gateway", {}, "--port", "0")
+    try:
+        await run.announced()
+        assert _listening(run.pid) == {("127.0.0.1", run.port)}
+        run.token = "tw_guess"
+        status, _ = await run.request("PUT", "/admin/servers/evil", {"command": "/bin/true"})
+        assert status == 401
+    finally:
+        await kill_program(run)
+
+
+def _listening(pid: int) -> set[tuple[str, int]]:
+    """The addresses on which a process listens, as the system says."""
+    inodes = set()
+    for handle in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = str(handle.readlink())
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    found = set()
+    for family, table in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            parts = line.split()
+            if parts[3] == "0A" and parts[9] in inodes:
+                address, port = parts[1].split(":")
+                words = [bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8)]
+                found.add((socket.inet_ntop(family, b"".join(words)), int(port, 16)))
+    return found
+
+
+async def test_row_11_a_token_that_fails_makes_nobody_of_anybody_and_reaches_no_server(tmp_path: Path):
+    """CVE-2026-59822."""
+    async with edge(tmp_path) as found:
+        before = found.contacts()
+        body, fields = modern("tools/call", CALL)
+        for method, path in ROUTES:
+            for more in (
+                {},
+                {"Authorization": "Bearer forged"},
+                {"Authorization": "Bearer "},
+                {"Authorization": f"Basic {TOKEN}"},
+                {"X-Api-Key": TOKEN, "Cookie": f"token={TOKEN}"},
+                {"X-Forwarded-User": "local", "X-Remote-User": "admin", "X-Forwarded-For": "127.0.0.1"},
+            ):
+                answer = await found.ask(method, path, body, fields | more, token=None)
+                assert answer.status == 401, (method, path, more)
+        assert found.contacts() == before
+
+
+async def test_row_14_a_key_for_one_server_is_no_key_for_a_group_that_holds_it_too(tmp_path: Path):
+    """CVE-2026-79746: at the list and at the call."""
+    async with edge(tmp_path, groups={"ab": Selection(("a.*", "b.*"))}) as found:
+        token = found.key("server/a")
+        shown = await found.tools(token=token)
+        assert shown and all(name.startswith("a__") for name in shown)
+        before = found.contacts()["b"]
+        refused = await found.call("b__echo", {"text": "x"}, token=token)
+        assert refused["error"]["message"].startswith("Unknown tool")
+        body, fields = modern("tools/call", {"name": "b__echo", "arguments": {}})
+        assert (await found.ask("POST", "/mcp/ab", body, fields, token=token)).status == 404
+        session = await found.initialize(token=token)
+        called = handshake("tools/call", {"name": "b__echo", "arguments": {}})
+        answer = await found.ask("POST", "/mcp", called, {"Mcp-Session-Id": session}, token=token)
+        assert "error" in message_of(answer)
+        assert found.contacts()["b"] == before
+        assert "result" in await found.call("a__echo", {"text": "x"}, token=token)
+
+
+async def test_row_18_who_asks_is_said_by_the_token_and_by_nothing_else(tmp_path: Path):
+    """GHSA-wf8q-wvv8-p8jf."""
+    async with edge(tmp_path) as found:
+        token = found.key("server/a")
+        [key] = found.keyring.all()
+        for path in (f"/mcp?token={TOKEN}", f"/mcp?user={key.id}", f"/sse?access_token={TOKEN}", f"/{key.id}/mcp"):
+            method = "GET" if "/sse" in path else "POST"
+            assert (await found.ask(method, path, token=None)).status == 401
+        body, fields = modern("tools/list", {})
+        for more in ({"X-User": "local"}, {"X-Principal": "local"}, {"Cookie": f"token={TOKEN}"}):
+            answer = await found.ask("POST", f"/mcp?token={TOKEN}", body, fields | more, token=token)
+            assert all(tool["name"].startswith("a__") for tool in message_of(answer)["result"]["tools"])
+
+
+async def test_row_20_no_session_is_found_by_an_id_that_a_client_chose_and_none_is_told(tmp_path: Path):
+    """CVE-2026-79537."""
+    async with edge(tmp_path) as found:
+        session = await found.initialize()
+        for id_ in ("", "1", "chosen-by-me", "0" * 36, session.swapcase()):
+            answer = await found.ask("POST", "/mcp", handshake("ping"), {"Mcp-Session-Id": id_})
+            assert answer.status in (400, 404)
+        for path, token in (("/healthz", None), ("/readyz", None), ("/admin", TOKEN), ("/admin/servers", TOKEN)):
+            answer = await found.ask("GET", path, token=token)
+            assert answer.status == 200
+            assert session[:16].encode() not in answer.body and session[-16:].encode() not in answer.body
+        assert (await found.ask("GET", "/healthz", token=None)).body == b'{"ok":true}'
+
+
+async def test_row_31_a_handle_of_one_route_is_none_on_another(tmp_path: Path):
+    """GHSA-mvgg-jvj2-4frq."""
+    async with edge(tmp_path) as found:
+        routes = ("/mcp", "/mcp/both", "/mcp/server/a", "/mcp/server/b")
+        sessions = {route: await found.initialize(route) for route in routes}
+        before = found.contacts()
+        for route in routes:
+            for other in routes:
+                answer = await found.ask("POST", other, handshake("ping"), {"Mcp-Session-Id": sessions[route]})
+                assert answer.status == (200 if route == other else 404)
+        assert found.contacts() == before
+
+
+async def test_row_31_what_a_session_may_do_is_asked_at_every_call(tmp_path: Path):
+    """A policy that changed counts for sessions that began before."""
+    groups = {"some": Selection(("a.echo",))}
+    async with edge(tmp_path, groups=groups) as found:
+        token = found.key("some")
+        [key] = found.keyring.all()
+        session = {"Mcp-Session-Id": await found.initialize(token=token)}
+        body = handshake("tools/call", CALL)
+        assert "result" in message_of(await found.ask("POST", "/mcp", body, session, token=token))
+        found.keyring.revoke(key.id)
+        before = found.contacts()
+        assert (await found.ask("POST", "/mcp", body, session, token=token)).status == 401
+        assert found.contacts() == before
+
+
+@pytest.mark.parametrize("route", [("GET", "/sse"), ("POST", "/messages"), ("POST", "/mcp"), ("GET", "/mcp")])
+async def test_row_32_a_name_that_was_bound_anew_to_this_machine_is_refused(tmp_path: Path, route: tuple[str, str]):
+    """CVE-2025-64443: the page is of the same origin as its requests, so only the name gives it away."""
+    async with edge(tmp_path) as found:
+        name = f"rebound.evil.example:{found.port}"
+        for fields in ({"Host": name}, {"Host": name, "Origin": f"http://{name}"}):
+            assert (await found.ask(*route, fields=fields)).status == 421
+
+
+async def test_row_36_no_spelling_of_a_route_goes_around_the_token(tmp_path: Path):
+    """GHSA-h4mf-84xq-q2fc."""
+    async with edge(tmp_path) as found:
+        before = found.contacts()
+        body, fields = modern("tools/call", CALL)
+        for path in (
+            *(
+                "/mcp/",
+                "/mcp/sse",
+                "/mcp//",
+                "//mcp",
+                "/MCP",
+                "/Mcp",
+                "/mcp%2F",
+                "/%6dcp",
+                "/mcp;x",
+                "/mcp/.",
+                "/./mcp",
+            ),
+            *("/mcp/../mcp", "/healthz/../mcp", "/healthz/mcp", "/healthz/", "/healthz%00/mcp", "/healthz;/mcp"),
+            *("/mcp/server", "/mcp/server/", "/mcp/server/a/", "/mcp/server/a/sse", "/mcp/server//a", "/mcp/SERVER/a"),
+            *("/sse/", "/messages/", "/mcp/both/", "/mcp/both/mcp", "/admin/../mcp", "/readyz/../admin/servers"),
+            *(f"http://127.0.0.1:{found.port}/mcp", "http://evil.example/mcp", "*"),
+        ):
+            assert (await found.ask("POST", path, body, fields, token=None)).status == 401, path
+            assert (await found.ask("POST", path, body, fields)).status == 404, path
+        assert (await found.ask("POST", "/mcp?/healthz", body, fields, token=None)).status == 401
+        assert (await found.ask("POST", "/healthz?/mcp", body, fields, token=None)).body == b'{"ok":true}'
+        assert found.contacts() == before
+
+
+async def test_row_37_nothing_is_read_in_two_ways(tmp_path: Path):
+    """GHSA-9v4w-3mqh-6vmm: a group that forbids a tool must not be fooled about its name."""
+    async with edge(tmp_path, groups={"safe": Selection(("*", "!a.echo"))}) as found:
+        before = found.contacts()
+        body, fields = modern("tools/call", {"name": "b__echo", "arguments": {}})
+        text = json.dumps(body).encode()
+        for data in (
+            b"\xef\xbb\xbf" + text,
+            text.replace(b'"name"', b'"name": "a__echo", "name"', 1),
+            text.replace(b'"name": "b__echo"', b'"name": "b__echo", "name": "a__echo"', 1),
+            text.replace(b'"params"', b'"params": {"name": "a__echo"}, "params"', 1),
+            text.replace(b'"method"', b'"METHOD"', 1),
+            text.replace(b'"jsonrpc"', b'"method": "tools/list", "jsonrpc"', 1),
+        ):
+            assert data != text
+            assert (await found.ask("POST", "/mcp/safe", data, fields)).status == 400
+        for name in ("A__echo", "a__Echo", "a.echo", "a__echo ", "a__echo\u200b", "а__echo", "a__echo"):
+            answer = await found.modern("tools/call", {"name": name.encode().decode("latin-1")}, path="/mcp/safe")
+            assert "error" in answer, name
+        odd = text.replace(b'"name"', b'"Name": "a__echo", "name"', 1)  # another key, that means nothing
+        assert (await found.ask("POST", "/mcp/safe", odd, fields)).status == 200
+        assert found.contacts()["a"] == before["a"]
+
+
+async def test_row_45_host_and_origin_are_checked_on_every_route_without_being_asked_to(tmp_path: Path):
+    """CVE-2025-66414 and its like, and CVE-2026-59950 for what looks like a websocket."""
+    socket_like = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Key": "eA==",
+        "Sec-WebSocket-Version": "13",
+    }
+    async with edge(tmp_path) as found:
+        for method, path in (*ROUTES, ("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/"), ("OPTIONS", "/mcp")):
+            for more in ({}, socket_like):
+                assert (await found.ask(method, path, fields={"Host": "evil.example"} | more)).status == 421
+                assert (await found.ask(method, path, fields={"Origin": "http://evil.example"} | more)).status == 403
+        for method, path in ROUTES:
+            assert (await found.ask(method, path, fields=socket_like, token=None)).status == 401
+
+
+async def test_row_46_every_client_gets_its_own_answers(tmp_path: Path):
+    """CVE-2026-25536: all of them use the same ids, over the same links to the same servers, at once."""
+    async with edge(tmp_path) as found:
+
+        async def client(number: int) -> None:
+            token = found.key()
+            session = {"Mcp-Session-Id": await found.initialize(token=token)} if number % 2 else {}
+            async with found.connected() as connection:
+                for call in range(15):
+                    nonce = f"{number}-{call}"
+                    params = {"name": f"{'ab'[call % 2]}__echo", "arguments": {"text": nonce}}
+                    body, fields = (handshake("tools/call", params, id=call), session)
+                    if not number % 2:
+                        body, fields = modern("tools/call", params, id=call)
+                    answer = await connection.ask(found.request("POST", "/mcp", body, fields, token=token))
+                    message = message_of(answer)
+                    assert message["id"] == call
+                    assert message["result"]["structuredContent"]["text"] == nonce
+
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(client(number) for number in range(30)))
+
+
+async def test_row_47_a_session_or_stream_of_somebody_else_does_not_exist(tmp_path: Path):
+    """CVE-2026-52869: with the id in hand, and with a token that is good for something else."""
+    async with edge(tmp_path) as found, found.connected() as stream:
+        mine, other = found.key(), found.key()
+        session = {"Mcp-Session-Id": await found.initialize(token=mine)}
+        await stream.send(found.request("GET", "/mcp", fields=session, token=mine))
+        assert (await stream.head()).status == 200
+        for method in ("GET", "POST", "DELETE"):
+            assert (await found.ask(method, "/mcp", handshake("ping"), session, token=other)).status == 404
+        assert (await found.ask("POST", "/mcp", handshake("ping"), session, token=mine)).status == 200
+        assert not stream.reader.at_eof()  # and the stream was not taken over or ended
+
+
+async def test_row_53_sessions_that_nobody_uses_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """CVE-2026-53937 and its like: what a client can make without end is bounded."""
+    monkeypatch.setattr("toolway.gateway.handshake.MOST", 20)
+    async with edge(tmp_path) as found:
+        first = await found.initialize()
+        sessions: Handshake = found.gateway._sessions
+        for _ in range(60):
+            session = await found.initialize()
+            await found.ask("POST", "/mcp", handshake("ping"), {"Mcp-Session-Id": session})
+            await found.ask("DELETE", "/mcp", fields={"Mcp-Session-Id": await found.initialize()})
+        assert len(sessions._sessions) <= 20 and len(sessions._ended) <= 20
+        assert (await found.ask("POST", "/mcp", handshake("ping"), {"Mcp-Session-Id": first})).status == 200
+
+
+async def test_row_53_nothing_that_is_malformed_or_without_end_brings_it_down(tmp_path: Path):
+    """CVE-2025-53365, CVE-2026-67432 and their like: and it answers others all the while."""
+    async with edge(tmp_path) as found, found.connected() as well:
+        body, fields = modern("tools/call", CALL)
+        for case in range(8):
+            async with found.connected() as bad:
+                await _misbehave(bad, found.request("POST", "/mcp", body, fields), case)
+                answer = await well.ask(found.request("POST", "/mcp", body, fields))
+                assert "result" in message_of(answer)
+        await until(lambda: len(found.gateway.http) == 1)
+
+
+async def _misbehave(bad: Raw, request: bytes, case: int) -> None:
+    head = get("/mcp", f"Authorization: Bearer {TOKEN}", "Content-Type: application/json", method="POST")[:-2]
+    match case:
+        case 0:
+            await bad.send(request[:-5])  # and leaves
+        case 1:
+            await bad.send(head + b"Content-Length: 999999999999\r\n\r\n")
+            assert (await bad.answer()).status == 413
+        case 2:
+            await bad.send(head + b"Content-Length: 4\r\n\r\nnull")
+            assert (await bad.answer()).status == 400
+        case 3:
+            await bad.send(b"\0" * 100_000)
+            assert (await bad.answer()).status == 400
+        case 4:
+            await bad.send(request)
+            bad.reset()
+        case 5:
+            for key in (b'"ID"', b'"Id"'):  # which are not `id`: so it is a notification, and gets no answer
+                await bad.send(request.replace(b'"id"', key))
+                assert (await bad.answer()).status == 202
+        case 6:
+            await bad.send(head + b"Content-Length: 2000002\r\n\r\n" + b"[" * 1_000_001 + b"]" * 1_000_001)
+            assert (await bad.answer()).status == 400
+        case _:
+            await bad.send(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 2000)
+            await bad.closed()
