@@ -36,7 +36,8 @@ class Failed(Exception):
         super().__init__(f"HTTP {status}: {error.get('code')} {error.get('message')}")
         self.status = status
         self.code = error.get("code")
-        self.data: Json = error.get("data") if isinstance(error.get("data"), dict) else {}
+        data = error.get("data")
+        self.data: Json = data if isinstance(data, dict) else {}
         self.facts: Json = self.data.get("toolway", self.data)
         self.executed = self.facts.get("executed")
         self.attempts = self.facts.get("attempts", 1)

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,7 @@ async def test_an_answer_on_the_stream_of_2024_comes_before_the_stream_ends(tmp_
         parts = stream.parts(*await stream.head())
         path = (await anext(parts)).decode().partition("data: ")[2].strip()
 
-        async def post(id_: int, method: str, params: dict[str, object]) -> int:
+        async def post(id_: int, method: str, params: Mapping[str, object]) -> int:
             body = {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
             return (await sender.request("POST", path, fields, json.dumps(body).encode())).status
 

@@ -1,0 +1,227 @@
+"""The file of a running gateway changes: only what changed is touched; a file that makes no sense changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gateway.program import Program, program, runs, until
+from tests.gateway.riders import Failed, HandshakeRider, ModernRider, rider
+from toolway.testing import fake_server
+
+pytestmark = pytest.mark.anyio
+TWO = {"one": fake_server(), "two": fake_server()}
+OLD = fake_server(era="handshake")
+
+
+async def pids(run: Program, *names: str) -> dict[str, int]:
+    return {name: (await run.servers())[name]["pid"] for name in names}
+
+
+async def by_signal(run: Program) -> None:
+    run.signal(signal.SIGHUP)
+
+
+async def by_request(run: Program) -> None:
+    assert (await run.request("POST", "/admin/reload"))[0] == 200
+
+
+async def by_itself(run: Program) -> None:
+    """It looks at the file all the time."""
+
+
+@pytest.mark.parametrize("told", [by_itself, by_signal, by_request])
+async def test_only_what_changed_is_touched(tmp_path: Path, told: Callable[[Program], Awaitable[None]]) -> None:
+    async with program(tmp_path / "one", {**TWO, "three": fake_server()}) as run:
+        before = await pids(run, "one", "two", "three")
+        client = rider("modern", run.port, run.token)
+        assert (await client.call("one__echo", {"text": "x"})).data["text"] == "x"
+        run.write({"one": TWO["one"], "two": OLD, "four": fake_server()})
+        await told(run)
+        async with asyncio.timeout(30):
+            while "four" not in await run.servers():
+                await asyncio.sleep(0.02)
+        after = await run.until_ready("one", "two", "four")
+        assert set(after) == {"one", "two", "four"}
+        assert after["one"]["pid"] == before["one"]
+        assert after["two"]["pid"] != before["two"] and after["two"]["era"] == "handshake"
+        await until(lambda: not runs(before["two"]) and not runs(before["three"]))
+        assert (await client.call("four__echo", {"text": "x"})).data["text"] == "x"
+        with pytest.raises(Failed):
+            await client.call("three__echo", {"text": "x"})
+        assert await run.stop() == 0
+
+
+@pytest.mark.parametrize("era", ["modern", "handshake"])
+async def test_a_call_under_way_is_finished_while_the_new_definition_takes_calls(tmp_path: Path, era: str) -> None:
+    async with program(tmp_path / "one", TWO) as run:
+        old = await pids(run, "one", "two")
+        changed, removed, fresh = (rider(era, run.port, run.token) for _ in range(3))
+        slow = {"seconds": 6, "nonce": "mine"}
+        running = [
+            asyncio.create_task(changed.call("one__counter", slow)),
+            asyncio.create_task(removed.call("two__counter", slow)),
+        ]
+        async with asyncio.timeout(20):
+            while {each["in_flight"] for each in (await run.servers()).values()} != {1}:
+                await asyncio.sleep(0.02)
+        run.write({"one": OLD})
+        await by_request(run)
+        new = (await fresh.call("one__pid", {})).data["pid"]
+        assert new != old["one"]
+        assert not any(task.done() for task in running) and runs(old["one"]) and runs(old["two"])
+        for task in running:
+            assert (await task).data["nonce"] == "mine"
+        await until(lambda: not runs(old["one"]) and not runs(old["two"]))
+        assert (await fresh.call("one__pid", {})).data["pid"] == new
+        assert await run.stop() == 0
+
+
+def cut_short(file: Path) -> None:
+    text = file.read_text()
+    file.write_text(text[: len(text) // 2])
+
+
+def emptied(file: Path) -> None:
+    file.write_text("")
+
+
+def huge(file: Path) -> None:
+    file.write_text(json.dumps({"mcpServers": {"new": {**fake_server(), "description": "x" * 5 * 2**20}}}))
+
+
+def no_json(file: Path) -> None:
+    file.write_text('{"mcpServers": {"new": {command: nothing}}')
+
+
+def no_servers(file: Path) -> None:
+    file.write_text('["mcpServers"]')
+
+
+def a_broken_entry(file: Path) -> None:
+    file.write_text(json.dumps({"mcpServers": {"one": {"command": 7}, "two": TWO["two"], "new": fake_server()}}))
+
+
+def an_unknown_key(file: Path) -> None:
+    file.write_text(json.dumps({"mcpServers": {"new": fake_server()}, "toolway": {"gateway": {"hsots": ["x"]}}}))
+
+
+def an_unknown_key_of_a_group(file: Path) -> None:
+    file.write_text(json.dumps({"mcpServers": {"new": fake_server()}, "toolway": {"groups": {"g": {"tolls": []}}}}))
+
+
+def not_text(file: Path) -> None:
+    file.write_bytes(b'{"mcpServers": {"new": {"command": "\xff\xfe"}}}')
+
+
+def deep(file: Path) -> None:
+    file.write_text("[" * 100_000)
+
+
+BROKEN: dict[Callable[[Path], None], str] = {
+    cut_short: "JSON",
+    emptied: "",
+    huge: "longer than",
+    no_json: "",
+    no_servers: "map of servers",
+    a_broken_entry: "command",
+    an_unknown_key: "hsots",
+    an_unknown_key_of_a_group: "tolls",
+    not_text: "UTF-8",
+    deep: "",
+}
+
+
+async def test_a_file_that_makes_no_sense_changes_nothing_and_the_log_says_why(tmp_path: Path) -> None:
+    async with program(tmp_path / "one", TWO) as run:
+        before = await pids(run, "one", "two")
+        client = rider("modern", run.port, run.token)
+        good = run.file.read_text()
+        for number, (spoil, why) in enumerate(BROKEN.items(), 1):
+            run.file.write_text(good)
+            spoil(run.file)
+            status, said = await run.request("POST", "/admin/reload")
+            assert status == 422 and why in json.dumps(said), (spoil.__name__, said)
+            await until(lambda n=number: run.log.count("the old one stays") >= n)  # type: ignore[misc]
+            assert why in run.log.splitlines()[-1], spoil.__name__
+            assert await pids(run, *await run.servers()) == before, spoil.__name__
+            assert (await client.call("one__echo", {"text": "x"})).data["text"] == "x"
+        run.write({**TWO, "new": fake_server()})
+        assert (await run.until_ready("new"))["one"]["pid"] == before["one"]
+        assert await run.stop() == 0
+
+
+async def test_a_file_that_is_gone_changes_nothing_and_is_read_when_it_is_back(tmp_path: Path) -> None:
+    async with program(tmp_path / "one", TWO) as run:
+        before = await pids(run, "one", "two")
+        run.file.unlink()
+        await run.until_logged("is gone; what it said stays")
+        assert (await run.request("POST", "/admin/reload"))[0] == 422
+        assert await pids(run, *await run.servers()) == before
+        run.write({**TWO, "new": fake_server()})
+        assert (await run.until_ready("new"))["one"]["pid"] == before["one"]
+        assert await run.stop() == 0
+
+
+async def test_a_link_that_is_turned_to_another_file_is_followed(tmp_path: Path) -> None:
+    async with program(tmp_path / "one", TWO) as run:
+        before = await pids(run, "one", "two")
+        one, other = run.folder / "one.json", run.folder / "other.json"
+        one.write_text(run.file.read_text())
+        other.write_text(json.dumps({"mcpServers": {**TWO, "new": fake_server()}}))
+        _turn(run.file, one)
+        await asyncio.sleep(1.5)
+        assert await pids(run, *await run.servers()) == before
+        _turn(run.file, other)
+        assert (await run.until_ready("new"))["one"]["pid"] == before["one"]
+        _turn(run.file, run.file)  # a link to itself leads nowhere
+        await run.until_logged("is gone; what it said stays")
+        assert set(await run.servers()) == {"one", "two", "new"}
+        assert await run.stop() == 0
+
+
+def _turn(link: Path, to: Path) -> None:
+    fresh = link.with_suffix(".link")
+    fresh.symlink_to(to)
+    fresh.replace(link)
+
+
+async def test_a_file_that_is_being_written_is_read_when_it_has_come_to_rest(tmp_path: Path) -> None:
+    async with program(tmp_path / "one", TWO) as run:
+        before = await pids(run, "one", "two")
+        text = json.dumps({"mcpServers": {**TWO, "new": fake_server()}})
+        with run.file.open("w") as file:
+            for start in range(0, len(text), 40):
+                file.write(text[start : start + 40])
+                file.flush()
+                await asyncio.sleep(0.05)
+        assert (await run.until_ready("new"))["one"]["pid"] == before["one"]
+        assert await run.stop() == 0
+
+
+async def test_groups_change_for_clients_that_are_connected_and_they_hear_of_it(tmp_path: Path) -> None:
+    groups: dict[str, Any] = {"few": {"tools": ["one.echo"]}}
+    async with program(tmp_path / "one", TWO, groups=groups) as run:
+        modern, listener = (ModernRider(run.port, run.token, "/mcp/few") for _ in range(2))
+        old = HandshakeRider(run.port, run.token, "/mcp/few")
+        _, heard = await listener.listen()
+        assert (await anext(heard))["method"] == "notifications/subscriptions/acknowledged"
+        _, told = await old.stream()
+        shown = [
+            [tool["name"] for tool in (await each.request("tools/list", {})).raw["tools"]] for each in (modern, old)
+        ]
+        assert shown == [["one__echo"]] * 2
+        run.write(TWO, groups={"few": {"tools": ["one.echo", "two.add"]}})
+        async with asyncio.timeout(20):
+            assert (await anext(heard))["method"] == "notifications/tools/list_changed"
+            assert (await anext(told))["method"] == "notifications/tools/list_changed"
+        for each in (modern, old):
+            names = [tool["name"] for tool in (await each.request("tools/list", {})).raw["tools"]]
+            assert names == ["one__echo", "two__add"]
+        assert await run.stop() == 0
