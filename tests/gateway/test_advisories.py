@@ -208,7 +208,8 @@ async def test_row_36_no_spelling_of_a_route_goes_around_the_token(tmp_path: Pat
             assert (await found.ask("POST", path, body, fields, token=None)).status == 401, path
             assert (await found.ask("POST", path, body, fields)).status == 404, path
         assert (await found.ask("POST", "/mcp?/healthz", body, fields, token=None)).status == 401
-        assert (await found.ask("POST", "/healthz?/mcp", body, fields, token=None)).body == b'{"ok":true}'
+        assert (await found.ask("POST", "/healthz?/mcp", body, fields, token=None)).status == 413
+        assert (await found.ask("GET", "/healthz?/mcp", token=None)).body == b'{"ok":true}'
         assert found.contacts() == before
 
 

@@ -76,17 +76,18 @@ class App:
         except Refused as refused:
             exchange.reply(refused.status, refused.body, refused.fields)
 
-    def greet(self, request: Request) -> Refusal | None:
-        """The same by the head of a request alone, so that nobody's body is read who is refused anyway."""
+    def greet(self, request: Request) -> Refusal | str:
+        """The same by the head of a request with a body, so that nobody's is read who is refused anyway; or who it is
+        that may send it."""
         page: Fields = ()
         try:
             self._door.check_address(request)
             page = cors(request)
-            if request.path not in _OPEN:
-                self._door.who(request)
+            if request.path in _OPEN:
+                raise Refused(413, "nothing is read here")
+            return self._door.who(request).id
         except Refused as refused:
             return refused.status, refused.body, (*refused.fields, *page)
-        return None
 
     def shut_out(self, principal: str) -> None:
         """A key was revoked: whatever its holder still has open ends."""

@@ -123,7 +123,7 @@ def leftovers(server: HttpServer) -> dict[str, object]:
     """What a server without clients should not have."""
     found = {
         name.strip("_"): getattr(server, name)
-        for name in ("_connections", "_strangers", "_idle", "_reading", "_refused", "_unread", "_reserved", "busy")
+        for name in ("_connections", "_strangers", "_idle", "_reading", "_refused", "_unread", "room", "busy")
     }
     return {name: value for name, value in found.items() if value}
 

@@ -295,11 +295,11 @@ async def test_bodies_of_all_clients_together_are_bounded():
     limits = HttpLimits(body=1000, bodies=1500)
     async with serving(echo, limits) as (server, port), connected(port) as one, connected(port) as two:
         await one.send(get("/", "Content-Length: 1000", method="POST") + b"x" * 999)
-        await until(lambda: not server.has_room(600))
+        await until(lambda: not server.room.has(600))
         refused = await two.ask(post("/", b"y" * 600))
         assert refused.status == 503 and refused.headers["connection"] == "close"
         assert (await one.ask(b"x")).status == 200
-        await until(lambda: server.has_room(1500))
+        await until(lambda: server.room.has(1500))
         async with connected(port) as three:
             assert (await three.ask(post("/", b"y" * 600))).status == 200
 
@@ -319,19 +319,19 @@ async def test_a_body_that_waits_behind_an_answer_keeps_its_room():
 
     async with serving(waits, HttpLimits(bodies=1000)) as (server, port), connected(port) as client:
         await client.send(post("/", b"a" * 100) + get("/", "Content-Length: 300", method="POST") + b"b" * 200)
-        await until(lambda: not server.has_room(701))
+        await until(lambda: not server.room.has(701))
         free.set()
         assert (await client.answer()).body == b"a" * 100
-        assert server.has_room(800) and not server.has_room(801)  # of the one that is still being read
+        assert server.room.has(800) and not server.room.has(801)  # of the one that is still being read
         assert (await client.ask(b"b" * 100)).body == b"b" * 300
-        await until(lambda: server.has_room(1000))
+        await until(lambda: server.room.has(1000))
 
 
 async def test_a_stranger_is_refused_before_the_body_is_read():
     seen = Counting()
 
     def greet(request: Request):
-        return None if "authorization" in request.headers else (401, b"who?", (("www-authenticate", "Bearer"),))
+        return "me" if "authorization" in request.headers else (401, b"who?", (("www-authenticate", "Bearer"),))
 
     async with serving(seen.handle, greet=greet) as (_, port):
         async with connected(port) as client:
@@ -341,6 +341,25 @@ async def test_a_stranger_is_refused_before_the_body_is_read():
         async with connected(port) as client:
             assert (await client.ask(post("/", b"abc", "Authorization: x"))).status == 200
     assert len(seen.seen) == 1
+
+
+async def test_one_guest_takes_at_most_a_share_of_the_room():
+    def greet(request: Request):
+        return request.headers["authorization"]
+
+    async with (
+        serving(echo, HttpLimits(bodies=4000), greet=greet) as (server, port),
+        connected(port) as slow,
+        connected(port) as again,
+        connected(port) as other,
+    ):
+        await slow.send(get("/", "Content-Length: 1000", "Authorization: a", method="POST") + b"x" * 900)
+        await until(lambda: not server.room.has(101, "a"))
+        assert (await again.ask(post("/", b"y" * 200, "Authorization: a"))).status == 503
+        assert (await other.ask(post("/", b"y" * 1000, "Authorization: b"))).status == 200
+        assert (await other.ask(post("/", b"y" * 100, "Authorization: a"))).status == 200  # which fits
+        assert (await slow.ask(b"x" * 100)).status == 200
+        await until(lambda: server.room.has(1000, "a"))
 
 
 async def test_a_head_that_comes_too_slowly_is_refused():

@@ -19,11 +19,12 @@ import httptools
 
 from toolway.gateway.http.limits import HttpLimits
 from toolway.gateway.http.messages import LAST_CHUNK, Fields, Request, chunk, head
+from toolway.gateway.http.room import Room
 
 Handler = Callable[["Exchange"], Coroutine[Any, Any, None]]
 
 Refusal = tuple[int, bytes, Fields]
-Greet = Callable[[Request], Refusal | None]
+Greet = Callable[[Request], Refusal | str]  # by the head of a request: no, or the name of a guest
 
 _FRAMING: Final = 64 * 1024  # what chunk sizes and trailers may cost beyond the body itself
 _VERSIONS: Final = ("1.0", "1.1")
@@ -37,6 +38,7 @@ class Owner(Protocol):
     limits: HttpLimits
     handler: Handler
     greet: Greet | None
+    room: Room
     draining: bool
 
     def on_opened(self, connection: Connection) -> None: ...
@@ -58,12 +60,6 @@ class Owner(Protocol):
     def on_refused(self, connection: Connection) -> None: ...
 
     def on_closed(self, connection: Connection) -> None: ...
-
-    def has_room(self, size: int) -> bool: ...
-
-    def reserve(self, size: int) -> bool: ...
-
-    def release(self, size: int) -> None: ...
 
 
 class Exchange:
@@ -149,6 +145,7 @@ class Connection(asyncio.Protocol):
         "_deaf",
         "_exchange",
         "_fields",
+        "_guest",
         "_head",
         "_held",
         "_left",
@@ -189,6 +186,7 @@ class Connection(asyncio.Protocol):
         self.received = 0  # bytes of the message being read, framing included
         self._sent = 0  # bytes that were given to the transport
         self.taken_mark = (0.0, 0)  # when it was last looked at what the client had taken, and how much that was
+        self._guest = ""  # whose room its bodies take
         self._reserved = 0  # bytes of the budget for bodies: of the one being read
         self._held = 0  # and of the one being answered
         self._clear()
@@ -272,7 +270,7 @@ class Connection(asyncio.Protocol):
         self._release()
         self._drop()
         for *_, reserved in self._waiting:
-            self._owner.release(reserved)
+            self._owner.room.give_back(reserved, self._guest)
         self._waiting.clear()
         exchange = self._exchange
         if exchange is None:
@@ -355,14 +353,22 @@ class Connection(asyncio.Protocol):
             self._turn_away(413, "the body of the request is too large")
         elif expected not in ("", "100-continue"):
             self._turn_away(417, "only 100-continue can be expected")
-        elif self.busy:
+        elif not self.busy:
+            self._greet()
+            if self._refusal is None and not self._owner.room.has(size, self._guest):
+                self._turn_away(503, "too many requests are being read")
+            elif self._refusal is None and expected and self._parser.get_http_version() != "1.0":
+                self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _greet(self) -> None:
+        """Nothing of theirs is in our hands while a guest is greeted, so the name may change."""
+        if self._owner.greet is None:
             return
-        elif self._owner.greet is not None and (refusal := self._owner.greet(self._request(b""))) is not None:
-            self._refusal = refusal
-        elif not self._owner.has_room(size):
-            self._turn_away(503, "too many requests are being read")
-        elif expected and self._parser.get_http_version() != "1.0":
-            self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        found = self._owner.greet(self._request(b""))
+        if isinstance(found, str):
+            self._guest = found
+        else:
+            self._refusal = found
 
     def on_body(self, data: bytes) -> None:
         if self._refusal is not None:
@@ -370,7 +376,7 @@ class Connection(asyncio.Protocol):
         self._size += len(data)
         if self._size > self._owner.limits.body:
             self._turn_away(413, "the body of the request is too large")
-        elif not self._owner.reserve(len(data)):
+        elif not self._owner.room.take(len(data), self._guest):
             self._turn_away(503, "too many requests are being read")
         else:
             self._reserved += len(data)
@@ -391,7 +397,7 @@ class Connection(asyncio.Protocol):
         elif len(self._waiting) < self._owner.limits.pipelined:
             self._waiting.append((request, close, old, reserved))
         else:
-            self._owner.release(reserved)
+            self._owner.room.give_back(reserved, self._guest)
             self._turn_away(400, "too many requests at once on one connection")
 
     def _request(self, body: bytes) -> Request:
@@ -487,11 +493,11 @@ class Connection(asyncio.Protocol):
 
     def _release(self) -> None:
         """What was answered needs no room any more."""
-        self._owner.release(self._held)
+        self._owner.room.give_back(self._held, self._guest)
         self._held = 0
 
     def _drop(self) -> None:
         """What was read of a request that will not be answered."""
-        self._owner.release(self._reserved)
+        self._owner.room.give_back(self._reserved, self._guest)
         self._reserved = 0
         self._body = []

@@ -11,6 +11,7 @@ from typing import Final
 
 from toolway.gateway.http.connection import Connection, Greet, Handler
 from toolway.gateway.http.limits import HttpLimits
+from toolway.gateway.http.room import Room
 
 BACKLOG: Final = 4096
 _SHARE: Final = 0.75  # of the files that we may have open; the servers behind us need some too
@@ -31,7 +32,7 @@ class HttpServer:
         self._reading: dict[Connection, float] = {}  # have sent a part of a request
         self._refused: dict[Connection, float] = {}  # are told why, and then closed
         self._unread: set[Connection] = set()  # have much to take
-        self._reserved = 0
+        self.room = Room(self.limits.bodies)
         self._listeners: list[asyncio.Server] = []
         self.busy = 0  # how many are being answered
         self._quiet = asyncio.Event()
@@ -161,18 +162,6 @@ class HttpServer:
         self.busy -= 1
         if not self.busy:
             self._quiet.set()
-
-    def has_room(self, size: int) -> bool:
-        return self._reserved + size <= self.limits.bodies
-
-    def reserve(self, size: int) -> bool:
-        if not self.has_room(size):
-            return False
-        self._reserved += size
-        return True
-
-    def release(self, size: int) -> None:
-        self._reserved -= size
 
     # -- who is slow --------------------------------------------------------------------------------------------------
 
