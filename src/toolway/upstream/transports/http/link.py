@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial
+from importlib import import_module
 from typing import Any, Final, TypeVar
 
 from toolway.config.spec import Server
 from toolway.model import Attempt, Authorizer, Certainty, Era, Json, NotAuthorized, Refusal
-from toolway.protocol import headers as mirrored
 from toolway.protocol import wire
 from toolway.upstream.link import Fault, Inbound, LinkFacts, Loss, Request
 from toolway.upstream.transports.decoding import parse_heavy
@@ -44,6 +45,8 @@ REPLY_TIME: Final = 10.0
 DELETE_TIME: Final = 1.0
 REASON_TIME: Final = 2.0  # for the body of a refusal, which can only explain it
 REASON_BYTES: Final = 64 * 1024
+#: Comes with the whole SDK, which takes half a second to load: on the loop it would hold up every other server.
+HEADER_RULES: Final = "toolway.protocol.headers"
 
 
 class HttpLink:
@@ -71,6 +74,8 @@ class HttpLink:
         """Nothing is sent yet: a URL has no connection of its own to bring up."""
         assert self._server.url is not None
         self._inbound = inbound
+        if HEADER_RULES not in sys.modules:
+            await asyncio.to_thread(import_module, HEADER_RULES)
         try:
             self._target = Target.parse(self._server.url)
             self._bases = base.bases(self._server)
@@ -189,6 +194,8 @@ class HttpLink:
     def _headers(self, request: Request) -> tuple[HeaderBlock, bool]:
         """The header lines of `request`, and whether they name a session. Raises `ValueError`."""
         if request.version is not None:
+            from toolway.protocol import headers as mirrored  # it is there: `open` has loaded it
+
             lines = mirrored.for_request(request.version, request.method, request.params, request.input_schema)
             return header_block(lines), False
         if request.method == "initialize":
