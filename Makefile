@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients conformance process faults history soak cycles neighbour idle cost sim fuzz docs pins clean
+.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients conformance process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour idle cost sim fuzz docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 setup: $(READY) ## make .venv with the pinned requirements and the project, editable
 
@@ -59,6 +59,18 @@ faults: setup ## the fault matrix with 20 seeds; writes docs/reliability.md
 
 history: setup ## 50,000 calls over real servers, 1 % of them with faults, and whether every promise was kept
 	$(BIN)/python scripts/long_run.py history
+
+gateway-history: setup ## 50,000 calls of 50 clients of both eras through a gateway, 1 % of them with faults
+	$(BIN)/python scripts/gateway_run.py history
+
+gateway-held: setup ## 1,000 calls held open for 10 s and 1,000 listen streams, and how quick the gateway stays
+	$(BIN)/python scripts/gateway_run.py held
+
+gateway-endings: setup ## 20 ends of a gateway under load, and what every caller was told
+	$(BIN)/python scripts/gateway_run.py endings
+
+gateway-overload: setup ## a minute at three times the capacity of a server
+	$(BIN)/python scripts/gateway_run.py overload
 
 soak: setup ## five minutes at 200 calls a second with faults, and what stays in memory
 	$(BIN)/python scripts/long_run.py soak

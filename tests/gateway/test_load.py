@@ -1,0 +1,22 @@
+"""The long checks of the gateway in their short forms. `make gateway-history gateway-held` runs them in full."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gateway import held, rides
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_every_call_through_a_gateway_is_answered_once_and_truthfully() -> None:
+    report = await rides.run(calls=1500, seed=1)
+    assert not report.wrong, str(report)
+    assert report.calls == 1500
+    assert report.faults.total() > 5
+    assert report.outcomes["ok"] > 200
+
+
+async def test_a_hundred_calls_and_a_hundred_streams_are_held_open_at_once() -> None:
+    report = await held.run(calls=100, listens=100, seconds=5)
+    assert report.whole, str(report)
