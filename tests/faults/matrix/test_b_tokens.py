@@ -11,7 +11,7 @@ from tests.security.oauth_lab import Guarded, Issuer
 from toolway import Denied
 from toolway.security import wallet
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.alone]
 
 TROUBLES = {
     **dict.fromkeys(["down", "status=503", "slow"], "E-AUTH-SERVER"),
@@ -21,6 +21,7 @@ TROUBLES = {
 
 @ERAS
 @pytest.mark.row("B10")
+@pytest.mark.alone
 async def test_a_hundred_calls_with_an_expired_token_make_one_renewal(era: str) -> None:
     async with Issuer() as issuer:
         guarded = Guarded(issuer, era=era)
@@ -38,6 +39,7 @@ async def test_a_hundred_calls_with_an_expired_token_make_one_renewal(era: str) 
 
 @ERAS
 @pytest.mark.row("B10")
+@pytest.mark.alone
 async def test_a_token_that_ends_by_the_clock_is_renewed_once_before_anything_is_sent(era: str) -> None:
     async with Issuer() as issuer:
         guarded = Guarded(issuer, era=era)
