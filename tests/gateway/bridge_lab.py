@@ -20,6 +20,7 @@ from tests.gateway.full_server import FullHttp
 from toolway.config.entries import entry
 from toolway.gateway.clients import OnlyClients
 from toolway.gateway.gateway import Gateway
+from toolway.gateway.parking import Parking
 from toolway.gateway.principals import Keyring
 from toolway.gateway.selection import Selection
 from toolway.hub import Hub
@@ -89,10 +90,11 @@ async def lab(
     keyring: Keyring | None = None,
     groups: dict[str, Selection] | None = None,
     key: bytes = KEY,
+    parking: Parking | None = None,
 ) -> AsyncIterator[Lab]:
     hub = Hub({name: entry(value) for name, value in servers.items()}, asks=OnlyClients())
     async with hub:
-        gateway = Gateway(hub, key, keyring, groups=lambda: groups or {})
+        gateway = Gateway(hub, key, keyring, groups=lambda: groups or {}, parking=parking)
         found = Lab(hub, gateway, await gateway.listen("127.0.0.1", 0))
         hurry = asyncio.Event()
         try:
@@ -114,6 +116,11 @@ async def full(era: str, transport: str, **more: Any) -> AsyncIterator[Lab]:
     async with fake, lab({"full": {"url": fake.url}}, **more) as found:
         found.fakes["full"] = fake
         yield found
+
+
+def made(keyring: Keyring, name: str) -> str:
+    """A new API key."""
+    return keyring.create(name, None, False, 0.0)[0]
 
 
 class Answer:

@@ -50,12 +50,13 @@ class Gateway:
         groups: Callable[[], Mapping[str, Selection]] = dict,
         reload: Callable[[], Awaitable[Json]] | None = None,
         limits: HttpLimits | None = None,
+        parking: Parking | None = None,
         hosts: Iterable[str] = (),
         origins: Iterable[str] = (),
     ) -> None:
         self._hub = hub
         sealer = Sealer(key, time.time)
-        self.parking = Parking()
+        self.parking = parking if parking is not None else Parking()
         self._relay = Relay(hub, sealer, self.parking)
         self._discovery = Discovery(hub)
         self.listening = Listening(hub, self._relay.task)

@@ -93,6 +93,9 @@ class ClientSession:
                 raise LookupError(method)
             async with asyncio.timeout(ASK_TIME):
                 return await answer
+        except (asyncio.CancelledError, TimeoutError):
+            send(wire.notification("notifications/cancelled", {"requestId": id_}))  # it need not answer any more
+            raise
         finally:
             del self._asks[id_]
 

@@ -72,9 +72,8 @@ class View:
         """The items of a page, encoded, and the cursor of the next. Raises `ValueError` for a cursor that is none."""
         shown = self._now(kind)
         after = "" if cursor is None else _name_of(kind, cursor)
-        if after not in shown.pages:
-            self._add_page(kind, shown, after)
-        return shown.pages[after]
+        known = shown.pages.get(after)
+        return known if known is not None else self._page(kind, shown, after)
 
     def find(self, kind: Kind, name: object) -> Item | None:
         """The item that clients know by this name."""
@@ -92,9 +91,9 @@ class View:
         if uri.startswith(OUR_SCHEME):
             server, _, inner = uri.removeprefix(OUR_SCHEME).partition("/")
             return (server, inner) if server in self.servers() and self._all_of(server) else None
-        for template in self.items("templates").values():
-            if uri.startswith(template.key.partition("{")[0]):
-                return template.server, uri
+        fitting = [item for item in self.items("templates").values() if uri.startswith(_literal(item))]
+        if fitting:
+            return max(fitting, key=lambda item: len(_literal(item))).server, uri  # the one that says most about it
         candidates = {item.server for kind in ("resources", "templates") for item in self.items(kind).values()}
         if self.alone is not None and self.servers():
             candidates = {self.alone}
@@ -138,11 +137,11 @@ class View:
         if self.alone is not None:
             return item.key
         renamed = self._selection.renames.get(f"{item.server}.{item.key}")
-        if renamed is not None and renamed not in taken:
-            return renamed
-        return item.model_name if isinstance(item, Tool) else names.for_models_of(item.server, item.key)
+        usual = item.model_name if isinstance(item, Tool) else names.for_models_of(item.server, item.key)
+        name = renamed if renamed is not None and renamed not in taken else usual
+        return name if name not in taken else names.marked(usual, item.server, item.key)
 
-    def _add_page(self, kind: Kind, shown: _Shown, after: str) -> None:
+    def _page(self, kind: Kind, shown: _Shown, after: str) -> tuple[msgspec.Raw, str | None]:
         all_names = list(shown.items)
         begin = 0
         if after:
@@ -152,7 +151,10 @@ class View:
         chosen = all_names[begin : begin + PAGE]
         raw = msgspec.Raw(encode([self._raw(kind, name, shown.items[name]) for name in chosen]))
         more = begin + PAGE < len(all_names)
-        shown.pages[after] = (raw, _cursor(kind, chosen[-1]) if more else None)
+        page = (raw, _cursor(kind, chosen[-1]) if more else None)
+        if begin % PAGE == 0:  # whoever makes up cursors of his own does not fill our memory
+            shown.pages[after] = page
+        return page
 
     def _raw(self, kind: Kind, name: str, item: Item) -> Json:
         raw = item.raw
@@ -160,6 +162,11 @@ class View:
             raw = {**raw, _NAMED[kind]: name}
         said = self._selection.descriptions.get(f"{item.server}.{item.key}")
         return raw if said is None else {**raw, "description": said}
+
+
+def _literal(template: Item) -> str:
+    """The beginning that all URIs of a template have."""
+    return template.key.partition("{")[0]
 
 
 def _cursor(kind: Kind, name: str) -> str:

@@ -32,5 +32,10 @@ def for_models_of(server: str, tool: str) -> str:
     name = _NOT_FOR_MODELS.sub("_", plain)
     if name == plain and len(name) <= MODEL_LIMIT:
         return name
+    return marked(name, server, tool)
+
+
+def marked(name: str, server: str, tool: str) -> str:
+    """A name that is told apart from all like it."""
     mark = hashlib.sha256(f"{server}.{tool}".encode()).hexdigest()[:8]
     return f"{name[: MODEL_LIMIT - 9]}_{mark}"

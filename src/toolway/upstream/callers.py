@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import Any, Final
 
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
 
@@ -37,6 +37,7 @@ class Callers:
         self._asks = asks
         self._calls: dict[int, Call] = {}  # by the identity of their attempts, the latest last
         self._asking: set[str] = set()  # names of what is known to ask
+        self._open: dict[int, set[asyncio.Task[Any]]] = {}  # what a server of the handshake era waits for, by call
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -45,7 +46,10 @@ class Callers:
         self._calls[id(call.attempt)] = call
 
     def leave(self, call: Call) -> None:
+        """The call is over, and nobody waits any more for what was asked in it."""
         self._calls.pop(id(call.attempt), None)
+        for task in self._open.pop(id(call.attempt), ()):
+            task.cancel()
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -53,8 +57,12 @@ class Callers:
         """What a server of the handshake era asks in mid-call. Raises `RpcError` where it gets no answer."""
         if not self._calls:
             raise RpcError(INVALID_REQUEST, "no call is under way")
+        call, task = self._meant(method, about), asyncio.current_task()
+        assert task is not None
+        waiting = self._open.setdefault(id(call.attempt), set())
+        waiting.add(task)
         try:
-            return await self.ask(self._meant(method, about), method, params)
+            return await self.ask(call, method, params)
         except LookupError:
             raise RpcError(METHOD_NOT_FOUND, f"{method} is not supported by this client") from None
         except AskRefused as exc:
@@ -64,6 +72,8 @@ class Callers:
         except Exception as exc:
             _log.exception("the callback for %s of %s failed", method, self._server)
             raise RpcError(INTERNAL_ERROR, "the client could not answer") from exc
+        finally:
+            waiting.discard(task)
 
     async def ask(self, call: Call, method: str, params: Json) -> Json:
         """The answer of one caller; the time he takes is his own. Raises `LookupError`, `AskRefused` and what the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -12,7 +13,8 @@ from toolway.model import Attempt, Json
 from toolway.protocol import wire
 from toolway.upstream.link import Inbound, RpcError
 
-MAX_ASKS: Final = 16  # under way at once; one more is dropped
+MAX_ASKS: Final = 16  # under way at once on the stream of one request; one more is dropped
+MAX_ALL: Final = 4096  # of a link: there is a person behind each, who takes his time
 
 
 class ServerRequests:
@@ -21,18 +23,25 @@ class ServerRequests:
     def __init__(self, reply: Callable[[bytes], Awaitable[None]]) -> None:
         self._reply = reply
         self._running: dict[wire.Id, asyncio.Task[None]] = {}
+        self._on_stream: Counter[int] = Counter()
 
     def take(self, message: wire.Message, inbound: Inbound, about: Attempt | None = None) -> bool:
         """Begin to answer; False where there are too many already, or this one twice."""
         id_ = message.id
         assert id_ is not None
-        if len(self._running) >= MAX_ASKS or id_ in self._running:
+        stream = id(about) if about is not None else 0
+        full = about is not None and self._on_stream[stream] >= MAX_ASKS
+        if full or len(self._running) >= MAX_ALL or id_ in self._running:
             return False
         task = asyncio.create_task(self._answer(id_, message, inbound, about))
         self._running[id_] = task
+        self._on_stream[stream] += 1
 
         def forget(_: asyncio.Task[None]) -> None:
             del self._running[id_]
+            self._on_stream[stream] -= 1
+            if not self._on_stream[stream]:
+                del self._on_stream[stream]
 
         task.add_done_callback(forget)
         return True

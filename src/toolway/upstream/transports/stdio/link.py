@@ -34,7 +34,7 @@ EOF_WAIT: Final = 2.0  # after stdin was closed
 TERM_WAIT: Final = 3.0  # after SIGTERM
 BAD_LINES: Final = (20, 60.0)  # so many spoiled messages in so many seconds and the link is restarted
 SLOW_LINE: Final = (10 * 1024, 10.0)  # a message that grows slower than this has stopped
-MAX_ASKS: Final = 64  # requests of the server under way at once
+MAX_ASKS: Final = 4096  # requests of the server under way at once: a person behind each may take his time
 
 
 class StdioLink:

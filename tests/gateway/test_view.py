@@ -1,0 +1,199 @@
+"""What an endpoint shows: names, order, pages, groups."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.gateway.bridge_lab import Json, Raw, lab
+from toolway.catalog.index import Catalog
+from toolway.gateway import view as views
+from toolway.gateway.selection import EVERYTHING, Selection, of_server
+from toolway.gateway.view import View
+from toolway.testing import FakeHttp
+
+
+def tool(name: str, **more: Any) -> Json:
+    return {"name": name, "description": f"does {name}", "inputSchema": {"type": "object"}, **more}
+
+
+def catalog(**servers: dict[str, list[Json]]) -> Catalog:
+    found = Catalog()
+    for name, lists in servers.items():
+        found.add_server(name)
+        for kind in ("tools", "prompts", "resources", "templates"):
+            found.replace(name, kind, lists.get(kind, []), [])
+    return found
+
+
+def view(of: Catalog, *servers: str, selection: Selection = EVERYTHING, alone: str | None = None) -> View:
+    return View(of, lambda: servers, selection, EVERYTHING, alone)
+
+
+def listed(of: View, kind: Any = "tools") -> list[Json]:
+    """All pages."""
+    found: list[Json] = []
+    cursor: str | None = None
+    for _ in range(1000):
+        raw, cursor = of.page(kind, cursor)
+        found += msgspec.json.decode(raw)
+        if cursor is None:
+            return found
+    raise AssertionError("the pages do not end")
+
+
+def names(of: View, kind: Any = "tools") -> list[str]:
+    return [item["name"] for item in listed(of, kind)]
+
+
+def test_the_order_is_by_server_and_then_as_the_server_has_it() -> None:
+    known = catalog(zoo={"tools": [tool("b"), tool("a")]}, ant={"tools": [tool("y"), tool("x")]})
+    assert names(view(known, "zoo", "ant")) == ["ant__y", "ant__x", "zoo__b", "zoo__a"]
+    assert names(view(known, "zoo", "ant", alone="zoo", selection=of_server("zoo"))) == ["b", "a"]
+
+
+def test_pages_hold_everything_once_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "PAGE", 3)
+    known = catalog(s={"tools": [tool(f"t{number}") for number in range(10)]}, z={"tools": [tool("last")]})
+    shown = view(known, "s", "z")
+    assert names(shown) == [f"s__t{number}" for number in range(10)] + ["z__last"]
+    _, cursor = shown.page("tools", None)
+    raw, _ = shown.page("tools", cursor)
+    assert len(msgspec.json.decode(raw)) == 3
+
+
+@pytest.mark.parametrize("cursor", [7, "", "no base64!", base64.urlsafe_b64encode(b"tools\0gone").decode(), "é"])
+def test_a_cursor_that_is_none_of_ours_is_refused(cursor: object) -> None:
+    with pytest.raises(ValueError):
+        view(catalog(s={"tools": [tool("t")]}), "s").page("tools", cursor)
+
+
+def test_a_cursor_of_another_list_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "PAGE", 1)
+    shown = view(catalog(s={"tools": [tool("a"), tool("b")], "prompts": [{"name": "a"}, {"name": "b"}]}), "s")
+    _, cursor = shown.page("tools", None)
+    with pytest.raises(ValueError):
+        shown.page("prompts", cursor)
+
+
+def test_made_up_cursors_do_not_fill_our_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "PAGE", 10)
+    shown = view(catalog(s={"tools": [tool(f"t{number}") for number in range(100)]}), "s")
+    for number in range(99):
+        shown.page("tools", base64.urlsafe_b64encode(f"tools\0s__t{number}".encode()).decode())
+    assert len(shown._now("tools").pages) <= 10
+
+
+def test_a_long_name_is_cut_and_leads_back() -> None:
+    long, other = "x" * 100, "x" * 99 + "y"
+    shown = view(catalog(s={"tools": [tool(long), tool(other)]}), "s")
+    first, second = names(shown)
+    assert len(first) == len(second) == 64 and first != second
+    for name, key in ((first, long), (second, other)):
+        found = shown.find("tools", name)
+        assert found is not None and found.key == key
+
+
+def test_the_same_uri_of_two_servers_is_told_apart() -> None:
+    same = {
+        "resources": [{"uri": "file:///readme", "name": "r"}],
+        "templates": [{"uriTemplate": "db://{id}", "name": "t"}],
+    }
+    shown = view(catalog(a=same, b=same), "a", "b")
+    assert [item["uri"] for item in listed(shown, "resources")] == ["file:///readme", "toolway:b/file:///readme"]
+    assert shown.server_of_uri("file:///readme") == ("a", "file:///readme")
+    assert shown.server_of_uri("toolway:b/file:///readme") == ("b", "file:///readme")
+    assert shown.server_of_uri("db://7") == ("a", "db://7")
+    assert shown.server_of_uri("toolway:b/db://7") == ("b", "db://7")
+    assert shown.server_of_uri("toolway:c/db://7") is None
+    assert shown.server_of_uri("nowhere://7") is None
+
+
+def test_a_uri_goes_to_the_template_that_says_most_about_it() -> None:
+    known = catalog(
+        any={"templates": [{"uriTemplate": "{+path}", "name": "all"}]},
+        db={"templates": [{"uriTemplate": "db://tables/{id}", "name": "one"}]},
+    )
+    shown = view(known, "any", "db")
+    assert shown.server_of_uri("db://tables/7") == ("db", "db://tables/7")
+    assert shown.server_of_uri("file:///x") == ("any", "file:///x")
+
+
+def test_a_group_chooses_renames_and_describes() -> None:
+    known = catalog(
+        github={"tools": [tool("search"), tool("delete_repo"), tool("delete_file")], "resources": [{"uri": "a://b"}]},
+        other={"tools": [tool("search")]},
+    )
+    group = Selection(
+        ("github.*", "!github.delete_*", "github.delete_file"),
+        {"github.search": "find"},
+        {"github.search": "Finds."},
+    )
+    shown = view(known, "github", "other", selection=group)
+    assert names(shown) == ["find", "github__delete_file"]
+    assert listed(shown)[0]["description"] == "Finds." and listed(shown)[1]["description"] == "does delete_file"
+    found = shown.find("tools", "find")
+    assert found is not None and (found.server, found.key) == ("github", "search")
+    assert shown.find("tools", "github__search") is None and shown.find("tools", "github__delete_repo") is None
+
+
+@pytest.mark.parametrize("other", ["y", "z"])
+def test_a_name_that_is_taken_hides_nothing(other: str) -> None:
+    known = catalog(a={"tools": [tool("x")]}, b={"tools": [tool("y"), tool("z")]})
+    shown = view(known, "a", "b", selection=Selection(renames={"a.x": f"b__{other}", "b.z": "b__y"}))
+    found = names(shown)
+    assert len(set(found)) == 3
+    keys = [item.key for name in found if (item := shown.find("tools", name)) is not None]
+    assert keys == ["x", "y", "z"]
+
+
+def test_resources_are_shown_where_all_of_a_server_is() -> None:
+    known = catalog(s={"tools": [tool("t")], "resources": [{"uri": "a://b", "name": "b"}]})
+    assert listed(view(known, "s", selection=Selection(("s.*",))), "resources")
+    assert not listed(view(known, "s", selection=Selection(("s.t",))), "resources")
+    assert view(known, "s", selection=Selection(("s.t",))).server_of_uri("a://b") is None
+
+
+# -- through the gateway ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_the_pages_of_an_endpoint_and_its_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "PAGE", 7)
+    groups = {"few": Selection(("one.e*", "!one.env"), {"one.echo": "say"}, {"one.echo": "Says it."})}
+    async with (
+        FakeHttp() as one,
+        FakeHttp(tools=5) as two,
+        lab({"one": {"url": one.url}, "two": {"url": two.url}}, groups=groups) as found,
+        found.raw("") as raw,
+        found.raw("few") as few,
+    ):
+        everything = await _pages(raw)
+        assert everything == await _pages(raw) and len(set(everything)) == len(everything) > 30
+        assert [name.partition("__")[0] for name in everything] == sorted(n.partition("__")[0] for n in everything)
+        assert await _pages(few) == ["say", "one__elicit"]
+        said = (await few.call("say", {"text": "hi", "tag": "t"}, capabilities={})).last
+        assert said["error"]["code"] == -32020  # what the schema wants in a header must stand there
+        assert (await few.call("say", {"text": "hi"})).result["content"][0]["text"] == "hi"
+        assert (await few.call("one__echo")).error["code"] == -32602
+        assert (await few.call("two__echo")).error["code"] == -32602
+        await few.call("one__elicit", {"rounds": 1})
+        assert await _pages(few) == ["say", "one__elicit"]  # a call changes no list
+        wrong = await raw.ask("tools/list", {"cursor": "made up"})
+        assert wrong.error["code"] == -32602
+
+
+async def _pages(raw: Raw) -> list[str]:
+    found: list[str] = []
+    cursor: Json = {}
+    for _ in range(100):
+        page = (await raw.ask("tools/list", cursor)).result
+        assert len(page["tools"]) <= 7 and page["cacheScope"] == "private"
+        found += [tool["name"] for tool in page["tools"]]
+        if "nextCursor" not in page:
+            return found
+        cursor = {"cursor": page["nextCursor"]}
+    raise AssertionError("the pages do not end")

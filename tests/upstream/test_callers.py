@@ -1,0 +1,131 @@
+"""Whom of the callers on one session a server means."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from toolway.model import Call, Json
+from toolway.upstream.callers import Callers
+from toolway.upstream.link import RpcError
+
+pytestmark = pytest.mark.anyio
+
+ELICIT = "elicitation/create"
+
+
+class Person:
+    """Answers with its name, when it is let."""
+
+    def __init__(self, name: str, *capabilities: str) -> None:
+        self.name = name
+        self.capabilities: Json = {each: {} for each in capabilities or ("elicitation",)}
+        self.may_answer = asyncio.Event()
+        self.asked = 0
+
+    async def answer(self, server: str, method: str, params: Json) -> Json:
+        self.asked += 1
+        await self.may_answer.wait()
+        return {"by": self.name}
+
+
+def call(person: Person | None, name: str = "tool", **more: Any) -> Call:
+    return Call(f"s.{name}", "tools/call", {}, server="s", name=name, asks=person, **more)
+
+
+def callers(*calls: Call) -> Callers:
+    found = Callers("s", Person("nobody", "nothing"))
+    for each in calls:
+        found.enter(each)
+    return found
+
+
+async def begin(among: Callers, about: Any = None) -> asyncio.Task[Json]:
+    task = asyncio.create_task(among.answer(ELICIT, {}, about))
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_a_question_on_the_stream_of_a_call_is_that_calls() -> None:
+    one, two = Person("one"), Person("two")
+    first, second = call(one), call(two)
+    one.may_answer.set()
+    assert await callers(first, second).answer(ELICIT, {}, first.attempt) == {"by": "one"}
+
+
+async def test_a_question_on_a_pipe_goes_to_whoever_can_answer_it() -> None:
+    able, unable = Person("able"), Person("unable", "roots")
+    able.may_answer.set()
+    assert await callers(call(able), call(unable)).answer(ELICIT, {}, None) == {"by": "able"}
+
+
+async def test_questions_of_one_tool_come_in_the_order_of_its_calls() -> None:
+    people = [Person(str(number)) for number in range(5)]
+    among = callers(*(call(person) for person in people))
+    asked = [await begin(among) for _ in people]
+    assert [person.asked for person in people] == [1] * 5
+    for person in reversed(people):
+        person.may_answer.set()
+    assert [await task for task in asked] == [{"by": str(number)} for number in range(5)]
+
+
+async def test_the_second_question_of_a_call_goes_there_while_the_others_wait() -> None:
+    people = [Person(str(number)) for number in range(3)]
+    among = callers(*(call(person) for person in people))
+    asked = [await begin(among) for _ in people]
+    people[1].may_answer.set()
+    assert await asked[1] == {"by": "1"}
+    assert await among.answer(ELICIT, {}, None) == {"by": "1"}
+    for task in asked:
+        task.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def test_a_tool_that_has_asked_before_is_meant_rather_than_one_that_has_not() -> None:
+    asker, silent = Person("asker"), Person("silent")
+    asker.may_answer.set()
+    among = callers()
+    alone = call(asker, "asks")
+    among.enter(alone)
+    await among.answer(ELICIT, {}, None)
+    among.leave(alone)
+    among.enter(call(asker, "asks"))
+    among.enter(call(silent, "works"))
+    assert await among.answer(ELICIT, {}, None) == {"by": "asker"}
+
+
+async def test_an_unknown_tool_that_was_called_last_is_meant() -> None:
+    old, new = Person("old"), Person("new")
+    new.may_answer.set()
+    assert await callers(call(old, "works long"), call(new, "asks")).answer(ELICIT, {}, None) == {"by": "new"}
+
+
+async def test_without_a_call_nobody_is_asked() -> None:
+    with pytest.raises(RpcError):
+        await callers().answer(ELICIT, {}, None)
+
+
+async def test_nobody_waits_for_an_answer_when_the_call_is_over() -> None:
+    person = Person("one")
+    mine = call(person)
+    among = callers(mine)
+    asked = await begin(among)
+    among.leave(mine)
+    await asyncio.gather(asked, return_exceptions=True)
+    assert asked.cancelled() and not mine.attempt.is_asked
+
+
+async def test_a_log_message_of_nobody_in_particular_is_not_told_to_two_callers() -> None:
+    told: list[str] = []
+
+    def listener(name: str, caller: str, level: str | None) -> Call:
+        return call(None, caller=caller, on_notice=lambda method, params: told.append(name), log_level=level)
+
+    message = {"level": "info", "data": "x"}
+    loud, quiet = listener("loud", "a", "debug"), listener("quiet", "a", "error")
+    assert callers(loud, quiet).tell("notifications/message", message, None) and told == ["loud"]
+    other = listener("other", "b", "debug")
+    assert not callers(loud, other).tell("notifications/message", message, None)
+    assert callers(loud, other).tell("notifications/message", message, other.attempt) and told == ["loud", "other"]
