@@ -69,7 +69,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     rows = _rows(item)
     if rows and (report.when == "call" or not report.passed):
         known = report.skipped and hasattr(report, "wasxfail")
-        results.ends(rows, "known" if known else report.outcome, _reason(report))
+        results.ends(rows, "known" if known else report.outcome, _reason(report), item.nodeid)
     return report
 
 

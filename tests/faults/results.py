@@ -17,6 +17,7 @@ class Row:
     passed: int = 0
     failed: int = 0
     known: int = 0  # failed as expected: a fault of ours that has a test already
+    failures: set[str] = field(default_factory=set)  # the tests that failed, with their parameters
     skipped: list[str] = field(default_factory=list)  # reasons, those of known faults included
     invariants: set[str] = field(default_factory=set)
 
@@ -27,6 +28,7 @@ class Row:
             "passed": self.passed,
             "failed": self.failed,
             "known": self.known,
+            "failures": sorted(self.failures),
             "skipped": sorted(set(self.skipped)),
             "invariants": sorted(self.invariants),
         }
@@ -53,12 +55,13 @@ class Results:
         for row in self._running:
             self.rows[row].invariants.update(invariants)
 
-    def ends(self, rows: tuple[str, ...], outcome: str, reason: str = "") -> None:
+    def ends(self, rows: tuple[str, ...], outcome: str, reason: str = "", test: str = "") -> None:
         for row in (self.rows[name] for name in rows):
             if outcome == "passed":
                 row.passed += 1
             elif outcome == "failed":
                 row.failed += 1
+                row.failures.add(test)
             else:
                 row.known += outcome == "known"
                 row.skipped.append(reason)
