@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,7 +72,7 @@ class Edge:
         token, _ = self.keyring.create("a key", scopes or None, admin, 0.0)
         return token
 
-    def connected(self) -> Any:
+    def connected(self) -> AbstractAsyncContextManager[Raw]:
         return connected(self.port)
 
     async def ask(
@@ -158,14 +158,6 @@ def message_of(answer: Answer) -> Json:
         data = [line for line in data.splitlines() if line.startswith(b"data: ")][-1].removeprefix(b"data: ")
     found: Json = json.loads(data)
     return found
-
-
-async def next_event(client: Raw, chunks: AsyncIterator[bytes]) -> bytes:
-    """The next event of a stream that says anything."""
-    async for part in chunks:
-        if not part.startswith(b":"):
-            return part
-    raise AssertionError("the stream ended")
 
 
 @asynccontextmanager

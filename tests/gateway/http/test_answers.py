@@ -15,6 +15,12 @@ from toolway.gateway.http.limits import HttpLimits
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """Transports differ between the two event loops, and a gateway may run on either."""
+    return ("asyncio", {"use_uvloop": request.param})
+
+
 class Held:
     """A handler that waits to be let go, and says what became of it."""
 
