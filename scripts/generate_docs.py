@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
 EXPLANATION = ROOT / "docs" / "explanation"
 SPEC = ROOT / "src" / "toolway" / "config" / "spec.py"
+GATEWAY = ROOT / "src" / "toolway" / "config" / "gateway.py"
 CODES = ROOT / "src" / "toolway" / "gateway" / "codes.py"
 EXITS = ROOT / "src" / "toolway" / "cli" / "exits.py"
 
@@ -46,7 +47,7 @@ def main() -> None:
 def pages() -> dict[Path, str]:
     """Every page with a generated part, as it should read."""
     parts = {
-        REFERENCE / "config.md": {"spec": config()},
+        REFERENCE / "config.md": {"spec": config(SPEC), "gateway": config(GATEWAY)},
         REFERENCE / "cli.md": {"commands": commands(), "exits": exits()},
         REFERENCE / "errors.md": {"codes": rpc_codes()},
         EXPLANATION / "upstream-life.md": {"life": f"```mermaid\n{diagram()}\n```"},
@@ -69,12 +70,12 @@ def _filled(page: Path, parts: dict[str, str]) -> str:
 # -- what can be configured -------------------------------------------------------------------------------------------
 
 
-def config() -> str:
-    source = SPEC.read_text(encoding="utf-8")
+def config(file: Path) -> str:
+    source = file.read_text(encoding="utf-8")
     comments = _comments(source)
     classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
     # What a reader has in hand first, then what stands inside of it.
-    classes.sort(key=lambda node: node.name != "Server")
+    classes.sort(key=lambda node: node.name not in ("Server", "GatewaySettings"))
     names = {node.name for node in classes}
     return "\n\n".join(_class(node, comments, names) for node in classes)
 

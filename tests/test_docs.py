@@ -1,5 +1,6 @@
 """The documentation keeps step with the source, and its examples run."""
 
+import json
 import os
 import re
 import subprocess
@@ -52,6 +53,27 @@ def test_the_examples_run(example):
 def test_the_first_example_fits_in_ten_lines_and_prints_what_the_readme_says():
     assert len((ROOT / "examples/first.py").read_text().splitlines()) <= 10
     assert python("examples/first.py").stdout == "3\n"
+
+
+def test_the_group_of_the_guide_is_that_of_the_example_file_which_can_be_used():
+    from toolway.config.formats import read
+
+    file = ROOT / "examples/gateway.json"
+    shown = re.search(r'```json\n("toolway": .*?)```', (ROOT / "docs/howto/gateway.md").read_text(), re.DOTALL)
+    assert shown is not None
+    groups = json.loads("{" + shown[1] + "}")["toolway"]["groups"]
+    assert groups == json.loads(file.read_text())["toolway"]["groups"]
+    loaded = read(file)
+    assert (loaded.problems, list(loaded.gateway.groups)) == ((), ["sums"])
+
+
+def test_every_code_of_the_gateway_is_explained():
+    from toolway.gateway import codes
+
+    own = {value for value in vars(codes).values() if isinstance(value, int)}
+    rows = re.findall(r"^\| (-31\d{3}) \| \d{3} \| \S", (ROOT / "docs/reference/errors.md").read_text(), re.MULTILINE)
+    assert {int(row) for row in rows} == own
+    assert len(own) == 13
 
 
 def test_links_between_pages_lead_somewhere():

@@ -1,0 +1,35 @@
+"""Start a gateway and use it as any MCP client would: here with the client of the SDK."""
+
+import asyncio
+import json
+import os
+import subprocess
+import tempfile
+
+import httpx2
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+
+async def ask(url: str, headers: dict[str, str]) -> None:
+    async with (
+        httpx2.AsyncClient(headers=headers) as http,
+        Client(streamable_http_client(url, http_client=http)) as mcp,
+    ):
+        print(len((await mcp.list_tools()).tools), "tools")
+        result = await mcp.call_tool("demo__add", {"a": 1, "b": 2})
+        print(result.structured_content)
+
+
+with tempfile.TemporaryDirectory() as state:
+    environ = {**os.environ, "TOOLWAY_STATE": state}  # a token of its own, for this example
+    serve = ["toolway", "serve", "--config", "examples/mcp.json", "--port", "0", "--json", "--quiet"]
+    with subprocess.Popen(serve, env=environ, stdout=subprocess.PIPE) as gateway:
+        assert gateway.stdout is not None
+        try:
+            next(line for line in gateway.stdout if line == b"}\n")  # it serves when it has said where
+            shown = subprocess.check_output(["toolway", "connect", "generic", "--json"], env=environ)
+            client = json.loads(shown)
+            asyncio.run(ask(client["url"], client["headers"]))
+        finally:
+            gateway.terminate()
