@@ -1,6 +1,6 @@
 """SIGTERM under load, and then the question what every caller was told.
 
-Twenty clients of both eras call without pause, and some calls take long. At a random moment the gateway gets its
+Forty clients of both eras call without pause, and some calls take long. At a random moment the gateway gets its
 signal. A call whose effect happened must have been answered, or its caller told that it may have happened.
 """
 
@@ -17,7 +17,7 @@ from tests.gateway.program import Program, program
 from tests.gateway.riders import Failed, Lost, Rider, rider
 from toolway.testing import fake_server
 
-CLIENTS = 20
+CLIENTS = 40
 LIMIT = 45.0  # seconds to the end
 SHUTTING_DOWN = -31013
 
@@ -84,7 +84,7 @@ class Load:
         """Whether there was an answer."""
         before = self.signalled
         try:
-            result = await client.call(tool, {"nonce": nonce, "seconds": self._dice.choice((0, 0.02, 0.1, 0.5))})
+            result = await client.call(tool, {"nonce": nonce, "seconds": self._dice.choice((0, 0, 0.01, 0.1, 0.7))})
         except Failed as failed:
             refused = failed.code == SHUTTING_DOWN and failed.status == 503 and failed.closes
             self._ends(nonce, "refused" if refused else str(failed.executed))

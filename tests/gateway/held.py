@@ -61,7 +61,7 @@ class Report:
                 f"  calls held      {self.calls}, {self.at_once} at the same time, in {self.seconds:.1f} s",
                 f"  answered        {self.answered}, lost {self.calls - self.answered}",
                 f"  listen streams  {self.listens}: {self.heard} heard of a change, {self.completed} ended in order",
-                f"  loop lag        median {median:.1f} ms, p99 {p99:.1f} ms, longest {longest:.1f} ms; {self.lag[3]} probes",
+                f"  loop lag        median {median:.1f} ms, p99 {p99:.1f} ms, longest {longest:.1f} ms",
                 f"  exit            {self.code}",
             ]
         )

@@ -37,7 +37,7 @@ class Clients:
         if caller not in self._riders:
             era = ERAS[len(self._riders) % 2]
             self._riders[caller] = rider(era, self._run.port, self._run.token)
-        server, _, tool = target.partition(".")
+        server, tool = target.split(".")
         meta = {"toolway/timeoutMs": timeout * 1000}
         return await self._riders[caller].call(f"{server}__{tool}", dict(arguments), meta=meta)
 
