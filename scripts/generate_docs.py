@@ -73,16 +73,22 @@ def _filled(page: Path, parts: dict[str, str]) -> str:
 def config(file: Path) -> str:
     source = file.read_text(encoding="utf-8")
     comments = _comments(source)
-    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    tree = ast.parse(source).body
+    classes = [node for node in tree if isinstance(node, ast.ClassDef)]
+    constants = {
+        node.target.id: ast.unparse(node.value)
+        for node in tree
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None
+    }
     # What a reader has in hand first, then what stands inside of it.
     classes.sort(key=lambda node: node.name not in ("Server", "GatewaySettings"))
     names = {node.name for node in classes}
-    return "\n\n".join(_class(node, comments, names) for node in classes)
+    return "\n\n".join(_class(node, comments, names, constants) for node in classes)
 
 
-def _class(node: ast.ClassDef, comments: dict[int, str], names: set[str]) -> str:
+def _class(node: ast.ClassDef, comments: dict[int, str], names: set[str], constants: dict[str, str]) -> str:
     rows = []
-    for name, kind, default, comment in _fields(node, comments):
+    for name, kind, default, comment in _fields(node, comments, constants):
         meaning = comment or (f"see [{kind}](#{kind.lower()})" if kind in names else "")
         rows.append(f"| `{name}` | `{_cell(kind)}` | {_cell(default)} | {_cell(meaning)} |")
     about = " ".join((ast.get_docstring(node) or "").split())
@@ -91,16 +97,20 @@ def _class(node: ast.ClassDef, comments: dict[int, str], names: set[str]) -> str
     )
 
 
-def _fields(node: ast.ClassDef, comments: dict[int, str]) -> Iterator[tuple[str, str, str, str]]:
+def _fields(
+    node: ast.ClassDef, comments: dict[int, str], constants: dict[str, str]
+) -> Iterator[tuple[str, str, str, str]]:
     for item in node.body:
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-            yield item.target.id, ast.unparse(item.annotation), _default(item.value), comments.get(item.lineno, "")
+            default = _default(item.value, constants)
+            yield item.target.id, ast.unparse(item.annotation), default, comments.get(item.lineno, "")
 
 
-def _default(value: ast.expr | None) -> str:
+def _default(value: ast.expr | None, constants: dict[str, str]) -> str:
     if value is None:
         return "required"
     text = ast.unparse(value)
+    text = constants.get(text, text)
     if text.startswith("field("):
         return "empty"
     return "–" if text == "None" else f"`{text}`"

@@ -34,10 +34,10 @@ class GatewaySettings:
     """How the hub is offered to others."""
 
     host: str = "127.0.0.1"  # the address it listens on
-    port: int = DEFAULT_PORT
+    port: int = DEFAULT_PORT  # 0: any that is free
     hosts: tuple[str, ...] = ()  # further names by which clients may call it
     origins: tuple[str, ...] = ()  # web pages that may use it
-    groups: Mapping[str, Group] = field(default_factory=dict)
+    groups: Mapping[str, Group] = field(default_factory=dict)  # by their names
 
 
 def read_block(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
