@@ -57,6 +57,19 @@ async def test_row_4_by_default_it_listens_on_loopback_alone_and_a_stranger_adds
         await kill_program(run)
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "gateway.example"])
+async def test_row_4_without_tokens_it_listens_on_loopback_or_not_at_all(tmp_path: Path, host: str):
+    """A door that is open on purpose is not open to the neighbours."""
+    run = await start(tmp_path / "gateway", {}, "--port", "0", "--no-auth", "--host", host)
+    try:
+        assert run.process.stdout is not None
+        said = json.loads(await run.process.stdout.read())["error"]
+        assert said["code"] == "E-ADDRESS" and "--no-auth" in said["fix"]
+        assert await run.ended() != 0
+    finally:
+        await kill_program(run)
+
+
 def _listening(pid: int) -> set[tuple[str, int]]:
     """The addresses on which a process listens, as the system says."""
     inodes = set()

@@ -7,6 +7,7 @@ servers that changed are touched. A signal ends the gateway in order, a second o
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import os
 import resource
@@ -66,6 +67,8 @@ class Serving:
         self, host: str, port: int, tls: ssl.SSLContext | None, on_ready: Callable[[str], None], delay: float
     ) -> None:
         """Serve until a signal. Raises `ConfigError` where the address cannot be had."""
+        if self._keyring is None and not _is_ours_alone(host):
+            raise _open_to_all(host)
         raise_file_limit()
         self._listen_to_signals()
         _check_address(host, port)  # before any server is started in vain
@@ -224,6 +227,23 @@ def _check_address(host: str, port: int) -> None:
         socket.create_server((host, port), family=family).close()
     except OSError as exc:
         raise _address(host, port, exc) from None
+
+
+def _is_ours_alone(host: str) -> bool:
+    """Whether only programs of this machine reach this address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _open_to_all(host: str) -> ConfigError:
+    return ConfigError(
+        "a gateway that asks nobody for a token listens on this machine alone",
+        evidence=f"it was told to listen on {host}",
+        fix="leave out --no-auth, or listen on 127.0.0.1",
+        code="E-ADDRESS",
+    )
 
 
 def _address(host: str, port: int, exc: OSError) -> ConfigError:
