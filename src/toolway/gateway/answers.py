@@ -65,13 +65,16 @@ class Stream:
         """No more signs of life: somebody else ends the response."""
         self._timer.cancel()
 
+    def _sign_of_life(self) -> bytes:
+        return _COMMENT
+
     def _keep_alive(self) -> None:
         if self._exchange.gone or self._exchange.answered:
             return
         loop = asyncio.get_running_loop()
         silent = loop.time() - self._last
         if silent >= KEEP_ALIVE:
-            self.write(_COMMENT)
+            self.write(self._sign_of_life())
             silent = 0.0
         self._timer = loop.call_later(KEEP_ALIVE - silent, self._keep_alive)
 

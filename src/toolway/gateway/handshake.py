@@ -18,7 +18,7 @@ from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from toolway.events import Logged
-from toolway.gateway.answers import Answer, Stream, error
+from toolway.gateway.answers import Stream, error
 from toolway.gateway.discovery import Discovery
 from toolway.gateway.failures import Failure
 from toolway.gateway.http.connection import Exchange
@@ -27,6 +27,7 @@ from toolway.gateway.listen import Listening, Subscriber
 from toolway.gateway.principals import Principal
 from toolway.gateway.relay import Relay
 from toolway.gateway.sealed import Sealer
+from toolway.gateway.tapes import Tape, TapedAnswer, Tapes
 from toolway.gateway.view import KINDS, View
 from toolway.gateway.visit import LEVELS, Visit, can_answer
 from toolway.model import AskRefused, Json
@@ -35,6 +36,7 @@ from toolway.protocol.wire import Message
 
 SESSION: Final = "mcp-session-id"
 VERSION: Final = "mcp-protocol-version"
+PRIMED: Final = "2025-11-25"  # from this revision on, an event may carry nothing but an id
 KIND: Final = "session"
 LIFE: Final = 7 * 86_400.0  # seconds a session can be taken up again
 MOST: Final = 20_000  # sessions with something living in this process
@@ -57,6 +59,7 @@ class ClientSession:
         self.stream: Stream | None = None  # for what belongs to no request
         self.running: dict[wire.Id, _Running] = {}
         self.subscriber: Subscriber | None = None
+        self.tapes = Tapes()
         self._asks: dict[str, asyncio.Future[Json]] = {}
         self._numbers = itertools.count(1)
 
@@ -327,11 +330,12 @@ class HandshakeHttp:
             self._sessions.take(session, message)
             exchange.reply(202)
             return
-        answer = Answer(exchange, message.id)
+        tape = session.tapes.begin()
+        answer = TapedAnswer(exchange, message.id, tape, primes=session.version >= PRIMED)
         exchange.on_gone = lambda: None  # in this era a lost connection is no cancellation
 
         def send(data: bytes) -> bool:
-            if exchange.gone:
+            if answer.lost:
                 return False
             answer.send(data)
             return True
@@ -340,6 +344,7 @@ class HandshakeHttp:
             answer.finish(await self._sessions.answer(session, message, send))
         finally:
             answer.stop()
+            session.tapes.end(tape, arrived=answer.arrived)
 
     def _initialize(
         self, exchange: Exchange, message: Message, principal: Principal, view: View, endpoint: str
@@ -360,6 +365,10 @@ class HandshakeHttp:
         session = self._session(exchange, None, principal, view, endpoint)
         if session is None:
             return
+        broken = session.tapes.find(exchange.request.headers.get("last-event-id", ""))
+        if broken is not None:
+            await self._resume(exchange, *broken)
+            return
         before, session.stream = session.stream, Stream(exchange)
         if before is not None:
             before.close()  # the client has come back on another connection
@@ -373,6 +382,16 @@ class HandshakeHttp:
             stream.close()
             if session.stream is stream:
                 session.stream = None
+
+    async def _resume(self, exchange: Exchange, tape: Tape, after: int) -> None:
+        """The rest of a stream whose connection broke, until its request is answered."""
+        stream = Stream(exchange)
+        stream.watch()
+        tape.resume(after, stream)
+        try:
+            await stream.over.wait()
+        finally:
+            stream.close()
 
     async def delete(self, exchange: Exchange, principal: Principal, view: View, endpoint: str) -> None:
         session = self._session(exchange, None, principal, view, endpoint)

@@ -7,6 +7,7 @@ our input ends us.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any, BinaryIO, Final
 from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import LOG_LEVEL_META_KEY
-from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR
+from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
 
 from toolway.gateway.answers import error
 from toolway.gateway.discovery import Discovery
@@ -33,6 +34,8 @@ from toolway.protocol.wire import Message
 
 MAX_LINE: Final = 4 * 1024 * 1024
 MAX_REQUESTS: Final = 1024  # under way at once
+MAX_UNREAD: Final = 64 * 1024 * 1024  # bytes that the client has not read yet
+_log = logging.getLogger(__name__)
 
 
 class StdioClient:
@@ -47,6 +50,7 @@ class StdioClient:
         self._session: ClientSession | None = None
         self._running: dict[wire.Id, asyncio.Task[None]] = {}
         self._write: Callable[[bytes], None] = lambda line: None
+        self._subscribing: asyncio.Task[None] | None = None
 
     async def serve(self, source: BinaryIO, sink: BinaryIO) -> None:
         """Until the client closes its end."""
@@ -54,11 +58,20 @@ class StdioClient:
         reader = asyncio.StreamReader(limit=MAX_LINE)
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
         transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sink)
-        self._write = lambda line: transport.write(line + b"\n")
+
+        def write(line: bytes) -> None:
+            if transport.get_write_buffer_size() > MAX_UNREAD:
+                transport.abort()  # a client that reads nothing is none
+            elif not transport.is_closing():
+                transport.write(line + b"\n")
+
+        self._write = write
         try:
-            while line := await _line(reader):
+            while not transport.is_closing() and (line := await _line(reader)):
                 self._take(line)
         finally:
+            if self._subscribing is not None:
+                self._subscribing.cancel()
             for task in self._running.values():
                 task.cancel()
             await asyncio.gather(*self._running.values(), return_exceptions=True)
@@ -96,6 +109,9 @@ class StdioClient:
             result = await self._result(message)
         except Failure as failure:
             self._write(error(message.id, failure.code, failure.message, failure.data))
+        except Exception:
+            _log.exception("a request of the client failed: %s", message.method)
+            self._write(error(message.id, INTERNAL_ERROR, "the gateway failed"))
         else:
             self._write(wire.result(message.id, result) if isinstance(result, dict) else result)
 
@@ -127,9 +143,14 @@ class StdioClient:
             "version": result["protocolVersion"],
             "endpoint": "",
         }
+        if self._session is not None:
+            self._sessions.leave(self._session)  # the client begins again
         self._session = PipeSession(facts, self._view, self._tell)
-        asyncio.get_running_loop().create_task(self._sessions.subscriber(self._session))
+        self._subscribing = asyncio.get_running_loop().create_task(self._subscribe(self._session))
         return result
+
+    async def _subscribe(self, session: ClientSession) -> None:
+        await self._sessions.subscriber(session)
 
     async def _modern(self, message: Message) -> Json:
         found = classify_inbound_request({"method": message.method, "params": message.body})
