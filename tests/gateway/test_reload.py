@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from tests.gateway.bridge_lab import full, pipe_entry
 from tests.gateway.program import Program, program, runs, until
 from tests.gateway.riders import Failed, HandshakeRider, ModernRider, rider
+from tests.gateway.test_bridge_changes import hearing
+from toolway.config.entries import entry
 from toolway.testing import fake_server
 
 pytestmark = pytest.mark.anyio
@@ -225,3 +228,17 @@ async def test_groups_change_for_clients_that_are_connected_and_they_hear_of_it(
             names = [tool["name"] for tool in (await each.request("tools/list", {})).raw["tools"]]
             assert names == ["one__echo", "two__add"]
         assert await run.stop() == 0
+
+
+@pytest.mark.parametrize("client_era", ["modern", "handshake"])
+@pytest.mark.parametrize("server_era", ["modern", "handshake"])
+async def test_who_listens_to_a_resource_goes_on_hearing_of_it_from_the_next_definition(
+    client_era: str, server_era: str
+) -> None:
+    updated = "notifications/resources/updated"
+    async with full(server_era, "stdio") as lab, lab.raw() as raw, hearing(raw, client_era, "fake://text") as heard:
+        await lab.hub.apply({"full": entry(pipe_entry(server_era, env={"CHANGED": "1"}))})
+        await until(lambda: heard.of(updated))  # what happened in between nobody told
+        before = len(heard.of(updated))
+        await lab.hub.call_tool("full.touch", {"uri": "fake://text"})
+        await until(lambda: len(heard.of(updated)) > before)

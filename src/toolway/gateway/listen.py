@@ -18,7 +18,7 @@ from mcp_types.jsonrpc import INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY
 
 from toolway.catalog.index import Item
 from toolway.errors import CallError
-from toolway.events import CatalogChanged, EventsMissed, Kind, Logged, ResourceUpdated, TaskChanged
+from toolway.events import CatalogChanged, EventsMissed, Kind, Logged, ResourceUpdated, StateChanged, TaskChanged
 from toolway.gateway.answers import Answer
 from toolway.gateway.codes import SHUTTING_DOWN
 from toolway.gateway.failures import Failure
@@ -73,6 +73,7 @@ class Listening:
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._renewing: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -89,9 +90,10 @@ class Listening:
         """End every stream in order, with a complete result."""
         self._closing.set()
         await asyncio.sleep(0)
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._renewing]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # -- a stream of a modern client ----------------------------------------------------------------------------------
 
@@ -200,15 +202,35 @@ class Listening:
     # -- what the hub says --------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        async for fact in self._hub.events(CatalogChanged, ResourceUpdated, TaskChanged, Logged):
+        async for fact in self._hub.events(CatalogChanged, ResourceUpdated, TaskChanged, Logged, StateChanged):
             if isinstance(fact, CatalogChanged | EventsMissed):
                 self._changed.set()
             elif isinstance(fact, ResourceUpdated):
                 self._updated(fact)
             elif isinstance(fact, TaskChanged):
                 self._task_changed(fact)
+            elif isinstance(fact, StateChanged) and fact.new == "stopped":
+                self._want_again(fact.server)
             elif isinstance(fact, Logged):
                 self._logged(fact)
+
+    def _want_again(self, server: str) -> None:
+        """A server was removed or replaced. The next one of its name knows nothing of what was wanted of it, and what
+        happened in between nobody told."""
+        wanted = [(each, wish) for each in self._all for wish in each.wishes if wish[0] == server]
+        if wanted and server in self._hub.servers:
+            task = asyncio.get_running_loop().create_task(self._renew(server, wanted))
+            self._renewing.add(task)
+            task.add_done_callback(self._renewing.discard)
+
+    async def _renew(self, server: str, wanted: list[tuple[Subscriber, Wish]]) -> None:
+        with suppress(CallError):  # then it is told when it is back
+            await self._hub.wait_ready(server)
+        for subscriber, wish in wanted:
+            if subscriber in self._all and wish in subscriber.wishes:
+                await self._subscribe(subscriber, wish)
+                if wish[1] == RESOURCE:
+                    subscriber.tell("notifications/resources/updated", {"uri": subscriber.wishes[wish]})
 
     async def _pass_on(self) -> None:
         while True:
