@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway import Gateway, serving
+from model import answering
 
 MODERN = "2026-07-28"
 LIMIT = 120.0  # seconds for one run of a client
-TOOL, ARGUMENTS, ANSWER = "old__add", {"a": 1, "b": 2}, "3"
+TOOL, ARGUMENTS, ANSWER, STRUCTURED = "old__add", {"a": 1, "b": 2}, "3", '{"sum":3}'
 FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.fake"]}
 SERVERS = {"new": FAKE, "old": {**FAKE, "args": [*FAKE["args"], "--era", "handshake"]}}
 ASK = Path(__file__).resolve().with_name("ask.py")
@@ -96,7 +97,7 @@ def _ask_library(name: str, mode: str, python: Path, gateway: Gateway) -> Seen:
 
 
 def _ask_claude(installed: Path, gateway: Gateway, work: Path) -> Seen:
-    """Added by the very command that `toolway connect` prints. It calls a tool only when a model asks it to."""
+    """Added by the very command that `toolway connect` prints. It calls when a model asks it to, so it gets one."""
     program = installed / "clients" / "claude-code" / "node_modules" / "@anthropic-ai" / "claude-code"
     claude = [str(installed / "bin" / "node-new"), str(program / "cli-wrapper.cjs")]
     environ = {"HOME": _home(work, "claude"), **_QUIET}
@@ -105,7 +106,16 @@ def _ask_claude(installed: Path, gateway: Gateway, work: Path) -> Seen:
     _run([*claude, *shown[1:]], environ)
     listed = _run([*claude, "mcp", "list"], environ)
     connected = any(line.startswith("toolway:") and line.endswith("Connected") for line in listed.splitlines())
-    return Seen(version, connected, trouble="" if connected else listed.strip().splitlines()[-1])
+    if not connected:
+        return Seen(version, trouble=listed.strip().splitlines()[-1])
+    tool = f"mcp__toolway__{TOOL}"
+    offered: set[str] = set()
+    with answering(tool, ARGUMENTS, offered) as model:
+        environ |= {"ANTHROPIC_BASE_URL": model, "ANTHROPIC_API_KEY": "none", "ENABLE_TOOL_SEARCH": "false"}
+        said = _run([*claude, "-p", "add", "--allowedTools", tool], environ).strip()
+    called = said == f"answer: {STRUCTURED}"  # where there is structured content, that is what its model gets
+    tools = sum(name.startswith("mcp__toolway__") for name in offered)
+    return Seen(version, True, tools, called, "" if called else said[:200])
 
 
 def _ask_inspector(installed: Path, gateway: Gateway, work: Path) -> Seen:

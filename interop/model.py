@@ -1,0 +1,89 @@
+"""A model that wants one tool called and says what it answered, so that Claude Code can call without a network."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@contextmanager
+def answering(tool: str, arguments: dict[str, Any], offered: set[str]) -> Iterator[str]:
+    """The address of a model, on this machine, that speaks the Messages API. `offered` gets the tools it is offered."""
+
+    class Model(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or b"{}")
+            now = {str(each.get("name")) for each in body.get("tools", ())}
+            offered.update(now)
+            said = _tool_result(body.get("messages", ()))
+            if said is None and tool in now:
+                block = {"type": "tool_use", "id": "toolu_1", "name": tool, "input": arguments}
+            else:
+                block = {"type": "text", "text": f"answer: {said}"}
+            self._send(_message(block), stream=body.get("stream") is True)
+
+        def _send(self, message: dict[str, Any], *, stream: bool) -> None:
+            data = b"".join(_events(message)) if stream else json.dumps(message).encode()
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream" if stream else "application/json")
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _tool_result(messages: Any) -> str | None:
+    for message in messages:
+        content = message.get("content")
+        for block in content if isinstance(content, list) else ():
+            if block.get("type") == "tool_result":
+                parts = block.get("content")
+                return parts if isinstance(parts, str) else "".join(part.get("text", "") for part in parts or ())
+    return None
+
+
+def _message(block: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-fake",
+        "content": [block],
+        "stop_reason": "tool_use" if block["type"] == "tool_use" else "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 1, "output_tokens": 1},
+    }
+
+
+def _events(message: dict[str, Any]) -> Iterator[bytes]:
+    """The same message, as it is streamed."""
+    [block] = message["content"]
+    if block["type"] == "tool_use":
+        begun = {**block, "input": {}}
+        delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+    else:
+        begun, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
+    end = {"stop_reason": message["stop_reason"], "stop_sequence": None}
+    for event in (
+        {"type": "message_start", "message": {**message, "content": [], "stop_reason": None}},
+        {"type": "content_block_start", "index": 0, "content_block": begun},
+        {"type": "content_block_delta", "index": 0, "delta": delta},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": end, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    ):
+        yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
