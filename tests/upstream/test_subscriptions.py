@@ -1,0 +1,158 @@
+"""Resources and tasks that somebody wants to hear of, told to a server in the way of its era."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from toolway.upstream import subscriptions
+from toolway.upstream.link import Fault, RpcError
+from toolway.upstream.session import Session
+from toolway.upstream.subscriptions import RESOURCE, TASK, Subscriptions
+
+pytestmark = pytest.mark.anyio
+
+
+class Server:
+    """The session of a server that remembers what it was told."""
+
+    def __init__(self, era: str) -> None:
+        self.agreed = SimpleNamespace(era=era)
+        self.on_renewed: Any = None
+        self.told: list[tuple[str, str]] = []
+        self.listens: list[Mapping[str, Sequence[str]]] = []
+        self.open: list[Mapping[str, Sequence[str]]] = []
+        self.lose = asyncio.Event()
+        self.refuses = False
+
+    async def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        self.told.append((method.removeprefix("resources/"), params["uri"]))
+        if self.refuses:
+            raise RpcError(-32601, "no such method")
+        return {}
+
+    async def listen_for(self, wanted: Mapping[str, Sequence[str]], acknowledged: asyncio.Event) -> bool:
+        self.listens.append(wanted)
+        if self.refuses:
+            return False
+        self.open.append(wanted)
+        acknowledged.set()
+        try:
+            await self.lose.wait()
+        finally:
+            self.open.remove(wanted)
+        self.lose.clear()
+        raise Fault("lost", certainty=0, code="E")  # type: ignore[arg-type]  # nobody looks at it
+
+
+@asynccontextmanager
+async def kept(wishes: Subscriptions, server: Server) -> AsyncIterator[None]:
+    session: Session = server  # type: ignore[assignment]  # as much of one as is needed
+    keeping = asyncio.create_task(wishes.keep(session))
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+
+def made(changed: list[str]) -> Subscriptions:
+    return Subscriptions(changed.append, lambda: 0.0)
+
+
+async def settle() -> None:
+    await asyncio.sleep(0.1)
+
+
+async def test_each_resource_is_told_once_however_many_want_it() -> None:
+    wishes, server = made([]), Server("handshake")
+    async with kept(wishes, server):
+        for uri in ("a", "b", "a"):
+            await wishes.add(RESOURCE, uri)
+        assert sorted(server.told) == [("subscribe", "a"), ("subscribe", "b")]
+        wishes.remove(RESOURCE, "a")
+        await settle()
+        assert len(server.told) == 2 and len(wishes) == 2
+        wishes.remove(RESOURCE, "a")
+        await settle()
+        assert server.told[2:] == [("unsubscribe", "a")]
+
+
+async def test_a_modern_server_has_one_stream_for_all() -> None:
+    wishes, server = made([]), Server("modern")
+    async with kept(wishes, server):
+        await wishes.add(RESOURCE, "a")
+        assert server.open == [{RESOURCE: ["a"]}]
+        await asyncio.gather(wishes.add(RESOURCE, "b"), wishes.add(TASK, "t"))
+        await settle()
+        assert server.open == [{RESOURCE: ["a", "b"], TASK: ["t"]}] and len(server.listens) == 2
+        wishes.remove(RESOURCE, "a")
+        wishes.remove(RESOURCE, "b")
+        wishes.remove(TASK, "t")
+        await settle()
+        assert server.open == [] and not wishes
+    assert server.open == []
+
+
+@pytest.mark.parametrize("era", ["modern", "handshake"])
+async def test_after_a_new_link_all_is_told_again_and_counts_as_changed(era: str) -> None:
+    changed: list[str] = []
+    wishes = made(changed)
+    async with kept(wishes, Server(era)):
+        await wishes.add(RESOURCE, "a")
+        await wishes.add(TASK, "t")
+    assert changed == []
+    again = Server(era)
+    async with kept(wishes, again):
+        await settle()
+        assert changed == ["a"]
+        assert (
+            again.told == [("subscribe", "a")] if era == "handshake" else again.open == [{RESOURCE: ["a"], TASK: ["t"]}]
+        )
+
+
+async def test_what_is_wanted_before_there_is_a_link_is_told_when_there_is() -> None:
+    changed: list[str] = []
+    wishes, server = made(changed), Server("handshake")
+    waiting = asyncio.create_task(wishes.add(RESOURCE, "a"))
+    await settle()
+    assert not waiting.done()
+    async with kept(wishes, server):
+        await waiting
+        assert server.told == [("subscribe", "a")] and changed == []
+
+
+async def test_a_new_handshake_begins_with_nothing() -> None:
+    changed: list[str] = []
+    wishes, server = made(changed), Server("handshake")
+    async with kept(wishes, server):
+        await wishes.add(RESOURCE, "a")
+        server.on_renewed()
+        await settle()
+        assert server.told == [("subscribe", "a")] * 2 and changed == ["a"]
+
+
+async def test_a_lost_stream_is_opened_again_and_its_resources_count_as_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subscriptions, "AGAIN", (0.01, 0.1))
+    changed: list[str] = []
+    wishes, server = made(changed), Server("modern")
+    async with kept(wishes, server):
+        await wishes.add(RESOURCE, "a")
+        server.lose.set()
+        await settle()
+        assert server.open == [{RESOURCE: ["a"]}] and changed == ["a"]
+
+
+@pytest.mark.parametrize("era", ["modern", "handshake"])
+async def test_a_server_that_cannot_tell_keeps_nobody_waiting(era: str) -> None:
+    wishes, server = made([]), Server(era)
+    server.refuses = True
+    async with kept(wishes, server), asyncio.timeout(subscriptions.TOLD_WITHIN / 2):
+        await wishes.add(RESOURCE, "a")
