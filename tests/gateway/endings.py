@@ -113,7 +113,7 @@ async def end_under_load(folder: Path, seed: int) -> Ending:
     async with program(folder / "gateway", servers) as run:
         load = Load(run, dice)
         clients = [asyncio.create_task(load.client(number)) for number in range(CLIENTS)]
-        await asyncio.sleep(1 + dice.random())
+        await asyncio.sleep(0.5 + dice.random())
         began = time.monotonic()
         load.signalled = True
         run.signal()

@@ -20,7 +20,7 @@ from tests.gateway.riders import Connection, Failed, HandshakeRider, ModernRider
 from toolway.testing import fake_server
 
 pytestmark = pytest.mark.anyio
-ERAS = pytest.mark.parametrize("era", ["modern", "handshake"])
+ERAS = ("modern", "handshake")
 DELAYED = ("--port", "0", "--drain-delay", "2")
 SHUTTING_DOWN = -31013
 UNKNOWN = -31005
@@ -53,41 +53,41 @@ def test_a_lost_answer_and_a_denied_effect_would_be_seen() -> None:
     assert sorted(line.partition(":")[0] for line in ending.wrong) == ["denied", "hollow", "lost", "twice"]
 
 
-@ERAS
-async def test_it_is_not_ready_first_and_serves_on_until_balancers_have_noticed(tmp_path: Path, era: str) -> None:
+async def test_it_is_not_ready_first_and_serves_on_until_balancers_have_noticed(tmp_path: Path) -> None:
     async with program(tmp_path / "one", {"fake": fake_server()}, *DELAYED) as run:
-        client = rider(era, run.port, run.token)
-        await client.call("fake__echo", {"text": "x"})
+        clients = [rider(era, run.port, run.token) for era in ERAS]
+        for client in clients:
+            await client.call("fake__echo", {"text": "x"})
         run.signal()
         async with asyncio.timeout(1.5):
             while (await run.get("/readyz"))[0] != 503:
                 await asyncio.sleep(0.01)
         assert (await run.get("/healthz"))[0] == 200
-        assert (await client.call("fake__echo", {"text": "x"})).data["text"] == "x"
-        fresh = rider(era, run.port, run.token)
-        assert not (await fresh.call("fake__echo", {"text": "x"})).closes
-        for each in (client, fresh):
-            each.close()
+        for client in (*clients, *(rider(era, run.port, run.token) for era in ERAS)):
+            assert not (await client.call("fake__echo", {"text": "x"})).closes
         assert await run.ended() == 0
 
 
-@ERAS
-async def test_a_running_call_is_answered_and_a_new_one_on_an_open_connection_is_turned_away(
-    tmp_path: Path, era: str
-) -> None:
+async def test_a_running_call_is_answered_and_a_new_one_on_an_open_connection_is_turned_away(tmp_path: Path) -> None:
     async with program(tmp_path / "one", {"fake": fake_server()}) as run:
-        busy, idle = (rider(era, run.port, run.token) for _ in range(2))
-        await idle.call("fake__echo", {"text": "x"})
-        running = asyncio.create_task(busy.call("fake__sleep", {"seconds": 2, "nonce": "mine"}))
-        await in_flight(run, 1)
+        busy = {era: rider(era, run.port, run.token) for era in ERAS}
+        idle = [rider(era, run.port, run.token) for era in ERAS]
+        for client in idle:
+            await client.call("fake__echo", {"text": "x"})
+        slow = [
+            asyncio.create_task(each.call("fake__sleep", {"seconds": 2, "nonce": era})) for era, each in busy.items()
+        ]
+        await in_flight(run, 2)
         run.signal()
         await until(lambda: refuses_connections(run.port))
-        with pytest.raises(Failed) as refused:
-            await idle.call("fake__echo", {"text": "x"})
-        assert (refused.value.status, refused.value.code) == (503, SHUTTING_DOWN)
-        assert refused.value.executed == "no" and refused.value.closes
-        answer = await running
-        assert answer.data["nonce"] == "mine" and answer.closes
+        for client in idle:
+            with pytest.raises(Failed) as refused:
+                await client.call("fake__echo", {"text": "x"})
+            assert (refused.value.status, refused.value.code) == (503, SHUTTING_DOWN)
+            assert refused.value.executed == "no" and refused.value.closes
+        answers = await asyncio.gather(*slow)
+        assert [answer.data["nonce"] for answer in answers] == list(busy)
+        assert all(answer.closes for answer in answers)
         assert await run.ended() == 0
 
 
@@ -143,12 +143,11 @@ async def test_an_answer_on_the_stream_of_2024_comes_before_the_stream_ends(tmp_
         assert await run.ended() == 0
 
 
-@ERAS
-async def test_a_second_signal_cuts_off_what_runs_and_says_that_it_may_have_happened(tmp_path: Path, era: str) -> None:
+async def test_a_second_signal_cuts_off_what_runs_and_says_that_it_may_have_happened(tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     server = fake_server("ignore_eof", effects=str(effects))
     async with program(tmp_path / "one", {"fake": {**server, "limits": {"concurrent": 2}}}) as run:
-        clients = [rider(era, run.port, run.token) for _ in range(3)]
+        clients = [rider(era, run.port, run.token) for era in (*ERAS, "modern")]
         sent = [
             asyncio.create_task(client.call("fake__bad", {"mode": "never", "effect": True, "nonce": str(number)}))
             for number, client in enumerate(clients[:2])
