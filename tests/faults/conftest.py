@@ -5,7 +5,8 @@
 JSON to `TOOLWAY_FAULTS_OUT`, if it names a file.
 
 Most tests wait most of the time, so that several sessions may share the machine: `TOOLWAY_SHARE=1/2` runs every second
-test. Those with `@pytest.mark.alone` need the machine for themselves, and are the share `0/2`.
+test. Those with `@pytest.mark.alone` need the machine for themselves, and are the share `0/2`. Those with
+`@pytest.mark.dear` start whole programs, and are run with the first few seeds only.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ import pytest
 from tests.faults import lab
 from tests.faults.results import results
 
+FEW = 3  # seeds for tests that are dear
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "row(*ids): the rows of the fault matrix that this test shows")
     config.addinivalue_line("markers", "alone: nothing else should run on the machine")
+    config.addinivalue_line("markers", f"dear: run with the first {FEW} seeds only")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -38,8 +42,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not (share := os.environ.get("TOOLWAY_SHARE")):
         return
     number, of = (int(part) for part in share.split("/"))
-    alone = [item for item in items if item.get_closest_marker("alone")]
-    others = [item for item in items if not item.get_closest_marker("alone")]
+    wanted = [item for item in items if _seed(item) < FEW or not item.get_closest_marker("dear")]
+    alone = [item for item in wanted if item.get_closest_marker("alone")]
+    others = [item for item in wanted if not item.get_closest_marker("alone")]
     mine = others[number - 1 :: of] if number else alone
     chosen = set(mine)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])

@@ -12,7 +12,7 @@ from tests.security.oauth_lab import Guarded, Issuer, elsewhere
 from toolway import Denied
 from toolway.security import wallet
 
-pytestmark = [pytest.mark.anyio, pytest.mark.alone]
+pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.dear]
 
 TROUBLES = {
     **dict.fromkeys(["down", "status=503", "slow"], "E-AUTH-SERVER"),

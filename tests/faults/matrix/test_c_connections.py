@@ -24,7 +24,7 @@ from tests.gateway.http.raw import Raw, connected
 from tests.gateway.program import Program, program
 from toolway.testing import fake_server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.alone]
+pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.dear]
 
 COUNT = 10_000 if os.environ.get("TOOLWAY_LONG") else 500
 SLOW = COUNT // 10  # of them send a head, and as many a body, a byte at a time

@@ -29,7 +29,7 @@ from tests.gateway.http.raw import until
 from toolway.gateway.sealed import Sealer
 from toolway.testing import FakeHttp
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.dear]
 
 CALL: Json = {"name": "a__echo", "arguments": {"text": "x"}}
 ASKS: Json = {"elicitation": {"form": {}}}

@@ -21,7 +21,7 @@ from tests.gateway.program import Program, below, program, runs
 from tests.gateway.riders import Failed, HandshakeRider, Result, Rider, rider
 from toolway.testing import fake_server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.alone]
+pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.dear]
 UNKNOWN = -31005
 KEY_MISMATCH = -31008
 KEY = "toolway/idempotencyKey"
