@@ -37,6 +37,7 @@ class GatewaySettings:
     port: int = DEFAULT_PORT  # 0: any that is free
     hosts: tuple[str, ...] = ()  # further names by which clients may call it
     origins: tuple[str, ...] = ()  # web pages that may use it
+    commands: tuple[str, ...] = ()  # commands that an administrator may start through /admin; none without it
     groups: Mapping[str, Group] = field(default_factory=dict)  # by their names
 
 
@@ -55,12 +56,13 @@ def read_block(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         port=port,
         hosts=fields.texts("hosts"),
         origins=fields.texts("origins"),
+        commands=fields.texts("commands"),
         groups={
             _group_name(name): _group(name, value, variables)
             for name, value in _object("toolway.groups", block.get("groups")).items()
         },
     )
-    _nothing_left(fields, "toolway.gateway", "host, port, hosts and origins")
+    _nothing_left(fields, "toolway.gateway", "host, port, hosts, origins and commands")
     return settings
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from toolway._version import __version__
 from toolway.config.entries import read_entry
 from toolway.config.mask import masker
 from toolway.errors import CallError, ConfigError, NotFound, ToolwayError
+from toolway.gateway.admission import objection
 from toolway.gateway.door import problem
 from toolway.gateway.http.connection import Exchange
 from toolway.gateway.http.messages import JSON
@@ -28,11 +29,19 @@ _FIELDS: Final = (("content-type", JSON), ("cache-control", "no-store"))
 
 
 class Admin:
+    """`commands` are those that a server may have which is added here."""
+
     def __init__(
-        self, hub: Hub, keyring: Keyring | None, reload: Callable[[], Awaitable[Json]], facts: Callable[[], Json]
+        self,
+        hub: Hub,
+        keyring: Keyring | None,
+        commands: Callable[[], Collection[str]],
+        reload: Callable[[], Awaitable[Json]],
+        facts: Callable[[], Json],
     ) -> None:
         self._hub = hub
         self._keyring = keyring
+        self._commands = commands
         self._reload = reload
         self._facts = facts
 
@@ -103,6 +112,14 @@ class Admin:
     async def _put_server(self, name: str, body: Json) -> Json:
         """Add or change a server until the next reload; nothing is taken from our own environment."""
         server, problems = read_entry(body, {})
+        why_not = objection(server, self._commands())
+        if why_not is not None:
+            raise ConfigError(
+                f"the server {name!r} is not taken",
+                evidence=why_not,
+                fix="write it into the file of servers, or list its command in toolway.gateway.commands",
+                code="E-ADMISSION",
+            )
         if name in self._hub.servers:
             await self._hub.replace(name, server)
         else:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 from toolway.gateway.admin import Admin
@@ -48,6 +48,7 @@ class Gateway:
         keyring: Keyring | None,
         *,
         groups: Callable[[], Mapping[str, Selection]] = dict,
+        commands: Callable[[], Collection[str]] = tuple,
         reload: Callable[[], Awaitable[Json]] | None = None,
         limits: HttpLimits | None = None,
         parking: Parking | None = None,
@@ -69,7 +70,7 @@ class Gateway:
             Modern(self._relay, self._discovery, self.listening),
             HandshakeHttp(self._sessions),
             self._sse,
-            Admin(hub, keyring, reload if reload is not None else _nothing_to_reload, self._facts),
+            Admin(hub, keyring, commands, reload if reload is not None else _nothing_to_reload, self._facts),
             groups,
         )
         self.http = HttpServer(self.app.handle, limits, self.app.greet)

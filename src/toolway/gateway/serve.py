@@ -49,6 +49,7 @@ class Serving:
             state.key(),
             self._keyring,
             groups=self._groups,
+            commands=lambda: self._loaded.gateway.commands,
             reload=self.reload,
             hosts=settings.hosts,
             origins=settings.origins,

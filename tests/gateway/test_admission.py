@@ -1,0 +1,55 @@
+"""What may be started through `/admin`: only what the operator listed, and nothing that brings code of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolway.config.spec import Server
+from toolway.gateway.admission import objection
+
+ALLOWED = ("npx", "uvx", "python3", "/opt/server")
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        Server(url="https://x/mcp"),
+        Server(command="/opt/server", args=("--port", "1", "-c", "x")),
+        Server(command="npx", args=("-y", "server-github@1.2.3", "-e", "for the server")),
+        Server(command="npx", args=("@scope/server@2.0.0-beta.1",)),
+        Server(command="uvx", args=("mcp-server-time==1.4.0",), env={"TOKEN": "x"}),
+    ],
+)
+def test_what_the_operator_listed_is_taken(server: Server) -> None:
+    assert objection(server, ALLOWED) is None
+
+
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [
+        (Server(command="bash", args=("-c", "id")), "not among"),
+        (Server(command="/usr/bin/npx", args=("server@1.0.0",)), "not among"),
+        (Server(command="npx", args=("-y", "server-github")), "fixed version"),
+        (Server(command="npx", args=("server@latest",)), "fixed version"),
+        (Server(command="npx", args=("./evil",)), "fixed version"),
+        (Server(command="npx", args=("https://evil/x.tgz",)), "fixed version"),
+        (Server(command="npx", args=("-c", "id")), "-c"),
+        (Server(command="npx", args=("-yc", "id")), "-yc"),
+        (Server(command="npx", args=("--call=id", "server@1.0.0")), "--call"),
+        (Server(command="npx", args=("--package=evil", "server@1.0.0")), "--package"),
+        (Server(command="uvx", args=("--from", "git+https://evil", "server==1.0")), "--from"),
+        (Server(command="uvx", args=("--with", "evil", "server==1.0")), "--with"),
+        (Server(command="python3", args=("-c", "import os")), "-c"),
+        (Server(command="python3", args=("-Ic", "import os")), "-Ic"),
+        (Server(command="python3", args=("x.py",), env={"PYTHONPATH": "/tmp"}), "PYTHONPATH"),
+        (Server(command="npx", args=("a@1.0.0",), env={"NODE_OPTIONS": "--require /tmp/x"}), "NODE_OPTIONS"),
+        (Server(command="/opt/server", env={"LD_PRELOAD": "/tmp/x.so"}), "LD_PRELOAD"),
+        (Server(command="/opt/server", env={"ld_library_path": "/tmp"}), "ld_library_path"),
+    ],
+)
+def test_what_could_bring_code_of_its_own_is_not(server: Server, why: str) -> None:
+    assert why in (objection(server, ALLOWED) or "")
+
+
+def test_without_a_list_nothing_is_started() -> None:
+    assert objection(Server(command="/opt/server"), ()) is not None
