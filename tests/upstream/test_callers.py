@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from toolway.model import Call, Json
+from toolway.upstream import turns
 from toolway.upstream.callers import Callers
 from toolway.upstream.link import RpcError
 
@@ -129,3 +130,64 @@ async def test_a_log_message_of_nobody_in_particular_is_not_told_to_two_callers(
     other = listener("other", "b", "debug")
     assert not callers(loud, other).tell("notifications/message", message, None)
     assert callers(loud, other).tell("notifications/message", message, other.attempt) and told == ["loud", "other"]
+
+
+# -- turns on a pipe --------------------------------------------------------------------------------------------------
+
+
+async def work(among: Callers, mine: Call) -> None:
+    await among.wait_for_turn(mine)
+    among.enter(mine)
+
+
+async def test_of_calls_that_may_ask_one_works_at_a_time_and_is_meant() -> None:
+    one, two = Person("one"), Person("two")
+    first, second = call(one, "a"), call(two, "b")
+    among = callers()
+    await work(among, first)
+    waiting = asyncio.create_task(work(among, second))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    question = await begin(among)
+    async with asyncio.timeout(turns.PATIENCE / 2):
+        await waiting  # who waits for an answer does not work
+    assert one.asked == 1
+    other = await begin(among)
+    await asyncio.sleep(2 * turns.SETTLE)
+    assert two.asked == 1
+    two.may_answer.set()
+    assert await other == {"by": "two"}
+    one.may_answer.set()
+    await asyncio.sleep(2 * turns.SETTLE)
+    assert not question.done()  # the answer is held back while the other works
+    among.leave(second)
+    assert await question == {"by": "one"}
+
+
+async def test_what_ended_without_a_question_works_beside_others() -> None:
+    among = callers()
+    first = call(Person("one"), "silent")
+    await work(among, first)
+    among.answered(first)
+    among.leave(first)
+    await work(among, call(Person("two"), "asks"))
+    async with asyncio.timeout(turns.PATIENCE / 2):
+        for _ in range(3):
+            await work(among, call(Person("three"), "silent"))
+    assert len(among) == 4
+
+
+async def test_nobody_waits_for_his_turn_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "PATIENCE", 0.05)
+    among = callers()
+    await work(among, call(Person("one"), "a"))
+    await work(among, call(Person("two"), "b"))
+    assert len(among) == 2
+
+
+async def test_who_cannot_be_asked_needs_no_turn() -> None:
+    among = callers()
+    await work(among, call(Person("one"), "a"))
+    async with asyncio.timeout(turns.PATIENCE / 2):
+        await work(among, call(None, "b"))
+        await work(among, call(Person("deaf", "nothing"), "c"))

@@ -1,10 +1,10 @@
 """The calls under way on one session, and whom of their callers a server means.
 
-Over HTTP a server's question or log message comes on the stream of the call it belongs to. Over a pipe it does not say.
-Then a question goes to a call that waits for no other answer, of a tool that has asked before or else of the tool that
-was called last, the earliest first: a server that is asked the same thing many times asks back in that order. A pipe
-that asks questions is never shared by two authorization contexts, so the worst that can happen is that the right person
-is asked in the wrong window.
+Over HTTP a server's question or log message comes on the stream of the call it belongs to. Over a pipe it does not say:
+there the calls of a gateway's clients take turns, and a question is that of the call whose turn it is. Where it is
+nobody's turn, it goes to a call that waits for no other answer, of a tool that has asked before or else of the tool
+that was called last, the earliest first. A pipe that asks questions is never shared by two authorization contexts, so the
+worst that can happen is that the right person is asked in the wrong window.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
 
 from toolway.model import AskRefused, Asks, Attempt, Call, Json
 from toolway.upstream.link import RpcError
+from toolway.upstream.turns import Turns
 
 ANSWER_TIME: Final = 900.0  # seconds a caller may take to answer one question
 MOST_NAMES: Final = 1000  # of what is known to ask
@@ -37,6 +38,7 @@ class Callers:
         self._asks = asks
         self._calls: dict[int, Call] = {}  # by the identity of their attempts, the latest last
         self._asking: set[str] = set()  # names of what is known to ask
+        self._turns = Turns()
         self._open: dict[int, set[asyncio.Task[Any]]] = {}  # what a server of the handshake era waits for, by call
 
     def __len__(self) -> int:
@@ -45,9 +47,18 @@ class Callers:
     def enter(self, call: Call) -> None:
         self._calls[id(call.attempt)] = call
 
+    async def wait_for_turn(self, call: Call) -> None:
+        """On a pipe: until a question that comes would be this call's."""
+        await self._turns.begin(call)
+
+    def answered(self, call: Call) -> None:
+        """The server has answered the call."""
+        self._turns.answered(call)
+
     def leave(self, call: Call) -> None:
         """The call is over, and nobody waits any more for what was asked in it."""
         self._calls.pop(id(call.attempt), None)
+        self._turns.leave(call)
         for task in self._open.pop(id(call.attempt), ()):
             task.cancel()
 
@@ -61,8 +72,12 @@ class Callers:
         assert task is not None
         waiting = self._open.setdefault(id(call.attempt), set())
         waiting.add(task)
+        if about is None:
+            self._turns.asked(call, self._calls.values())
         try:
-            return await self.ask(call, method, params)
+            answer = await self.ask(call, method, params)
+            await self._turns.go_on(call)
+            return answer
         except LookupError:
             raise RpcError(METHOD_NOT_FOUND, f"{method} is not supported by this client") from None
         except AskRefused as exc:
@@ -89,6 +104,8 @@ class Callers:
     def _meant(self, method: str, about: Attempt | None) -> Call:
         if about is not None and id(about) in self._calls:
             return self._calls[id(about)]
+        if self._turns.at_work is not None:
+            return self._turns.at_work
         wanted = _CAPABILITY.get(method, "")
         every = list(self._calls.values())
         able = [call for call in every if wanted in self._asks_of(call).capabilities] or every[-1:]

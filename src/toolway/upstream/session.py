@@ -45,6 +45,7 @@ class Session:
         self._listener = listener
         self._callers = Callers(server, asks)
         self._level = -1  # of log messages that a server of the handshake era was asked for
+        self._takes_turns = False
         self._acknowledged: asyncio.Event | None = None  # while a subscription waits for it
         self._progress: dict[int, OnProgress] = {}
         self._last_token = 0
@@ -61,6 +62,8 @@ class Session:
         agreed = await probe.agree(self.link, setting, hint, CLIENT_INFO, self._asks.capabilities)
         if agreed.era == "modern":
             self.link.adopt("modern", agreed.version)
+        # A pipe does not say whose question it brings; only a process has one.
+        self._takes_turns = agreed.era == "handshake" and self.link.facts().pid is not None
         self.agreement = agreed
 
     @property
@@ -77,15 +80,19 @@ class Session:
 
     async def call(self, call: Call, input_schema: object = None) -> Json:
         """One call, through as many rounds of input as the server asks for. Raises `Fault` or `RpcError`."""
-        self._callers.enter(call)
         params = call.params
         token = self._watch_progress(call.on_progress) if call.on_progress is not None else None
         if token is not None:
             params = _with_meta(params, "progressToken", token)
         try:
+            if self._takes_turns:
+                await self._callers.wait_for_turn(call)
+            self._callers.enter(call)
             if call.on_notice is not None or call.log_level is not None:
                 params = await self._ask_for_log(call.log_level, params)
-            return await self._rounds(call, params, input_schema)
+            result = await self._rounds(call, params, input_schema)
+            self._callers.answered(call)
+            return result
         finally:
             self._callers.leave(call)
             if token is not None:

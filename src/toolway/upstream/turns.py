@@ -1,0 +1,93 @@
+"""Whose question it is, on a pipe, where a server does not say so.
+
+Of the calls that may ask, one works at a time, so a question that comes is that one's. A call that waits for its
+client's answer does not work: others have their turn meanwhile, and it goes on when it has its own again. What has
+ended once without a question is taken for silent and works beside all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from toolway.model import Call
+
+PATIENCE: Final = 5.0  # seconds that one turn is respected; then a question that comes may be taken for another call's
+SETTLE: Final = 0.02  # seconds in which questions that a call asks together come together
+MOST: Final = 10_000  # names of what is silent
+_ASKED: Final = ("elicitation", "sampling", "roots")
+
+
+class Turns:
+    def __init__(self) -> None:
+        self.at_work: Call | None = None  # whose turn it is
+        self._since = 0.0
+        self._line: deque[tuple[Call, asyncio.Future[None]]] = deque()
+        self._taking_part: set[int] = set()  # attempts
+        self._silent: set[str] = set()
+
+    def may_ask(self, call: Call) -> bool:
+        """Whether a call may ask somebody. A library has one caller, who knows what is his."""
+        if call.asks is None or call.name in self._silent:
+            return False
+        return any(name in call.asks.capabilities for name in _ASKED)
+
+    async def begin(self, call: Call) -> None:
+        """Wait for the first turn of a call that may ask."""
+        if self.may_ask(call):
+            self._taking_part.add(id(call.attempt))
+            await self._take(call)
+
+    async def go_on(self, call: Call) -> None:
+        """The call has its answer: wait until it may work again."""
+        if id(call.attempt) in self._taking_part and self.at_work is not call:
+            await self._take(call)
+
+    async def _take(self, call: Call) -> None:
+        loop = asyncio.get_running_loop()
+        if self.at_work is None:
+            self.at_work, self._since = call, loop.time()
+            return
+        place = (call, loop.create_future())
+        self._line.append(place)
+        try:
+            while not place[1].done() and (left := self._since + PATIENCE - loop.time()) > 0:
+                await asyncio.wait({place[1]}, timeout=left)
+        except asyncio.CancelledError:
+            self._give_up(call)  # it may have been given the turn just now
+            raise
+        finally:
+            if not place[1].done():
+                self._line.remove(place)
+
+    def asked(self, call: Call, beside: Iterable[Call]) -> None:
+        """The call waits for an answer: after a moment, others have their turn. Those that work beside it may be less
+        silent than they seemed."""
+        self._silent.difference_update(each.name for each in beside)
+        asyncio.get_running_loop().call_later(SETTLE, self._rest, call)
+
+    def _rest(self, call: Call) -> None:
+        if call.attempt.is_asked:
+            self._give_up(call)
+
+    def _give_up(self, call: Call) -> None:
+        if self.at_work is not call:
+            return
+        self.at_work = None
+        if self._line:
+            self.at_work, turn = self._line.popleft()
+            self._since = asyncio.get_running_loop().time()
+            turn.set_result(None)
+
+    def answered(self, call: Call) -> None:
+        """The call has come to its end, and the server with it."""
+        if not call.attempt.was_asked and self.may_ask(call):
+            if len(self._silent) >= MOST:
+                self._silent.clear()
+            self._silent.add(call.name)
+
+    def leave(self, call: Call) -> None:
+        self._taking_part.discard(id(call.attempt))
+        self._give_up(call)
