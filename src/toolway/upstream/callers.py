@@ -3,8 +3,8 @@
 Over HTTP a server's question or log message comes on the stream of the call it belongs to. Over a pipe it does not say:
 there the calls of a gateway's clients take turns, and a question is that of the call whose turn it is. Where it is
 nobody's turn, it goes to a call that waits for no other answer, of a tool that has asked before or else of the tool
-that was called last, the earliest first. A pipe that asks questions is never shared by two authorization contexts, so the
-worst that can happen is that the right person is asked in the wrong window.
+that was called last, the earliest first. A pipe that asks questions is never shared by two authorization contexts, so
+the worst that can happen is that the right person is asked in the wrong window.
 """
 
 from __future__ import annotations
