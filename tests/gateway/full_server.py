@@ -1,6 +1,6 @@
 """The fake server with what only a bridge needs: logs, subscriptions, tasks, and prompts and resources that ask.
 
-python tests/gateway/full_server.py [--era modern|handshake]      on stdin and stdout; `FullHttp` is the same on a socket
+python tests/gateway/full_server.py [--era modern|handshake]      on stdin and stdout; `FullHttp` is it on a socket
 """
 
 from __future__ import annotations
