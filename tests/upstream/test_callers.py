@@ -140,10 +140,24 @@ async def work(among: Callers, mine: Call) -> None:
     among.enter(mine)
 
 
-async def test_of_calls_that_may_ask_one_works_at_a_time_and_is_meant() -> None:
+async def known_to_ask(*names: str) -> Callers:
+    """Where calls of these names have asked before."""
+    among = callers()
+    for name in names:
+        person = Person("earlier")
+        person.may_answer.set()
+        mine = call(person, name)
+        among.enter(mine)
+        await among.answer(ELICIT, {}, None)
+        among.answered(mine)
+        among.leave(mine)
+    return among
+
+
+async def test_of_calls_that_ask_one_works_at_a_time_and_is_meant() -> None:
     one, two = Person("one"), Person("two")
     first, second = call(one, "a"), call(two, "b")
-    among = callers()
+    among = await known_to_ask("a", "b")
     await work(among, first)
     waiting = asyncio.create_task(work(among, second))
     await asyncio.sleep(0)
@@ -164,30 +178,37 @@ async def test_of_calls_that_may_ask_one_works_at_a_time_and_is_meant() -> None:
     assert await question == {"by": "one"}
 
 
-async def test_what_ended_without_a_question_works_beside_others() -> None:
-    among = callers()
-    first = call(Person("one"), "silent")
-    await work(among, first)
-    among.answered(first)
-    among.leave(first)
-    await work(among, call(Person("two"), "asks"))
+async def test_what_is_not_known_to_ask_waits_for_nobody() -> None:
+    among = await known_to_ask("asks")
+    await work(among, call(Person("one"), "asks"))
     async with asyncio.timeout(turns.PATIENCE / 2):
-        for _ in range(3):
-            await work(among, call(Person("three"), "silent"))
-    assert len(among) == 4
+        for number in range(100):
+            await work(among, call(Person("two"), f"works {number}"))
+    assert len(among) == 101
+
+
+async def test_what_has_ended_without_a_question_waits_for_nobody_next_time() -> None:
+    among = await known_to_ask("a", "b")
+    silent = call(Person("one"), "a")
+    await work(among, silent)
+    among.answered(silent)
+    among.leave(silent)
+    await work(among, call(Person("two"), "b"))
+    async with asyncio.timeout(turns.PATIENCE / 2):
+        await work(among, call(Person("three"), "a"))
+    assert len(among) == 2
 
 
 async def test_nobody_waits_for_his_turn_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "PATIENCE", 0.05)
-    among = callers()
+    among = await known_to_ask("a", "b")
     await work(among, call(Person("one"), "a"))
     await work(among, call(Person("two"), "b"))
     assert len(among) == 2
 
 
-async def test_who_cannot_be_asked_needs_no_turn() -> None:
-    among = callers()
+async def test_the_caller_of_a_library_needs_no_turn() -> None:
+    among = await known_to_ask("a")
     await work(among, call(Person("one"), "a"))
     async with asyncio.timeout(turns.PATIENCE / 2):
-        await work(among, call(None, "b"))
-        await work(among, call(Person("deaf", "nothing"), "c"))
+        await work(among, call(None, "a"))

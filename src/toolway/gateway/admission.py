@@ -1,7 +1,7 @@
 """Which servers may be started by somebody who only has a token: what `/admin` adds is not what the operator wrote.
 
-A URL may be added. A command must be one that the operator listed, a package that it runs must have a fixed version, and
-neither its flags nor its environment may bring code of their own.
+A URL may be added. A command must be one that the operator listed, a package that it runs must have a fixed version,
+and neither its flags nor its environment may bring code of their own.
 """
 
 from __future__ import annotations

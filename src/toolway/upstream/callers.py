@@ -1,10 +1,10 @@
 """The calls under way on one session, and whom of their callers a server means.
 
 Over HTTP a server's question or log message comes on the stream of the call it belongs to. Over a pipe it does not say:
-there the calls of a gateway's clients take turns, and a question is that of the call whose turn it is. Where it is
-nobody's turn, it goes to a call that waits for no other answer, of a tool that has asked before or else of the tool
-that was called last, the earliest first. A pipe that asks questions is never shared by two authorization contexts, so
-the worst that can happen is that the right person is asked in the wrong window.
+there calls of a gateway's clients that are known to ask take turns, and a question is that of the call whose turn it
+is. Where it is nobody's turn, it goes to a call that waits for no other answer, of a tool that has asked before or else
+of the tool that was called last, the earliest first. A pipe that asks questions is never shared by two authorization
+contexts, so the worst that can happen is that the right person is asked in the wrong window.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Callers:
         waiting = self._open.setdefault(id(call.attempt), set())
         waiting.add(task)
         if about is None:
-            self._turns.asked(call, self._calls.values())
+            self._turns.asked(call)
         try:
             answer = await self.ask(call, method, params)
             await self._turns.go_on(call)

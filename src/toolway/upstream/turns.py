@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
 from typing import Final
 
 from toolway.model import Call
 
 PATIENCE: Final = 5.0  # seconds that one turn is respected; then a question that comes may be taken for another call's
 SETTLE: Final = 0.02  # seconds in which questions that a call asks together come together
-MOST: Final = 10_000  # names of what is silent
-_ASKED: Final = ("elicitation", "sampling", "roots")
+MOST: Final = 10_000  # names of what asks
 
 
 class Turns:
@@ -26,17 +24,15 @@ class Turns:
         self._since = 0.0
         self._line: deque[tuple[Call, asyncio.Future[None]]] = deque()
         self._taking_part: set[int] = set()  # attempts
-        self._silent: set[str] = set()
+        self._askers: set[str] = set()  # names of what has asked, when it was called last
 
-    def may_ask(self, call: Call) -> bool:
-        """Whether a call may ask somebody. A library has one caller, who knows what is his."""
-        if call.asks is None or call.name in self._silent:
-            return False
-        return any(name in call.asks.capabilities for name in _ASKED)
+    def asks(self, call: Call) -> bool:
+        """Whether a call is known to ask. A library has one caller, who knows what is his."""
+        return call.asks is not None and call.name in self._askers
 
     async def begin(self, call: Call) -> None:
-        """Wait for the first turn of a call that may ask."""
-        if self.may_ask(call):
+        """Wait for the first turn of a call that asks."""
+        if self.asks(call):
             self._taking_part.add(id(call.attempt))
             await self._take(call)
 
@@ -62,10 +58,13 @@ class Turns:
             if not place[1].done():
                 self._line.remove(place)
 
-    def asked(self, call: Call, beside: Iterable[Call]) -> None:
-        """The call waits for an answer: after a moment, others have their turn. Those that work beside it may be less
-        silent than they seemed."""
-        self._silent.difference_update(each.name for each in beside)
+    def asked(self, call: Call) -> None:
+        """The call waits for an answer: after a moment, others have their turn."""
+        if call.asks is not None:
+            if len(self._askers) >= MOST:
+                self._askers.clear()
+            self._askers.add(call.name)
+            self._taking_part.add(id(call.attempt))
         asyncio.get_running_loop().call_later(SETTLE, self._rest, call)
 
     def _rest(self, call: Call) -> None:
@@ -83,10 +82,8 @@ class Turns:
 
     def answered(self, call: Call) -> None:
         """The call has come to its end, and the server with it."""
-        if not call.attempt.was_asked and self.may_ask(call):
-            if len(self._silent) >= MOST:
-                self._silent.clear()
-            self._silent.add(call.name)
+        if not call.attempt.was_asked:
+            self._askers.discard(call.name)
 
     def leave(self, call: Call) -> None:
         self._taking_part.discard(id(call.attempt))
