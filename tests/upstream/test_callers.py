@@ -212,3 +212,42 @@ async def test_the_caller_of_a_library_needs_no_turn() -> None:
     await work(among, call(Person("one"), "a"))
     async with asyncio.timeout(turns.PATIENCE / 2):
         await work(among, call(None, "a"))
+
+
+async def test_who_began_before_it_was_known_that_they_ask_are_asked_first() -> None:
+    among = callers()
+    early = [Person("first"), Person("second")]
+    for person in early:
+        await work(among, call(person, "a"))
+    await begin(among)
+    waiting = asyncio.create_task(work(among, call(Person("late"), "a")))
+    await asyncio.sleep(2 * turns.SETTLE)
+    assert not waiting.done()
+    await begin(among)
+    assert [person.asked for person in early] == [1, 1]
+    async with asyncio.timeout(turns.PATIENCE / 2):
+        await waiting
+
+
+async def test_the_first_call_of_a_tool_shows_whether_it_asks() -> None:
+    among = callers()
+    person = Person("first")
+    await work(among, call(person, "a"))
+    waiting = asyncio.create_task(work(among, call(Person("second"), "a")))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await begin(among)
+    async with asyncio.timeout(turns.PATIENCE / 2):
+        await waiting
+    await begin(among)
+    assert person.asked == 1
+
+
+async def test_a_tool_that_shows_nothing_is_not_waited_for_again() -> None:
+    among = callers()
+    await work(among, call(Person("first"), "a"))
+    async with asyncio.timeout(turns.TRIAL * 4):
+        await work(among, call(Person("second"), "a"))
+        for _ in range(100):
+            await work(among, call(Person("later"), "a"))
+    assert len(among) == 102

@@ -13,7 +13,7 @@ from toolway.model import Json
 _EVERYTHING: Final[Json] = {
     "elicitation": {"form": {}, "url": {}},
     "sampling": {"context": {}, "tools": {}},
-    "roots": {"listChanged": True},
+    "roots": {},
 }
 
 
