@@ -10,13 +10,11 @@ no other.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
 from msgspec.structs import replace as changed
@@ -26,12 +24,8 @@ from toolway.catalog.index import Catalog, Item, Prompt, Resource, Tool
 from toolway.catalog.keeping import Keeping
 from toolway.catalog.outputs import Outputs
 from toolway.catalog.resolve import check_server, must_exist, resolve
-from toolway.catalog.store import Store
-from toolway.config.entries import entry, server_from_text
-from toolway.config.find import default_file
-from toolway.config.formats import Loaded, read
 from toolway.config.spec import Retry, Server, ServerLike, Timeout, check_server_name, with_defaults
-from toolway.errors import CallError, Certainty, ConfigError, Executed, NotFound, ProtocolError, TimedOut, Unavailable
+from toolway.errors import CallError, Certainty, ConfigError, Executed, NotFound, ProtocolError, Unavailable
 from toolway.events import CallFinished, CatalogChanged, Connected, Event, Kind
 from toolway.model import Asks, Call, Era, Json, OnProgress, Reply, Stage, ToolRef
 from toolway.pipeline import chain, in_order
@@ -47,6 +41,7 @@ from toolway.rules import Rules
 from toolway.security.broker import Broker
 from toolway.security.tokens import TokenStore
 from toolway.security.wallet import Login
+from toolway.sources import USUAL, Source, identity, runtime_dir, server_of, servers_of, store_in
 from toolway.sync import SyncHub
 from toolway.upstream.gate import StartGate
 from toolway.upstream.link import Link
@@ -57,13 +52,12 @@ from toolway.upstream.retiring import Retiring
 from toolway.upstream.status import Status
 from toolway.upstream.subscriptions import Wanted
 from toolway.upstream.supervisor import Upstream
+from toolway.waits import all_gone, all_to_the_end, settle_within, within
 from toolway.watchdog import Watchdog
 from toolway.watchers import Watchers
 from toolway.world import World
 
-Source = str | os.PathLike[str] | Mapping[str, ServerLike] | Loaded | None
 T = TypeVar("T")
-_DEFAULT: Final = Path()  # stands for "the user's cache folder"
 
 
 class Hub:
@@ -89,21 +83,21 @@ class Hub:
         asks: Asks | None = None,
         login: Login | None = None,
         tokens: TokenStore | None = None,
-        catalog_dir: str | os.PathLike[str] | None = _DEFAULT,
+        catalog_dir: str | os.PathLike[str] | None = USUAL,
         world: World | None = None,
     ) -> None:
         self._world = world = world if world is not None else World()
         self._timeout = Timeout(timeout) if isinstance(timeout, int | float) else timeout
         self._retry = retry
-        self._servers, self.problems = _servers_of(source, self._timeout, retry)
+        self._servers, self.problems = servers_of(source, self._timeout, retry)
         self._asks = asks if asks is not None else CallbackAsks(elicitation, sampling, roots)
         self._catalog = Catalog()
-        self._keeping = Keeping(self._catalog, _store(catalog_dir, world.environ))
+        self._keeping = Keeping(self._catalog, store_in(catalog_dir, world.environ))
         self._watchers = Watchers()
         self._watchdog = Watchdog(self._watchers.emit, world.stall)
         self._upstreams: dict[str, Upstream] = {}
         self._slots: dict[str, Slots] = {}
-        self._spawner = Spawner(_runtime_dir(world.environ))
+        self._spawner = Spawner(runtime_dir(world.environ))
         self._gate = StartGate(max(4, 2 * world.cores))
         self._private = PrivateUpstreams(self)
         self._broker = Broker(login, tokens)
@@ -155,7 +149,7 @@ class Hub:
         upstreams = [*self._upstreams.values(), *self._private.take()]
         self._upstreams = {}
         stops = [upstream.stop() for upstream in upstreams]
-        await _all_to_the_end([*stops, self._private.wait_stopped(), self._retiring.close()])
+        await all_to_the_end([*stops, self._private.wait_stopped(), self._retiring.close()])
         await self._broker.close()
         await self._keeping.close()
         await self._spawner.close()
@@ -166,26 +160,26 @@ class Hub:
         """Add a server while running. Raises `ConfigError` where the name is taken."""
         if name in self._servers:
             raise ConfigError(f"there is a server {name!r} already", fix="use replace()", code="E-CONFIG-NAME")
-        self._put_in(check_server_name(name), with_defaults(_server(server), self._timeout, self._retry))
+        self._put_in(check_server_name(name), with_defaults(server_of(server), self._timeout, self._retry))
 
     async def remove(self, name: str) -> None:
         """Forget a server; returns when it is stopped. Calls under way are finished first, for at most 30 s. Raises
         `NotFound`."""
         check_server(self._servers, name)
-        await _all_gone(self._forget(name))
+        await all_gone(self._forget(name))
 
     async def replace(self, name: str, server: ServerLike) -> None:
         """Give a server another definition, which takes new calls at once; one that is the same keeps running. Returns
         when the old one is stopped, after what it was doing, or 30 s. Raises `NotFound`."""
-        new = with_defaults(_server(server), self._timeout, self._retry)
+        new = with_defaults(server_of(server), self._timeout, self._retry)
         check_server(self._servers, name)
         if new != self._servers[name]:
-            await _all_gone(self._exchange(name, new))
+            await all_gone(self._exchange(name, new))
 
     async def apply(self, source: Source) -> dict[str, str]:
         """Become what `source` says: servers that are the same keep running. Returns what was done with the others; the
         old ones finish what they are doing, as with `replace`. Raises `ConfigError`, and then nothing has changed."""
-        wanted, self.problems = _servers_of(source, self._timeout, self._retry)
+        wanted, self.problems = servers_of(source, self._timeout, self._retry)
         done: dict[str, str] = {}
         for name in [name for name in self._servers if name not in wanted]:
             done[name] = "removed"
@@ -234,7 +228,7 @@ class Hub:
     def _bring_up(self, name: str) -> None:
         server = self._servers[name]
         self._catalog.add_server(name)
-        hint = self._keeping.load(name, _identity(server))
+        hint = self._keeping.load(name, identity(server))
         self._slots[name] = Slots(server.limits)
         self._budgets[name] = Budget()
         self._board.forget(name)
@@ -442,10 +436,10 @@ class Hub:
     async def _list(self, kind: Kind, server: str | None, timeout: float) -> list[Item]:
         self._must_be_open()
         if server is not None:
-            await _within(timeout, self._upstream(server).wait_listed(kind), server)
+            await within(timeout, self._upstream(server).wait_listed(kind), server)
         else:
             waiting = [asyncio.ensure_future(u.wait_listed(kind, urgent=False)) for u in self._upstreams.values()]
-            await _settle_within(timeout, waiting)
+            await settle_within(timeout, waiting)
         return list(self._catalog.items(kind, server))
 
     def status(self) -> dict[str, Status]:
@@ -469,12 +463,12 @@ class Hub:
         self._must_be_open()
         chosen = [self._upstream(name)] if name is not None else list(self._upstreams.values())
         waiting = asyncio.gather(*(u.wait_ready(urgent=name is not None) for u in chosen))
-        await _within(timeout, waiting, name or "not every server")
+        await within(timeout, waiting, name or "not every server")
 
     async def wait_settled(self, timeout: float | None = None) -> None:
         """Return when every server that starts by itself is ready or has failed its first start, or after `timeout`."""
         chosen = [u for u in self._upstreams.values() if not u.server.lazy]
-        await _settle_within(timeout, [asyncio.ensure_future(u.wait_settled()) for u in chosen])
+        await settle_within(timeout, [asyncio.ensure_future(u.wait_settled()) for u in chosen])
 
     def events(self, *kinds: type[Event]) -> AsyncIterator[Event]:
         """What happens from now on, of these kinds or of all. A watcher that is too slow loses events and is told how
@@ -511,7 +505,7 @@ class Hub:
         after `timeout`."""
         unlisted = [self._upstreams.get(name) for name in servers if not self._catalog.listed(name, kind)]
         waiting = [asyncio.ensure_future(u.wait_listed(kind, urgent=False)) for u in unlisted if u is not None]
-        await _settle_within(timeout, waiting)
+        await settle_within(timeout, waiting)
 
     async def subscribe(self, server: str, kind: Wanted, name: str, link: str) -> None:
         """Hear of changes of a resource or a task, as `ResourceUpdated` and `TaskChanged` events, on a link as
@@ -599,36 +593,6 @@ class Hub:
         return self._loop.time()
 
 
-def _servers_of(
-    source: Source, timeout: Timeout | None, retry: Retry | None
-) -> tuple[dict[str, Server], tuple[Any, ...]]:
-    problems: tuple[Any, ...] = ()
-    if source is None:
-        source = default_file()
-    if isinstance(source, str | os.PathLike):
-        source = read(source)
-    if isinstance(source, Loaded):
-        servers, problems = source.servers, source.problems
-    else:
-        servers = {check_server_name(name): _server(value) for name, value in source.items()}
-    return {name: with_defaults(server, timeout, retry) for name, server in servers.items()}, problems
-
-
-def _server(value: ServerLike) -> Server:
-    if isinstance(value, Server):
-        return value
-    if isinstance(value, str):
-        return server_from_text(value)
-    if isinstance(value, Mapping):
-        return entry(value)
-    return Server(instance=value)
-
-
-def _identity(server: Server) -> str:
-    """What makes a server the same server for its stored lists; never a secret."""
-    return json.dumps([server.command, server.args, server.cwd, server.url])
-
-
 def _header_problem(tool: Json) -> str | None:
     """Why the arguments of a tool cannot be mirrored into headers, as its schema asks."""
     from toolway.protocol.headers import schema_problem  # with the whole SDK, which only HTTP servers need
@@ -636,53 +600,5 @@ def _header_problem(tool: Json) -> str | None:
     return schema_problem(tool["inputSchema"])
 
 
-def _store(folder: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Store | None:
-    if folder is None:
-        return None
-    if folder is not _DEFAULT:
-        return Store(Path(folder))
-    cache = environ.get("XDG_CACHE_HOME") or (f"{environ['HOME']}/.cache" if "HOME" in environ else "")
-    return Store(Path(cache) / "toolway" / "catalog") if cache else None
-
-
-def _runtime_dir(environ: Mapping[str, str]) -> Path | None:
-    """Where the keeper records what it started: gone after a reboot, and ours alone."""
-    runtime = environ.get("XDG_RUNTIME_DIR")
-    if runtime:
-        return Path(runtime) / "toolway"
-    return Path(environ["HOME"]) / ".local" / "state" / "toolway" / "run" if "HOME" in environ else None
-
-
 def _typed(kind: type[T], items: Iterable[Item]) -> list[T]:
     return [item for item in items if isinstance(item, kind)]
-
-
-async def _all_to_the_end(work: Iterable[Awaitable[None]]) -> None:
-    """Wait for all of it even when we are cancelled meanwhile; every part is bounded by itself."""
-    everything = asyncio.gather(*work, return_exceptions=True)
-    try:
-        await asyncio.shield(everything)
-    except asyncio.CancelledError:
-        await everything
-        raise
-
-
-async def _all_gone(leaving: Iterable[asyncio.Task[None]]) -> None:
-    """Wait for upstreams that go by themselves, and go on doing so where we are cancelled."""
-    await asyncio.shield(asyncio.gather(*leaving, return_exceptions=True))
-
-
-async def _within(timeout: float | None, work: Awaitable[Any], what: str) -> None:
-    try:
-        async with asyncio.timeout(timeout):
-            await work
-    except TimeoutError:
-        raise TimedOut(f"{what} was not ready within {timeout:g} s", phase="start") from None
-
-
-async def _settle_within(timeout: float | None, waiting: Sequence[asyncio.Future[None]]) -> None:
-    if waiting:
-        _, late = await asyncio.wait(waiting, timeout=timeout)
-        for each in late:
-            each.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)

@@ -17,7 +17,7 @@ from toolway.config.mask import masker
 from toolway.errors import CallError, ConfigError, NotFound, ToolwayError
 from toolway.gateway.admission import objection
 from toolway.gateway.door import problem
-from toolway.gateway.http.connection import Exchange
+from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.http.messages import JSON
 from toolway.gateway.principals import ApiKey, Keyring, Principal
 from toolway.hub import Hub

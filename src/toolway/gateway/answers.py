@@ -10,7 +10,7 @@ import asyncio
 from typing import Any, Final
 
 from toolway.gateway.failures import Failure
-from toolway.gateway.http.connection import Exchange
+from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.http.messages import EVENTS, JSON, Fields
 from toolway.model import Json
 from toolway.protocol import wire

@@ -16,7 +16,8 @@ from toolway.gateway.answers import error
 from toolway.gateway.codes import QUOTA, SHUTTING_DOWN
 from toolway.gateway.door import Door, Refused, cors, preflight, problem
 from toolway.gateway.handshake import HandshakeHttp
-from toolway.gateway.http.connection import Exchange, Refusal
+from toolway.gateway.http.connection import Refusal
+from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.http.messages import JSON, Fields, Request
 from toolway.gateway.modern import Modern, is_modern
 from toolway.gateway.principals import Principal

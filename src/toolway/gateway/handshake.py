@@ -21,7 +21,7 @@ from toolway.events import Logged
 from toolway.gateway.answers import Stream, error
 from toolway.gateway.discovery import Discovery
 from toolway.gateway.failures import Failure
-from toolway.gateway.http.connection import Exchange
+from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.http.messages import EVENTS, JSON
 from toolway.gateway.listen import Listening, Subscriber
 from toolway.gateway.principals import Principal

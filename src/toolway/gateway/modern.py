@@ -16,7 +16,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from toolway.gateway.answers import Answer
 from toolway.gateway.discovery import Discovery
 from toolway.gateway.failures import Failure
-from toolway.gateway.http.connection import Exchange
+from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.http.messages import EVENTS, JSON, Request
 from toolway.gateway.listen import Listening
 from toolway.gateway.principals import Principal

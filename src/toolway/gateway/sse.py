@@ -14,7 +14,7 @@ from toolway.gateway.answers import Stream, error
 from toolway.gateway.door import problem
 from toolway.gateway.failures import Failure
 from toolway.gateway.handshake import ClientSession, Handshake
-from toolway.gateway.http.connection import Exchange
+from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.principals import Principal
 from toolway.gateway.sealed import Sealer
 from toolway.gateway.view import View

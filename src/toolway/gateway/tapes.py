@@ -12,7 +12,7 @@ from collections import OrderedDict
 from typing import Final
 
 from toolway.gateway.answers import Answer, Stream, event
-from toolway.gateway.http.connection import Exchange
+from toolway.gateway.http.exchange import Exchange
 from toolway.protocol import wire
 
 MOST: Final = 16  # broken streams of one session

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from tests.gateway.http.raw import connected, get, leftovers, post, serving, until
-from toolway.gateway.http.connection import Exchange
+from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.http.limits import HttpLimits
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.gateway.http.raw import Raw, chunked, connected, get, post, serving, until
-from toolway.gateway.http.connection import Exchange
+from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.http.limits import HttpLimits
 
 LIMITS = HttpLimits(

@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 
 from tests.gateway.http.raw import chunked, connected, get, leftovers, post, serving, until
-from toolway.gateway.http.connection import Exchange
+from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.http.limits import HttpLimits
 from toolway.gateway.http.messages import Request
 

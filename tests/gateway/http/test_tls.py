@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults.matrix.b_tls import certificate
 from tests.gateway.http.raw import connected, get, post, serving
-from toolway.gateway.http.connection import Exchange
+from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.http.limits import HttpLimits
 from toolway.gateway.serve import tls_context
 

@@ -17,11 +17,12 @@ from typing import Any, Final, Protocol, cast
 
 import httptools
 
+from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.http.limits import HttpLimits
-from toolway.gateway.http.messages import LAST_CHUNK, Fields, Request, chunk, head
+from toolway.gateway.http.messages import Fields, Request, head
 from toolway.gateway.http.room import Room
 
-Handler = Callable[["Exchange"], Coroutine[Any, Any, None]]
+Handler = Callable[[Exchange], Coroutine[Any, Any, None]]
 
 Refusal = tuple[int, bytes, Fields]
 Greet = Callable[[Request], Refusal | str]  # by the head of a request: no, or the name of a guest
@@ -60,83 +61,6 @@ class Owner(Protocol):
     def on_refused(self, connection: Connection) -> None: ...
 
     def on_closed(self, connection: Connection) -> None: ...
-
-
-class Exchange:
-    """One request and the way to answer it: `reply` once, or `open`, `write` … and `end`."""
-
-    __slots__ = (
-        "_chunked",
-        "_close",
-        "_connection",
-        "_old",
-        "answered",
-        "fields",
-        "gone",
-        "on_gone",
-        "opened",
-        "request",
-    )
-
-    def __init__(self, connection: Connection, request: Request, close: bool, old: bool) -> None:
-        self.request = request
-        self.fields: Fields = ()  # of the response, whatever it is
-        self.opened = False  # a response has begun
-        self.answered = False  # and is complete
-        self.gone = False  # the client has left
-        self.on_gone: Callable[[], None] | None = None  # instead of cancelling the handler
-        self._connection = connection
-        self._close = close
-        self._old = old  # HTTP/1.0, which knows no chunks: the end of a response is the end of the connection
-        self._chunked = False
-
-    def known(self) -> None:
-        """The client has shown who it is: its connection is not the first to go when there are too many."""
-        self._connection.known = True
-
-    def reply(self, status: int, body: bytes = b"", fields: Fields = ()) -> None:
-        """The whole response."""
-        assert not self.opened, "a response has begun already"
-        close = self._begin()
-        data = head(status, (*fields, *self.fields), length=len(body), close=close)
-        self._connection.send(data if self._bodiless else data + body)
-        self._end()
-
-    def open(self, status: int, fields: Fields) -> None:
-        """Begin a response whose end is not known yet."""
-        assert not self.opened, "a response has begun already"
-        close = self._begin()
-        self._chunked = not self._old
-        self._connection.send(head(status, (*fields, *self.fields), length=None, close=close, chunked=self._chunked))
-
-    def write(self, data: bytes) -> None:
-        """Send a part of the body. A client that takes nothing is left, once too much waits for it."""
-        if data and not self.answered and not self._bodiless:
-            self._connection.send(chunk(data) if self._chunked else data)
-
-    def end(self) -> None:
-        if not self.answered:
-            if self._chunked and not self._bodiless:
-                self._connection.send(LAST_CHUNK)
-            self._end()
-
-    @property
-    def _bodiless(self) -> bool:
-        return self.request.method == "HEAD"
-
-    def abort(self) -> None:
-        """Cut a response off in the middle, so that nobody takes it for whole."""
-        self.answered = True
-        self._connection.abort()
-
-    def _begin(self) -> bool:
-        self.opened = True
-        self._close = self._close or self._old or self._connection.draining
-        return self._close
-
-    def _end(self) -> None:
-        self.answered = True
-        self._connection.finished(self._close)
 
 
 class Connection(asyncio.Protocol):

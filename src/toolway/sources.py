@@ -1,0 +1,65 @@
+"""What a hub is made from: a file, a mapping or nothing → its servers; and the folders that it uses."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from toolway.catalog.store import Store
+from toolway.config.entries import entry, server_from_text
+from toolway.config.find import default_file
+from toolway.config.formats import Loaded, read
+from toolway.config.spec import Retry, Server, ServerLike, Timeout, check_server_name, with_defaults
+
+Source = str | os.PathLike[str] | Mapping[str, ServerLike] | Loaded | None
+USUAL: Final = Path()  # stands for "the user's cache folder"
+
+
+def servers_of(
+    source: Source, timeout: Timeout | None, retry: Retry | None
+) -> tuple[dict[str, Server], tuple[Any, ...]]:
+    problems: tuple[Any, ...] = ()
+    if source is None:
+        source = default_file()
+    if isinstance(source, str | os.PathLike):
+        source = read(source)
+    if isinstance(source, Loaded):
+        servers, problems = source.servers, source.problems
+    else:
+        servers = {check_server_name(name): server_of(value) for name, value in source.items()}
+    return {name: with_defaults(server, timeout, retry) for name, server in servers.items()}, problems
+
+
+def server_of(value: ServerLike) -> Server:
+    if isinstance(value, Server):
+        return value
+    if isinstance(value, str):
+        return server_from_text(value)
+    if isinstance(value, Mapping):
+        return entry(value)
+    return Server(instance=value)
+
+
+def identity(server: Server) -> str:
+    """What makes a server the same server for its stored lists; never a secret."""
+    return json.dumps([server.command, server.args, server.cwd, server.url])
+
+
+def store_in(folder: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Store | None:
+    if folder is None:
+        return None
+    if folder is not USUAL:
+        return Store(Path(folder))
+    cache = environ.get("XDG_CACHE_HOME") or (f"{environ['HOME']}/.cache" if "HOME" in environ else "")
+    return Store(Path(cache) / "toolway" / "catalog") if cache else None
+
+
+def runtime_dir(environ: Mapping[str, str]) -> Path | None:
+    """Where the keeper records what it started: gone after a reboot, and ours alone."""
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    if runtime:
+        return Path(runtime) / "toolway"
+    return Path(environ["HOME"]) / ".local" / "state" / "toolway" / "run" if "HOME" in environ else None
