@@ -93,6 +93,7 @@ def test_ctrl_c_ends_the_command_and_the_server(folder):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # we may run in the background
     )
     assert process.stderr is not None
     assert "fake.progress: 1/1000" in process.stderr.readline()
