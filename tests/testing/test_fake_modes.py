@@ -270,10 +270,19 @@ def test_it_ignores_what_should_end_it() -> None:
             client.process.wait(0.3)
 
 
+def _wait_stopped(pid: int) -> None:
+    """A process that was told to go on before it stopped would stop for ever."""
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def test_it_stops_itself_until_it_is_continued() -> None:
     with fake("sigstop") as client:
         client.send_call("bad")
         client.send_call("echo")
+        _wait_stopped(client.process.pid)
         assert client.quiet()
         client.process.send_signal(signal.SIGCONT)
         assert [client.message()["id"], client.message()["id"]] == [1, 2]

@@ -216,16 +216,20 @@ async def test_a_connection_is_kept_only_after_a_clean_end(client: Client, data:
 
 
 async def test_bytes_that_nobody_asked_for_end_a_kept_connection(client: Client) -> None:
+    sent = asyncio.Event()
+
     async def script(conn: Conn) -> None:
         await conn.request()
         await conn.send(OK)
         if conn.number == 1:
             await asyncio.sleep(0.02)
             await conn.send(response(200, b"poison"))
+            sent.set()
         await conn.gone()
 
     async with peer(script) as server:
         assert await fetch(client, server.url) == b"ok"
+        await sent.wait()
         await asyncio.sleep(0.06)
         assert await fetch(client, server.url) == b"ok"
         assert server.connections == 2
