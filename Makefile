@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients conformance process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour idle cost sim fuzz docs pins clean
+.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients conformance process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour idle cost sim fuzz bench docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -126,6 +126,9 @@ conformance: setup ## the official conformance suite: the fixture alone, and the
 	@if $(BIN)/toolway serve --help >/dev/null 2>&1; then $(BIN)/python conformance/run.py --gateway; \
 	  else echo "skipped: this toolway has no gateway"; fi
 
+bench: setup ## toolway and its peers side by side: calls a second, latency, CPU, memory (ARGS="--quick --only NAME,NAME")
+	$(BIN)/python -m bench.run $(ARGS)
+
 docs: setup ## write the generated pages of docs/reference again
 	$(BIN)/python scripts/generate_docs.py
 
@@ -133,5 +136,5 @@ pins: ## resolve requirements/*.txt anew, to the newest that fit 3.11 to 3.13
 	scripts/pin
 
 clean: ## remove what can be made again
-	rm -rf .venv .venv-* .interop .conformance .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
+	rm -rf .venv .venv-* .interop .conformance .bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
 	find src tests interop conformance scripts examples -name __pycache__ -type d -prune -exec rm -rf {} +

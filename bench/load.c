@@ -1,0 +1,312 @@
+/* A load generator: N keep-alive connections, each sends its next request when the last was answered.
+ *
+ *   load --port P --connections N --call FILE [--hello FILE]... [--warm S] [--seconds S] [--least N]
+ *        [--calls N] [--expect TEXT] [--any-id]
+ *
+ * A file holds one whole HTTP/1.1 request. Every 1000000000 in it becomes a number that no other request has; so it is
+ * in --expect. The hello files are sent first, once a connection (a handshake); a session id that an answer brings
+ * is sent with all that follows. An answer is good when it is 200, has the id of its request (unless --any-id), the expected
+ * text, and no error. A run lasts longer than --seconds until --least answers are there, but not forever. Prints `begin` when the measured time begins, and at its end one line of JSON.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MARK "1000000000"
+enum { DIGITS = 10, HELLOS = 4, EVENTS = 256, READ_ROOM = 1 << 17, MAX_ERRORS = 10000 };
+static const double HELLO_SECONDS = 60, LONGEST_SECONDS = 20;
+
+typedef struct {
+    int fd, step;           /* which request: a hello, or `hellos` = the call */
+    unsigned long number;   /* the id of the request under way */
+    double begun;
+    char session[300];
+    char *request;
+    size_t size, sent;
+    char *answer;
+    size_t used, room;
+} Connection;
+
+/* What is known of the answer under way. */
+typedef struct { int status; size_t head; long length; bool chunked, closes; size_t end; } Frame;
+
+static int port, connections = 1, hellos, epoll;
+static double warm = 0.5, seconds = 2;
+static unsigned long least, max_calls, number = 1000000000UL;
+static char *files[HELLOS + 1], *expected = "";
+static bool any_id;
+
+static unsigned long good, bad, hello_errors, answered, reconnects;
+static unsigned long long body_bytes;
+static char first_error[400];
+
+/* ---- latencies: 32 buckets for each doubling, so a figure is 3 % wide at most ---- */
+
+static unsigned long buckets[64 * 32];
+static double slowest;
+
+static int bucket_of(double ns) {
+    unsigned long value = ns < 32 ? 32 : (unsigned long)ns;
+    int power = 63 - __builtin_clzl(value);
+    return power * 32 + (int)((value >> (power - 5)) & 31);
+}
+
+static double percentile_ms(double share) {
+    unsigned long wanted = (unsigned long)(good * share), seen = 0;
+    for (int i = 0; i < 64 * 32; i++)
+        if ((seen += buckets[i]) > wanted) return (1UL << (i / 32)) * (1 + (i % 32 + 0.5) / 32) / 1e6;
+    return slowest * 1e3;
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+/* ---- requests ---- */
+
+static char *read_file(const char *path) {
+    FILE *file = fopen(path, "rb");
+    char *text = calloc(1, 1 << 20);
+    if (!file || !fread(text, 1, (1 << 20) - 1, file)) { perror(path); exit(2); }
+    fclose(file);
+    return text;
+}
+
+static void put_number(char *text, unsigned long value) {
+    char digits[24];
+    snprintf(digits, sizeof digits, "%010lu", value);
+    for (char *p = text; (p = strstr(p, MARK)); p += DIGITS) memcpy(p, digits, DIGITS);
+}
+
+/* The request of this step, with the session's header after the first line. The marks stay as they are in the file. */
+static void prepare(Connection *c) {
+    const char *file = files[c->step], *rest = strstr(file, "\r\n") + 2;
+    free(c->request);
+    c->size = asprintf(&c->request, "%.*s%s%s", (int)(rest - file), file, c->session, rest);
+}
+
+static void fail(const char *what, size_t size) {
+    bad++;
+    if (*first_error) return;
+    if (size > sizeof first_error - 1) size = sizeof first_error - 1;
+    for (size_t i = 0; i < size; i++) first_error[i] = what[i] < ' ' || what[i] == '"' || what[i] == '\\' ? ' ' : what[i];
+}
+
+static void send_more(Connection *c) {
+    while (c->sent < c->size) {
+        ssize_t sent = send(c->fd, c->request + c->sent, c->size - c->sent, MSG_NOSIGNAL);
+        if (sent < 0) return; /* EAGAIN: requests are small; a broken connection is seen when it is read */
+        c->sent += sent;
+    }
+}
+
+static void send_next(Connection *c) {
+    unsigned long old = c->number;
+    char digits[24];
+    c->number = ++number;
+    c->sent = c->used = 0;
+    /* The numbers of the last request are where the marks were. */
+    snprintf(digits, sizeof digits, "%010lu", old ? old : 1000000000UL);
+    char fresh[24];
+    snprintf(fresh, sizeof fresh, "%010lu", c->number);
+    for (char *p = c->request; (p = strstr(p, digits)); p += DIGITS) memcpy(p, fresh, DIGITS);
+    c->begun = now();
+    send_more(c);
+}
+
+static void take_step(Connection *c, int step) {
+    c->step = step;
+    c->number = 0;
+    prepare(c);
+    send_next(c);
+}
+
+static void dial(Connection *c) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
+    int one = 1;
+    c->fd = socket(AF_INET, SOCK_STREAM, 0);
+    setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (connect(c->fd, (void *)&to, sizeof to)) { perror("load: connect"); exit(2); }
+    fcntl(c->fd, F_SETFL, O_NONBLOCK);
+    epoll_ctl(epoll, EPOLL_CTL_ADD, c->fd, &event);
+}
+
+static void dial_again(Connection *c) {
+    close(c->fd);
+    if (++reconnects > MAX_ERRORS) return;
+    dial(c);
+}
+
+/* ---- answers ---- */
+
+static bool read_head(Connection *c, Frame *frame) {
+    char *blank = memmem(c->answer, c->used, "\r\n\r\n", 4);
+    if (!blank) return false;
+    *frame = (Frame){.status = atoi(c->answer + 9), .head = blank - c->answer + 4, .length = -1};
+    for (char *line = c->answer; line < blank; line = (char *)memmem(line, blank + 2 - line, "\r\n", 2) + 2) {
+        if (!strncasecmp(line, "content-length:", 15)) frame->length = atol(line + 15);
+        if (!strncasecmp(line, "transfer-encoding:", 18)) frame->chunked = true;
+        if (!strncasecmp(line, "connection: close", 17)) frame->closes = true;
+        if (!strncasecmp(line, "mcp-session-id:", 15) && c->step < hellos)
+            snprintf(c->session, sizeof c->session, "%.*s\r\n", (int)(strchr(line, '\r') - line), line);
+    }
+    if ((frame->status == 202 || frame->status == 204) && !frame->chunked && frame->length < 0) frame->length = 0;
+    return true;
+}
+
+/* Whether the answer is whole. One without a length ends with its connection. */
+static bool is_whole(Connection *c, Frame *frame, bool closed) {
+    if (!read_head(c, frame)) return false;
+    frame->end = c->used;
+    if (!frame->chunked) return frame->length < 0 ? closed : c->used >= frame->head + frame->length;
+    for (size_t at = frame->head;;) {
+        char *line = memmem(c->answer + at, c->used - at, "\r\n", 2);
+        if (!line) return false;
+        size_t size = strtoul(c->answer + at, NULL, 16);
+        at = line - c->answer + 2 + size + 2;
+        if (at > c->used) return false;
+        if (!size) return true;
+    }
+}
+
+static bool has(const char *body, size_t size, const char *text) { return memmem(body, size, text, strlen(text)) != NULL; }
+
+static bool is_good(Connection *c, Frame *frame) {
+    const char *body = c->answer + frame->head;
+    size_t size = frame->end - frame->head, edge = size < 600 ? size : 600;
+    char text[256], id[40], spaced[40];
+    snprintf(text, sizeof text, "%s", expected);
+    put_number(text, c->number);
+    snprintf(id, sizeof id, "\"id\":%lu", c->number);
+    snprintf(spaced, sizeof spaced, "\"id\": %lu", c->number);
+    /* An id or an error stands at one end of an answer: nobody searches 100 kB for it. */
+    bool wrong = has(body, edge, "\"error\":") || has(body, edge, "\"isError\":true") || has(body, edge, "\"isError\": true")
+              || has(body + size - edge, edge, "\"isError\":true") || has(body + size - edge, edge, "\"isError\": true");
+    const char *tail = body + size - edge;
+    bool named = any_id || has(body, edge, id) || has(tail, edge, id) || has(body, edge, spaced) || has(tail, edge, spaced);
+    return frame->status == 200 && !wrong && named && has(body, size, text);
+}
+
+static void count(Connection *c, Frame *frame, double begin) {
+    double at = now(), took = at - c->begun;
+    answered++;
+    if (!is_good(c, frame)) { fail(c->answer, c->used); return; }
+    if (at < begin) return;
+    good++;
+    body_bytes += frame->end - frame->head;
+    buckets[bucket_of(took * 1e9)]++;
+    if (took > slowest) slowest = took;
+}
+
+/* Reads what there is; whether an answer is whole, or will never be. */
+static bool receive(Connection *c, Frame *frame, bool *closed) {
+    if (c->room - c->used < READ_ROOM) c->answer = realloc(c->answer, c->room = c->room * 2 + READ_ROOM);
+    ssize_t got = recv(c->fd, c->answer + c->used, c->room - c->used, 0);
+    if (got < 0 && errno == EAGAIN) return false;
+    *closed = got <= 0;
+    if (got > 0) c->used += got;
+    send_more(c);
+    return is_whole(c, frame, *closed) || *closed;
+}
+
+/* ---- the two parts of a run ---- */
+
+static Connection *wait_for_answer(struct epoll_event *event, Frame *frame, bool *closed) {
+    Connection *c = event->data.ptr;
+    *closed = false;
+    return receive(c, frame, closed) ? c : NULL;
+}
+
+static int say_hello(Connection *all) {
+    struct epoll_event events[EVENTS];
+    Frame frame;
+    bool closed;
+    double end = now() + HELLO_SECONDS;
+    int open = 0;
+    for (int i = 0; i < connections; i++) take_step(&all[i], 0);
+    while (open < connections && now() < end && !hello_errors) {
+        int ready = epoll_wait(epoll, events, EVENTS, 100);
+        for (int i = 0; i < ready; i++) {
+            Connection *c = wait_for_answer(&events[i], &frame, &closed);
+            if (!c) continue;
+            if (frame.status != 200 && frame.status != 202) { hello_errors++; fail(c->answer, c->used); }
+            if (closed || frame.closes) dial_again(c);
+            if (c->step + 1 == hellos) open++;
+            else take_step(c, c->step + 1);
+        }
+    }
+    return open == connections;
+}
+
+static double measure(Connection *all) {
+    struct epoll_event events[EVENTS];
+    Frame frame;
+    bool closed, told = false;
+    double begin = now() + warm, end = begin + seconds, last = begin;
+    for (int i = 0; i < connections; i++) take_step(&all[i], hellos);
+    while ((now() < end || (good < least && now() < begin + LONGEST_SECONDS)) && bad < MAX_ERRORS
+           && reconnects < MAX_ERRORS && !(max_calls && answered >= max_calls)) {
+        if (!told && now() >= begin) { puts("begin"); fflush(stdout); told = true; }
+        int ready = epoll_wait(epoll, events, EVENTS, told ? 50 : 1);
+        for (int i = 0; i < ready; i++) {
+            Connection *c = wait_for_answer(&events[i], &frame, &closed);
+            if (!c) continue;
+            if (closed && !is_whole(c, &frame, true)) fail("closed before the answer was whole", 34);
+            else count(c, &frame, begin);
+            last = now();
+            if (closed || frame.closes) dial_again(c);
+            send_next(c);
+        }
+    }
+    return max_calls ? last - begin : now() - begin;
+}
+
+static void read_options(int count, char **words) {
+    for (int i = 1; i < count; i++) {
+        const char *word = words[i];
+        char *value = i + 1 < count ? words[i + 1] : "";
+        if (!strcmp(word, "--any-id")) { any_id = true; continue; }
+        i++;
+        if (!strcmp(word, "--port")) port = atoi(value);
+        else if (!strcmp(word, "--connections")) connections = atoi(value);
+        else if (!strcmp(word, "--warm")) warm = atof(value);
+        else if (!strcmp(word, "--seconds")) seconds = atof(value);
+        else if (!strcmp(word, "--least")) least = strtoul(value, NULL, 10);
+        else if (!strcmp(word, "--calls")) max_calls = strtoul(value, NULL, 10);
+        else if (!strcmp(word, "--expect")) expected = value;
+        else if (!strcmp(word, "--hello") && hellos < HELLOS) files[hellos++] = read_file(value);
+        else if (!strcmp(word, "--call")) files[HELLOS] = read_file(value);
+        else { fprintf(stderr, "load: what is %s?\n", word); exit(2); }
+    }
+    if (!port || !files[HELLOS]) { fprintf(stderr, "load: --port and --call are needed\n"); exit(2); }
+    files[hellos] = files[HELLOS];
+}
+
+int main(int count, char **words) {
+    read_options(count, words);
+    Connection *all = calloc(connections, sizeof *all);
+    epoll = epoll_create1(0);
+    for (int i = 0; i < connections; i++) dial(&all[i]);
+    bool ready = !hellos || say_hello(all);
+    double took = ready ? measure(all) : 1;
+    printf("{\"calls\": %lu, \"seconds\": %.4f, \"rate\": %.1f, \"errors\": %lu, \"reconnects\": %lu, \"greeted\": %s, "
+           "\"p50\": %.4f, \"p99\": %.4f, \"max\": %.4f, \"body\": %.0f, \"first_error\": \"%s\"}\n",
+           good, took, took > 0 ? good / took : 0, bad, reconnects, ready ? "true" : "false", good ? percentile_ms(0.5) : 0,
+           good ? percentile_ms(0.99) : 0, slowest * 1e3, good ? (double)body_bytes / good : 0, first_error);
+    return 0;
+}
