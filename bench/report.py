@@ -213,9 +213,9 @@ Written by `python -m bench.run --report FILE` from a result of `make bench`; do
 
 Everything on loopback. A load generator in C keeps each of its connections busy with one call at a time (closed loop,
 keep-alive) and checks every answer: status, id, text, no error. The servers behind the gateways are one lean
-program in C. All peers take turns, {repeats} times; a measurement lasts {seconds:g} s after {warm:g} s of warming up
-or longer for who is slow; a cell is the median of the turns. Every gateway is one process, or what it starts by itself, on
-one core; load and server have another.
+program in C. All peers take turns, {repeats} times; a measurement lasts {seconds:g} s after {warm:g} s of warming up,
+or longer for who is slow; a cell is the median of the turns. Every gateway is one process, or what it starts by
+itself, on one core; load and server have another.
 
 A cell is calls a second and, in brackets, the CPU-µs that all processes of the gateway used for each. On a shared
 machine the second is the steadier one. `echo` gives back about 200 bytes, `big` 100 kB; × n is the number of
