@@ -103,7 +103,7 @@ static void fail(const char *what, size_t size) {
     bad++;
     if (*first_error) return;
     if (size > sizeof first_error - 1) size = sizeof first_error - 1;
-    for (size_t i = 0; i < size; i++) first_error[i] = what[i] < ' ' || what[i] == '"' || what[i] == '\\' ? ' ' : what[i];
+    for (size_t i = 0; i < size; i++) first_error[i] = (signed char)what[i] < ' ' || what[i] == '"' || what[i] == '\\' ? ' ' : what[i];
 }
 
 static void send_more(Connection *c) {

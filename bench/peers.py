@@ -58,6 +58,7 @@ class Peer:
     http: tuple[Era, ...] = ()  # the clients it can have, before an HTTP server
     stdio: tuple[Era, ...] = ()
     many: bool = False  # several servers behind one address
+    bridges: bool = False  # a client of one era, a server of the other
     package: Package | None = None
     folder: str = ""  # where another peer is installed that is the same package
 
@@ -393,6 +394,7 @@ PEERS = (
         http=_BOTH,
         stdio=_BOTH,
         many=True,
+        bridges=True,
     ),
     Peer(
         "envoy",
@@ -412,6 +414,7 @@ PEERS = (
         http=_BOTH,
         stdio=_BOTH,
         many=True,
+        bridges=True,
         package=Package("pip", "fastmcp", "4.1.2", ("uvloop", "httptools")),
     ),
     Peer(
@@ -421,6 +424,7 @@ PEERS = (
         "The same around one connected Client that all callers share.",
         http=_BOTH,
         stdio=_BOTH,
+        bridges=True,
         package=Package("pip", "fastmcp", "4.1.2", ("uvloop", "httptools")),
         folder="fastmcp",
     ),
@@ -466,6 +470,7 @@ PEERS = (
         http=_BOTH,
         stdio=("handshake",),
         many=True,
+        bridges=True,
         package=Package("pip", "litellm[proxy]", "1.106.0"),
     ),
     Peer(

@@ -12,6 +12,7 @@ import argparse
 import datetime
 import json
 import statistics
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,13 @@ def main() -> None:
     chosen = [peer for peer in PEERS if not options.only or peer.name in options.only.split(",")]
     peers, absent = _install(chosen)
     rows: list[Figures] = []
+    result: Figures = {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "machine": machine.about(),
+        "settings": {name: getattr(options, name) for name in ("repeats", "seconds", "warm", "quick")},
+        "peers": {peer.name: _about(peer) for peer in peers},
+        "absent": absent,
+    }
     for turn in range(options.repeats):
         for behind in _groups(options.quick):
             with servers(behind) as there:
@@ -43,23 +51,16 @@ def main() -> None:
                     for row in _one_peer(peer, behind, there, options):
                         rows.append({"turn": turn, "peer": peer.name, "behind": str(behind), **row})
                         print(report.line(rows[-1]), flush=True)
-    result = {
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
-        "machine": machine.about(),
-        "settings": {
-            "repeats": options.repeats,
-            "seconds": options.seconds,
-            "warm": options.warm,
-            "quick": options.quick,
-        },
-        "peers": {peer.name: _about(peer) for peer in peers},
-        "absent": absent,
-        "rows": list(medians(rows)),
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
-    options.out.with_suffix(".svg").write_text(report.picture(result))
+        _keep(result, rows, options.out)
     print(report.tables(result))
+
+
+def _keep(result: Figures, rows: list[Figures], out: Path) -> None:
+    """After every turn: a run takes long, and may be broken off."""
+    result["rows"] = list(medians(rows))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=1) + "\n")
+    out.with_suffix(".svg").write_text(report.picture(result))
 
 
 def _options() -> argparse.Namespace:
@@ -109,8 +110,8 @@ def _cases(peer: Peer, behind: Behind, quick: bool) -> Iterator[Case]:
         if behind.count > 1:
             if era == eras[0]:
                 yield from (Case("list", era, connections) for connections in (1, 16))
-        elif behind.era != "both":  # the bridge: a client of the other era
-            if era not in (behind.era, "rest"):
+        elif behind.era != "both":
+            if peer.bridges and era != behind.era:
                 yield Case("echo", era, 16)
         elif quick:
             yield from (Case("echo", era, 1), Case("echo", era, 16), Case("big", era, 16))
@@ -129,7 +130,7 @@ def _one_peer(peer: Peer, behind: Behind, there: tuple[Server, ...], options: ar
             for case in cases:
                 yield {**case.__dict__, **measure(one, case, options.warm, options.seconds)}
             yield {"work": "memory", "era": first.era, "connections": 1, "mb": one.used().rss / 1e6}
-    except (NotReadyError, OSError) as error:
+    except (NotReadyError, OSError, subprocess.CalledProcessError) as error:
         yield {"work": "first call", "era": cases[0].era, "connections": 1, "failed": str(error)}
 
 
