@@ -26,7 +26,7 @@
 
 #define MARK "1000000000"
 enum { DIGITS = 10, HELLOS = 4, EVENTS = 256, READ_ROOM = 1 << 17, MAX_ERRORS = 10000 };
-static const double HELLO_SECONDS = 60, LONGEST_SECONDS = 20;
+static const double HELLO_SECONDS = 60, LONGEST_SECONDS = 20, GOODBYE_SECONDS = 3;
 
 typedef struct {
     int fd, step;           /* which request: a hello, or `hellos` = the call */
@@ -276,6 +276,25 @@ static double measure(Connection *all) {
     return max_calls ? last - begin : now() - begin;
 }
 
+/* A client that leaves ends its session; without that, some gateways would keep a server for each. */
+static void say_goodbye(Connection *all) {
+    const char *line = strchr(files[hellos], ' '), *blank = strstr(line, "\r\n\r\n");
+    char head[4096] = "DELETE", *to = head + 6, answer[1024];
+    double end = now() + GOODBYE_SECONDS;
+    for (const char *after; line < blank && to + 2 < head + sizeof head; line = after) {
+        after = strstr(line, "\r\n") + 2;
+        if (strncasecmp(line, "content-", 8) && to + (after - line) < head + sizeof head) to = mempcpy(to, line, after - line);
+    }
+    for (int i = 0; i < connections; i++) {
+        close(all[i].fd); /* a call may be under way on it */
+        if (!*all[i].session) continue;
+        dial(&all[i]);
+        dprintf(all[i].fd, "%.*s%s\r\n", (int)(to - head), head, all[i].session);
+    }
+    for (int i = 0; i < connections; i++)
+        while (*all[i].session && recv(all[i].fd, answer, sizeof answer, 0) < 0 && errno == EAGAIN && now() < end) usleep(1000);
+}
+
 static void read_options(int count, char **words) {
     for (int i = 1; i < count; i++) {
         const char *word = words[i];
@@ -308,5 +327,7 @@ int main(int count, char **words) {
            "\"p50\": %.4f, \"p99\": %.4f, \"max\": %.4f, \"body\": %.0f, \"first_error\": \"%s\"}\n",
            good, took, took > 0 ? good / took : 0, bad, reconnects, ready ? "true" : "false", good ? percentile_ms(0.5) : 0,
            good ? percentile_ms(0.99) : 0, slowest * 1e3, good ? (double)body_bytes / good : 0, first_error);
+    fflush(stdout);
+    say_goodbye(all);
     return 0;
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 import shutil
@@ -18,10 +19,17 @@ _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
+@functools.cache
 def cores() -> tuple[int, int] | None:
     """The core of the gateway, and the core of load and upstream; none on a machine that has no two."""
     able = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return (able[0], able[1]) if len(able) > 1 and shutil.which("taskset") else None
+
+
+def stand_aside() -> None:
+    """The runner itself leaves the core of the gateway alone."""
+    if pair := cores():
+        os.sched_setaffinity(0, {pair[1]})
 
 
 def pinned(command: Sequence[str], core: int | None) -> list[str]:

@@ -121,6 +121,13 @@ def settle(one: Gateway) -> None:
             return
 
 
+def idle_memory(one: Gateway, case: Case) -> float:
+    """MB when all servers are known and nothing happens."""
+    load(one, Case(case.work, case.era, 1), "s00", ["--warm", "0", "--calls", "1", "--seconds", "20"])
+    settle(one)
+    return one.used().rss / 1e6
+
+
 def measure(one: Gateway, case: Case, warm: float, seconds: float) -> Figures:
     settle(one)
     least = str(2 * case.connections)

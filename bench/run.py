@@ -1,6 +1,6 @@
 """The benchmark: all peers before the same servers, in turns, and what each call cost.
 
-    python -m bench.run [--quick] [--only NAME,NAME] [--repeats 3] [--seconds 3] [--out FILE]
+    python -m bench.run [--quick] [--only NAME,NAME] [--behind KIND,KIND] [--repeats 3] [--seconds 3] [--out FILE]
     python -m bench.run --report FILE       (no run: the page docs/benchmarks.md and its picture from a result file)
 
 Prints a table; writes JSON and a picture beside it. A peer that cannot be installed or does not answer is named.
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench import machine, report
 from bench.install import ROOT, InstallError, build_tools, install
-from bench.measure import Behind, Case, Figures, NotReadyError, gateway, measure, servers, wait_until_good
+from bench.measure import Behind, Case, Figures, NotReadyError, gateway, idle_memory, measure, servers, wait_until_good
 from bench.peers import PEERS, Peer, Server
 from bench.wire import Era
 
@@ -34,6 +34,7 @@ def main() -> None:
     build_tools()
     chosen = [peer for peer in PEERS if not options.only or peer.name in options.only.split(",")]
     peers, absent = _install(chosen)
+    machine.stand_aside()
     rows: list[Figures] = []
     result: Figures = {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
@@ -43,7 +44,7 @@ def main() -> None:
         "absent": absent,
     }
     for turn in range(options.repeats):
-        for behind in _groups(options.quick):
+        for behind in _groups(options.quick, options.behind):
             with servers(behind) as there:
                 for peer in peers:
                     if behind.count > 1 and not peer.many:
@@ -67,6 +68,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one turn, few cases, one second each")
     parser.add_argument("--only", default="", metavar="NAMES")
+    parser.add_argument("--behind", default="", metavar="KINDS", help="http, stdio, 18 http, 18 stdio, http modern, …")
     parser.add_argument("--repeats", type=int, metavar="N")
     parser.add_argument("--seconds", type=float, metavar="S")
     parser.add_argument("--warm", type=float, default=0.5, metavar="S")
@@ -95,13 +97,12 @@ def _about(peer: Peer) -> dict[str, str]:
     return {"title": peer.title, "version": peer.version, "given": peer.given}
 
 
-def _groups(quick: bool) -> list[Behind]:
+def _groups(quick: bool, only: str) -> list[Behind]:
     plain = [Behind("http"), Behind("stdio"), Behind("http", MANY)]
-    return (
-        plain
-        if quick
-        else [*plain, Behind("stdio", MANY), Behind("http", era="handshake"), Behind("http", era="modern")]
-    )
+    more = [Behind("stdio", MANY), Behind("http", era="handshake"), Behind("http", era="modern")]
+    if only:
+        return [behind for behind in (*plain, *more) if str(behind) in only.split(",")]
+    return plain if quick else [*plain, *more]
 
 
 def _cases(peer: Peer, behind: Behind, quick: bool) -> Iterator[Case]:
@@ -127,9 +128,9 @@ def _one_peer(peer: Peer, behind: Behind, there: tuple[Server, ...], options: ar
         with gateway(peer, there) as one:
             first = Case("echo", cases[0].era, 1)
             yield {"work": "first call", "era": first.era, "connections": 1, "seconds": wait_until_good(one, first)}
+            yield {"work": "memory", "era": first.era, "connections": 1, "mb": idle_memory(one, cases[0])}
             for case in cases:
                 yield {**case.__dict__, **measure(one, case, options.warm, options.seconds)}
-            yield {"work": "memory", "era": first.era, "connections": 1, "mb": one.used().rss / 1e6}
     except (NotReadyError, OSError, subprocess.CalledProcessError) as error:
         yield {"work": "first call", "era": cases[0].era, "connections": 1, "failed": str(error)}
 
