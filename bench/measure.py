@@ -66,7 +66,7 @@ def servers(behind: Behind) -> Iterator[tuple[Server, ...]]:
     options = ["--era", behind.era]
     if behind.kind == "stdio":
         command = machine.pinned([str(UPSTREAM), "stdio", *options], core)
-        yield tuple(Server(f"s{i:02d}", command=tuple(command)) for i in range(behind.count))
+        yield tuple(Server(f"s{i:02d}", command=tuple(command), era=behind.era) for i in range(behind.count))
         return
     port = machine.free_port(behind.count)
     command = [str(UPSTREAM), "http", str(port), "--ports", str(behind.count), *options]
@@ -76,7 +76,9 @@ def servers(behind: Behind) -> Iterator[tuple[Server, ...]]:
     ):
         if not machine.wait_for_port(port, one, 5):
             raise NotReadyError("the upstream did not start")
-        yield tuple(Server(f"s{i:02d}", f"http://127.0.0.1:{port + i}/mcp") for i in range(behind.count))
+        yield tuple(
+            Server(f"s{i:02d}", f"http://127.0.0.1:{port + i}/mcp", era=behind.era) for i in range(behind.count)
+        )
 
 
 @contextlib.contextmanager

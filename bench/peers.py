@@ -30,6 +30,7 @@ class Server:
     name: str
     url: str = ""
     command: tuple[str, ...] = ()
+    era: str = "both"
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,9 @@ from fastmcp import Client
 from fastmcp.server import create_proxy
 
 async def serve(target, port):
-    app = create_proxy(target, name="bench").http_app(path="/mcp", stateless_http=True, json_response=True)
+    # Without a mode it speaks to a server in the era of the client: the fast way, where the server knows both.
+    mode = {} if sys.argv[4] == "both" or isinstance(target, Client) else {"mode": "auto"}
+    app = create_proxy(target, name="bench", **mode).http_app(path="/mcp", stateless_http=True, json_response=True)
     config = uvicorn.Config(
         app, port=port, loop="uvloop", http="httptools", log_level="error", access_log=False, ws="none"
     )
@@ -232,7 +235,14 @@ uvloop.run(main(json.load(open(sys.argv[1])), int(sys.argv[2]), sys.argv[3] == "
 def _fastmcp_as(how: str) -> Callable[[Plan], Launch]:
     def launch(plan: Plan) -> Launch:
         script = _write(plan.folder / "serve.py", _FASTMCP)
-        command = [str(plan.home / "bin" / "python"), script, _servers_file(plan), str(plan.port), how]
+        command = [
+            str(plan.home / "bin" / "python"),
+            script,
+            _servers_file(plan),
+            str(plan.port),
+            how,
+            plan.servers[0].era,
+        ]
         env = {"FASTMCP_LOG_LEVEL": "ERROR", "FASTMCP_CHECK_FOR_UPDATES": "off"}
         naming = _own_name if len(plan.servers) == 1 else (lambda server, tool: f"{server}_{tool}")
         return Launch(command, Door(plan.port), naming, env)

@@ -106,7 +106,7 @@ def _starts(result: Result) -> Table:
         starts = [figure(name, behind, "first call", "seconds") for behind in ("http", "stdio", "18 http", "18 stdio")]
         one, many = (figure(name, behind, "memory", "mb") for behind in ("http", "18 http"))
         each = f"{max(many - one, 0) * 1000 / 17:,.0f}" if one and many else "–"
-        if name != "direct":
+        if name != "direct" and any(start is not None for start in starts):
             rows.append([_title(name, about), *map(seconds, starts), each])
     heads = ["", "1 HTTP, s", "1 stdio, s", "18 HTTP, s", "18 stdio, s", "memory of one more HTTP server, kB"]
     return "From the start of the program to the first good answer, and memory", heads, rows
@@ -254,6 +254,4 @@ def _wins(result: Result) -> list[str]:
             if row["rate"] > own["rate"] or (row.get("cpu_us") or 1e9) < (own.get("cpu_us") or 0):
                 where = f"{work} × {connections}, {era} client, {behind}"
                 found.append(f"- {result['peers'][name]['title']}: {where}: {_cell(row)} against {_cell(own)}")
-    return found or [
-        "Nowhere in this run, of those who speak MCP. nginx and the bare pass-through promise less, and are faster."
-    ]
+    return found or ["Nowhere in this run."]
