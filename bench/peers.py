@@ -297,6 +297,8 @@ def _litellm(plan: Plan) -> Launch:
     file = _write(plan.folder / "litellm.yaml", json.dumps(settings))  # JSON is YAML
     options = ["--config", file, "--host", "127.0.0.1", "--port", str(plan.port), "--num_workers", "1"]
     env = {"LITELLM_LOG": "ERROR", "LITELLM_TELEMETRY": "False", "DISABLE_ADMIN_UI": "True", "NO_DOCS": "True"}
+    programs = {name for one in plan.servers for name in one.command[:1]}
+    env["LITELLM_MCP_STDIO_EXTRA_COMMANDS"] = ",".join(sorted(programs | {Path(name).name for name in programs}))
     door = Door(plan.port, "/mcp/", {"Authorization": "Bearer sk-bench", "x-litellm-api-key": "Bearer sk-bench"})
     command = [str(plan.home / "bin" / "litellm"), *options]
     return Launch(command, door, lambda server, tool: f"{server}-{tool}", env)
