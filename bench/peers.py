@@ -298,6 +298,7 @@ def _litellm(plan: Plan) -> Launch:
     options = ["--config", file, "--host", "127.0.0.1", "--port", str(plan.port), "--num_workers", "1"]
     env = {"LITELLM_LOG": "ERROR", "LITELLM_TELEMETRY": "False", "DISABLE_ADMIN_UI": "True", "NO_DOCS": "True"}
     programs = {name for one in plan.servers for name in one.command[:1]}
+    env["LITELLM_ENABLE_MCP_STDIO"] = "true"
     env["LITELLM_MCP_STDIO_EXTRA_COMMANDS"] = ",".join(sorted(programs | {Path(name).name for name in programs}))
     door = Door(plan.port, "/mcp/", {"Authorization": "Bearer sk-bench", "x-litellm-api-key": "Bearer sk-bench"})
     command = [str(plan.home / "bin" / "litellm"), *options]
@@ -478,7 +479,7 @@ PEERS = (
         "litellm",
         "LiteLLM",
         _litellm,
-        "mcp_servers in its file, a master key, no database, no telemetry, one worker.",
+        "mcp_servers in its file, a master key, no database, no telemetry, stdio servers allowed, one worker.",
         http=_BOTH,
         stdio=("handshake",),
         many=True,
