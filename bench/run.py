@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import signal
 import statistics
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +37,7 @@ def main() -> None:
     chosen = [peer for peer in PEERS if not options.only or peer.name in options.only.split(",")]
     peers, absent = _install(chosen)
     machine.stand_aside()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended, too
     rows: list[Figures] = []
     result: Figures = {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
