@@ -29,9 +29,10 @@ from toolway.gateway.relay import Relay
 from toolway.gateway.sealed import Sealer
 from toolway.gateway.tapes import Tape, TapedAnswer, Tapes
 from toolway.gateway.view import KINDS, View
-from toolway.gateway.visit import LEVELS, Visit, can_answer
+from toolway.gateway.visit import Visit, can_answer
 from toolway.model import AskRefused, Json
 from toolway.protocol import wire
+from toolway.protocol.eras import LOG_LEVELS, log_rank
 from toolway.protocol.wire import Message
 
 SESSION: Final = "mcp-session-id"
@@ -75,7 +76,7 @@ class ClientSession:
     def log(self, fact: Logged) -> None:
         if fact.of_call or fact.caller != self.principal.caller or fact.server not in self.view.servers():
             return
-        if self.log_level is None or LEVELS.index(self.log_level) < _rank(fact.level):
+        if self.log_level is None or log_rank(self.log_level) < log_rank(fact.level):
             return
         params: Json = {"level": fact.level, "data": fact.data}
         if fact.logger is not None:
@@ -290,8 +291,8 @@ class Handshake:
         )
 
     async def _set_level(self, session: ClientSession, params: Json) -> Json:
-        if params.get("level") not in LEVELS:
-            raise Failure(INVALID_PARAMS, f"level must be one of {', '.join(LEVELS)}")
+        if params.get("level") not in LOG_LEVELS:
+            raise Failure(INVALID_PARAMS, f"level must be one of {', '.join(LOG_LEVELS)}")
         session.log_level = params["level"]
         return {}
 
@@ -419,7 +420,3 @@ class HandshakeHttp:
 
 
 _JSON: Final = (("content-type", JSON),)
-
-
-def _rank(level: str) -> int:
-    return LEVELS.index(level) if level in LEVELS else 0

@@ -22,8 +22,9 @@ from toolway.gateway.listen import Listening
 from toolway.gateway.principals import Principal
 from toolway.gateway.relay import Relay
 from toolway.gateway.view import View
-from toolway.gateway.visit import LEVELS, Visit
+from toolway.gateway.visit import Visit
 from toolway.model import Json
+from toolway.protocol.eras import LOG_LEVELS
 from toolway.protocol.wire import Message
 
 VERSION: Final = "mcp-protocol-version"
@@ -99,7 +100,7 @@ class Modern:
             endpoint,
             "modern",
             capabilities,
-            log_level=level if level in LEVELS else None,
+            log_level=level if level in LOG_LEVELS else None,
             headers=mirrored,
             key=headers.get("idempotency-key"),
         )

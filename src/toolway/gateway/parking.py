@@ -19,8 +19,9 @@ from mcp_types.jsonrpc import MISSING_REQUIRED_CLIENT_CAPABILITY
 from toolway.errors import CallError, ProtocolError
 from toolway.gateway import failures
 from toolway.gateway.failures import Failure
-from toolway.gateway.visit import CAPABILITY, Visit, meta_of
+from toolway.gateway.visit import Visit, meta_of
 from toolway.model import Call, Json, Reply
+from toolway.protocol.eras import ASK_CAPABILITIES
 
 LONGEST: Final = 900.0  # seconds a call stays parked
 MOST: Final = 4000  # parked at once, half of them by one principal
@@ -98,7 +99,7 @@ class Leg:
         if len(self._asks) >= MAX_ASKS:
             raise LookupError(method)
         if not self._can_answer(self.capabilities, method, params):
-            self._missing.add(CAPABILITY.get(method, method))
+            self._missing.add(ASK_CAPABILITIES.get(method, method))
             raise LookupError(method)
         key = self._key(params)
         if isinstance(self._given.get(key), dict):

@@ -27,9 +27,10 @@ from toolway.gateway.modern import MODERN_META
 from toolway.gateway.principals import OWNER
 from toolway.gateway.relay import Relay
 from toolway.gateway.view import View
-from toolway.gateway.visit import LEVELS, Visit
+from toolway.gateway.visit import Visit
 from toolway.model import Json
 from toolway.protocol import wire
+from toolway.protocol.eras import LOG_LEVELS
 from toolway.protocol.wire import Message
 
 MAX_LINE: Final = 4 * 1024 * 1024
@@ -164,7 +165,7 @@ class StdioClient:
             "modern",
             found.client_capabilities if isinstance(found.client_capabilities, dict) else {},
             self._tell,
-            log_level=level if level in LEVELS else None,
+            log_level=level if level in LOG_LEVELS else None,
         )
         if message.method == "server/discover":
             return self._discovery.discover(self._view)

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from toolway.gateway.principals import Principal
 from toolway.gateway.view import View
 from toolway.model import Asks, Era, Json
+from toolway.protocol.eras import ASK_CAPABILITIES, log_rank
 
 Tell = Callable[[str, Json], None]
-
-#: From what is said least to what is said most.
-LEVELS: Final = ("emergency", "alert", "critical", "error", "warning", "notice", "info", "debug")
-
-#: What a server may ask, and the capability by which a client says that it can be asked.
-CAPABILITY: Final = {
-    "elicitation/create": "elicitation",
-    "sampling/createMessage": "sampling",
-    "roots/list": "roots",
-}
 
 
 def _nobody(method: str, params: Json) -> None:
@@ -44,13 +34,13 @@ class Visit:
     @property
     def askable(self) -> bool:
         """Whether the client can be asked anything."""
-        return any(name in self.capabilities for name in CAPABILITY.values())
+        return any(name in self.capabilities for name in ASK_CAPABILITIES.values())
 
     def hears(self, level: object) -> bool:
         """Whether the client wants log messages of this level."""
         if self.log_level is None:
             return self.wants_log
-        return level not in LEVELS or LEVELS.index(str(level)) <= LEVELS.index(self.log_level)
+        return log_rank(level) <= log_rank(self.log_level)
 
 
 def meta_of(params: Json) -> Json:
@@ -60,7 +50,7 @@ def meta_of(params: Json) -> Json:
 
 def can_answer(capabilities: Json, method: str, params: Json) -> bool:
     """Whether a client that declared these can be asked this."""
-    name = CAPABILITY.get(method)
+    name = ASK_CAPABILITIES.get(method)
     declared = capabilities.get(name) if name is not None else None
     if not isinstance(declared, dict):
         return False

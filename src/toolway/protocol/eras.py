@@ -48,6 +48,16 @@ MAY_ASK_BACK: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
 
+#: What a server may ask in mid-call, and the capability by which a client says that it can be asked.
+ASK_CAPABILITIES: Final[Mapping[str, str]] = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+
+#: Levels of log messages, from what is said least to what is said most.
+LOG_LEVELS: Final = ("emergency", "alert", "critical", "error", "warning", "notice", "info", "debug")
+
 PREFERRED: Final = LATEST_MODERN_VERSION
 HANDSHAKE_OFFER: Final = LATEST_HANDSHAKE_VERSION
 
@@ -122,3 +132,8 @@ def offers_handshake(data: Any) -> bool:
     """Whether a refusal of the modern version names one of the handshake era."""
     offered = data.get("supported") if isinstance(data, dict) else None
     return isinstance(offered, list) and any(v in HANDSHAKE_PROTOCOL_VERSIONS for v in offered)
+
+
+def log_rank(level: object) -> int:
+    """How much more is said at a level than at the quietest; an unknown one is the quietest."""
+    return LOG_LEVELS.index(level) if isinstance(level, str) and level in LOG_LEVELS else 0

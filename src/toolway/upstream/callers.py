@@ -16,17 +16,12 @@ from typing import Any, Final
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
 
 from toolway.model import AskRefused, Asks, Attempt, Call, Json
+from toolway.protocol.eras import ASK_CAPABILITIES, log_rank
 from toolway.upstream.link import RpcError
 from toolway.upstream.turns import Turns
 
 ANSWER_TIME: Final = 900.0  # seconds a caller may take to answer one question
 MOST_NAMES: Final = 1000  # of what is known to ask
-LEVELS: Final = ("emergency", "alert", "critical", "error", "warning", "notice", "info", "debug")
-_CAPABILITY: Final = {
-    "elicitation/create": "elicitation",
-    "sampling/createMessage": "sampling",
-    "roots/list": "roots",
-}
 _log = logging.getLogger(__name__)
 
 
@@ -106,7 +101,7 @@ class Callers:
             return self._calls[id(about)]
         if self._turns.at_work is not None:
             return self._turns.at_work
-        wanted = _CAPABILITY.get(method, "")
+        wanted = ASK_CAPABILITIES.get(method, "")
         every = list(self._calls.values())
         able = [call for call in every if wanted in self._asks_of(call).capabilities] or every[-1:]
         free = [call for call in able if not call.attempt.is_asked] or able
@@ -136,10 +131,5 @@ class Callers:
         return told
 
 
-def rank(level: object) -> int:
-    """How much more is said at a level than at the quietest; an unknown one is the quietest."""
-    return LEVELS.index(level) if isinstance(level, str) and level in LEVELS else 0
-
-
 def _loud_enough(level: object, wanted: str | None) -> bool:
-    return wanted is None or rank(level) <= rank(wanted)
+    return wanted is None or log_rank(level) <= log_rank(wanted)

@@ -20,7 +20,7 @@ from toolway.model import AskRefused, Asks, Attempt, Call, Certainty, Era, Json,
 from toolway.protocol import eras
 from toolway.upstream import probe
 from toolway.upstream.bucket import Bucket
-from toolway.upstream.callers import Callers, rank
+from toolway.upstream.callers import Callers
 from toolway.upstream.link import Fault, Link, Request, RpcError
 
 CLIENT_INFO: Final[Json] = {"name": "toolway", "version": __version__}
@@ -240,8 +240,8 @@ class Session:
         a level leaves it to the server, as long as there is a server to which that can be left."""
         if self.agreed.era == "modern":
             return _with_meta(params, LOG_LEVEL_META_KEY, level or USUAL_LEVEL)
-        if level is not None and "logging" in self.agreed.capabilities and rank(level) > self._level:
-            self._level = rank(level)
+        if level is not None and "logging" in self.agreed.capabilities and eras.log_rank(level) > self._level:
+            self._level = eras.log_rank(level)
             with suppress(Fault, RpcError):  # a server that does not let itself be asked is called all the same
                 await self.request("logging/setLevel", {"level": level})
         return params
