@@ -24,6 +24,7 @@ from mcp_types.jsonrpc import (
 
 from toolway.model import Certainty, Json
 from toolway.protocol import pieces, weight
+from toolway.protocol.shown import clean_text as clean_text
 
 FRAME_LIMIT: Final = 8 * 1024 * 1024
 MAX_DEPTH: Final = 64
@@ -276,12 +277,3 @@ def certainty_of_error(code: int) -> Certainty:
     if code in REFUSALS:
         return Certainty.C1
     return Certainty.C2 if -32768 <= code <= -32000 else Certainty.C3
-
-
-_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
-
-
-def clean_text(text: str, limit: int) -> str:
-    """Text of a server made fit to be shown: no control or direction characters, bounded."""
-    text = _CONTROL.sub("", text)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
