@@ -1,0 +1,127 @@
+"""What the doctor found, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+State = Literal["ok", "warn", "fail", "skip"]
+
+
+class Repair(Protocol):
+    """Something that `--fix` does by itself, because it can be undone or cannot do harm."""
+
+    @property
+    def what(self) -> str:
+        """What it will do, as a sentence without a subject: `remove the byte order mark of mcp.json`."""
+        ...
+
+    def apply(self) -> str:
+        """Do it, and say what was done. Raises `ToolwayError`, and then nothing has changed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str  # config, command, env, start, stdout, handshake, tools, schemas, names, tokens, orphans …
+    state: State
+    what: str  # what was found; for `fail` and `warn` the cause, in one sentence
+    evidence: str = ""  # what shows it: lines
+    fix: str = ""  # what to do, as a sentence
+    copy: str = ""  # the same as a command or as lines of a file, to be copied as they are
+    code: str = ""
+    repair: Repair | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """The check as `--json` shows it."""
+        names = ("name", "state", "what", "evidence", "fix", "copy", "code")
+        return {**{name: getattr(self, name) for name in names}, "fixable": self.repair is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What was examined: a file, a server, or the machine."""
+
+    kind: Literal["file", "server", "machine"]
+    name: str
+    checks: tuple[Check, ...] = ()
+    transport: str = ""
+    way: str = ""  # the command line or the url, without secrets
+    source: str = ""  # where it is configured: `~/.cursor/mcp.json:3`
+
+    def facts(self) -> dict[str, Any]:
+        names = ("kind", "name", "transport", "way", "source", "state")
+        return {**{name: getattr(self, name) for name in names}, "checks": [check.facts() for check in self.checks]}
+
+    @property
+    def state(self) -> State:
+        """The worst of its checks."""
+        states = {check.state for check in self.checks}
+        return next((state for state in _WORST_FIRST if state in states), "ok")
+
+    def of(self, *states: State) -> list[Check]:
+        return [check for check in self.checks if check.state in states]
+
+
+_WORST_FIRST: tuple[State, ...] = ("fail", "warn", "ok")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that was examined, in the order in which it is told."""
+
+    subjects: tuple[Subject, ...] = ()
+
+    @property
+    def state(self) -> State:
+        states = {subject.state for subject in self.subjects}
+        return next((state for state in _WORST_FIRST if state in states), "ok")
+
+    @property
+    def first_line(self) -> str:
+        """The cause that matters most, or that all is well. Files come before servers, and an early check of a server
+        before a late one, because what is wrong there explains what follows."""
+        for state in ("fail", "warn"):
+            found = [(subject, check) for subject, check in self._pairs() if check.state == state]
+            if found:
+                subject, check = found[0]
+                return f"{subject.name}: {check.what}{_and_more(len(found) - 1, state)}"
+        return _all_well(self.subjects)
+
+    @property
+    def repairs(self) -> list[Repair]:
+        """What `--fix` would do, each once."""
+        found = [check.repair for _, check in self._pairs() if check.repair is not None]
+        return list(dict.fromkeys(found))
+
+    def problems(self) -> int:
+        return sum(check.state == "fail" for _, check in self._pairs())
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "state": self.state,
+            "first_line": self.first_line,
+            "subjects": [subject.facts() for subject in self.subjects],
+        }
+
+    def _pairs(self) -> Iterator[tuple[Subject, Check]]:
+        for subject in self.subjects:
+            for check in subject.checks:
+                yield subject, check
+
+
+def _and_more(count: int, state: State) -> str:
+    if not count:
+        return ""
+    word = "problem" if state == "fail" else "warning"
+    return f" (and {count} more {word}{'s' if count > 1 else ''})"
+
+
+def _all_well(subjects: Iterable[Subject]) -> str:
+    servers = [subject for subject in subjects if subject.kind == "server"]
+    if len(servers) == 1:
+        return f"{servers[0].name}: all is well"
+    return f"all is well: {len(servers)} servers" if servers else "there is no server to examine"
