@@ -13,13 +13,16 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from toolway.cli.app import app
+from toolway.cli.frame import Entry
+from toolway.cli.options import FILE, PLACE, TALK
+from toolway.cli.table import TABLE
 from toolway.gateway.failures import status_of
 from toolway.upstream.state import diagram
 
@@ -124,31 +127,42 @@ def _comments(source: str) -> dict[int, str]:
 # -- the command line -------------------------------------------------------------------------------------------------
 
 
+SETS = {
+    TALK: "how it talks",
+    FILE: "how it talks, and `--config`",
+    PLACE: "all of them",
+}
+
+
 def commands() -> str:
-    return "\n\n".join(_command(name, command) for name, command in _all_commands("", typer.main.get_command(app)))
+    root = typer.main.get_command(app)
+    everywhere = [p for p in root.params if p.name in PLACE]
+    parts = ["### Options of every command", "", "Before or after the name of the command.", "", *_options(everywhere)]
+    return "\n\n".join(["\n".join(parts), *_in_group("", root, TABLE)])
 
 
-def _all_commands(prefix: str, group: Any) -> Iterator[tuple[str, Any]]:
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from _all_commands(f"{prefix}{name} ", command)
-        else:
-            yield f"{prefix}{name}", command
+def _in_group(prefix: str, group: Any, table: Mapping[str, Entry]) -> Iterator[str]:
+    for name, entry in table.items():
+        command = group.get_command(None, name)
+        if entry.of is not None:
+            yield from _in_group(f"{prefix}{name} ", command, entry.of)
+        elif not entry.hidden:
+            yield _command(f"{prefix}{name}", command, SETS[entry.takes])
 
 
-def _command(name: str, command: Any) -> str:
+def _command(name: str, command: Any, shared: str) -> str:
     positional = [p for p in command.params if p.param_type_name == "argument"]
-    options = [p for p in command.params if p.param_type_name == "option"]
-    usage = " ".join([f"toolway {name}", *(_usage(p) for p in positional), "[OPTIONS]"])
-    rows = [f"| {_option(p)} | {_cell(p.help or '')} | {_shown_default(p)} |" for p in options]
+    own = [p for p in command.params if p.param_type_name == "option" and p.name not in PLACE and not p.hidden]
+    usage = " ".join([f"toolway {name}", "[OPTIONS]", *(p.metavar or p.name.upper() for p in positional)])
+    arguments = [f"- `{(p.metavar or p.name.upper()).strip('[]…')}`: {p.help}" for p in positional if p.help]
     heading = [f"### {name}", "", command.help, "", "```text", usage, "```", ""]
-    return "\n".join([*heading, "| option | meaning | default |", "|---|---|---|", *rows])
+    lines = [*heading, *arguments, *([""] if arguments else []), *(_options(own) if own else ())]
+    return "\n".join([*lines, *([""] if own else ()), f"Shared options: {shared}."])
 
 
-def _usage(argument: Any) -> str:
-    label = argument.metavar or argument.name.upper()
-    label += " …" if argument.nargs == -1 else ""
-    return label if argument.required else f"[{label}]"
+def _options(options: Sequence[Any]) -> list[str]:
+    rows = [f"| {_option(p)} | {_cell(p.help or '')} | {_shown_default(p)} |" for p in options]
+    return ["| option | meaning | default |", "|---|---|---|", *rows]
 
 
 def _option(option: Any) -> str:
@@ -157,7 +171,7 @@ def _option(option: Any) -> str:
 
 
 def _shown_default(option: Any) -> str:
-    return "" if option.is_flag or option.default is None else f"`{option.default:g}`"
+    return f"`{option.default:g}`" if isinstance(option.default, float) else ""
 
 
 def exits() -> str:

@@ -44,6 +44,13 @@ class Store:
             return None
         return stored if stored.format == _FORMAT else None
 
+    def kept_at(self, server: str, identity: str) -> float | None:
+        """When the lists were saved, in seconds since 1970; None where there are none."""
+        try:
+            return self._path(server, identity).stat().st_mtime
+        except OSError:
+            return None
+
     def save(self, server: str, identity: str, era: Era, lists: Mapping[str, list[Any]]) -> None:
         """Replace the file at once or not at all. A disk that refuses costs the memory, not the server."""
         data = msgspec.json.encode(Stored(_FORMAT, era, dict(lists)))

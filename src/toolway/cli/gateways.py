@@ -1,8 +1,10 @@
-"""A gateway that runs: where it is, what opens it, and how `/admin` is asked."""
+"""A gateway that runs: where it is, what opens it, and how `/admin` is asked.
+
+What asks it is loaded when it is asked: most commands find that none runs, and are to be quick.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from pathlib import Path
@@ -13,8 +15,6 @@ from toolway.config.find import VARIABLE
 from toolway.errors import ConfigError, NotFound, ToolwayError
 from toolway.gateway.state import State
 from toolway.model import Json
-from toolway.protocol import wire
-from toolway.upstream.transports.http1.client import Client, HttpFault, Target, header_block
 
 PATIENCE: Final = 30.0  # seconds for an answer of `/admin`
 _KNOCK: Final = 3.0  # seconds in which a gateway that runs says that it does
@@ -37,6 +37,8 @@ class Door:
 
     async def knock(self) -> None:
         """Raises `GatewayError` where nobody answers."""
+        import asyncio
+
         try:
             async with asyncio.timeout(_KNOCK):
                 status, _ = await self._exchange("GET", "/healthz", {}, b"")
@@ -47,6 +49,10 @@ class Door:
 
     async def ask(self, method: str, path: str, body: Json | None = None) -> Json:
         """The document at a path of `/admin`. Raises `GatewayError`, or what the gateway says is wrong."""
+        import asyncio
+
+        from toolway.protocol import wire
+
         fields = self.headers | ({"Content-Type": "application/json"} if body is not None else {})
         try:
             async with asyncio.timeout(PATIENCE):
@@ -66,6 +72,8 @@ class Door:
         return answer
 
     async def _exchange(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
+        from toolway.upstream.transports.http1.client import Client, HttpFault, Target, header_block
+
         client = Client()
         try:
             target, fields = Target.parse(self.url + path), header_block(headers)

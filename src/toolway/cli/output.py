@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 from toolway.cli.exits import of_error
 from toolway.config.problems import Problem
 from toolway.errors import CallError, ConfigError, ProtocolError, TimedOut, ToolwayError
-from toolway.protocol.wire import clean_text
+from toolway.protocol.shown import clean_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,14 +56,22 @@ class Output:
         """A tool's own words: as they are for a program, without control characters for a terminal."""
         sys.stdout.write((clean_text(text, _UNLIMITED * 100) if sys.stdout.isatty() else text) + "\n")
 
-    def table(self, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Columns; the last one is wrapped, at a terminal only."""
+    def table(
+        self, heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (), cut: bool = False
+    ) -> None:
+        """Columns. At a terminal the last one is wrapped, or cut where a line each is better; else it is as it is."""
         from rich.table import Table
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
         for number, head in enumerate(heads):
-            table.add_column(head, no_wrap=number < len(heads) - 1, overflow="fold")
+            last = number == len(heads) - 1
+            table.add_column(
+                head,
+                no_wrap=cut or not last,
+                overflow="ellipsis" if cut and last else "fold",
+                justify="right" if head in right else "left",
+            )
         for row in rows:
             table.add_row(*(Text(self.shown(cell), style=STYLES.get(cell, "")) for cell in row))
         console = self._console(sys.stdout)

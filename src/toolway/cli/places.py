@@ -6,37 +6,31 @@ Commands ask the same questions of both, so none of them knows which it is.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from toolway.catalog.index import Tool
 from toolway.catalog.resolve import check_server
 from toolway.cli.exits import GatewayError
 from toolway.cli.gateways import Door, at_address, of_this_machine
+from toolway.cli.known import Kept, kept_lists
+from toolway.cli.options import Where
 from toolway.cli.output import Output
-from toolway.cli.remote import Remote
 from toolway.config.find import default_file
 from toolway.config.formats import Loaded, normalised, read
 from toolway.config.mask import masker
 from toolway.config.problems import Problem
 from toolway.config.spec import Server
 from toolway.errors import ConfigError
-from toolway.hub import Hub
 from toolway.model import OnProgress, Reply
-from toolway.upstream.status import Status
 
+if TYPE_CHECKING:
+    from toolway.upstream.status import Status
 
-@dataclass(frozen=True)
-class Where:
-    """What the options say."""
-
-    config: Path | None = None
-    gateway: str | None = None
-    token: str | None = None
-    no_gateway: bool = False
+__all__ = ["Place", "Servers", "Where", "find", "gateway_for", "load"]
 
 
 class Servers(Protocol):
@@ -70,6 +64,15 @@ class Place(Protocol):
 
     def asking(self, only: str | None = None) -> AbstractAsyncContextManager[Servers]:
         """The servers, or only the one that is wanted. Raises `ConfigError`, or `NotFound` where there is none."""
+        ...
+
+    def kept(self, only: str | None = None) -> Kept | None:
+        """What earlier runs kept of the servers, or of the one that is wanted; None where there is somebody to ask who
+        knows better. Raises as `asking` does."""
+        ...
+
+    def asking_some(self, names: Collection[str]) -> AbstractAsyncContextManager[Servers]:
+        """These servers and no other."""
         ...
 
 
@@ -127,10 +130,26 @@ class _File:
     @asynccontextmanager
     async def asking(self, only: str | None = None) -> AsyncIterator[Servers]:
         """A hub in which all servers start, or only the one that is wanted; the others are known but stay asleep."""
+        from toolway.hub import Hub
+
         self._must_be_usable(only or None)
         loaded = self._loaded
         servers = {name: replace(server, lazy=only not in (None, name)) for name, server in loaded.servers.items()}
         async with Hub(replace(loaded, servers=servers)) as hub:
+            yield hub
+
+    def kept(self, only: str | None = None) -> Kept:
+        self._must_be_usable(only)
+        servers = self._loaded.servers
+        return kept_lists(servers if only is None else {only: servers[only]})
+
+    @asynccontextmanager
+    async def asking_some(self, names: Collection[str]) -> AsyncIterator[Servers]:
+        from toolway.hub import Hub
+
+        servers = self._loaded.servers
+        chosen = {name: replace(server, lazy=False) for name, server in servers.items() if name in names}
+        async with Hub(replace(self._loaded, servers=chosen)) as hub:
             yield hub
 
     def _must_be_usable(self, name: str | None) -> None:
@@ -160,4 +179,12 @@ class _Gateway:
 
     @asynccontextmanager
     async def asking(self, only: str | None = None) -> AsyncIterator[Servers]:
+        from toolway.cli.remote import Remote
+
         yield Remote(self._door)
+
+    def kept(self, only: str | None = None) -> None:
+        return None  # the gateway itself answers at once
+
+    def asking_some(self, names: Collection[str]) -> AbstractAsyncContextManager[Servers]:
+        return self.asking()

@@ -1,37 +1,29 @@
-"""What the commands share: running to an exit code, waiting for servers, and what their states amount to."""
+"""What the commands share: waiting for servers, and what their states amount to."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from toolway.catalog.resolve import check_server
-from toolway.cli.exits import Exit, of_error
+from toolway.cli.exits import Exit
 from toolway.cli.output import Output
 from toolway.cli.places import Servers
 from toolway.config.problems import Problem
-from toolway.errors import CallError, ToolwayError
-from toolway.upstream.status import Status
+from toolway.errors import CallError
+
+if TYPE_CHECKING:
+    from toolway.upstream.status import Status
 
 DOWN = ("starting", "backing_off", "failed")
 _LOOK = 0.1  # seconds between two looks at who is still starting
 
 
-def run(command: Callable[[Output], Coroutine[Any, Any, int]], output: Output) -> int:
-    """Run a command to its exit code. Errors are shown, Ctrl-C ends in order."""
-    try:
-        return asyncio.run(command(output))
-    except ToolwayError as exc:
-        output.error(exc)
-        return of_error(exc)
-    except KeyboardInterrupt:
-        return Exit.INTERRUPTED
-
-
 async def wait_listed(servers: Servers, output: Output, wait: float, only: str | None = None) -> list[Status]:
     """Wait until each server has shown its tools or failed, showing at a terminal who is still missing; how they are
     then. Raises `NotFound` where there is no such server."""
+    import asyncio
+
     with output.spinner("starting") as update:
         looking = asyncio.ensure_future(_show_waiting(servers, update))
         try:
@@ -48,6 +40,8 @@ async def wait_listed(servers: Servers, output: Output, wait: float, only: str |
 
 
 async def _show_waiting(servers: Servers, update: Callable[[str], None]) -> None:
+    import asyncio
+
     while True:
         names = [name for name, status in servers.status().items() if status.state == "starting"]
         if names:

@@ -1,15 +1,18 @@
-"""`toolway list` and `toolway status`."""
+"""`toolway ls`, `toolway status` and `toolway restart`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from typing import Any
+from urllib.parse import quote
 
-from toolway.cli.exits import Exit
+from toolway.catalog.resolve import check_server
+from toolway.cli.exits import Exit, GatewayError
 from toolway.cli.output import Output, last_lines, problem_facts
-from toolway.cli.places import Place, Where, find
+from toolway.cli.places import Place, Where, find, gateway_for
 from toolway.cli.running import DOWN, exit_of, wait_listed
+from toolway.errors import NotFound
 from toolway.upstream.status import Status
 
 
@@ -40,6 +43,27 @@ async def show_status(output: Output, where: Where, wait: float, name: str | Non
             _print_status(output, status)
         output.problems(problems)
     return exit_of(statuses, problems)
+
+
+async def restart(output: Output, where: Where, name: str) -> Exit:
+    """Start a server of the gateway that runs again. Only there is something that runs."""
+    door = await gateway_for(output, where)
+    if door is None:
+        raise GatewayError(
+            "no gateway runs here, so no server does",
+            fix="start one with: toolway serve; every other command starts the servers afresh",
+        )
+    try:
+        await door.ask("POST", f"servers/{quote(name, safe='')}/restart")
+    except NotFound:
+        known = await door.ask("GET", "servers")
+        check_server([server["server"] for server in known["servers"]], name)
+        raise
+    if output.as_json:
+        output.facts({"restarting": name})
+    else:
+        output.say(f"{name} is started again; see how it does: toolway status {name}")
+    return Exit.OK
 
 
 def _print_list(output: Output, place: Place, statuses: Collection[Status]) -> None:

@@ -1,55 +1,100 @@
-"""`toolway tools`."""
+"""`toolway tools`: from what earlier runs kept, and from the servers only where nothing is kept."""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolway.catalog.index import Tool
+from toolway.cli.ages import ago
 from toolway.cli.exits import Exit
+from toolway.cli.known import Kept
+from toolway.cli.options import Session
 from toolway.cli.output import Output, problem_facts
-from toolway.cli.places import Where, find
+from toolway.cli.places import Place, find
 from toolway.cli.running import DOWN, exit_of, wait_listed
-from toolway.upstream.status import Status
 
-_DESCRIPTION = 100  # characters, in the table
+if TYPE_CHECKING:
+    from toolway.upstream.status import Status
+
+_BYTES_OF_A_TOKEN = 4  # of a definition as JSON: near enough to compare tools, whatever the model
 
 
-async def show_tools(output: Output, where: Where, wait: float, words: Sequence[str], server: str | None) -> Exit:
+async def show_tools(
+    session: Session, words: Sequence[str], server: str | None, *, wait: float, refresh: bool, tokens: bool
+) -> Exit:
     """The tools in which all words occur."""
-    place = await find(output, where)
-    async with place.asking(server) as servers:
-        statuses = await wait_listed(servers, output, wait, server)
-        found = servers.tools(" ".join(words), server=server)
+    output = session.output
+    place = await find(output, session.where)
+    kept = place.kept(server)
+    if kept is None or refresh:
+        found, statuses = await _asked(output, place, " ".join(words), server, wait)
+        kept = Kept()
+    else:
+        statuses = await _ask_missing(output, place, kept, wait)
+        found = kept.catalog.search(" ".join(words), server) if words else kept.catalog.tools(server)
     problems = place.problems(server)
     if output.as_json:
-        output.facts(
-            {
-                "tools": [_facts(tool) for tool in found],
-                "down": [{"server": s.server, "state": s.state, "why": s.why, "fix": s.fix} for s in _down(statuses)],
-                "problems": [problem_facts(p) for p in problems],
-            }
-        )
+        facts = {"tools": [_facts(tool) for tool in found], "down": [_down_facts(s) for s in _down(statuses)]}
+        output.facts({**facts, "problems": [problem_facts(p) for p in problems]})
     else:
-        _print(output, found)
+        _print(output, found, tokens)
         output.problems(problems)
-        for status in _down(statuses):
-            stale = ", its tools are those of an earlier run" if status.stale and status.tools else ""
-            output.say(f"{status.server}: {status.why}{stale}", "red")
+        _print_notes(output, statuses, kept, found)
     return exit_of(statuses, problems)
 
 
-def _print(output: Output, found: Sequence[Tool]) -> None:
-    if found:
-        output.table(("tool", "description"), [(tool.name, _first_line(tool)) for tool in found])
-    else:
+async def _asked(
+    output: Output, place: Place, query: str, server: str | None, wait: float
+) -> tuple[list[Tool], list[Status]]:
+    """The tools as all servers have them now."""
+    async with place.asking(server) as servers:
+        statuses = await wait_listed(servers, output, wait, server)
+        return servers.tools(query, server=server), statuses
+
+
+async def _ask_missing(output: Output, place: Place, kept: Kept, wait: float) -> list[Status]:
+    """Add the tools of servers that were never asked."""
+    if not kept.missing:
+        return []
+    async with place.asking_some(kept.missing) as servers:
+        statuses = await wait_listed(servers, output, wait)
+        for name in kept.missing:
+            kept.catalog.replace(name, "tools", [tool.raw for tool in servers.tools(server=name)])
+    return statuses
+
+
+def _print(output: Output, found: Sequence[Tool], tokens: bool) -> None:
+    if not found:
         output.say("no tool found")
+    elif tokens:
+        costs = [_tokens(tool) for tool in found]
+        rows = [(tool.name, f"{cost:,}", _first_line(tool)) for tool, cost in zip(found, costs, strict=True)]
+        output.table(("tool", "tokens", "description"), rows, right=("tokens",), cut=True)
+        output.say(f"{len(found)} tools, about {sum(costs):,} tokens")
+    else:
+        output.table(("tool", "description"), [(tool.name, _first_line(tool)) for tool in found], cut=True)
+
+
+def _print_notes(output: Output, statuses: Sequence[Status], kept: Kept, found: Sequence[Tool]) -> None:
+    for status in _down(statuses):
+        stale = ", its tools are those of an earlier run" if status.stale and status.tools else ""
+        output.say(f"{status.server}: {status.why}{stale}", "red")
+    shown = [kept.at[name] for name in {tool.server for tool in found} if name in kept.at]
+    if shown and output.verbose:
+        output.say(f"as the servers said up to {ago(time.time() - min(shown))}; --refresh asks them again", "dim")
 
 
 def _first_line(tool: Tool) -> str:
     lines = (tool.description or tool.title).strip().splitlines()
-    text = lines[0].strip() if lines else ""
-    return text if len(text) <= _DESCRIPTION else text[: _DESCRIPTION - 1] + "…"
+    return lines[0].strip() if lines else ""
+
+
+def _tokens(tool: Tool) -> int:
+    shown = {key: tool.raw[key] for key in ("name", "description", "inputSchema") if key in tool.raw}
+    return max(1, len(json.dumps(shown, ensure_ascii=False).encode()) // _BYTES_OF_A_TOKEN)
 
 
 def _facts(tool: Tool) -> dict[str, Any]:
@@ -62,7 +107,12 @@ def _facts(tool: Tool) -> dict[str, Any]:
         "input_schema": tool.input_schema,
         "annotations": tool.annotations,
         "stale": tool.stale,
+        "tokens": _tokens(tool),
     }
+
+
+def _down_facts(status: Status) -> dict[str, str]:
+    return {"server": status.server, "state": status.state, "why": status.why, "fix": status.fix}
 
 
 def _down(statuses: Sequence[Status]) -> list[Status]:

@@ -45,7 +45,7 @@ def sentence(
         case State.BACKING_OFF:
             return f"backing off {_seconds(wait)}: {reason}"
         case State.FAILED:
-            return f"failed too often: {reason}; tried again in {_seconds(wait)}, or now by restart({server!r})"
+            return f"failed too often: {reason}; tried again in {_seconds(wait)}"
         case State.IDLE:
             return "not running: starts with the first call"
         case State.STOPPING:

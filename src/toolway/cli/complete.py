@@ -1,0 +1,63 @@
+"""What a shell may complete: names of servers, tools and clients. Whatever goes wrong, nothing is offered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+Offer = tuple[str, str]  # the word, and what it is
+
+
+def servers(ctx: typer.Context, incomplete: str) -> list[Offer]:
+    """Names of servers, with what they are."""
+    return _quietly(_servers(ctx))
+
+
+def tools(ctx: typer.Context, incomplete: str) -> list[Offer]:
+    """`server.tool` of what earlier runs kept; a server that was never asked is offered with its dot."""
+    return _quietly(_tools(ctx))
+
+
+def connectable(ctx: typer.Context, incomplete: str) -> list[Offer]:
+    return _quietly(_connectable())
+
+
+def _servers(ctx: typer.Context) -> Iterator[Offer]:
+    for name, server in _configured(ctx).items():
+        yield name, server.url or server.command or ""
+
+
+def _tools(ctx: typer.Context) -> Iterator[Offer]:
+    from toolway.cli.known import kept_lists
+
+    kept = kept_lists(_configured(ctx))
+    for tool in kept.catalog.tools():
+        yield tool.name, (tool.description or tool.title).strip().partition("\n")[0][:60]
+    for name in kept.missing:
+        yield f"{name}.", "not asked yet"
+
+
+def _connectable() -> Iterator[Offer]:
+    from toolway.cli.connect import CLIENTS
+
+    for name in CLIENTS:
+        yield name, ""
+
+
+def _configured(ctx: typer.Context) -> dict[str, Any]:
+    from toolway.config.find import default_file
+    from toolway.config.formats import read
+
+    named = ctx.params.get("config") or ctx.find_root().params.get("config")
+    return dict(read(Path(named) if named else default_file()).servers)
+
+
+def _quietly(offers: Iterator[Offer]) -> list[Offer]:
+    """A shell shows nothing but words: an error would stand in the middle of the line that is being written."""
+    try:
+        return list(offers)
+    except Exception:
+        return []

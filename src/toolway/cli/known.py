@@ -1,0 +1,39 @@
+"""What is known of servers without starting one: the lists that earlier runs kept on disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from toolway.catalog.index import Catalog
+from toolway.catalog.keeping import KINDS
+from toolway.config.spec import Server
+from toolway.sources import USUAL, identity, store_in
+
+
+@dataclass
+class Kept:
+    """The lists of earlier runs."""
+
+    catalog: Catalog = field(default_factory=Catalog)
+    at: dict[str, float] = field(default_factory=dict)  # when each server was last asked, in seconds since 1970
+    missing: list[str] = field(default_factory=list)  # servers that take part and were never asked
+
+
+def kept_lists(servers: Mapping[str, Server]) -> Kept:
+    """What is kept of these servers. What cannot be read was not kept."""
+    kept = Kept()
+    store = store_in(USUAL, os.environ)
+    for name, server in servers.items():
+        kept.catalog.add_server(name)
+        if not server.enabled:
+            continue
+        stored = store.load(name, identity(server)) if store is not None else None
+        if store is None or stored is None:
+            kept.missing.append(name)
+            continue
+        for kind in KINDS:
+            kept.catalog.replace(name, kind, stored.lists.get(kind, ()), stale=True)
+        kept.at[name] = store.kept_at(name, identity(server)) or 0.0
+    return kept
