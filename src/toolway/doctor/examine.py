@@ -2,12 +2,142 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from toolway.doctor.report import Report
+from toolway.config.spec import Server
+from toolway.doctor import entry_checks, tool_checks, web_checks
+from toolway.doctor.commands import look_up
+from toolway.doctor.processes import Orphan, find_orphans
+from toolway.doctor.report import Check, Report, Subject
+from toolway.doctor.start_checks import of_process, took
+from toolway.doctor.starting import Start, start
 from toolway.doctor.targets import Target
+from toolway.doctor.web import Closer, look_closer
+from toolway.upstream.process import environment
+from toolway.upstream.process.spawn import Spawner
+
+AT_ONCE = 8  # servers that are started at the same time: a busy machine makes every start look slow
+
+Done = Callable[[str], None]
 
 
-async def examine(targets: Sequence[Target], environ: Mapping[str, str]) -> Report:
-    """Examine every target."""
-    return Report()
+async def examine(
+    targets: Sequence[Target],
+    environ: Mapping[str, str],
+    *,
+    files: Sequence[Subject] = (),
+    machine: bool = True,
+    done: Done = lambda name: None,
+) -> Report:
+    """Examine every target. `files` were looked at before; `machine` looks for processes that are left over. `done` is
+    told the name of each server that has been examined."""
+    orphans = await asyncio.to_thread(find_orphans, _servers(targets)) if machine else []
+    spawner = Spawner()
+    gate = asyncio.Semaphore(AT_ONCE)
+    twins = _twins(targets)
+
+    async def one(target: Target) -> Subject:
+        async with gate:
+            subject = await _examined(target, environ, spawner, twins.get(target.name, ""))
+        done(target.name)
+        return subject
+
+    try:
+        subjects = await asyncio.gather(*(one(target) for target in targets))
+    finally:
+        await spawner.close()
+    return Report((*files, *subjects, *_machine(orphans)))
+
+
+async def _examined(target: Target, environ: Mapping[str, str], spawner: Spawner, twin: str) -> Subject:
+    checks = [*entry_checks.config(target, twin)]
+    server = target.server
+    if server is not None and not server.enabled:
+        checks.append(Check("start", "skip", "disabled in its entry"))
+    elif server is not None:
+        checks += entry_checks.env(target, time.time())
+        later = [check async for check in _run(target, server, environ, spawner)]
+        if not any(check.state == "fail" for check in later):
+            # What is missing did no harm: the server is content without it.
+            checks = [replace(check, state="warn") if _only_env(check) else check for check in checks]
+        checks += later
+    line = f":{target.line}" if target.line else ""
+    transport = server.transport if server is not None else ""
+    return Subject("server", target.name, tuple(checks), transport, target.way, f"{target.file}{line}")
+
+
+def _only_env(check: Check) -> bool:
+    return check.name == "env" and check.state == "fail"
+
+
+async def _run(target: Target, server: Server, environ: Mapping[str, str], spawner: Spawner):  # type: ignore[no-untyped-def]
+    if server.command is not None:
+        path = environment.build(environ, server.env_policy, server.env).get("PATH", "")
+        found = await look_up(server.command, path, environ, server.cwd)
+        check = entry_checks.command(target, server, found)
+        yield check
+        if check.state == "fail":
+            yield Check("start", "skip", "not tried")
+            return
+    seen = await start(target.name, server, environ, spawner)
+    closer = await look_closer(server) if server.url is not None and seen.failure is not None else None
+    for each in _judged(target.name, server, seen, closer):
+        yield each
+
+
+def _judged(name: str, server: Server, seen: Start, closer: Closer | None) -> Iterator[Check]:
+    if server.command is not None:
+        yield from of_process(server, seen)
+    elif closer is not None and seen.agreement is None:
+        yield web_checks.of_failure(server, seen, closer)
+        yield Check("tools", "skip", "not reached")
+        return
+    else:
+        yield Check("connect", "ok", f"answered after {took(seen.agreed)}")
+    yield tool_checks.handshake(server, seen)
+    yield from tool_checks.tools(name, seen)
+
+
+def _servers(targets: Sequence[Target]) -> dict[str, Server]:
+    return {target.name: target.server for target in targets if target.server is not None}
+
+
+def _twins(targets: Sequence[Target]) -> dict[str, str]:
+    """For each entry of a file that is the same server as an earlier one, the name of that one."""
+    first: dict[str, str] = {}
+    twins = {}
+    for target in targets:
+        server = target.server
+        if server is None or not server.enabled:
+            continue
+        identity = json.dumps([target.file, server.command, server.args, server.cwd, server.url])
+        if identity in first:
+            twins[target.name] = first[identity]
+        else:
+            first[identity] = target.name
+    return twins
+
+
+def _machine(orphans: Sequence[Orphan]) -> Iterator[Subject]:
+    if not orphans:
+        return
+    checks = []
+    for orphan in orphans:
+        whose = f"of {orphan.server} " if orphan.server else ""
+        checks.append(
+            Check(
+                "orphans",
+                "warn",
+                f"process {orphan.pid} {whose}is left over: whoever started it is gone, and nobody can talk to it",
+                f"{orphan.command}\nit holds {orphan.megabytes} MB",
+                "end it",
+                f"kill {orphan.pid}",
+                "E-DOCTOR-ORPHAN",
+                orphan,
+            )
+        )
+    yield Subject("machine", "this machine", tuple(checks))

@@ -1,8 +1,8 @@
 """Processes that nobody needs any more, and who holds a port. Read from /proc; where there is none, nothing is found.
 
 A server over stdio is left over when nobody holds the other end of its stdin: it can never be asked anything again.
-That is looked at, and not who its parent is: an orphan may be adopted by anybody. What carries our tag is left over when
-no keeper is above it.
+That is looked at, and not who its parent is: an orphan may be adopted by anybody. What carries our tag is left over
+when no keeper is above it.
 """
 
 from __future__ import annotations

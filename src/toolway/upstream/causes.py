@@ -16,7 +16,7 @@ from toolway.protocol.wire import clean_text
 LOOKED_AT: Final = 8 * 1024  # characters of stderr; a start that fails says why at the end
 LINE: Final = 300  # characters of a line of it; keeps every pattern quick, whatever a server writes
 _NODE_PROGRAMS: Final = frozenset({"npx", "npm", "node", "bunx", "pnpm", "yarn"})
-_PACKAGE_RUNNERS: Final = frozenset({"npx", "uvx", "bunx", "pnpm", "pipx", "docker", "podman"})
+PACKAGE_RUNNERS: Final = frozenset({"npx", "uvx", "bunx", "pnpm", "pipx", "docker", "podman"})
 
 
 class Cause(NamedTuple):
@@ -271,7 +271,7 @@ _OF_EXITS: Final = {
 
 def _of_code(command: str, exit_code: int | None, error_code: str) -> Cause | None:
     program = os.path.basename(command)
-    if error_code == "E-START-TIMEOUT" and program in _PACKAGE_RUNNERS:
+    if error_code == "E-START-TIMEOUT" and program in PACKAGE_RUNNERS:
         return Cause(
             f"{program} may still be downloading the package",
             'run the command once by hand, or set "startTimeout": "120s" in the server\'s entry',

@@ -1,0 +1,150 @@
+"""What an entry shows before its server is started: is it valid, are its values there, can its command be found."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from toolway.config.problems import Problem
+from toolway.config.spec import Server
+from toolway.doctor.commands import Found
+from toolway.doctor.report import Check
+from toolway.doctor.targets import Target
+from toolway.doctor.values import ago, ended_tokens, is_reference
+from toolway.secrets import is_secret_like
+from toolway.upstream.causes import likely_cause
+
+UNSET: Final = "E-CONFIG-VARIABLE"
+
+
+def config(target: Target, twin: str = "") -> Iterator[Check]:
+    """What is wrong with the entry itself. `twin` is another entry for the same server."""
+    said = [problem for problem in target.problems if problem.code != UNSET]
+    for problem in said:
+        yield _of_problem(problem)
+    if twin:
+        yield Check(
+            "config",
+            "warn",
+            f"the same server stands here twice, also as {twin}",
+            fix=f"remove one of the two: it would be started twice, and every tool would be there twice ({twin})",
+            code="E-DOCTOR-DUPLICATE",
+        )
+    if not said and not twin:
+        yield Check("config", "ok", "valid")
+
+
+def _of_problem(problem: Problem) -> Check:
+    state: Mapping[str, Any] = {"error": "fail", "warning": "warn", "note": "ok"}
+    return Check("config", state[problem.severity], problem.what, problem.evidence, problem.fix, code=problem.code)
+
+
+def env(target: Target, now: float) -> Iterator[Check]:
+    """Values that are missing, that have ended, or that everybody can read."""
+    found = [*_unset(target), *_ended(target, now), *_plain(target)]
+    yield from found
+    if not found and target.server is not None and (target.server.env or target.server.headers):
+        count = len(target.server.env) + len(target.server.headers)
+        yield Check("env", "ok", f"{count} value{'s' if count > 1 else ''}, all set")
+
+
+def _unset(target: Target) -> Iterator[Check]:
+    for problem in target.problems:
+        if problem.code == UNSET:
+            name = problem.what.split()[2]
+            yield Check("env", "fail", problem.what, problem.evidence, "set it", f"export {name}=…", UNSET)
+    for name, value in target.server.env.items() if target.server is not None else ():
+        if not value and is_reference(str(_written(target, "env").get(name, ""))):
+            yield Check("env", "warn", f"env.{name} is empty", fix="give the variable it names a value", code=UNSET)
+
+
+def _ended(target: Target, now: float) -> Iterator[Check]:
+    for token in ended_tokens(target.server, now) if target.server is not None else ():
+        written = str(_written(target, *token.place.split(".")[:1]).get(token.place.partition(".")[2], ""))
+        where = f"it comes from {written}" if is_reference(written) else f"it stands in {target.file}"
+        yield Check(
+            "env",
+            "fail",
+            f"the token in {token.place} expired {ago(token.seconds)} ago",
+            where,
+            "get a new token from the service, and put it there",
+            code="E-DOCTOR-EXPIRED",
+        )
+
+
+def _plain(target: Target) -> Iterator[Check]:
+    """Secrets that stand in a file."""
+    for group in ("env", "headers"):
+        for name, value in _written(target, group).items():
+            if isinstance(value, str) and is_secret_like(str(name), value) and not is_reference(value):
+                yield Check(
+                    "env",
+                    "warn",
+                    f"{group}.{name} is a secret in plain text",
+                    f"everything that reads {target.file} reads it",
+                    "keep it in the store, and name it in the file",
+                    f"toolway secrets set {target.name}.{name}",
+                    "E-DOCTOR-PLAIN",
+                )
+
+
+def _written(target: Target, group: str) -> Mapping[str, Any]:
+    found = target.written.get(group)
+    return found if isinstance(found, Mapping) else {}
+
+
+def command(target: Target, server: Server, found: Found) -> Check:
+    """Whether the program is where it will be looked for."""
+    name = server.command or ""
+    if found.path is None:
+        return _not_found(name, server, found)
+    what = found.path if os.path.dirname(name) else f"{name} → {found.path}"
+    if target.desktop and found.desktop is None:
+        return Check(
+            "command",
+            "warn",
+            f"{target.title} will not find {name}: it is not on the PATH of desktop applications",
+            what,
+            "write the full path",
+            entry_text(full_path(server, found.path)),
+            "E-DOCTOR-DESKTOP-PATH",
+        )
+    return Check("command", "ok", what)
+
+
+def _not_found(name: str, server: Server, found: Found) -> Check:
+    full = os.path.join(server.cwd or "", name)
+    if os.path.dirname(name) and os.path.isfile(full):
+        return Check(
+            "command", "fail", f"{name} may not be run", "it is a file without the right to be executed",
+            "give it that right", f"chmod +x {full}", "E-STDIO-EACCES",
+        )  # fmt: skip
+    if found.elsewhere:
+        return Check(
+            "command",
+            "fail",
+            f"{name} is not on PATH; {found.keeper} has it",
+            found.elsewhere,
+            "write the full path",
+            entry_text(full_path(server, found.elsewhere)),
+            "E-STDIO-ENOENT",
+        )
+    cause = likely_cause(name, None, "", "E-STDIO-ENOENT")
+    assert cause is not None
+    return Check("command", "fail", cause.cause, f"{name} was not found", cause.fix, code="E-STDIO-ENOENT")
+
+
+def full_path(server: Server, path: str) -> dict[str, Any]:
+    """The keys of an entry that finds its program everywhere. What the program itself starts (npx starts node) stands
+    in the same folder, so that goes on PATH."""
+    changes: dict[str, Any] = {"command": path}
+    if "PATH" not in server.env:
+        changes["env"] = {"PATH": f"{os.path.dirname(path)}:${{PATH}}"}
+    return changes
+
+
+def entry_text(changes: Mapping[str, Any]) -> str:
+    """Keys of an entry, as they are written in a file."""
+    return ", ".join(f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in changes.items())

@@ -1,0 +1,87 @@
+"""A report as lines for people: aligned, and no wider than the screen. What is to be copied is never broken."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from toolway.doctor.report import Check, Report, Subject
+
+SIGNS: Final = {"ok": "✓", "warn": "!", "fail": "✗", "skip": "–"}
+NAME: Final = 11  # columns of a check's name
+INDENT: Final = 2 + 2 + NAME
+STYLES: Final = {"ok": "", "warn": "yellow", "fail": "red", "skip": "dim"}
+
+
+class Line(NamedTuple):
+    text: str
+    style: str = ""
+
+
+def lines(report: Report, width: int = 80, *, verbose: bool = False) -> Iterator[Line]:
+    """The report: the cause first, then all that was looked at, then what to do next."""
+    sign, style = SIGNS[report.state], STYLES[report.state] or "green"
+    for number, text in enumerate(_wrapped(report.first_line, width - 2)):
+        yield Line(f"{sign} {text}" if not number else f"  {text}", style)
+    for subject in report.subjects:
+        if subject.kind != "file" or subject.state != "ok" or verbose:
+            yield Line("")
+            yield from _subject(subject, width)
+    last = _last(report)
+    if last:
+        yield Line("")
+        yield from (Line(text) for text in _wrapped(last, width))
+
+
+def _subject(subject: Subject, width: int) -> Iterator[Line]:
+    head = "   ".join(part for part in (subject.name, subject.transport) if part)
+    for number, text in enumerate(_wrapped("   ".join(filter(None, (head, subject.way))), width, indent=2)):
+        yield Line(text, "bold" if not number else "")
+    if subject.source:
+        yield from (Line(f"  {text}", "dim") for text in _wrapped(f"from {subject.source}", width - 2))
+    for check in subject.checks:
+        yield from _check(check, width)
+
+
+def _check(check: Check, width: int) -> Iterator[Line]:
+    margin = " " * INDENT
+    room = width - INDENT
+    for number, text in enumerate(_wrapped(check.what, room)):
+        head = f"  {SIGNS[check.state]} {check.name:<{NAME - 1}} " if not number else margin
+        yield Line(head + text, STYLES[check.state])
+    for said in check.evidence.splitlines():
+        for text in _wrapped(said, room, indent=2):
+            yield Line(margin + text, "dim")
+    for number, text in enumerate(_wrapped(check.fix, room - 2)):
+        yield Line(margin + ("→ " if not number else "  ") + text, "bold")
+    if check.copy:
+        # On a line of its own from the left edge where it would be broken else: it is meant to be copied.
+        whole = margin + "  " + check.copy
+        yield Line(whole if len(whole) <= width else f"  {check.copy}", "bold")
+
+
+def _last(report: Report) -> str:
+    count = report.problems()
+    repairs = len(report.repairs)
+    parts = []
+    if count:
+        parts.append(f"{count} problem{'s' if count > 1 else ''}.")
+    if repairs:
+        parts.append(f"--fix does {repairs} of this by itself.")
+    return " ".join(parts)
+
+
+def _wrapped(text: str, width: int, indent: int = 0) -> list[str]:
+    """Lines of at most `width`; long words such as paths are left whole."""
+    if not text:
+        return []
+    return textwrap.wrap(
+        text,
+        max(20, width),
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+        drop_whitespace=True,
+    )

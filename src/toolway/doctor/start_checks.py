@@ -1,0 +1,164 @@
+"""What the start of a process shows: did it come up, in which time, and was its stdout clean."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Final
+
+from toolway.config.spec import Server
+from toolway.doctor.entry_checks import entry_text
+from toolway.doctor.processes import holder_of_port
+from toolway.doctor.report import Check
+from toolway.doctor.starting import Start, is_runner
+from toolway.protocol.shown import clean_text
+from toolway.upstream.causes import Cause, likely_cause
+from toolway.upstream.link import Loss
+
+SHOWN: Final = 5  # lines of stderr
+_PORT: Final = re.compile(r"(?:EADDRINUSE|[Aa]ddress already in use|Errno 98)[^\n]*?[:, (](\d{2,5})\b")
+_PORT_BEFORE: Final = re.compile(r"[:, ('](\d{2,5})[^\n]*?(?:EADDRINUSE|[Aa]ddress already in use|Errno 98)")
+
+
+def of_process(server: Server, seen: Start) -> Iterator[Check]:
+    """The checks `start` and `stdout` of a server that is a process."""
+    yield _start(server, seen)
+    if seen.spawned is not None:
+        yield _stdout(seen)
+
+
+def _start(server: Server, seen: Start) -> Check:
+    failure = seen.failure
+    if failure is None:
+        return _late(server, seen) if seen.late else Check("start", "ok", _times(server, seen))
+    if failure.code == "E-START-TIMEOUT":
+        return _silent(server, seen)
+    if failure.exit_code is not None:
+        return _ended(server, seen, failure)
+    if seen.spawned is not None and not failure.code.startswith("E-STDIO"):
+        return Check("start", "ok", _times(server, seen))  # it came up, and failed at something later
+    cause = _cause(server, seen, failure)
+    return Check(
+        "start", "fail", cause.cause or failure.reason, tail(seen), cause.fix or failure.fix, code=failure.code
+    )
+
+
+def _times(server: Server, seen: Start) -> str:
+    parts = [f"spawned in {took(seen.spawned)}"]
+    if seen.first_byte is not None:
+        parts.append(f"first byte after {took(seen.first_byte)}")
+    text = ", ".join(parts)
+    if seen.fetched is not None and seen.fetched >= 0.05:
+        text += f" ({runner(server)} took {took(seen.fetched)} of it to get the package)"
+    return text
+
+
+def _late(server: Server, seen: Start) -> Check:
+    """It came, but a hub would have given up by then."""
+    assert seen.listed is not None
+    own = f'"startTimeout": "{max(10, round(2 * seen.listed))}s"'
+    if seen.fetched is not None and seen.fetched > seen.listed / 2:
+        return Check(
+            "start",
+            "fail",
+            f"{runner(server)} took {took(seen.fetched)} to download the package, and a start has {took(seen.limit)}",
+            f"the server itself answered {took(seen.listed - seen.fetched)} after that; the package is cached now",
+            "start it again: the download is done; on other machines give the first start more time",
+            own,
+            "E-START-TIMEOUT",
+        )
+    what = f"the start took {took(seen.listed)}, and its entry allows {took(seen.limit)}"
+    return Check("start", "fail", what, tail(seen), "give it more time", own, "E-START-TIMEOUT")
+
+
+def _silent(server: Server, seen: Start) -> Check:
+    by_hand = shlex.join([server.command or "", *server.args])
+    if seen.ports:
+        port = seen.ports[0]
+        return Check(
+            "start",
+            "fail",
+            f"the server does not speak over stdio: it listens on port {port}, as an HTTP server",
+            tail(seen),
+            "let it speak over stdio, often by an argument such as stdio; or start it yourself, and name its address:",
+            entry_text({"url": f"http://127.0.0.1:{port}/mcp"}),
+            "E-START-TIMEOUT",
+        )
+    if is_runner(server) and seen.fetched is None:
+        what = f"{runner(server)} was still downloading after {took(seen.ended)}"
+        return Check("start", "fail", what, tail(seen), "run it by hand until it is done", by_hand, "E-START-TIMEOUT")
+    words = [f"it runs, and wrote {'nothing' if seen.first_byte is None else 'no answer'} to stdout"]
+    if not seen.stderr.strip():
+        words.append("and nothing to stderr")
+    cause = likely_cause(server.command or "", None, seen.stderr, "") if seen.stderr.strip() else None
+    return Check(
+        "start",
+        "fail",
+        f"the server does not answer the first message within {took(seen.limit)}"
+        + (f": {cause.cause}" if cause is not None else ""),
+        "\n".join(filter(None, (" ".join(words), tail(seen)))),
+        (cause.fix if cause is not None else "")
+        or "run it by hand and see what it waits for; many speak over stdio only with an argument such as stdio",
+        by_hand,
+        "E-START-TIMEOUT",
+    )
+
+
+def _ended(server: Server, seen: Start, failure: Loss) -> Check:
+    cause = _cause(server, seen, failure)
+    how = f"exit code {failure.exit_code}" if (failure.exit_code or 0) >= 0 else f"signal {-(failure.exit_code or 0)}"
+    last = next((line.strip() for line in reversed(seen.stderr.splitlines()) if line.strip()), "")
+    why = cause.cause or (f"stderr: {last[:200]}" if last else "it said nothing")
+    fix, copy = cause.fix, ""
+    port = _port(seen.stderr) if "port" in cause.cause else None
+    holder = holder_of_port(port) if port is not None else None
+    evidence = tail(seen)
+    if holder is not None:
+        evidence = f"process {holder[0]} has it: {clean_text(holder[1], 200)}\n{evidence}"
+        fix, copy = "end that process, or choose another port", f"kill {holder[0]}"
+    elif not fix:
+        fix, copy = "run it by hand", shlex.join([server.command or "", *server.args])
+    return Check(
+        "start", "fail", f"the server ended with {how}: {why}", evidence, fix, copy, "E-STDIO-EXIT"
+    )  # fmt: skip
+
+
+def _port(stderr: str) -> int | None:
+    found = _PORT.search(stderr) or _PORT_BEFORE.search(stderr)
+    return int(found[1]) if found else None
+
+
+def _cause(server: Server, seen: Start, failure: Loss) -> Cause:
+    found = likely_cause(server.command or "", failure.exit_code, seen.stderr, failure.code)
+    return found if found is not None else Cause("", "")
+
+
+def _stdout(seen: Start) -> Check:
+    if not seen.noisy:
+        return Check("stdout", "ok", "clean" if seen.first_byte is not None else "nothing came")
+    count = f"{seen.noisy} line{'s' if seen.noisy > 1 else ''}"
+    return Check(
+        "stdout",
+        "warn",
+        f'stdout has {count} that {"are" if seen.noisy > 1 else "is"} no message: "{seen.noise[0]}"',
+        "other clients may give up at the first of them",
+        "let it log to stderr: console.error in Node.js, file=sys.stderr in Python; some have an option --quiet",
+        code="E-FRAME-BAD",
+    )
+
+
+def tail(seen: Start) -> str:
+    """The last lines of stderr, marked as such."""
+    lines = [line.rstrip() for line in seen.stderr.splitlines() if line.strip()]
+    return "\n".join(f"| {clean_text(line, 200)}" for line in lines[-SHOWN:])
+
+
+def runner(server: Server) -> str:
+    return (server.command or "").rpartition("/")[2]
+
+
+def took(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s"
