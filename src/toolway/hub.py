@@ -24,6 +24,7 @@ from toolway.catalog.index import Catalog, Item, Prompt, Resource, Tool
 from toolway.catalog.keeping import Keeping
 from toolway.catalog.outputs import Outputs
 from toolway.catalog.resolve import check_server, must_exist, resolve
+from toolway.config.secrets import references
 from toolway.config.spec import Retry, Server, ServerLike, Timeout, check_server_name, with_defaults
 from toolway.errors import CallError, Certainty, ConfigError, Executed, NotFound, ProtocolError, Unavailable
 from toolway.events import CallFinished, CatalogChanged, Connected, Event, Kind
@@ -37,6 +38,7 @@ from toolway.resilience.dedup import dedup
 from toolway.resilience.keys import KeyStore, MemoryKeys, keys
 from toolway.resilience.limits import Slots, limit
 from toolway.resilience.retry import retry
+from toolway.resolving import LateLink, resolved
 from toolway.rules import Rules
 from toolway.security.broker import Broker
 from toolway.security.tokens import TokenStore
@@ -64,8 +66,8 @@ class Hub:
     """All servers of a file or a mapping, supervised.
 
     `source` is a file's path, a mapping of names to servers (a `Server`, a URL, a command line, a file's entry, or an
-    SDK server object), or nothing for the default file. `timeout` and `retry` apply to servers that have none of
-    their own. `elicitation`, `sampling` and `roots` answer what servers ask back, or `asks` answers all of it.
+    SDK server object), or nothing for the files of user and project, merged. `timeout` and `retry` apply to servers that
+    have none of their own. `elicitation`, `sampling` and `roots` answer what servers ask back, or `asks` answers all of it.
     `login` brings a person to where a server wants him to log in, and `tokens` keeps what came of it.
     `catalog_dir` is where the last known lists are kept; None keeps none. `world` is for tests. Raises `ConfigError`.
     """
@@ -540,6 +542,15 @@ class Hub:
         return self._world.dice
 
     def open_link(self, name: str, server: Server) -> Link:
+        if not references(server):
+            return self._link(name, server)
+
+        async def with_secrets() -> Link:
+            return self._link(name, await resolved(server, self._world.environ, self._spawner))
+
+        return LateLink(with_secrets)
+
+    def _link(self, name: str, server: Server) -> Link:
         authorizer = self._broker.authorizer(name, server)
         return self._world.make_link(name, server, self._spawner, self._world.environ, authorizer)
 

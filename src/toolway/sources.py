@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from toolway.catalog.store import Store
 from toolway.config.entries import entry, server_from_text
-from toolway.config.find import default_file
 from toolway.config.formats import Loaded, read
+from toolway.config.scopes import loaded
 from toolway.config.spec import Retry, Server, ServerLike, Timeout, check_server_name, with_defaults
 
 Source = str | os.PathLike[str] | Mapping[str, ServerLike] | Loaded | None
@@ -23,7 +23,7 @@ def servers_of(
 ) -> tuple[dict[str, Server], tuple[Any, ...]]:
     problems: tuple[Any, ...] = ()
     if source is None:
-        source = default_file()
+        source = loaded(os.environ, Path.cwd())
     if isinstance(source, str | os.PathLike):
         source = read(source)
     if isinstance(source, Loaded):

@@ -13,6 +13,7 @@ from typing import Any
 
 from toolway.config.expand import expand
 from toolway.config.problems import Problem
+from toolway.config.references import Unresolved, split
 from toolway.errors import ConfigError
 
 KEY = "E-CONFIG-KEY"
@@ -89,6 +90,12 @@ class Fields:
         return found
 
     def expanded(self, key: str, text: str) -> str:
+        """The text with its variables filled in; references to secrets stay, for whoever starts the server."""
+        parts = tuple(self._filled_in(key, part) if isinstance(part, str) else part for part in split(text))
+        plain = [part for part in parts if isinstance(part, str)]
+        return "".join(plain) if len(plain) == len(parts) else Unresolved(parts)
+
+    def _filled_in(self, key: str, text: str) -> str:
         result = expand(text, self.variables)
         for name in result.missing:
             self.warn(

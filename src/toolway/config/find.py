@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from toolway.errors import ConfigError
@@ -20,13 +20,17 @@ def default_file(variables: Mapping[str, str] | None = None, directory: Path | N
     places = candidates(variables, directory or Path.cwd())
     found = next((place for place in places if place.is_file()), None)
     if found is None:
-        raise ConfigError(
-            "no configuration was found",
-            evidence=f"looked for {', '.join(str(place) for place in places)}",
-            fix=f"write {EXAMPLE} to {places[0].name}, or name a file with --config or ${VARIABLE}",
-            code="E-CONFIG-NONE",
-        )
+        raise nothing_found(places)
     return found
+
+
+def nothing_found(places: Sequence[Path]) -> ConfigError:
+    return ConfigError(
+        "no configuration was found",
+        evidence=f"looked for {', '.join(str(place) for place in places)}",
+        fix=f"write {EXAMPLE} to {places[-1]}, or name a file with --config or ${VARIABLE}",
+        code="E-CONFIG-NONE",
+    )
 
 
 def candidates(variables: Mapping[str, str], directory: Path) -> tuple[Path, ...]:

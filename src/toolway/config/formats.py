@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -37,11 +37,18 @@ class Loaded:
     problems: tuple[Problem, ...] = ()
     file: str = ""
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
+    again: Callable[[], Loaded] | None = field(default=None, compare=False)  # reads it anew; without it, `file` is read
+    watched: tuple[str, ...] = ()  # further files whose change may change it
 
 
 def read(path: str | os.PathLike[str], variables: Mapping[str, str] | None = None) -> Loaded:
     """The servers of a file. Raises `ConfigError` where the file as a whole cannot be used."""
     file = os.fspath(path)
+    return parse(text_of(content(file), file), file, variables)
+
+
+def content(file: str) -> bytes:
+    """Raises `ConfigError`."""
     try:
         with Path(file).open("rb") as opened:
             data = opened.read(MAX_BYTES + 1)
@@ -50,17 +57,21 @@ def read(path: str | os.PathLike[str], variables: Mapping[str, str] | None = Non
         raise _unreadable(file, exc.strerror or str(exc), fix) from None
     if len(data) > MAX_BYTES:
         raise _unreadable(file, f"it is longer than {MAX_BYTES} bytes", "")
+    return data
+
+
+def text_of(data: bytes, file: str) -> str:
+    """Raises `ConfigError`."""
     try:
-        text = data.decode()
+        return data.decode()
     except UnicodeDecodeError as exc:
         raise _unreadable(file, f"byte {exc.start} is not UTF-8", "save the file as UTF-8") from None
-    return parse(text, file, variables)
 
 
 def parse(text: str, file: str = "", variables: Mapping[str, str] | None = None) -> Loaded:
     """The servers of a file's text. Raises `ConfigError` where it cannot be used as a whole."""
     document = jsonc.parse(text, file)
-    root, entries = _entries(document, file)
+    root, entries = entries_of(document, file)
     reading = _Reading(document, file, root, os.environ if variables is None else variables)
     names = reading.names(entries)
     servers = {}
@@ -72,7 +83,7 @@ def parse(text: str, file: str = "", variables: Mapping[str, str] | None = None)
     return Loaded(servers, tuple(reading.problems), file, reading.gateway())
 
 
-def _entries(document: jsonc.Document, file: str) -> tuple[jsonc.Path, dict[str, Any]]:
+def entries_of(document: jsonc.Document, file: str) -> tuple[jsonc.Path, dict[str, Any]]:
     """Where the entries are in the file, and the entries."""
     root = document.value
     if not isinstance(root, dict):

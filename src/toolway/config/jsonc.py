@@ -63,7 +63,8 @@ def _blank(pattern: re.Pattern[str], text: str) -> str:
 class _Keys:
     """The keys of a text, as they come. Few paths are kept: in a deep file they would be many times its size."""
 
-    def __init__(self) -> None:
+    def __init__(self, near: int = NEAR) -> None:
+        self._near = near
         self.lines: dict[Path, int] = {}
         self.twice: dict[Path, Twice] = {}
         self._path: list[str] = []  # the latest key of each open object
@@ -80,13 +81,13 @@ class _Keys:
     def add(self, key: str, line: int) -> None:
         self._path[-1] = key
         first = self._seen(key, line)
-        near = tuple(self._path[:NEAR])
+        near = tuple(self._path[: self._near])
         if first is not None and near not in self.twice:
             self.twice[near] = Twice(tuple(self._path), first, line)
 
     def _seen(self, key: str, line: int) -> int | None:
         """The line where this key stood before, if it did."""
-        if len(self._path) > NEAR:
+        if len(self._path) > self._near:
             return _first(self._below[-1], key, line)
         return _first(self.lines, tuple(self._path), line)
 
@@ -98,9 +99,14 @@ def _first(lines: dict[_K, int], key: _K, line: int) -> int | None:
     return first
 
 
-def _keys(text: str) -> _Keys:
+def deep_lines(text: str, levels: int) -> dict[Path, int]:
+    """The line of each key of the first `levels` levels of a text that `parse` has taken."""
+    return _keys(_blank(_COMMENT, text.removeprefix("\ufeff")), levels).lines
+
+
+def _keys(text: str, near: int = NEAR) -> _Keys:
     """The keys of valid JSON, without those inside arrays."""
-    keys, arrays, line, counted = _Keys(), 0, 1, 0
+    keys, arrays, line, counted = _Keys(near), 0, 1, 0
     for found in _KEY_OR_BRACKET.finditer(text):
         string, colon, opened, closed = found.groups()
         if arrays or opened == "[":

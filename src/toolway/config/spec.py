@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
+from toolway.config.references import Unresolved
 from toolway.errors import ConfigError
 from toolway.model import Effect
 
@@ -157,6 +158,13 @@ class Server:
                 evidence=f"found {found}",
                 fix='write {"command": "npx", "args": [...]} or {"url": "https://…/mcp"}',
                 code="E-CONFIG-SERVER",
+            )
+        if any(isinstance(text, Unresolved) for text in (self.command, self.cwd, *self.args)):
+            raise ConfigError(
+                "a secret cannot be an argument of a command",
+                evidence="everybody on this machine can see the arguments of a process",
+                fix="give it to the server in `env`",
+                code="E-SECRETS-ARGUMENT",
             )
         if self.url is not None and not re.match(r"https?://[^/\s]", self.url):
             raise ConfigError(

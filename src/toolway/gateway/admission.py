@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from pathlib import PurePath
 from typing import Final
 
+from toolway.config.secrets import references
 from toolway.config.spec import Server
 
 RUNNERS: Final = frozenset({"npx", "bunx", "uvx", "pipx"})  # they fetch a package and run it
@@ -25,6 +26,8 @@ _HOOKS: Final = re.compile(
 
 def objection(server: Server, allowed: Collection[str]) -> str | None:
     """Why a server that came by way of `/admin` is not taken, or None."""
+    if references(server):
+        return "a reference to a secret would read files or run commands of this machine"
     if server.command is None:
         return None
     if server.command not in allowed:
