@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients conformance process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour idle cost sim fuzz bench docs pins clean
+.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients conformance process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour idle cost sim fuzz bench startup docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -128,6 +128,9 @@ conformance: setup ## the official conformance suite: the fixture alone, and the
 
 bench: setup ## toolway and its peers side by side: calls a second, latency, CPU, memory (ARGS="--quick --only NAME,NAME")
 	$(BIN)/python -m bench.run $(ARGS)
+
+startup: setup ## how quick `toolway --help` and `toolway tools` are, beside `import typer` (ARGS="--corpus FILE")
+	$(BIN)/python scripts/startup.py $(ARGS)
 
 docs: setup ## write the generated pages of docs/reference again
 	$(BIN)/python scripts/generate_docs.py

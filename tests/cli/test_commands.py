@@ -22,6 +22,7 @@ ABSENT = {"command": "/no/such/program"}
 def toolway(tmp_path, monkeypatch):
     """Run a command with a file of the given servers; gives the result."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOOLWAY_CONFIG", str(tmp_path / "mcp.json"))
 
     def run(servers, *words):
         (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))

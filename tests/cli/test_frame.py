@@ -64,7 +64,7 @@ def test_shared_options_may_stand_before_the_command(tmp_path, monkeypatch):
 
 def test_an_option_that_a_command_has_no_use_for_is_refused_before_it_too():
     result = toolway("--gateway", "http://127.0.0.1:1", "token")
-    assert "toolway token takes no --gateway" in result.stderr.replace("root", "toolway")
+    assert "toolway token takes no --gateway" in result.stderr
     assert result.exit_code == 2
 
 

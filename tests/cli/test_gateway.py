@@ -172,6 +172,7 @@ def test_a_gateway_that_does_not_answer_any_more_is_told_and_its_file_used(tmp_p
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "mcp.json"
     file.write_text('{"mcpServers": {"off": {"command": "x", "enabled": false}}}')
+    monkeypatch.setenv("TOOLWAY_CONFIG", str(file))
     State.default(os.environ).announce(Running("http://127.0.0.1:9", os.getpid(), str(file)))
     result = CliRunner().invoke(app, ["list", "--json"])
     assert [server["server"] for server in json.loads(result.stdout)["servers"]] == ["off"]
@@ -257,6 +258,7 @@ def test_what_codex_is_shown_is_toml_that_says_the_same(toolway, gateway):
 def test_before_the_gateway_runs_connect_shows_where_it_will_be(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mcp.json").write_text('{"mcpServers": {}, "toolway": {"gateway": {"port": 9999}}}')
+    monkeypatch.setenv("TOOLWAY_CONFIG", str(tmp_path / "mcp.json"))
     result = CliRunner().invoke(app, ["connect", "cursor"])
     assert json.loads(result.stdout)["mcpServers"]["toolway"]["url"] == "http://127.0.0.1:9999/mcp"
     assert "toolway serve" in result.stderr

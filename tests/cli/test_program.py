@@ -17,7 +17,8 @@ TOOLWAY = [sys.executable, "-m", "toolway.cli"]
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOOLWAY_CONFIG", str(tmp_path / "mcp.json"))
     slow = {**FAKE, "args": [*FAKE["args"], "--mode", "slow_start=1"]}
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"fake": FAKE, "slow": slow}}))
     return tmp_path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,19 @@ def tools(ctx: typer.Context, incomplete: str) -> list[Offer]:
     return _quietly(_tools(ctx))
 
 
+def codes(ctx: typer.Context, incomplete: str) -> list[Offer]:
+    return _quietly(_codes())
+
+
 def connectable(ctx: typer.Context, incomplete: str) -> list[Offer]:
     return _quietly(_connectable())
 
 
 def _servers(ctx: typer.Context) -> Iterator[Offer]:
+    from toolway.config.mask import masked
+
     for name, server in _configured(ctx).items():
-        yield name, server.url or server.command or ""
+        yield name, masked(server.url or server.command or "")
 
 
 def _tools(ctx: typer.Context) -> Iterator[Offer]:
@@ -40,6 +47,13 @@ def _tools(ctx: typer.Context) -> Iterator[Offer]:
         yield f"{name}.", "not asked yet"
 
 
+def _codes() -> Iterator[Offer]:
+    from toolway.cli.explain import PLACES, first_words
+
+    for page in sorted(page for folder in PLACES for page in folder.glob("E-*.md")):
+        yield page.stem, first_words(page)[:60]
+
+
 def _connectable() -> Iterator[Offer]:
     from toolway.cli.connect import CLIENTS
 
@@ -48,11 +62,10 @@ def _connectable() -> Iterator[Offer]:
 
 
 def _configured(ctx: typer.Context) -> dict[str, Any]:
-    from toolway.config.find import default_file
-    from toolway.config.formats import read
+    from toolway.config.scopes import loaded
 
     named = ctx.params.get("config") or ctx.find_root().params.get("config")
-    return dict(read(Path(named) if named else default_file()).servers)
+    return dict(loaded(os.environ, Path.cwd(), Path(named) if named else None).servers)
 
 
 def _quietly(offers: Iterator[Offer]) -> list[Offer]:

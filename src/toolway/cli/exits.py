@@ -17,6 +17,7 @@ class Exit(enum.IntEnum):
     AUTH = 6  # the server wants credentials, or other ones
     TIMEOUT = 7
     PARTIAL = 8  # some servers are down
+    LINT = 9  # what was examined has faults
     INTERRUPTED = 130  # Ctrl-C
 
 

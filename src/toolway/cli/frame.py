@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from toolway.cli.output import Output
 
 Work = int | Coroutine[Any, Any, int]
+NAME: Final = "toolway"
+COMPLETE: Final = "_TOOLWAY_COMPLETE"  # set by the scripts of `toolway completion`
 INTERRUPTED: Final = 130
 _HINT: Final = re.compile(r"\s*(?:\(Possible options: |Did you mean )([^)?]+)[)?]+")  # how typer says it
 _HELP: Final = {"help_option_names": ["-h", "--help"]}
@@ -31,7 +34,8 @@ _HELP: Final = {"help_option_names": ["-h", "--help"]}
 
 @dataclass(frozen=True)
 class Entry:
-    """A command: what `--help` says of it, and where its function is. `of` are the commands of a group."""
+    """A command: what `--help` says of it, and where its function is. `of` are the commands of a group, which may have
+    a function for when it stands alone."""
 
     help: str
     at: str = ""  # "module:function" in `toolway.cli.commands`
@@ -77,12 +81,15 @@ class Commands(TyperGroup):
         records = (param.get_help_record(ctx) for param in self.get_params(ctx))
         return [record for record in records if record is not None]
 
-    def main(self, args: Sequence[str] | None = None, *others: Any, **more: Any) -> Any:
+    def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
         """Run to the exit code. Raises `SystemExit`."""
         words = list(sys.argv[1:] if args is None else args)
-        more["standalone_mode"] = False
-        ended = ending(lambda: super(Commands, self).main(words, *others, **more), lambda: _talking(words))
-        sys.exit(ended or 0)
+        if COMPLETE in os.environ:
+            from typer.completion import completion_init  # type: ignore[attr-defined] # else it comes with options
+
+            completion_init()
+        told = {**extra, "standalone_mode": False, "prog_name": NAME, "complete_var": COMPLETE}
+        sys.exit(ending(lambda: super(Commands, self).main(words, **told), lambda: _talking(words)) or 0)
 
 
 class _OneCommand(TyperCommand):
@@ -119,7 +126,7 @@ def _group(name: str, entry: Entry) -> Any:
         rich_markup_mode=None,
         context_settings=_HELP,
     )
-    made.callback()(_without_a_command)
+    made.callback()(_with_shared(_function(entry.at), entry.takes) if entry.at else _without_a_command)
     return typer.main.get_command(made)
 
 
@@ -157,7 +164,11 @@ def _with_shared(function: Callable[..., Work], names: frozenset[str]) -> Callab
         before = ctx.find_root().obj
         earlier = before if isinstance(before, Shared) else Shared()
         _must_be_taken(earlier, names, ctx.command_path)
-        session = Session.of(earlier.joined(later))
+        shared = earlier.joined(later)
+        if ctx.invoked_subcommand is not None:  # of a group that is a command itself
+            ctx.find_root().obj = shared
+            return 0
+        session = Session.of(shared)
         return run(lambda: function(session, **given), session.output)
 
     asked = [*own, *parameters(names), context]

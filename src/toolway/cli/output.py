@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
+from toolway.cli import layout
 from toolway.cli.exits import of_error
 from toolway.config.problems import Problem
 from toolway.errors import CallError, ConfigError, ProtocolError, TimedOut, ToolwayError
@@ -45,12 +47,16 @@ class Output:
         """A tool's answer: as it is."""
         sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
+    def json_line(self, value: Any) -> None:
+        """One of many documents that come by and by: a line each."""
+        sys.stdout.write(json.dumps(self._masked(value), ensure_ascii=False) + "\n")
+
     def facts(self, value: Any) -> None:
         """What we say ourselves, as JSON."""
         self.json(self._masked(value))
 
     def line(self, text: str = "", style: str = "") -> None:
-        self._console(sys.stdout).print(self.shown(text), style=style)
+        self._write(sys.stdout, self.shown(text), style)
 
     def text_of_tool(self, text: str) -> None:
         """A tool's own words: as they are for a program, without control characters for a terminal."""
@@ -60,35 +66,29 @@ class Output:
         self, heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (), cut: bool = False
     ) -> None:
         """Columns. At a terminal the last one is wrapped, or cut where a line each is better; else it is as it is."""
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        for number, head in enumerate(heads):
-            last = number == len(heads) - 1
-            table.add_column(
-                head,
-                no_wrap=cut or not last,
-                overflow="ellipsis" if cut and last else "fold",
-                justify="right" if head in right else "left",
-            )
-        for row in rows:
-            table.add_row(*(Text(self.shown(cell), style=STYLES.get(cell, "")) for cell in row))
-        console = self._console(sys.stdout)
-        with console.capture() as captured:
-            console.print(table, soft_wrap=False)
-        for line in captured.get().splitlines():
-            sys.stdout.write(line.rstrip() + "\n")
+        shown = [[self.shown(cell) for cell in row] for row in (heads, *rows)]
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        places = frozenset(number for number, head in enumerate(heads) if head in right)
+        indent = ""
+        for number, row in enumerate(layout.rows_of(shown, width, right=places, cut=cut)):
+            styles = ["dim" if number == 0 else STYLES.get(cell, "") for cell in shown[number]]
+            front = [self._styled(sys.stdout, cell, style) for [cell], style in zip(row[:-1], styles, strict=False)]
+            first, *more = row[-1]
+            last = self._styled(sys.stdout, first, styles[-1])
+            sys.stdout.write(layout.GAP.join([*front, last]).rstrip() + "\n")
+            indent = indent or " " * sum(layout.columns_of(cell) + len(layout.GAP) for [cell] in row[:-1])
+            for line in more:
+                sys.stdout.write(indent + line + "\n")
 
     def say(self, text: str, style: str = "") -> None:
         """Something about the data, for people."""
         if not self.quiet:
-            self._console(sys.stderr).print(self.shown(text), style=style)
+            self._write(sys.stderr, self.shown(text), style)
 
-    def problems(self, problems: Iterable[Problem]) -> None:
+    def problems(self, problems: Iterable[Problem], *, notes: bool = False) -> None:
         colors = {"error": "red", "warning": "yellow", "note": "dim"}
         for problem in problems:
-            if problem.severity != "note" or self.verbose:
+            if problem.severity != "note" or self.verbose or notes:
                 self.say(f"{problem.severity}: {problem}", colors[problem.severity])
 
     def error(self, error: ToolwayError) -> None:
@@ -97,10 +97,9 @@ class Output:
         if self.as_json:
             self.facts({"error": facts})
             return
-        console = self._console(sys.stderr)
-        console.print(f"✗ {self.shown(error.what)}", style="red")
+        self._write(sys.stderr, f"✗ {self.shown(error.what)}", "red")
         for label, value in _parts(error):
-            console.print(self.shown(f"  {label:<13}{value}"), style="bold" if label == "fix" else "")
+            self._write(sys.stderr, self.shown(f"  {label:<13}{value}"), "bold" if label == "fix" else "")
 
     def shown(self, text: str) -> str:
         """Text of a server or an error made fit to be shown."""
@@ -124,13 +123,22 @@ class Output:
             return {key: self._masked(inner) for key, inner in value.items()}
         return [self._masked(inner) for inner in value] if isinstance(value, list | tuple) else value
 
+    def _write(self, file: IO[str], text: str, style: str) -> None:
+        file.write(self._styled(file, text, style) + "\n")
+
+    def _styled(self, file: IO[str], text: str, style: str) -> str:
+        return layout.painted(text, style) if style and self._has_color(file) else text
+
+    def _has_color(self, file: IO[str]) -> bool:
+        plain = not self.color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        return not plain and file.isatty()
+
     def _console(self, file: IO[str]) -> Console:
         from rich.console import Console
 
         return Console(
             file=file,
-            color_system="auto" if self.color and not os.environ.get("NO_COLOR") else None,
-            width=None if file.isatty() else _UNLIMITED,
+            color_system="auto" if self._has_color(file) else None,
             soft_wrap=True,
             highlight=False,
             markup=False,
@@ -150,10 +158,10 @@ def _parts(error: ToolwayError) -> Iterator[tuple[str, str]]:
         yield "evidence", error.evidence
     for line in getattr(error, "__notes__", ()):
         yield "stderr", f"| {line}"
-    if isinstance(error, CallError):
+    if isinstance(error, CallError) and (error.server or error.certainty is not None):
         yield "executed", error.executed
-        if error.retry_after:
-            yield "retry after", f"{error.retry_after:.1f} s"
+    if isinstance(error, CallError) and error.retry_after:
+        yield "retry after", f"{error.retry_after:.1f} s"
     if error.fix:
         yield "fix", error.fix
     yield "code", error.code

@@ -13,6 +13,7 @@ from toolway.cli.options import Session
 from toolway.cli.output import Output, problem_facts
 from toolway.cli.places import gateway_for, load
 from toolway.cli.running import exit_of
+from toolway.config.scopes import APPROVAL
 from toolway.config.spec import Server
 from toolway.errors import ConfigError
 
@@ -26,15 +27,21 @@ async def overview(session: Session) -> Exit:
     try:
         loaded = load(output, session.where.config)
     except ConfigError as exc:
-        if exc.code != "E-CONFIG-NONE":
+        if exc.code not in ("E-CONFIG-NONE", APPROVAL):
             raise
-        return _nothing_yet(output)
+        return _nothing_yet(output, exc)
     from toolway.cli.known import kept_lists
 
     kept = kept_lists(loaded.servers)
-    broken = [p for p in loaded.problems if p.severity == "error"]
+    waiting = [p for p in loaded.problems if p.code == APPROVAL]
+    broken = [p for p in loaded.problems if p.severity == "error" and p.code != APPROVAL]
     step = next_step(
-        Known(servers=len(loaded.servers), never_asked=len(kept.missing), unusable=len(broken), gateway=False)
+        Known(
+            servers=len(loaded.servers),
+            never_asked=len(kept.missing),
+            unusable=len(broken),
+            unapproved=len(waiting),
+        )
     )
     rows = [_row(name, server, kept) for name, server in loaded.servers.items()]
     if output.as_json:
@@ -106,13 +113,14 @@ async def _of_gateway(output: Output, door: Any) -> Exit:
     return exit_of(statuses)
 
 
-def _nothing_yet(output: Output) -> Exit:
-    step = next_step(Known(servers=0))
+def _nothing_yet(output: Output, error: ConfigError) -> Exit:
+    waits = error.code == APPROVAL
+    step = next_step(Known(unapproved=int(waits)))
     if output.as_json:
         facts: dict[str, Any] = {"file": None, "gateway": None, "servers": [], "problems": []}
         output.facts({**facts, "next": {"command": step.command, "why": step.why}})
     else:
-        output.say("There is no file of servers yet.")
+        output.say(f"{error.what}: {error.evidence}." if waits else "There is no file of servers yet.")
         _print_step(output, step)
     return Exit.OK
 

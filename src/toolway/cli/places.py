@@ -19,10 +19,10 @@ from toolway.cli.gateways import Door, at_address, of_this_machine
 from toolway.cli.known import Kept, kept_lists
 from toolway.cli.options import Where
 from toolway.cli.output import Output
-from toolway.config.find import default_file
 from toolway.config.formats import Loaded, normalised, read
 from toolway.config.mask import masker
 from toolway.config.problems import Problem
+from toolway.config.scopes import loaded
 from toolway.config.spec import Server
 from toolway.errors import ConfigError
 from toolway.model import OnProgress, Reply
@@ -105,10 +105,10 @@ async def gateway_for(output: Output, where: Where) -> Door | None:
 
 
 def load(output: Output, config: Path | None) -> Loaded:
-    """The servers of the named or the default file. Raises `ConfigError`."""
-    loaded = read(config or default_file())
-    output.mask = masker(loaded.servers.values())
-    return loaded
+    """The servers of the file that is named, or of all scopes. Raises `ConfigError`."""
+    found = loaded(os.environ, Path.cwd(), config)
+    output.mask = masker(found.servers.values())
+    return found
 
 
 def _servers_in(file: str) -> list[Server]:

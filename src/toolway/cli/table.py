@@ -13,21 +13,48 @@ KEYS: Final = {
     "revoke": Entry("End a key.", "gateway:keys_revoke"),
 }
 
+CONFIG: Final = {
+    "path": Entry("Show which files of servers are used.", "configuration:path", FILE),
+    "validate": Entry("Check every entry; nothing is started.", "configuration:validate", FILE),
+    "diff": Entry("Show what has changed since an earlier version.", "configuration:diff", FILE),
+    "history": Entry("Show the earlier versions.", "configuration:history", FILE),
+    "rollback": Entry("Go back to an earlier version.", "configuration:rollback", FILE),
+}
+
+SECRETS: Final = {
+    "set": Entry("Keep a secret; the value is asked for.", "trust:secrets_set", TALK),
+    "ls": Entry("Show the names of all secrets, and who uses them.", "trust:secrets_ls", FILE),
+    "rm": Entry("Forget a secret.", "trust:secrets_rm", FILE),
+}
+
 TABLE: Final = {
     "ls": Entry("Show all servers: whether they work, and why not.", "servers:ls"),
     "status": Entry("Show all that is known about a server.", "servers:status"),
     "restart": Entry("Start a server of the running gateway again.", "servers:restart"),
     "tools": Entry("Search the tools of all servers.", "tools:tools"),
     "call": Entry("Call one tool and show its answer.", "tools:call"),
+    "lint": Entry("Find what models refuse of the tools.", "care:lint"),
+    "config": Entry(
+        "Show what is configured, and where each value comes from.", "configuration:config", FILE, of=CONFIG
+    ),
+    "secrets": Entry("What servers need and no file should hold.", of=SECRETS),
+    "approve": Entry("Look at a project's file, and let it be used.", "trust:approve", TALK),
+    "logs": Entry("Show what servers write to stderr.", "care:logs"),
+    "ps": Entry("Show the processes of servers, and what is left over.", "care:ps"),
+    "explain": Entry("Explain an error code.", "care:explain", TALK),
     "serve": Entry("Serve all servers at one endpoint, for every client.", "gateway:serve", FILE),
     "connect": Entry("Show what connects a client to the gateway.", "gateway:connect"),
     "keys": Entry("Keys for others who use the gateway.", of=KEYS),
     "token": Entry("Show the token that opens the gateway of this machine.", "gateway:token", TALK),
+    "completion": Entry("Complete commands, servers and tools in a shell.", "care:completion", TALK),
+    "agent-help": Entry("All that a program needs to know, on one page.", "care:agent_help", TALK),
     "list": Entry("The same as ls.", "servers:ls", hidden=True),
 }
 
 SECTIONS: Final = {
-    "Servers": ("ls", "status", "restart"),
+    "Servers": ("ls", "status", "restart", "config", "secrets", "approve"),
     "Tools": ("tools", "call"),
+    "When something is wrong": ("lint", "logs", "ps", "explain"),
     "The gateway": ("serve", "connect", "keys", "token"),
+    "For shells and programs": ("completion", "agent-help"),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,11 +14,10 @@ from toolway.cli.options import Session
 from toolway.cli.output import Output, problem_facts
 from toolway.cli.places import Place, find
 from toolway.cli.running import DOWN, exit_of, wait_listed
+from toolway.doctor.tokens import cost_of
 
 if TYPE_CHECKING:
     from toolway.upstream.status import Status
-
-_BYTES_OF_A_TOKEN = 4  # of a definition as JSON: near enough to compare tools, whatever the model
 
 
 async def show_tools(
@@ -93,8 +91,8 @@ def _first_line(tool: Tool) -> str:
 
 
 def _tokens(tool: Tool) -> int:
-    shown = {key: tool.raw[key] for key in ("name", "description", "inputSchema") if key in tool.raw}
-    return max(1, len(json.dumps(shown, ensure_ascii=False).encode()) // _BYTES_OF_A_TOKEN)
+    """With the provider to whom it is dearest."""
+    return cost_of([tool.raw]).most
 
 
 def _facts(tool: Tool) -> dict[str, Any]:
