@@ -18,5 +18,7 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    for name in ("TOOLWAY_CONFIG", "TOOLWAY_STATE", "TOOLWAY_TOKEN"):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("TOOLWAY_SECRETS", "file")  # not the keychain of whoever runs the tests
+    for name in ("TOOLWAY_CONFIG", "TOOLWAY_STATE", "TOOLWAY_TOKEN", "TOOLWAY_SECRETS_PASSPHRASE"):
         monkeypatch.delenv(name, raising=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,13 +24,13 @@ from toolway.config.scopes import Waiting, find, load
 from toolway.errors import ConfigError, NotFound
 from toolway.model import Json
 
-_SHORTEST: Final = 12  # characters of a digest that name a content
+_DIGEST: Final = re.compile("[0-9a-f]{64}")  # all of it: two contents that begin alike are quickly made
 
 
 def approve(output: Output, file: Path | None, wanted: str | None) -> Exit:
     """Show what waits, and approve it if a person says so, or if its digest was given."""
-    if wanted is not None and len(wanted) < _SHORTEST:
-        raise UsageError(f"give at least {_SHORTEST} characters of the digest", fix="see it: toolway approve")
+    if wanted is not None and not _DIGEST.fullmatch(wanted):
+        raise UsageError("a digest has 64 characters of 0-9 and a-f", fix="see it: toolway approve")
     waiting = _waiting(file)
     shown = [_facts(each) for each in waiting]
     approved = []
@@ -39,9 +40,10 @@ def approve(output: Output, file: Path | None, wanted: str | None) -> Exit:
         if _agreed(each, wanted, alone=len(waiting) == 1, ask=not output.as_json):
             open_approvals(os.environ).approve(each.path, each.content)
             approved.append(each.path)
-            output.say(f"approved: {each.path}", "green")
+            if not output.as_json:
+                output.say(f"approved: {each.path}", "green")
         elif not output.as_json:
-            output.say(f"not approved. To approve exactly this: toolway approve --digest {each.digest[:16]}", "yellow")
+            output.say(f"not approved. To approve exactly this: toolway approve --digest {each.digest}", "yellow")
     if output.as_json:
         output.facts({"files": [{**facts, "approved": Path(facts["file"]) in approved} for facts in shown]})
     elif not waiting:
@@ -78,14 +80,14 @@ def _waiting(file: Path | None) -> Sequence[Waiting]:
 
 def _agreed(waiting: Waiting, wanted: str | None, *, alone: bool, ask: bool) -> bool:
     if wanted is not None:
-        if alone and not waiting.digest.startswith(wanted.lower()):
+        if alone and waiting.digest != wanted:
             raise ConfigError(
                 f"{waiting.path} is not what was to be approved",
-                evidence=f"its digest is {waiting.digest[:16]}…",
+                evidence=f"its digest is {waiting.digest}",
                 fix="look at it again: toolway approve",
                 code="E-CONFIG-APPROVAL",
             )
-        return waiting.digest.startswith(wanted.lower())
+        return waiting.digest == wanted
     if not ask or not sys.stdin.isatty():
         return False
     sys.stderr.write("Use this file, exactly as it is now? [y/N] ")
@@ -123,12 +125,16 @@ def _show(output: Output, facts: Json) -> None:
         for key, value in entry.items() if isinstance(entry, Mapping) else [("", entry)]:
             if isinstance(value, Mapping):
                 for inner, text in value.items():
-                    output.line(f"  {key}.{_spelled(inner)[1:-1]:<24}  {_spelled(text)}")
+                    _line(output, f"{key}.{inner}", text)
             else:
-                output.line(f"  {key:<12}  {_spelled(value)}")
+                _line(output, key, value)
     if OUR_BLOCK in facts:
         output.line(f"\n{OUR_BLOCK}  {_spelled(facts[OUR_BLOCK])}")
     output.line()
+
+
+def _line(output: Output, key: str, value: Any) -> None:
+    output.line(f"  {_spelled(key)[1:-1]:<22}  {_spelled(value)}")
 
 
 def _spelled(value: Any) -> str:

@@ -96,7 +96,8 @@ def _users(output: Output, config: Path | None) -> Mapping[str, list[str]]:
     try:
         servers = loaded(os.environ, Path.cwd(), config).servers
     except ConfigError as exc:
-        output.say(f"who uses them is not known: {exc.what}", "yellow")
+        if exc.code != "E-CONFIG-NONE" and not output.as_json:
+            output.say(f"who uses them is not known: {exc.what}", "yellow")
         return {}
     users: dict[str, list[str]] = {}
     for server, entry in servers.items():

@@ -16,6 +16,7 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -123,7 +124,7 @@ class Serving:
         async with self._reading:
             if self._keyring is not None:
                 self._keyring.reload()
-            loaded = await asyncio.to_thread(read, self._loaded.file)
+            loaded = await asyncio.to_thread(self._loaded.again or partial(read, self._loaded.file))
             _refuse_new_errors(self._loaded, loaded)
             done = await self.hub.apply(loaded)
             before, self._loaded = self._loaded.gateway, loaded
@@ -149,16 +150,20 @@ class Serving:
             _log.info("the configuration was read again: %s", done["changed"] or "nothing changed")
 
     async def _watch_file(self) -> None:
-        taken = seen = _stamp(self._loaded.file)
+        taken = seen = self._stamps()
         while True:
             await asyncio.sleep(LOOK)
             self._look_at_keys()
-            before, seen = seen, _stamp(self._loaded.file)
-            if seen is None and before is not None:
+            before, seen = seen, self._stamps()
+            if seen[0] is None and before[0] is not None:
                 _log.error("%s is gone; what it said stays", self._loaded.file)
-            if seen not in (taken, None) and seen == before:  # it has changed, and has come to rest
+            if seen[0] is not None and seen != taken and seen == before:  # it has changed, and has come to rest
                 taken = seen
                 await self._reload_quietly()
+
+    def _stamps(self) -> list[tuple[int, int, int] | None]:
+        """Of the file first, then of what else may change what it says."""
+        return [_stamp(file) for file in (self._loaded.file, *self._loaded.watched)]
 
     def _look_at_keys(self) -> None:
         """Another process may have made or revoked some. A file that cannot be read changes nothing, and says so."""
@@ -177,9 +182,9 @@ class Serving:
 def _refuse_new_errors(before: Loaded, now: Loaded) -> None:
     """A file with an entry that cannot be used is not taken, unless that entry was not in use before either: whoever
     broke an entry while it ran did not mean to remove it. Raises `ConfigError`."""
-    known = {problem.server for problem in before.problems if problem.severity == "error"}
+    known = {(problem.server, problem.file) for problem in before.problems if problem.severity == "error"}
     for problem in now.problems:
-        if problem.severity == "error" and problem.server not in known:
+        if problem.severity == "error" and (problem.server, problem.file) not in known:
             raise ConfigError(
                 problem.what,
                 file=problem.file,
