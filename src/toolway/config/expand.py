@@ -1,6 +1,7 @@
 """Variables in a file's text: `${VAR}`, `${VAR:-default}` and `${env:VAR}`, as hosts write them.
 
-A pure function of text and mapping. A value is put in as it is: what it contains is not expanded again.
+A pure function of text and mapping. A value is put in as it is: what it contains is not expanded again. `$${` stands for
+the two characters `${`. What other programs write (`$VAR`, `%VAR%`, `{env:VAR}` …) is known to `syntaxes.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 # A default that is not closed goes on to the end, so that it is not looked for again from every `${` in it.
-_VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*+)(?:\}|:-([^}]*+)(?:\}|\Z))")
+_VARIABLE = re.compile(r"\$\$\{|\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*+)(?:\}|:-([^}]*+)(?:\}|\Z))")
 
 
 class Expanded(NamedTuple):
@@ -27,6 +28,8 @@ def expand(text: str, variables: Mapping[str, str]) -> Expanded:
 
     def value(found: re.Match[str]) -> str:
         name, default = found[1], found[2]
+        if name is None:
+            return found[0][1:]
         if not found[0].endswith("}"):
             return found[0]
         if name in variables:

@@ -42,7 +42,7 @@ class Document:
 
 def parse(text: str, file: str = "") -> Document:
     """Raises `ConfigError` with file and line."""
-    plain = _blank(_TRAILING_COMMA, _blank(_COMMENT, text.removeprefix("\ufeff")))
+    plain = blanked(text.removeprefix("\ufeff"))
     try:
         value = json.loads(plain, parse_constant=_refuse_constant)
     except json.JSONDecodeError as exc:
@@ -51,6 +51,20 @@ def parse(text: str, file: str = "") -> Document:
         raise _syntax_error(str(exc), file, None) from None
     keys = _keys(plain)
     return Document(value, keys.lines, keys.twice)
+
+
+def blanked(text: str) -> str:
+    """`text` with spaces for comments and trailing commas: everything else is where it was."""
+    return _blank(_TRAILING_COMMA, without_comments(text))
+
+
+def without_comments(text: str) -> str:
+    return _blank(_COMMENT, text)
+
+
+def comments(text: str) -> list[tuple[int, int]]:
+    """Where each comment begins and ends."""
+    return [found.span(1) for found in _COMMENT.finditer(text) if found[1] is not None]
 
 
 def _blank(pattern: re.Pattern[str], text: str) -> str:
