@@ -33,6 +33,7 @@ TABLE: Final = {
     "restart": Entry("Start a server of the running gateway again.", "servers:restart"),
     "tools": Entry("Search the tools of all servers.", "tools:tools"),
     "call": Entry("Call one tool and show its answer.", "tools:call"),
+    "doctor": Entry("Find out what is wrong, why, and how to fix it.", "care:doctor", FILE),
     "lint": Entry("Find what models refuse of the tools.", "care:lint"),
     "config": Entry(
         "Show what is configured, and where each value comes from.", "configuration:config", FILE, of=CONFIG
@@ -54,7 +55,7 @@ TABLE: Final = {
 SECTIONS: Final = {
     "Servers": ("ls", "status", "restart", "config", "secrets", "approve"),
     "Tools": ("tools", "call"),
-    "When something is wrong": ("lint", "logs", "ps", "explain"),
+    "When something is wrong": ("doctor", "lint", "logs", "ps", "explain"),
     "The gateway": ("serve", "connect", "keys", "token"),
     "For shells and programs": ("completion", "agent-help"),
 }

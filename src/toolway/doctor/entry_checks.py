@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from toolway.config.problems import Problem
 from toolway.config.spec import Server
 from toolway.doctor.commands import Found
-from toolway.doctor.report import Check
+from toolway.doctor.repairs import EntryRepair, Executable
+from toolway.doctor.report import Check, split_fix
 from toolway.doctor.targets import Target
 from toolway.doctor.values import ago, ended_tokens, is_reference
 from toolway.secrets import is_secret_like
@@ -32,13 +34,23 @@ def config(target: Target, twin: str = "") -> Iterator[Check]:
             fix=f"remove one of the two: it would be started twice, and every tool would be there twice ({twin})",
             code="E-DOCTOR-DUPLICATE",
         )
-    if not said and not twin:
+    if target.shadow:
+        yield Check(
+            "config",
+            "warn",
+            f"this entry is not used: another {target.name} goes before it",
+            target.shadow,
+            "remove one of the two, or give it another name",
+            code="E-CONFIG-SCOPE",
+        )
+    if not said and not twin and not target.shadow:
         yield Check("config", "ok", "valid")
 
 
 def _of_problem(problem: Problem) -> Check:
     state: Mapping[str, Any] = {"error": "fail", "warning": "warn", "note": "ok"}
-    return Check("config", state[problem.severity], problem.what, problem.evidence, problem.fix, code=problem.code)
+    fix, copy = split_fix(problem.fix)
+    return Check("config", state[problem.severity], problem.what, problem.evidence, fix, copy, problem.code)
 
 
 def env(target: Target, now: float) -> Iterator[Check]:
@@ -99,7 +111,7 @@ def command(target: Target, server: Server, found: Found) -> Check:
     """Whether the program is where it will be looked for."""
     name = server.command or ""
     if found.path is None:
-        return _not_found(name, server, found)
+        return _not_found(target, name, server, found)
     what = found.path if os.path.dirname(name) else f"{name} → {found.path}"
     if target.desktop and found.desktop is None:
         return Check(
@@ -110,17 +122,23 @@ def command(target: Target, server: Server, found: Found) -> Check:
             "write the full path",
             entry_text(full_path(server, found.path)),
             "E-DOCTOR-DESKTOP-PATH",
+            _full_path(target, server, found.path),
         )
     return Check("command", "ok", what)
 
 
-def _not_found(name: str, server: Server, found: Found) -> Check:
+def _not_found(target: Target, name: str, server: Server, found: Found) -> Check:
     full = os.path.join(server.cwd or "", name)
     if os.path.dirname(name) and os.path.isfile(full):
         return Check(
-            "command", "fail", f"{name} may not be run", "it is a file without the right to be executed",
-            "give it that right", f"chmod +x {full}", "E-STDIO-EACCES",
-        )  # fmt: skip
+            "command",
+            "fail",
+            f"{name} may not be run: it is a file without the right to be executed",
+            fix="give it that right",
+            copy=f"chmod +x {full}",
+            code="E-STDIO-EACCES",
+            repair=Executable(Path(full)),
+        )
     if found.elsewhere:
         return Check(
             "command",
@@ -130,10 +148,11 @@ def _not_found(name: str, server: Server, found: Found) -> Check:
             "write the full path",
             entry_text(full_path(server, found.elsewhere)),
             "E-STDIO-ENOENT",
+            _full_path(target, server, found.elsewhere),
         )
     cause = likely_cause(name, None, "", "E-STDIO-ENOENT")
     assert cause is not None
-    return Check("command", "fail", cause.cause, f"{name} was not found", cause.fix, code="E-STDIO-ENOENT")
+    return Check("command", "fail", cause.cause, f"{name} was not found", *split_fix(cause.fix), "E-STDIO-ENOENT")
 
 
 def full_path(server: Server, path: str) -> dict[str, Any]:
@@ -143,6 +162,16 @@ def full_path(server: Server, path: str) -> dict[str, Any]:
     if "PATH" not in server.env:
         changes["env"] = {"PATH": f"{os.path.dirname(path)}:${{PATH}}"}
     return changes
+
+
+def _full_path(target: Target, server: Server, path: str) -> EntryRepair | None:
+    if not target.file.endswith((".json", ".jsonc")) or "command" not in target.written:
+        return None
+    changes: list[tuple[tuple[str, ...], str]] = [(("command",), path)]
+    if "PATH" not in server.env:
+        changes.append((("env", "PATH"), f"{os.path.dirname(path)}:${{PATH}}"))
+    what = f"write {path} as the command of {target.written_name}"
+    return EntryRepair(what, Path(target.file), (*target.root, target.written_name), tuple(changes))
 
 
 def entry_text(changes: Mapping[str, Any]) -> str:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from toolway.config.mask import masker
 from toolway.config.spec import Server
 from toolway.doctor import entry_checks, tool_checks, web_checks
 from toolway.doctor.commands import look_up
 from toolway.doctor.processes import Orphan, find_orphans
-from toolway.doctor.report import Check, Report, Subject
+from toolway.doctor.report import Check, Report, Subject, split_fix
 from toolway.doctor.start_checks import of_process, took
 from toolway.doctor.starting import Start, start
 from toolway.doctor.targets import Target
+from toolway.doctor.values import is_reference
 from toolway.doctor.web import Closer, look_closer
+from toolway.errors import ToolwayError
+from toolway.resolving import resolved
 from toolway.upstream.process import environment
 from toolway.upstream.process.spawn import Spawner
 
@@ -42,22 +46,28 @@ async def examine(
 
     async def one(target: Target) -> Subject:
         async with gate:
-            subject = await _examined(target, environ, spawner, twins.get(target.name, ""))
-        done(target.name)
-        return subject
+            try:
+                return await _examined(target, environ, spawner, twins.get(target.name, ""))
+            except Exception as exc:  # a mistake of ours about one server must not hide what is known of the others
+                what = f"Toolway failed to examine it: {exc!r}"
+                check = Check("start", "fail", what, fix="please report this", code="E-INTERNAL")
+                return Subject("server", target.name, (check,), way=target.way, source=target.file)
+            finally:
+                done(target.name)
 
     try:
         subjects = await asyncio.gather(*(one(target) for target in targets))
     finally:
         await spawner.close()
-    return Report((*files, *subjects, *_machine(orphans)))
+    mask = masker(map(_without_references, _servers(targets).values()))
+    return Report((*files, *subjects, *_machine(orphans))).masked(mask)
 
 
 async def _examined(target: Target, environ: Mapping[str, str], spawner: Spawner, twin: str) -> Subject:
     checks = [*entry_checks.config(target, twin)]
     server = target.server
-    if server is not None and not server.enabled:
-        checks.append(Check("start", "skip", "disabled in its entry"))
+    if server is not None and (not server.enabled or target.shadow):
+        checks.append(Check("start", "skip", "not used" if target.shadow else "disabled in its entry"))
     elif server is not None:
         checks += entry_checks.env(target, time.time())
         later = [check async for check in _run(target, server, environ, spawner)]
@@ -74,7 +84,7 @@ def _only_env(check: Check) -> bool:
     return check.name == "env" and check.state == "fail"
 
 
-async def _run(target: Target, server: Server, environ: Mapping[str, str], spawner: Spawner):  # type: ignore[no-untyped-def]
+async def _run(target: Target, server: Server, environ: Mapping[str, str], spawner: Spawner) -> AsyncIterator[Check]:
     if server.command is not None:
         path = environment.build(environ, server.env_policy, server.env).get("PATH", "")
         found = await look_up(server.command, path, environ, server.cwd)
@@ -83,6 +93,12 @@ async def _run(target: Target, server: Server, environ: Mapping[str, str], spawn
         if check.state == "fail":
             yield Check("start", "skip", "not tried")
             return
+    try:
+        server = await resolved(server, environ, spawner)
+    except ToolwayError as exc:
+        yield Check("env", "fail", exc.what, exc.evidence, *split_fix(exc.fix), exc.code)
+        yield Check("start", "skip", "not tried")
+        return
     seen = await start(target.name, server, environ, spawner)
     closer = await look_closer(server) if server.url is not None and seen.failure is not None else None
     for each in _judged(target.name, server, seen, closer):
@@ -106,13 +122,22 @@ def _servers(targets: Sequence[Target]) -> dict[str, Server]:
     return {target.name: target.server for target in targets if target.server is not None}
 
 
+def _without_references(server: Server) -> Server:
+    """A variable that is not set is passed on as it is written, and that is no secret."""
+    return replace(
+        server,
+        env={name: value for name, value in server.env.items() if not is_reference(value)},
+        headers={name: value for name, value in server.headers.items() if not is_reference(value)},
+    )
+
+
 def _twins(targets: Sequence[Target]) -> dict[str, str]:
     """For each entry of a file that is the same server as an earlier one, the name of that one."""
     first: dict[str, str] = {}
     twins = {}
     for target in targets:
         server = target.server
-        if server is None or not server.enabled:
+        if server is None or not server.enabled or target.shadow:
             continue
         identity = json.dumps([target.file, server.command, server.args, server.cwd, server.url])
         if identity in first:

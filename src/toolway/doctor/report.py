@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 State = Literal["ok", "warn", "fail", "skip"]
@@ -34,6 +35,11 @@ class Check:
     copy: str = ""  # the same as a command or as lines of a file, to be copied as they are
     code: str = ""
     repair: Repair | None = None
+
+    def masked(self, mask: Callable[[str], str]) -> Check:
+        return replace(
+            self, what=mask(self.what), evidence=mask(self.evidence), fix=mask(self.fix), copy=mask(self.copy)
+        )
 
     def facts(self) -> dict[str, Any]:
         """The check as `--json` shows it."""
@@ -66,6 +72,16 @@ class Subject:
         return [check for check in self.checks if check.state in states]
 
 
+_KEYS = re.compile(r'(.*?)("[\w.-]+": .*[}\]"])(?: in its entry)?', re.DOTALL)
+_COMMAND = re.compile(r"(.*): ((?:toolway|npm|docker|pip) [^,;]+)", re.DOTALL)
+
+
+def split_fix(fix: str) -> tuple[str, str]:
+    """A fix as a sentence, and what of it is to be copied: the keys of an entry or a command at its end."""
+    found = _KEYS.fullmatch(fix) or _COMMAND.fullmatch(fix)
+    return (found[1].rstrip(" :,"), found[2]) if found is not None else (fix, "")
+
+
 _WORST_FIRST: tuple[State, ...] = ("fail", "warn", "ok")
 
 
@@ -96,6 +112,15 @@ class Report:
         """What `--fix` would do, each once."""
         found = [check.repair for _, check in self._pairs() if check.repair is not None]
         return list(dict.fromkeys(found))
+
+    def masked(self, mask: Callable[[str], str]) -> Report:
+        """The same without secrets. Done before anything is wrapped, which would tear one apart."""
+        return Report(
+            tuple(
+                replace(each, way=mask(each.way), checks=tuple(check.masked(mask) for check in each.checks))
+                for each in self.subjects
+            )
+        )
 
     def problems(self) -> int:
         return sum(check.state == "fail" for _, check in self._pairs())

@@ -10,7 +10,7 @@ from typing import Final
 from toolway.config.spec import Server
 from toolway.doctor.entry_checks import entry_text
 from toolway.doctor.processes import holder_of_port
-from toolway.doctor.report import Check
+from toolway.doctor.report import Check, split_fix
 from toolway.doctor.starting import Start, is_runner
 from toolway.protocol.shown import clean_text
 from toolway.upstream.causes import Cause, likely_cause
@@ -39,9 +39,8 @@ def _start(server: Server, seen: Start) -> Check:
     if seen.spawned is not None and not failure.code.startswith("E-STDIO"):
         return Check("start", "ok", _times(server, seen))  # it came up, and failed at something later
     cause = _cause(server, seen, failure)
-    return Check(
-        "start", "fail", cause.cause or failure.reason, tail(seen), cause.fix or failure.fix, code=failure.code
-    )
+    fix, copy = split_fix(cause.fix or failure.fix)
+    return Check("start", "fail", cause.cause or failure.reason, tail(seen), fix, copy, failure.code)
 
 
 def _times(server: Server, seen: Start) -> str:
@@ -110,7 +109,7 @@ def _ended(server: Server, seen: Start, failure: Loss) -> Check:
     how = f"exit code {failure.exit_code}" if (failure.exit_code or 0) >= 0 else f"signal {-(failure.exit_code or 0)}"
     last = next((line.strip() for line in reversed(seen.stderr.splitlines()) if line.strip()), "")
     why = cause.cause or (f"stderr: {last[:200]}" if last else "it said nothing")
-    fix, copy = cause.fix, ""
+    fix, copy = split_fix(cause.fix)
     port = _port(seen.stderr) if "port" in cause.cause else None
     holder = holder_of_port(port) if port is not None else None
     evidence = tail(seen)

@@ -26,6 +26,7 @@ class Target:
     title: str = ""  # Cursor
     desktop: bool = False  # the client is not started from a terminal
     problems: tuple[Problem, ...] = ()
+    shadow: str = ""  # where the entry is that goes before this one
 
     @property
     def way(self) -> str:

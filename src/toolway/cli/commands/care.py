@@ -1,4 +1,4 @@
-"""logs, lint, ps, explain, completion, agent-help."""
+"""doctor, logs, lint, ps, explain, completion, agent-help."""
 
 from __future__ import annotations
 
@@ -10,6 +10,25 @@ from toolway.cli import complete
 from toolway.cli.commands.words import AnyServer, Wait
 from toolway.cli.frame import Work
 from toolway.cli.options import Session
+
+
+def doctor(
+    session: Session,
+    name: AnyServer = None,
+    everything: Annotated[bool, typer.Option("--all", help="The files of all clients too.")] = False,
+    client: Annotated[
+        str | None,
+        typer.Option(
+            "--client", metavar="CLIENT", help="The files of this client, as it reads them.", show_default=False
+        ),
+    ] = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Do what can be undone or does no harm.")] = False,
+) -> Work:
+    """Every server is started once and watched: command, variables, start, stdout, protocol, tools, and what model
+    providers make of them. The first line names the cause."""
+    from toolway.cli import doctor as work
+
+    return work.doctor(session, name, everything=everything, client=client, fix=fix)
 
 
 def logs(
