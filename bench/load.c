@@ -1,12 +1,14 @@
 /* A load generator: N keep-alive connections, each sends its next request when the last was answered.
  *
- *   load --port P --connections N --call FILE [--hello FILE]... [--warm S] [--seconds S] [--least N]
- *        [--calls N] [--expect TEXT] [--any-id]
+ *   load --port P --connections N --call FILE... [--hello FILE]... [--warm S] [--seconds S] [--least N]
+ *        [--longest S] [--calls N] [--expect TEXT] [--any-id]
  *
  * A file holds one whole HTTP/1.1 request. Every 1000000000 in it becomes a number that no other request has; so it is
  * in --expect. The hello files are sent first, once a connection (a handshake); a session id that an answer brings
- * is sent with all that follows. An answer is good when it is 200, has the id of its request (unless --any-id), the expected
- * text, and no error. A run lasts longer than --seconds until --least answers are there, but not forever. Prints `begin` when the measured time begins, and at its end one line of JSON.
+ * is sent with all that follows. Connections take the calls in turn where several are given. An answer is good when it
+ * is 200, has the id of its request (unless --any-id), the expected text, and no error. A run lasts longer than --seconds
+ * until --least answers are there, but not longer than --longest. Prints `begin` when the measured time begins, and at its
+ * end one line of JSON.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -25,11 +27,12 @@
 #include <unistd.h>
 
 #define MARK "1000000000"
-enum { DIGITS = 10, HELLOS = 4, EVENTS = 256, READ_ROOM = 1 << 17, MAX_ERRORS = 10000 };
-static const double HELLO_SECONDS = 60, LONGEST_SECONDS = 20, GOODBYE_SECONDS = 3;
+enum { DIGITS = 10, HELLOS = 4, CALLS = 256, EVENTS = 256, READ_ROOM = 1 << 17, FILE_ROOM = 1 << 16, MAX_ERRORS = 10000 };
+static const double HELLO_SECONDS = 60, GOODBYE_SECONDS = 3;
 
 typedef struct {
     int fd, step;           /* which request: a hello, or `hellos` = the call */
+    const char *call;
     unsigned long number;   /* the id of the request under way */
     double begun;
     char session[300];
@@ -42,10 +45,10 @@ typedef struct {
 /* What is known of the answer under way. */
 typedef struct { int status; size_t head; long length; bool chunked, closes; size_t end; } Frame;
 
-static int port, connections = 1, hellos, epoll;
-static double warm = 0.5, seconds = 2;
+static int port, connections = 1, hellos, kinds, epoll;
+static double warm = 0.5, seconds = 2, longest = 20;
 static unsigned long least, max_calls, number = 1000000000UL;
-static char *files[HELLOS + 1], *expected = "";
+static char *files[HELLOS], *calls[CALLS], *expected = "";
 static bool any_id;
 
 static unsigned long good, bad, hello_errors, answered, reconnects;
@@ -80,8 +83,8 @@ static double now(void) {
 
 static char *read_file(const char *path) {
     FILE *file = fopen(path, "rb");
-    char *text = calloc(1, 1 << 20);
-    if (!file || !fread(text, 1, (1 << 20) - 1, file)) { perror(path); exit(2); }
+    char *text = calloc(1, FILE_ROOM);
+    if (!file || !fread(text, 1, FILE_ROOM - 1, file)) { perror(path); exit(2); }
     fclose(file);
     return text;
 }
@@ -94,7 +97,7 @@ static void put_number(char *text, unsigned long value) {
 
 /* The request of this step, with the session's header after the first line. The marks stay as they are in the file. */
 static void prepare(Connection *c) {
-    const char *file = files[c->step], *rest = strstr(file, "\r\n") + 2;
+    const char *file = c->step < hellos ? files[c->step] : c->call, *rest = strstr(file, "\r\n") + 2;
     free(c->request);
     c->size = asprintf(&c->request, "%.*s%s%s", (int)(rest - file), file, c->session, rest);
 }
@@ -259,7 +262,7 @@ static double measure(Connection *all) {
     bool closed, told = false;
     double begin = now() + warm, end = begin + seconds, last = begin;
     for (int i = 0; i < connections; i++) take_step(&all[i], hellos);
-    while ((now() < end || (good < least && now() < begin + LONGEST_SECONDS)) && bad < MAX_ERRORS
+    while ((now() < end || (good < least && now() < begin + longest)) && bad < MAX_ERRORS
            && reconnects < MAX_ERRORS && !(max_calls && answered >= max_calls)) {
         if (!told && now() >= begin) { puts("begin"); fflush(stdout); told = true; }
         int ready = epoll_wait(epoll, events, EVENTS, told ? 50 : 1);
@@ -278,7 +281,7 @@ static double measure(Connection *all) {
 
 /* A client that leaves ends its session; without that, some gateways would keep a server for each. */
 static void say_goodbye(Connection *all) {
-    const char *line = strchr(files[hellos], ' '), *blank = strstr(line, "\r\n\r\n");
+    const char *line = strchr(calls[0], ' '), *blank = strstr(line, "\r\n\r\n");
     char head[4096] = "DELETE", *to = head + 6, answer[1024];
     double end = now() + GOODBYE_SECONDS;
     for (const char *after; line < blank && to + 2 < head + sizeof head; line = after) {
@@ -306,21 +309,24 @@ static void read_options(int count, char **words) {
         else if (!strcmp(word, "--warm")) warm = atof(value);
         else if (!strcmp(word, "--seconds")) seconds = atof(value);
         else if (!strcmp(word, "--least")) least = strtoul(value, NULL, 10);
+        else if (!strcmp(word, "--longest")) longest = atof(value);
         else if (!strcmp(word, "--calls")) max_calls = strtoul(value, NULL, 10);
         else if (!strcmp(word, "--expect")) expected = value;
         else if (!strcmp(word, "--hello") && hellos < HELLOS) files[hellos++] = read_file(value);
-        else if (!strcmp(word, "--call")) files[HELLOS] = read_file(value);
+        else if (!strcmp(word, "--call") && kinds < CALLS) calls[kinds++] = read_file(value);
         else { fprintf(stderr, "load: what is %s?\n", word); exit(2); }
     }
-    if (!port || !files[HELLOS]) { fprintf(stderr, "load: --port and --call are needed\n"); exit(2); }
-    files[hellos] = files[HELLOS];
+    if (!port || !kinds) { fprintf(stderr, "load: --port and --call are needed\n"); exit(2); }
 }
 
 int main(int count, char **words) {
     read_options(count, words);
     Connection *all = calloc(connections, sizeof *all);
     epoll = epoll_create1(0);
-    for (int i = 0; i < connections; i++) dial(&all[i]);
+    for (int i = 0; i < connections; i++) {
+        all[i].call = calls[i % kinds];
+        dial(&all[i]);
+    }
     bool ready = !hellos || say_hello(all);
     double took = ready ? measure(all) : 1;
     printf("{\"calls\": %lu, \"seconds\": %.4f, \"rate\": %.1f, \"errors\": %lu, \"reconnects\": %lu, \"greeted\": %s, "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.metadata
 import os
 import platform
 import shutil
@@ -14,9 +15,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+
+Who: TypeAlias = Literal["gateway", "load", "any"]
 
 
 @functools.cache
@@ -32,8 +36,16 @@ def stand_aside() -> None:
         os.sched_setaffinity(0, {pair[1]})
 
 
-def pinned(command: Sequence[str], core: int | None) -> list[str]:
+def pinned(command: Sequence[str], core: int | str | None) -> list[str]:
     return [*command] if core is None else ["taskset", "-c", str(core), *command]
+
+
+def core_of(who: Who) -> int | str | None:
+    """The gateway has a core, load and servers have another; what is not to be crowded into one has both."""
+    pair = cores()
+    if pair is None:
+        return None
+    return f"{pair[0]},{pair[1]}" if who == "any" else pair[0 if who == "gateway" else 1]
 
 
 def free_port(count: int = 1) -> int:
@@ -145,5 +157,22 @@ def about() -> dict[str, str]:
         "cores": str(os.cpu_count()),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
+        "uvloop": _version("uvloop"),
+        "commit": _commit(),
         "pinned": f"gateway on core {pins[0]}, load and upstream on core {pins[1]}" if pins else "no",
     }
+
+
+def _version(package: str) -> str:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return "not installed"
+
+
+def _commit() -> str:
+    """What was measured; with a plus where there were changes beside it."""
+    here = Path(__file__).parent
+    said = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+"], cwd=here, capture_output=True, text=True, check=False
+    )
+    return said.stdout.strip() or "?"

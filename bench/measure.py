@@ -5,43 +5,29 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from bench import machine, wire
 from bench.install import TOOLS
-from bench.peers import Launch, Peer, Plan, Server
+from bench.launch import Launch, Place, Server
+from bench.peers import Peer
+from bench.plan import Behind, Case, Pace
 
 LOAD, UPSTREAM = TOOLS / "load", TOOLS / "upstream"
 START_SECONDS = 90.0
-SETTLE_SECONDS = 15.0
+SETTLE_SECONDS = 5.0
+#: A server that takes as long to start as one that is made with the SDK, and burns as much CPU meanwhile.
+LATE = (sys.executable, "-c", "import os, sys, mcp.server; os.execvp(sys.argv[1], sys.argv[1:])")
 
-Kind: TypeAlias = Literal["http", "stdio"]
 Figures: TypeAlias = dict[str, Any]
 
-
-@dataclass(frozen=True)
-class Behind:
-    """The servers behind a gateway."""
-
-    kind: Kind
-    count: int = 1
-    era: str = "both"
-
-    def __str__(self) -> str:
-        words = [str(self.count)] if self.count > 1 else []
-        return " ".join([*words, self.kind, *([] if self.era == "both" else [self.era])])
-
-
-@dataclass(frozen=True)
-class Case:
-    work: str  # echo, big or list
-    era: wire.Era
-    connections: int
+_ONCE = ["--warm", "0", "--calls", "1", "--seconds", "20"]
 
 
 class NotReadyError(Exception):
@@ -60,13 +46,15 @@ class Gateway:
 
 
 @contextlib.contextmanager
-def servers(behind: Behind) -> Iterator[tuple[Server, ...]]:
-    """Commands for the gateway to start, or addresses of a server that runs; on the core of the load."""
-    core = (machine.cores() or (None, None))[1]
-    options = ["--era", behind.era]
+def servers(behind: Behind, on: machine.Who = "load") -> Iterator[tuple[Server, ...]]:
+    """Commands for the gateway to start, or addresses of a server that runs."""
+    core = machine.core_of(on)
+    options = ["--era", behind.era, "--tools", str(behind.tools)]
     if behind.kind == "stdio":
-        command = machine.pinned([str(UPSTREAM), "stdio", *options], core)
-        yield tuple(Server(f"s{i:02d}", command=tuple(command), era=behind.era) for i in range(behind.count))
+        quick = machine.pinned([str(UPSTREAM), "stdio", *options], core)
+        late = machine.pinned([*LATE, *quick], core)
+        commands = [late if behind.slow and i else quick for i in range(behind.count)]
+        yield tuple(Server(f"s{i:02d}", command=tuple(one), era=behind.era) for i, one in enumerate(commands))
         return
     port = machine.free_port(behind.count)
     command = [str(UPSTREAM), "http", str(port), "--ports", str(behind.count), *options]
@@ -82,23 +70,28 @@ def servers(behind: Behind) -> Iterator[tuple[Server, ...]]:
 
 
 @contextlib.contextmanager
-def gateway(peer: Peer, behind: tuple[Server, ...]) -> Iterator[Gateway]:
+def gateway(peer: Peer, behind: tuple[Server, ...], on: machine.Who = "gateway") -> Iterator[Gateway]:
     """A peer that listens; whether it answers is another question."""
-    core = (machine.cores() or (None, None))[0]
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        launch = peer.launch(Plan(behind, machine.free_port(), folder, peer.home))
-        begun = time.monotonic()
-        if not launch.command:
-            yield Gateway(launch, None, folder, begun)
-            return
-        command = machine.pinned(launch.command, core)
-        with machine.running(command, folder / "log", launch.env, folder) as process:
-            if not machine.wait_for_port(launch.door.port, process, START_SECONDS):
-                raise NotReadyError(f"it did not start: {_tail(folder / 'log')}")
-            if launch.prepare:
-                launch.prepare()
-            yield Gateway(launch, process, folder, begun)
+        with started(peer.launch(Place(behind, machine.free_port(), folder, peer.home)), folder, on) as one:
+            yield one
+
+
+@contextlib.contextmanager
+def started(launch: Launch, folder: Path, on: machine.Who = "gateway") -> Iterator[Gateway]:
+    """The same, of what is ready to be launched, and may be launched again."""
+    begun = time.monotonic()
+    if not launch.command:
+        yield Gateway(launch, None, folder, begun)
+        return
+    command = machine.pinned(launch.command, machine.core_of(on))
+    with machine.running(command, folder / "log", launch.env, folder) as process:
+        if not machine.wait_for_port(launch.door.port, process, START_SECONDS):
+            raise NotReadyError(f"it did not start: {_tail(folder / 'log')}")
+        if launch.prepare:
+            launch.prepare()
+        yield Gateway(launch, process, folder, begun)
 
 
 def wait_until_good(one: Gateway, case: Case, server: str = "s00") -> float:
@@ -106,7 +99,8 @@ def wait_until_good(one: Gateway, case: Case, server: str = "s00") -> float:
     end = time.monotonic() + START_SECONDS
     figures: Figures = {}
     while time.monotonic() < end:
-        figures = load(one, case, server, ["--warm", "0", "--calls", "1", "--seconds", "20"])
+        with contextlib.suppress(NotReadyError):
+            figures = load(one, case, requests(one, case, (server,)), _ONCE)
         if figures.get("calls"):
             return time.monotonic() - one.begun
         time.sleep(0.02)
@@ -125,39 +119,47 @@ def settle(one: Gateway) -> None:
 
 def idle_memory(one: Gateway, case: Case) -> float:
     """MB when all servers are known and nothing happens."""
-    load(one, Case(case.work, case.era, 1), "s00", ["--warm", "0", "--calls", "1", "--seconds", "20"])
+    case = Case(case.work, case.era, 1)
+    load(one, case, requests(one, case, ("s00",)), _ONCE)
     settle(one)
     return one.used().rss / 1e6
 
 
-def measure(one: Gateway, case: Case, warm: float, seconds: float) -> Figures:
-    settle(one)
-    least = str(2 * case.connections)
-    figures = load(one, case, "s00", ["--warm", str(warm), "--seconds", str(seconds), "--least", least])
+def measure(
+    one: Gateway, case: Case, pace: Pace, at: tuple[str, ...] = ("s00",), calls: Sequence[bytes] = ()
+) -> Figures:
+    """One round. `at` are the servers that are called, in turn; `calls` are other requests than those of the case."""
+    options = ["--warm", str(pace.warm), "--seconds", str(pace.seconds), "--longest", str(pace.longest)]
+    options += ["--least", str(2 * case.connections)]
+    figures = load(one, case, calls or requests(one, case, at), options)
     used = one.used()
-    calls = figures.get("calls", 0)
-    cpu = figures.pop("cpu", 0.0)
-    figures["cpu_us"] = cpu * 1e6 / calls if calls and one.process else None
+    answers = figures["calls"]
+    cpu = figures.pop("cpu")
+    figures["cpu_us"] = cpu * 1e6 / answers if answers and one.process else None
     figures["rss_mb"] = used.rss / 1e6
     return figures
 
 
-def load(one: Gateway, case: Case, server: str, options: list[str]) -> Figures:
-    """What the load generator says, and the CPU seconds of the gateway in the measured time."""
-    door, era = one.launch.door, case.era
+def requests(one: Gateway, case: Case, at: tuple[str, ...]) -> list[bytes]:
+    door = one.launch.door
     if case.work == "list":
-        call = wire.request(door, era, "tools/list", {})
-    else:
-        call = wire.call(door, era, one.launch.tool(server, case.work), case.work == "big")
+        return [wire.request(door, case.era, "tools/list", {})]
+    return [wire.call(door, case.era, one.launch.tool(server, case.work), case.work == "big") for server in at]
+
+
+def load(one: Gateway, case: Case, calls: Sequence[bytes], options: list[str]) -> Figures:
+    """What the load generator says, and the CPU seconds of the gateway in the measured time. Raises `NotReadyError`."""
+    door, era = one.launch.door, case.era
     words = [str(LOAD), "--port", str(door.port), "--connections", str(case.connections), *options]
-    words += ["--call", _file(one, "call", call), "--expect", wire.expected(case.work)]
+    words += ["--expect", wire.expected(case.work)]
+    for number, call in enumerate(calls):
+        words += ["--call", _file(one, f"call-{number}", call)]
     for number, hello in enumerate(wire.hellos(door, era)):
         words += ["--hello", _file(one, f"hello-{number}", hello)]
     if era == "rest":
         words.append("--any-id")
-    core = (machine.cores() or (None, None))[1]
     with subprocess.Popen(
-        machine.pinned(words, core), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        machine.pinned(words, machine.core_of("load")), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as run:
         assert run.stdout is not None
         begun, figures = 0.0, Figures()
@@ -167,6 +169,8 @@ def load(one: Gateway, case: Case, server: str, options: list[str]) -> Figures:
             else:
                 figures = json.loads(line)
                 figures["cpu"] = one.used().cpu - begun
+    if not figures:
+        raise NotReadyError(f"it takes no connections: {_tail(one.folder / 'log')}")
     return figures
 
 

@@ -1,0 +1,187 @@
+"""What we set out to reach, and whether a run reached it.
+
+    python -m bench.verdicts [bench/results/latest.json]
+
+A ratio says how many times as good we are as the other, by calls a second and by CPU time: above 1 is better. An aim at
+several numbers of connections is reached when all of its ratios are.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from bench.install import ROOT
+from bench.journal import KEYS, Result, Row
+from bench.peers import PEERS
+
+Find: TypeAlias = Callable[[int], Row | None]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    aim: str
+    wanted: str
+    measured: str
+    reached: bool | None  # None: it was not measured
+
+
+class Rows:
+    def __init__(self, result: Result) -> None:
+        self._rows = {tuple(row[key] for key in KEYS): row for row in result["rows"]}
+
+    def get(self, peer: str, behind: str, work: str, era: str, connections: int) -> Row | None:
+        return self._rows.get((peer, behind, work, era, connections))
+
+    def find(self, peer: str, behind: str, work: str, era: str = "modern") -> Find:
+        return lambda connections: self.get(peer, behind, work, era, connections)
+
+    def best(self, peers: Sequence[str], behind: str, work: str) -> Find:
+        """The quickest of them, whatever the era of its clients."""
+
+        def quickest(connections: int) -> Row | None:
+            eras = ("modern", "handshake", "rest")
+            found = [self.get(peer, behind, work, era, connections) for peer in peers for era in eras]
+            return max((row for row in found if row and row.get("rate")), key=lambda row: row["rate"], default=None)
+
+        return quickest
+
+
+def verdicts(result: Result) -> list[Verdict]:
+    rows = Rows(result)
+    return [*_calls(rows), *_clients(rows), *_bridges(rows), *_library(rows), *_growth(rows), *_cold(rows)]
+
+
+def _calls(rows: Rows) -> Iterator[Verdict]:
+    own = rows.find("toolway", "http", "echo")
+    python = [peer.name for peer in PEERS if peer.python]
+    for name, other, wanted in (
+        ("Envoy's MCP router", rows.find("envoy", "http", "echo"), 1.0),
+        ("our bare pass-through", rows.find("bare", "http", "echo"), 0.6),
+        ("nginx", rows.find("nginx", "http", "echo"), 0.25),
+        ("the best other Python gateway", rows.best(python, "http", "echo"), 10.0),
+        ("FastMCP's default proxy", rows.find("fastmcp", "http", "echo"), 100.0),
+    ):
+        yield ratio(f"echo, HTTP server, against {name}", wanted, own, other, (16, 64))
+    direct = rows.find("direct", "http", "echo")
+    yield _added("echo, HTTP server, p50 added to the server itself", "p50", 0.2, own(1), direct(1))
+    yield _added("echo, HTTP server, p99 added to the server itself", "p99", 1.0, own(1), direct(1))
+    lists = [rows.find(peer, "18 http", "list") for peer in ("toolway", "envoy")]
+    yield ratio("tools/list of 18 × 20 tools, against Envoy's MCP router", 20.0, lists[0], lists[1], (1, 16))
+    pipes = [rows.find(peer, "stdio", "echo") for peer in ("toolway", "bare")]
+    yield ratio("echo, stdio server, against our bare pass-through", 0.6, pipes[0], pipes[1], (16, 64))
+    large = [rows.find(peer, "http", "big") for peer in ("toolway", "nginx")]
+    yield ratio("100 kB results, HTTP server, against nginx", 0.4, large[0], large[1], (1, 16, 64))
+
+
+def _clients(rows: Rows) -> Iterator[Verdict]:
+    for kind in ("http", "stdio"):
+        old, new = (rows.find("toolway", kind, "echo", era) for era in ("handshake", "modern"))
+        yield ratio(f"handshake clients against modern ones, {kind} server", 0.7, old, new, (16, 64))
+
+
+def _bridges(rows: Rows) -> Iterator[Verdict]:
+    for kind in ("http", "stdio"):
+        for era, other in (("modern", "handshake"), ("handshake", "modern")):
+            bridged, same = (rows.find("toolway", f"{kind} {server}", "echo", era) for server in (other, era))
+            aim = f"{era} clients, {kind} server: {other} against {era}"
+            yield ratio(aim, 0.6, bridged, same, (16, 64))
+
+
+def _library(rows: Rows) -> Iterator[Verdict]:
+    for kind, wanted in (("stdio", 6.0), ("http", 10.0)):
+        for loop in ("uvloop", "asyncio"):
+            hub, sdk = (rows.find(who, kind, f"library, {loop}", "any") for who in ("hub", "sdk"))
+            aim = f"Hub.call_tool against the SDK's Client.call_tool, {kind} server, {loop}"
+            yield ratio(aim, wanted, hub, sdk, (64,))
+
+
+def _growth(rows: Rows) -> Iterator[Verdict]:
+    few, many = "10 http", "1000 http"
+    for where in ("first", "last", "spread"):
+        small, large = (rows.find("toolway", behind, f"echo, {where}") for behind in (few, many))
+        yield ratio(f"1,000 HTTP servers against 10, calls: {where}", 0.9, large, small, (16,))
+    kept = [rows.get("toolway", behind, "memory", "modern", 16) for behind in (few, many)]
+    each = (kept[1]["mb"] - kept[0]["mb"]) * 1000 / 990 if kept[0] and kept[1] else None
+    yield at_most("memory of an idle HTTP server with 10 tools", each, 64.0, "kB")
+    walked = rows.get("toolway", many, "list, all pages", "modern", 1)
+    encoding = rows.get("encoding", many, "list, first page", "modern", 1)
+    for which in ("first", "last"):
+        page = rows.get("toolway", many, f"list, {which} page", "modern", 16)
+        aim = f"tools/list of 10,000 tools, {which} page: CPU against encoding it"
+        share = page["cpu_us"] / encoding["cpu_us"] if page and page.get("cpu_us") and encoding else None
+        yield at_most(aim, share, 0.5, "of it")
+    whole = None if walked is None else walked["items"] == 10_000
+    said = "–" if walked is None else f"{walked['items']:,.0f} in {walked['seconds']:.3f} s"
+    yield Verdict("tools/list of 10,000 tools, all pages", "10,000 tools", said, whole)
+
+
+def _cold(rows: Rows) -> Iterator[Verdict]:
+    alone = rows.get("toolway", "stdio", "cold start", "modern", 1)
+    for behind, name in (("18 stdio", "as quick"), ("18 slow stdio", "made with the SDK")):
+        among = rows.get("toolway", behind, "cold start", "modern", 1)
+        later = among["seconds"] - alone["seconds"] if among and alone else None
+        yield at_most(f"first answer, cold, beside 17 stdio servers {name}, later than alone", later, 0.3, "s")
+    for who in ("toolway", "hub"):
+        kept = rows.get(who, "18 stdio", "kept list", "modern", 1)
+        milliseconds = kept["seconds"] * 1000 if kept and kept["items"] == 360 else None
+        yield at_most(f"list of 18 stdio servers from what was kept, {who}", milliseconds, 50.0, "ms")
+
+
+# ---- the kinds of verdicts ----
+
+
+def ratio(aim: str, wanted: float, own: Find, other: Find, connections: Sequence[int]) -> Verdict:
+    """How many times as good we are; all of them must be `wanted`."""
+    said, values = [], []
+    for n in connections:
+        ours, theirs = own(n), other(n)
+        if not ours or not theirs or not ours.get("rate") or not theirs.get("rate"):
+            continue
+        pair = [ours["rate"] / theirs["rate"]]
+        if ours.get("cpu_us") and theirs.get("cpu_us"):
+            pair.append(theirs["cpu_us"] / ours["cpu_us"])
+        values += pair
+        said.append(
+            f"× {n}: " + ", ".join(f"{value:.3g} {by}" for value, by in zip(pair, ("calls/s", "CPU"), strict=False))
+        )
+    complete = len(said) == len(connections)
+    reached = min(values) >= wanted if complete else None
+    return Verdict(aim, f"≥ {wanted:g}", "; ".join(said) or "–", reached)
+
+
+def at_most(aim: str, value: float | None, limit: float, unit: str) -> Verdict:
+    wanted = f"≤ {limit:g} {unit}"
+    return Verdict(aim, wanted, "–", None) if value is None else Verdict(aim, wanted, f"{value:.3g}", value <= limit)
+
+
+def _added(aim: str, key: str, limit: float, own: Row | None, direct: Row | None) -> Verdict:
+    value = own[key] - direct[key] if own and direct and own.get(key) and direct.get(key) else None
+    return at_most(aim, value, limit, "ms")
+
+
+# ---- for people ----
+
+_WORDS = {True: "reached", False: "**not reached**", None: "not measured"}
+
+
+def table(result: Result) -> str:
+    lines = ["| aim | wanted | measured | |", "| --- | --- | --- | --- |"]
+    lines += [f"| {one.aim} | {one.wanted} | {one.measured} | {_WORDS[one.reached]} |" for one in verdicts(result)]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    path = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "bench" / "results" / "latest.json"
+    result = json.loads(path.read_text())
+    print(table(result))
+    found = [one.reached for one in verdicts(result)]
+    print(f"\n{found.count(True)} reached, {found.count(False)} not reached, {found.count(None)} not measured")
+
+
+if __name__ == "__main__":
+    main()
