@@ -1,7 +1,7 @@
 """Variables in a file's text: `${VAR}`, `${VAR:-default}` and `${env:VAR}`, as hosts write them.
 
-A pure function of text and mapping. A value is put in as it is: what it contains is not expanded again. `$${` stands for
-the two characters `${`. What other programs write (`$VAR`, `%VAR%`, `{env:VAR}` …) is known to `syntaxes.py`.
+A pure function of text and mapping. A value is put in as it is: what it contains is not expanded again. `$${` stands
+for the two characters `${`. What other programs write (`$VAR`, `%VAR%`, `{env:VAR}` …) is known to `syntaxes.py`.
 """
 
 from __future__ import annotations
