@@ -68,7 +68,7 @@ class Merged:
     """What all files say together."""
 
     places: Places
-    servers: dict[str, Server]
+    servers: dict[str, Server] = field(repr=False)
     problems: tuple[Problem, ...]
     gateway: GatewaySettings
     files: tuple[Origin, ...]  # that were read, lowest first

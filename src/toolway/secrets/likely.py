@@ -7,7 +7,10 @@ from itertools import pairwise
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
-_SHORTEST: Final = 8  # a token is no shorter; a shorter password is one that the name must tell
+_SHORTEST: Final = 8  # characters: a token has no fewer
+_SHORTEST_PASSWORD: Final = 4
+_PASSWORD: Final = re.compile(r"(passwo?r?d|passphrase|pwd)$", re.IGNORECASE)
+_ENDS: Final = ("password", "passwd", "secret", "token", "apikey")  # of words that are written together: PGPASSWORD
 _WORDS: Final = frozenset(
     {
         *("apikey", "auth", "authorization", "bearer", "cookie", "credential", "credentials", "jwt", "key"),
@@ -52,7 +55,7 @@ def is_secret_like(name: str, value: str) -> bool:
         return True
     if "://" in bare:
         return _in_address(bare)
-    return (bool(scheme) or names_secret(name)) and _could_be(bare)
+    return (bool(scheme) or names_secret(name)) and _could_be(name, bare)
 
 
 def names_secret(name: str) -> bool:
@@ -63,7 +66,9 @@ def names_secret(name: str) -> bool:
     """
     words = [word.lower() for word in _WORD.findall(name)]
     joined = {a + b for a, b in pairwise(words)}
-    return bool(words) and words[-1] not in _NO_SECRET and bool(_WORDS & {*words, *joined})
+    if not words or words[-1] in _NO_SECRET:
+        return False
+    return bool(_WORDS & {*words, *joined}) or any(word.endswith(_ENDS) for word in words)
 
 
 def secret_in_address(address: str) -> list[str]:
@@ -82,8 +87,9 @@ def _in_address(address: str) -> bool:
     return bool(secret_in_address(address))
 
 
-def _could_be(value: str) -> bool:
+def _could_be(name: str, value: str) -> bool:
     """Neither a switch, a number nor a place."""
-    if len(value) < _SHORTEST or value.isdigit() or any(c.isspace() for c in value):
+    shortest = _SHORTEST_PASSWORD if _PASSWORD.search(name) else _SHORTEST
+    if len(value) < shortest or value.isdigit() or any(c.isspace() for c in value):
         return False
     return not re.match(r"[~./\\]|[A-Za-z]:[\\/]", value)

@@ -1,0 +1,333 @@
+"""The files of user, project and local scope: found, merged, and each value with where it comes from."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from toolway.config import scopes
+from toolway.config.approvals import open_approvals
+from toolway.config.origins import Origin
+from toolway.errors import ConfigError
+from toolway.hub import Hub
+
+CANARY = "canary-0c77e1"
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A home, a project in a repository, and a folder deep in it."""
+    home, project = tmp_path / "home", tmp_path / "home" / "work" / "project"
+    (project / "src" / "deep").mkdir(parents=True)
+    (project / ".git").mkdir()
+    return home, project, {"HOME": str(home)}
+
+
+def write(path, servers=None, **more):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"mcpServers": servers or {}, **more}, indent=2))
+    return path
+
+
+def approve(path, environment):
+    open_approvals(environment).approve(path, path.read_bytes())
+    return path
+
+
+def user_file(home):
+    return home / ".config/toolway/mcp.json"
+
+
+def test_all_three_are_merged_and_the_nearer_goes_before(place):
+    home, project, environment = place
+    write(user_file(home), {name: {"command": "user"} for name in ("a", "b", "c")})
+    approve(write(project / ".mcp.json", {name: {"command": "project"} for name in ("b", "c", "d")}), environment)
+    write(scopes.find(environment, project).local, {"c": {"command": "local"}})
+    merged = scopes.load(environment, project / "src" / "deep")
+    found = {name: server.command for name, server in merged.servers.items()}
+    assert found == {"a": "user", "b": "project", "c": "local", "d": "project"}
+    assert [origin.scope for origin in merged.files] == ["user", "project", "local"]
+    assert [origin.scope for origin in merged.shadowed["c"]] == ["user", "project"]
+    assert {problem.severity for problem in merged.problems} == {"note"}
+
+
+def test_an_entry_is_what_one_file_says_and_never_a_mixture(place):
+    home, project, environment = place
+    write(user_file(home), {"a": {"command": "user", "env": {"TOKEN": CANARY}, "timeout": "5s"}})
+    approve(write(project / "mcp.json", {"a": {"command": "project"}}), environment)
+    server = scopes.load(environment, project).servers["a"]
+    assert (server.command, dict(server.env), server.timeout.total) == ("project", {}, 60.0)
+
+
+def test_both_spellings_of_a_projects_file_are_used(place):
+    _, project, environment = place
+    approve(write(project / ".mcp.json", {"a": {"command": "dot"}, "b": {"command": "dot"}}), environment)
+    approve(write(project / "mcp.json", {"b": {"command": "plain"}}), environment)
+    found = {name: server.command for name, server in scopes.load(environment, project).servers.items()}
+    assert found == {"a": "dot", "b": "plain"}
+
+
+def test_a_project_ends_at_its_repository_and_below_the_home(place):
+    home, project, environment = place
+    write(home / "mcp.json", {"home": {"command": "x"}})
+    write(project.parent / "mcp.json", {"above": {"command": "x"}})
+    assert scopes.find(environment, project / "src").root == project
+    assert scopes.find(environment, project / "src").project == ()
+    other = home / "other"
+    other.mkdir()
+    assert scopes.find(environment, other).project == ()
+    assert scopes.find(environment, project.parent / "folder").root == project.parent
+
+
+def test_the_users_own_file_needs_no_approval_where_it_lies_either(place):
+    home, _, environment = place
+    write(user_file(home), {"a": {"command": "x"}})
+    merged = scopes.load(environment, user_file(home).parent)
+    assert list(merged.servers) == ["a"]
+    assert merged.waiting == ()
+
+
+def test_a_local_file_is_not_in_the_project(place):
+    _, project, environment = place
+    local = scopes.find(environment, project).local
+    assert project not in local.parents
+    assert local != scopes.find(environment, project.parent).local
+
+
+def test_commands_of_a_project_run_in_its_folder(place):
+    home, project, environment = place
+    write(user_file(home), {"user": {"command": "x"}})
+    entries = {
+        "here": {"command": "./x"},
+        "there": {"command": "x", "cwd": "sub"},
+        "far": {"command": "x", "cwd": "/far"},
+    }
+    approve(write(project / "mcp.json", {**entries, "web": {"url": "https://x.example"}}), environment)
+    found = {name: server.cwd for name, server in scopes.load(environment, project / "src").servers.items()}
+    expected = {"here": str(project), "there": str(project / "sub"), "far": "/far", "web": None, "user": None}
+    assert found == expected
+
+
+# -- approval ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_projects_file_is_not_used_before_it_was_approved(place):
+    home, project, environment = place
+    write(user_file(home), {"a": {"command": "user"}})
+    file = write(project / ".mcp.json", {"a": {"command": "evil"}, "b": {"command": "evil"}})
+    merged = scopes.load(environment, project)
+    assert {name: server.command for name, server in merged.servers.items()} == {"a": "user"}
+    assert [waiting.path for waiting in merged.waiting] == [file]
+    (problem,) = merged.problems
+    assert (problem.code, problem.severity, problem.file) == ("E-CONFIG-APPROVAL", "error", str(file))
+    assert "toolway approve" in problem.fix
+    assert all(value.origin.scope == "user" for value in merged.values)
+
+
+@pytest.mark.parametrize("change", [" ", "\n", "evil"])
+def test_a_change_of_one_byte_asks_again_and_going_back_does_not(place, change):
+    _, project, environment = place
+    file = approve(write(project / "mcp.json", {"a": {"command": "good"}}), environment)
+    before = file.read_text()
+    file.write_text(before.replace("good", "evil") if change == "evil" else before + change)
+    merged = scopes.load(environment, project)
+    assert (merged.servers, [waiting.changed for waiting in merged.waiting]) == ({}, [True])
+    file.write_text(before)
+    assert list(scopes.load(environment, project).servers) == ["a"]
+
+
+def test_the_settings_of_a_file_that_waits_are_not_used_either(place):
+    home, project, environment = place
+    write(user_file(home), {"a": {"command": "x"}})
+    evil = {"gateway": {"host": "0.0.0.0", "commands": ["sh"], "origins": ["https://evil.example"]}}
+    write(project / "mcp.json", {"b": {"command": "x"}}, toolway=evil)
+    gateway = scopes.load(environment, project).gateway
+    assert (gateway.host, gateway.commands, gateway.origins) == ("127.0.0.1", (), ())
+
+
+def test_an_approval_is_of_one_file_and_can_be_taken_back(place):
+    _, project, environment = place
+    file = approve(write(project / "mcp.json", {"a": {"command": "x"}}), environment)
+    other = write(project / "src" / "mcp.json", {"a": {"command": "x"}})
+    assert file.read_bytes() == other.read_bytes()
+    assert scopes.load(environment, project / "src").servers == {}
+    approvals = open_approvals(environment)
+    assert approvals.withdraw(file)
+    assert not approvals.withdraw(file)
+    assert scopes.load(environment, project).servers == {}
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"x": 1}'])
+def test_approvals_that_cannot_be_read_approve_nothing(place, content):
+    _, project, environment = place
+    file = approve(write(project / "mcp.json", {"a": {"command": "x"}}), environment)
+    open_approvals(environment).file.write_bytes(content)
+    assert scopes.load(environment, project).servers == {}
+    approve(file, environment)
+    assert list(scopes.load(environment, project).servers) == ["a"]
+
+
+def test_without_a_place_for_approvals_nothing_of_a_project_is_used(tmp_path):
+    write(tmp_path / "mcp.json", {"a": {"command": "x"}})
+    assert scopes.load({"XDG_CONFIG_HOME": str(tmp_path / "c")}, tmp_path).servers == {}
+
+
+def test_a_symbolic_link_is_approved_as_what_it_leads_to(place, tmp_path):
+    _, project, environment = place
+    good, evil = write(tmp_path / "good", {"a": {"command": "x"}}), write(tmp_path / "evil", {"a": {"command": "evil"}})
+    (project / "mcp.json").symlink_to(good)
+    approve(project / "mcp.json", environment)
+    assert list(scopes.load(environment, project).servers) == ["a"]
+    (project / "mcp.json").unlink()
+    (project / "mcp.json").symlink_to(evil)
+    assert scopes.load(environment, project).servers == {}
+
+
+# -- what a command and a hub use -------------------------------------------------------------------------------------
+
+
+def test_a_file_that_was_named_is_used_alone_and_as_it_is(place):
+    home, project, environment = place
+    write(user_file(home), {"a": {"command": "user"}})
+    named = write(project / "mcp.json", {"b": {"command": "x"}})
+    assert list(scopes.loaded(environment, project, named).servers) == ["b"]
+    assert list(scopes.loaded({**environment, "TOOLWAY_CONFIG": str(named)}, home).servers) == ["b"]
+
+
+def test_with_nothing_but_a_file_that_waits_there_is_an_error_with_the_way_out(place):
+    _, project, environment = place
+    write(project / "mcp.json", {"b": {"command": "x"}})
+    with pytest.raises(ConfigError) as caught:
+        scopes.loaded(environment, project)
+    assert (caught.value.code, caught.value.fix) == ("E-CONFIG-APPROVAL", "look at it: toolway approve")
+
+
+def test_with_no_file_at_all_it_says_where_it_looked(place):
+    home, project, environment = place
+    with pytest.raises(ConfigError) as caught:
+        scopes.loaded(environment, project)
+    assert caught.value.code == "E-CONFIG-NONE"
+    assert str(user_file(home)) in caught.value.evidence
+    assert str(project / ".mcp.json") in caught.value.evidence
+
+
+def test_one_file_that_cannot_be_read_does_not_hide_the_others(place):
+    home, project, environment = place
+    user_file(home).parent.mkdir(parents=True)
+    user_file(home).write_text('{"mcpServers": {')
+    approve(write(project / "mcp.json", {"a": {"command": "x"}}), environment)
+    merged = scopes.load(environment, project)
+    assert list(merged.servers) == ["a"]
+    assert [problem.code for problem in merged.problems] == ["E-CONFIG-SYNTAX"]
+    (project / "mcp.json").unlink()
+    with pytest.raises(ConfigError, match="not valid JSON"):
+        scopes.loaded(environment, project)
+
+
+def test_what_was_loaded_can_be_loaded_again_and_knows_what_to_watch(place):
+    home, project, environment = place
+    write(user_file(home), {"a": {"command": "x"}})
+    loaded = scopes.loaded(environment, project)
+    assert {str(user_file(home)), str(project / "mcp.json"), str(open_approvals(environment).file)} <= set(
+        loaded.watched
+    )
+    approve(write(project / "mcp.json", {"b": {"command": "x"}}), environment)
+    assert loaded.again is not None
+    assert list(loaded.again().servers) == ["a", "b"]
+
+
+@pytest.mark.anyio
+async def test_a_hub_without_an_argument_has_the_servers_of_all_scopes(place, monkeypatch):
+    home, project, _ = place
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(project)
+    write(user_file(home), {"a": {"command": "x", "enabled": False}})
+    write(project / "mcp.json", {"b": {"command": "x", "enabled": False}})
+    hub = Hub()
+    assert list(hub.status()) == ["a"]
+    assert [problem.code for problem in hub.problems] == ["E-CONFIG-APPROVAL"]
+    approve(project / "mcp.json", os.environ)
+    assert list(Hub().status()) == ["a", "b"]
+
+
+# -- origins ----------------------------------------------------------------------------------------------------------
+
+USER = """{
+  // mine
+  "mcpServers": {
+    "gh": {
+      "command": "npx",
+      "args": ["-y", "pkg", "--api-key", "CANARY"],
+      "env": {
+        "TOKEN": "CANARY",
+        "REF": "${keyring:gh.REF}",
+        "LEVEL": "debug"
+      },
+      "extra": {"deep": {"apiKey": "CANARY"}}
+    },
+    "web": {"url": "https://u:CANARY@x.example/mcp?token=CANARY",
+            "headers": {"Authorization": "Bearer CANARY", "X-Env": "${env:X}"}},
+    "text": "npx -y other"
+  },
+  "toolway": {"timeout": "5s", "gateway": {"port": 1234},
+    "groups": {"one": {"tools": ["gh.*"]}}}
+}
+"""
+
+
+def test_every_value_is_shown_with_file_and_line_and_without_secrets(place):
+    home, project, environment = place
+    user_file(home).parent.mkdir(parents=True)
+    user_file(home).write_text(USER.replace("CANARY", CANARY))
+    merged = scopes.load(environment, project)
+    shown = {".".join(value.path): (json.loads(value.shown), value.origin.line) for value in merged.values}
+    assert shown == {
+        "gh.command": ("npx", 5),
+        "gh.args": (["-y", "pkg", "--api-key", "***"], 6),
+        "gh.env.TOKEN": ("***", 8),
+        "gh.env.REF": ("${keyring:gh.REF}", 9),
+        "gh.env.LEVEL": ("debug", 10),
+        "gh.extra.deep.apiKey": ("***", 12),
+        "web.url": ("https://u:***@x.example/mcp?token=***", 14),
+        "web.headers.Authorization": ("***", 15),
+        "web.headers.X-Env": ("${env:X}", 15),
+        "text": ("npx -y other", 16),
+        "toolway.timeout": ("5s", 18),
+        "toolway.gateway.port": (1234, 18),
+        "toolway.groups.one.tools": (["gh.*"], 19),
+    }
+    assert merged.origins["gh", "env", "TOKEN"] == Origin("user", str(user_file(home)), 8)
+    assert CANARY not in repr(merged)
+
+
+def test_settings_of_several_files_are_joined_key_by_key(place):
+    home, project, environment = place
+    groups = {"one": {"tools": ["a.*"]}, "two": {"tools": ["b.*"]}}
+    write(user_file(home), toolway={"gateway": {"port": 1, "host": "127.0.0.2"}, "groups": groups})
+    changed = {"gateway": {"port": 2}, "groups": {"two": {"tools": ["c.*"]}, "three": {"tools": []}}}
+    file = approve(write(project / "mcp.json", toolway=changed), environment)
+    merged = scopes.load(environment, project)
+    assert (merged.gateway.host, merged.gateway.port) == ("127.0.0.2", 2)
+    assert {name: group.tools for name, group in merged.gateway.groups.items()} == {
+        "one": ("a.*",),
+        "two": ("c.*",),
+        "three": (),
+    }
+    origins = {".".join(path): Path(origin.file) for path, origin in merged.origins.items()}
+    assert origins == {
+        "toolway.gateway.host": user_file(home),
+        "toolway.gateway.port": file,
+        "toolway.groups.one.tools": user_file(home),
+        "toolway.groups.two.tools": file,
+        "toolway.groups.three.tools": file,
+    }
+
+
+def test_a_name_that_had_to_be_changed_has_its_origin_too(place):
+    home, project, environment = place
+    write(user_file(home), {"My Server": {"command": "x"}})
+    merged = scopes.load(environment, project)
+    assert merged.origins["my-server", "command"].line == 4
