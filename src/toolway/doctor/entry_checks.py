@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from toolway.config.problems import Problem
 from toolway.config.spec import Server
-from toolway.doctor.commands import Found
+from toolway.doctor.commands import Found, desktop_path
 from toolway.doctor.repairs import EntryRepair, Executable
 from toolway.doctor.report import Check, split_fix
 from toolway.doctor.targets import Target
@@ -25,7 +26,7 @@ def config(target: Target, twin: str = "") -> Iterator[Check]:
     """What is wrong with the entry itself. `twin` is another entry for the same server."""
     said = [problem for problem in target.problems if problem.code != UNSET]
     for problem in said:
-        yield _of_problem(problem)
+        yield _of_type(target, problem) if problem.code == "E-CONFIG-TYPE" else _of_problem(problem)
     if twin:
         yield Check(
             "config",
@@ -51,6 +52,18 @@ def _of_problem(problem: Problem) -> Check:
     state: Mapping[str, Any] = {"error": "fail", "warning": "warn", "note": "ok"}
     fix, copy = split_fix(problem.fix)
     return Check("config", state[problem.severity], problem.what, problem.evidence, fix, copy, problem.code)
+
+
+def _of_type(target: Target, problem: Problem) -> Check:
+    """A word for the transport that is not known: the rest of the entry tells what was meant."""
+    check = _of_problem(problem)
+    if check.copy or "not supported yet" in problem.what:
+        return check
+    wanted = "stdio" if "command" in target.written else "http"
+    key = "type" if "type" in target.written else "transport"
+    what = f'write "{key}": "{wanted}" in the entry of {target.written_name}'
+    repair = EntryRepair(what, Path(target.file), (*target.root, target.written_name), (((key,), wanted),))
+    return replace(check, fix="write", copy=entry_text({key: wanted}), repair=repair)
 
 
 def env(target: Target, now: float) -> Iterator[Check]:
@@ -114,15 +127,16 @@ def command(target: Target, server: Server, found: Found) -> Check:
         return _not_found(target, name, server, found)
     what = found.path if os.path.dirname(name) else f"{name} → {found.path}"
     if target.desktop and found.desktop is None:
+        changes = full_path(target, server, found.path)
         return Check(
             "command",
             "warn",
             f"{target.title} will not find {name}: it is not on the PATH of desktop applications",
             what,
             "write the full path",
-            entry_text(full_path(server, found.path)),
+            entry_text(changes),
             "E-DOCTOR-DESKTOP-PATH",
-            _full_path(target, server, found.path),
+            _full_path(target, changes),
         )
     return Check("command", "ok", what)
 
@@ -140,38 +154,40 @@ def _not_found(target: Target, name: str, server: Server, found: Found) -> Check
             repair=Executable(Path(full)),
         )
     if found.elsewhere:
+        changes = full_path(target, server, found.elsewhere)
         return Check(
             "command",
             "fail",
             f"{name} is not on PATH; {found.keeper} has it",
             found.elsewhere,
             "write the full path",
-            entry_text(full_path(server, found.elsewhere)),
+            entry_text(changes),
             "E-STDIO-ENOENT",
-            _full_path(target, server, found.elsewhere),
+            _full_path(target, changes),
         )
     cause = likely_cause(name, None, "", "E-STDIO-ENOENT")
     assert cause is not None
     return Check("command", "fail", cause.cause, f"{name} was not found", *split_fix(cause.fix), "E-STDIO-ENOENT")
 
 
-def full_path(server: Server, path: str) -> dict[str, Any]:
+def full_path(target: Target, server: Server, path: str) -> dict[str, Any]:
     """The keys of an entry that finds its program everywhere. What the program itself starts (npx starts node) stands
     in the same folder, so that goes on PATH."""
     changes: dict[str, Any] = {"command": path}
     if "PATH" not in server.env:
-        changes["env"] = {"PATH": f"{os.path.dirname(path)}:${{PATH}}"}
+        # How other clients write a variable differs, and some fill in none.
+        rest = "${PATH}" if not target.client else desktop_path()
+        changes["env"] = {"PATH": f"{os.path.dirname(path)}:{rest}"}
     return changes
 
 
-def _full_path(target: Target, server: Server, path: str) -> EntryRepair | None:
+def _full_path(target: Target, changes: Mapping[str, Any]) -> EntryRepair | None:
     if not target.file.endswith((".json", ".jsonc")) or "command" not in target.written:
         return None
-    changes: list[tuple[tuple[str, ...], str]] = [(("command",), path)]
-    if "PATH" not in server.env:
-        changes.append((("env", "PATH"), f"{os.path.dirname(path)}:${{PATH}}"))
-    what = f"write {path} as the command of {target.written_name}"
-    return EntryRepair(what, Path(target.file), (*target.root, target.written_name), tuple(changes))
+    flat: list[tuple[tuple[str, ...], str]] = [(("command",), changes["command"])]
+    flat += [(("env", name), value) for name, value in changes.get("env", {}).items()]
+    what = f"write {changes['command']} as the command of {target.written_name}"
+    return EntryRepair(what, Path(target.file), (*target.root, target.written_name), tuple(flat))
 
 
 def entry_text(changes: Mapping[str, Any]) -> str:

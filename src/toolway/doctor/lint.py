@@ -70,7 +70,8 @@ def _of_name(server: str, tool: str) -> Iterator[Finding]:
         return
     if len(plain) > names.MODEL_LIMIT:
         room = names.MODEL_LIMIT - len(tool) - 2
-        what = f"{plain} has {len(plain)} characters, and models take {names.MODEL_LIMIT}: they see {shown}"
+        long = f"{tool} has {len(plain)} characters with the server's name"
+        what = f"{long}, and models take {names.MODEL_LIMIT}: they see {shown}"
         fix = f"give the server a name of at most {room} characters" if room > 0 else "the tool's own name is too long"
     else:
         what = f"the name {tool} has characters that models refuse: they see {shown}"

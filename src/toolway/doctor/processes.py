@@ -124,12 +124,12 @@ def seconds_between(first: int, second: int) -> float | None:
 
 
 def _own_pids() -> Iterator[int]:
-    user = os.getuid()
-    with contextlib.suppress(OSError):
-        for entry in os.scandir("/proc"):
-            with contextlib.suppress(OSError):
-                if entry.name.isdecimal() and entry.stat().st_uid == user and int(entry.name) != os.getpid():
-                    yield int(entry.name)
+    """The processes of this user, without this one."""
+    user, own = os.getuid(), os.getpid()
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        with contextlib.suppress(OSError):
+            if name.isdecimal() and int(name) != own and os.stat(f"/proc/{name}").st_uid == user:
+                yield int(name)
 
 
 def _read(pid: int, name: str) -> bytes:

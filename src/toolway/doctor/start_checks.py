@@ -17,8 +17,8 @@ from toolway.upstream.causes import Cause, likely_cause
 from toolway.upstream.link import Loss
 
 SHOWN: Final = 5  # lines of stderr
-_PORT: Final = re.compile(r"(?:EADDRINUSE|[Aa]ddress already in use|Errno 98)[^\n]*?[:, (](\d{2,5})\b")
-_PORT_BEFORE: Final = re.compile(r"[:, ('](\d{2,5})[^\n]*?(?:EADDRINUSE|[Aa]ddress already in use|Errno 98)")
+_IN_USE: Final = re.compile(r"([^\n]*)(?:EADDRINUSE|[Aa]ddress already in use)([^\n]*)")
+_PORT: Final = re.compile(r"(?<![\d.])(\d{2,5})(?![\d.])")  # and no part of an address
 
 
 def of_process(server: Server, seen: Start) -> Iterator[Check]:
@@ -124,8 +124,13 @@ def _ended(server: Server, seen: Start, failure: Loss) -> Check:
 
 
 def _port(stderr: str) -> int | None:
-    found = _PORT.search(stderr) or _PORT_BEFORE.search(stderr)
-    return int(found[1]) if found else None
+    """The port that is taken, as far as the server says: most name it after the words, some before."""
+    said = _IN_USE.search(stderr)
+    if said is None:
+        return None
+    before, after = said[1].replace("Errno 98", "").replace("Errno 48", ""), said[2]
+    found = _PORT.findall(after) or _PORT.findall(before)
+    return int(found[-1]) if found else None
 
 
 def _cause(server: Server, seen: Start, failure: Loss) -> Cause:

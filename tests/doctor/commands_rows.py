@@ -1,0 +1,118 @@
+"""Programs that are not there, or not where they are looked for."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.doctor.lab import PYTHON, SMALL, Lab, small
+from tests.doctor.rows import row
+
+RUNS_SMALL = f"#!/bin/sh\nexec {PYTHON} -I -S {SMALL}\n"
+
+
+@row("missing command")
+async def missing(lab: Lab) -> None:
+    lab.servers(acme={"command": "frobnicate"})
+    check = await lab.finds("acme: frobnicate is not installed, or not on PATH")
+    assert "which frobnicate" in check.fix
+    lab.program(lab.bin / "frobnicate", RUNS_SMALL)
+    await lab.is_well()
+
+
+@row("no Node.js")
+async def no_node(lab: Lab) -> None:
+    lab.environ["PATH"] = str(lab.bin)
+    lab.servers(acme={"command": "npx", "args": ["-y", "acme"]})
+    check = await lab.finds("acme: Node.js is not installed, or npx is not on PATH")
+    assert "install Node.js" in check.fix
+    lab.program(lab.bin / "npx", RUNS_SMALL)
+    await lab.is_well()
+
+
+@row("wrong PATH")
+async def wrong_path(lab: Lab) -> None:
+    lab.program(lab.home / ".local" / "bin" / "acme-server", RUNS_SMALL)
+    lab.servers(acme={"command": "acme-server"})
+    check = await lab.finds("acme: acme-server is not on PATH; ~/.local/bin has it")
+    lab.take_over(check, "acme")
+    await lab.is_well()
+
+
+@row("nvm-only node")
+async def nvm(lab: Lab) -> None:
+    lab.environ["PATH"] = "/bin"
+    for version in ("v9.11.0", "v22.1.0", "v18.0.0"):
+        folder = lab.home / ".nvm" / "versions" / "node" / version / "bin"
+        lab.program(folder / "node", RUNS_SMALL)
+        # As the real one: it finds node on PATH.
+        lab.program(folder / "acme-npx", "#!/usr/bin/env node\n")
+    lab.servers(acme={"command": "acme-npx", "args": ["-y", "acme"]})
+    check = await lab.finds("acme: acme-npx is not on PATH; nvm has it")
+    assert "v22.1.0" in check.copy  # the newest, which is not the last by letters
+    lab.repair(check)
+    await lab.is_well()
+
+
+@row("only the login shell finds it")
+async def login_shell(lab: Lab) -> None:
+    hidden = lab.folder / "with spaces" / "tools"
+    lab.program(hidden / "acme-server", RUNS_SMALL)
+    lab.write(f'echo welcome\nexport PATH="{hidden}:$PATH"\n', lab.home / ".profile")
+    lab.environ["SHELL"] = "/bin/sh"
+    lab.servers(acme={"command": "acme-server"})
+    check = await lab.finds("acme: acme-server is not on PATH; your login shell has it")
+    lab.repair(check)
+    await lab.is_well()
+
+
+@row("not on the PATH of a desktop application")
+async def desktop(lab: Lab) -> None:
+    lab.program(lab.bin / "acme-server", RUNS_SMALL)
+    path = lab.servers(lab.home / ".cursor" / "mcp.json", acme={"command": "acme-server"})
+    check = await lab.finds("acme: Cursor will not find acme-server", "PATH of desktop applications", client="cursor")
+    lab.take_over(check, "acme", path)
+    await lab.is_well("cursor")
+
+
+@row("a command and its arguments in one text")
+async def one_text(lab: Lab) -> None:
+    lab.servers(acme={"command": f"{PYTHON} -I -S {SMALL}"})
+    check = await lab.finds("acme: the command and its arguments are in one text")
+    lab.take_over(check, "acme")
+    await lab.is_well()
+
+
+@row("a file that may not be run")
+async def not_executable(lab: Lab) -> None:
+    path = lab.program(lab.work / "server.sh", RUNS_SMALL, executable=False)
+    lab.servers(acme={"command": str(path)})
+    check = await lab.finds("may not be run: it is a file without the right to be executed")
+    await lab.run(check.copy)
+    await lab.is_well()
+
+
+@row("a path that does not exist")
+async def no_file(lab: Lab) -> None:
+    lab.servers(acme={"command": str(lab.work / "server.sh")})
+    await lab.finds("acme: there is no file", "server.sh")
+    lab.program(lab.work / "server.sh", RUNS_SMALL)
+    await lab.is_well()
+
+
+@row("a working directory that does not exist")
+async def no_directory(lab: Lab) -> None:
+    lab.servers(acme={**small(), "cwd": str(lab.work / "gone")})
+    check = await lab.finds("the working directory", "does not exist")
+    assert "cwd" in check.fix
+    (lab.work / "gone").mkdir()
+    await lab.is_well()
+
+
+@row("the wrong Python")
+async def no_module(lab: Lab) -> None:
+    path = lab.write("import acme_sdk\n", lab.work / "server.py")
+    lab.servers(acme={"command": sys.executable, "args": [str(path)], "env": {"PYTHONPATH": str(lab.work / "lib")}})
+    check = await lab.finds("acme: the server ended with exit code 1: the Python module acme_sdk")
+    assert "install" in check.fix
+    lab.write(f"import runpy\nrunpy.run_path({str(SMALL)!r}, run_name='__main__')\n", lab.work / "lib" / "acme_sdk.py")
+    await lab.is_well()

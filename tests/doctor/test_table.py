@@ -1,0 +1,46 @@
+"""The table of broken setups: the doctor names the cause in its first line, and a fix that works. All run at once."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.doctor import commands_rows, files_rows, starts_rows, tools_rows, web_rows
+from tests.doctor.lab import Lab
+from tests.doctor.rows import ROWS, Row
+
+MODULES = (commands_rows, starts_rows, files_rows, web_rows, tools_rows)
+AT_ONCE = 8
+LIMIT = 50.0  # seconds for one row
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """What went wrong with each row; empty where it went well."""
+    return asyncio.run(_run_all(tmp_path_factory.mktemp("table")))
+
+
+async def _run_all(folder: Path) -> dict[str, str]:
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(number: int, row: Row) -> str:
+        async with gate:
+            try:
+                async with asyncio.timeout(LIMIT):
+                    await row(Lab(folder / str(number)))
+            except Exception:
+                return traceback.format_exc()
+        return ""
+
+    done = await asyncio.gather(*(one(number, row) for number, row in enumerate(ROWS.values())))
+    return dict(zip(ROWS, done, strict=True))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_doctor_names_the_cause_and_a_fix_that_works(name: str, results: Mapping[str, str]) -> None:
+    if results[name]:
+        pytest.fail(results[name], pytrace=False)

@@ -1,0 +1,67 @@
+"""Tools that models or their providers do not take."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.doctor.lab import Lab, small
+from tests.doctor.rows import row
+
+
+def tool(name: str, **properties: Any) -> dict[str, Any]:
+    return {"name": name, "description": "A tool.", "inputSchema": {"type": "object", "properties": properties}}
+
+
+@row("bad schema")
+async def bad_schema(lab: Lab) -> None:
+    path = lab.write(json.dumps([tool("search", tags={"type": "array"})]), lab.work / "tools.json")
+    lab.servers(acme=small(str(path)))
+    check = await lab.finds(
+        'acme: OpenAI and Gemini refuse the tool search: an array without "items" at properties.tags'
+    )
+    assert '"items": {"type": "string"}' in check.fix
+    lab.edit('"type": "array"', '"type": "array", "items": {"type": "string"}', path)
+    await lab.is_well()
+
+
+@row("a schema that is none")
+async def no_schema(lab: Lab) -> None:
+    path = lab.write(json.dumps([tool("search", words={"type": "text"})]), lab.work / "tools.json")
+    lab.servers(acme=small(str(path)))
+    await lab.finds("acme: every model provider refuses the tool search: inputSchema is not valid JSON Schema")
+    lab.edit('"text"', '"string"', path)
+    await lab.is_well()
+
+
+@row("cases at the top of a schema")
+async def top_cases(lab: Lab) -> None:
+    wrong = tool("search", a={"type": "string"})
+    wrong["inputSchema"]["anyOf"] = [{"required": ["a"]}]
+    path = lab.write(json.dumps([wrong]), lab.work / "tools.json")
+    lab.servers(acme=small(str(path)))
+    check = await lab.finds('acme: OpenAI and Anthropic refuse the tool search: "anyOf" at the top of the schema')
+    assert "optional properties" in check.fix
+    lab.write(json.dumps([tool("search", a={"type": "string"})]), path)
+    await lab.is_well()
+
+
+@row("name over 64")
+async def long_name(lab: Lab) -> None:
+    path = lab.write(json.dumps([tool("search_the_whole_archive_of_documents")]), lab.work / "tools.json")
+    lab.servers(acme_documents_of_the_whole_company=small(str(path)))
+    check = await lab.finds("has 74 characters with the server's name, and models take 64")
+    assert "a name of at most 25 characters" in check.fix
+    lab.servers(acme_documents=small(str(path)))
+    await lab.is_well()
+
+
+@row("tools that cost too much")
+async def dear(lab: Lab) -> None:
+    many = [{**tool(f"tool_{n}", a={"type": "string"}), "description": "A long story. " * 60} for n in range(100)]
+    path = lab.write(json.dumps(many), lab.work / "tools.json")
+    lab.servers(acme=small(str(path)))
+    check = await lab.finds("acme: the tools cost about", "(OpenAI)", "(Anthropic)", "(Gemini) in every request")
+    assert "group" in check.fix
+    lab.write(json.dumps(many[:5]), path)
+    await lab.is_well()

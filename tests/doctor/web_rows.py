@@ -1,0 +1,233 @@
+"""Addresses that do not answer as an MCP server does."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import socket
+import ssl
+import sys
+import time
+from typing import Any
+
+from tests.doctor.lab import Lab
+from tests.doctor.rows import row
+from tests.doctor.web import Answer, Request, Site, mcp, old_sse, page, serving
+from tests.faults.matrix.b_tls import certificate
+
+
+def address(port: int, path: str = "/mcp", scheme: str = "http") -> dict[str, Any]:
+    return {"url": f"{scheme}://127.0.0.1:{port}{path}"}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port: int = door.getsockname()[1]
+        return port
+
+
+def token(seconds: float) -> str:
+    """A JSON Web Token that ends in so many seconds."""
+
+    def part(value: Any) -> str:
+        return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+
+    return (
+        f"{part({'alg': 'none', 'typ': 'JWT'})}.{part({'sub': 'me', 'exp': int(time.time() + seconds)})}.c2lnbmF0dXJl"
+    )
+
+
+def guarded(accepts: Any) -> Site:
+    """A server that wants a token."""
+
+    def site(request: Request) -> Answer:
+        if accepts(request.headers.get("authorization", "")):
+            return mcp(request)
+        challenge = {"WWW-Authenticate": 'Bearer error="invalid_token"', "Content-Type": "text/plain"}
+        return Answer(401, b"unauthorized", challenge)
+
+    return site
+
+
+@row("nothing listens")
+async def nobody(lab: Lab) -> None:
+    lab.servers(acme=address(free_port()))
+    check = await lab.finds("acme: cannot connect to http://127.0.0.1:", "connection refused")
+    assert "start the server" in check.fix
+    async with serving(mcp) as port:
+        lab.servers(acme=address(port))
+        await lab.is_well()
+
+
+@row("a host that does not exist")
+async def no_host(lab: Lab) -> None:
+    lab.servers(acme={"url": "http://acme.invalid/mcp"})
+    check = await lab.finds("acme: the name acme.invalid was not found")
+    assert "url" in check.fix
+    async with serving(mcp) as port:
+        lab.edit("acme.invalid", f"127.0.0.1:{port}")
+        await lab.is_well()
+
+
+@row("401")
+async def unauthorized(lab: Lab) -> None:
+    async with serving(guarded(lambda header: header == "Bearer tok-1234567890")) as port:
+        lab.servers(acme=address(port))
+        check = await lab.finds("acme: the server wants a token (401), and the entry has none")
+        lab.take_over(check, "acme")
+        lab.environ["TOKEN"] = "tok-1234567890"
+        await lab.is_well()
+
+
+@row("a token that is refused")
+async def refused(lab: Lab) -> None:
+    lab.environ["TOKEN"] = "tok-wrong-wrong"
+    async with serving(guarded(lambda header: header == "Bearer tok-1234567890")) as port:
+        lab.servers(acme={**address(port), "headers": {"Authorization": "Bearer ${TOKEN}"}})
+        check = await lab.finds("acme: the server refuses the token in headers.Authorization (401)")
+        assert 'error="invalid_token"' in check.evidence
+        assert "tok-wrong-wrong" not in str(check)
+        lab.environ["TOKEN"] = "tok-1234567890"
+        await lab.is_well()
+
+
+@row("token expired")
+async def expired(lab: Lab) -> None:
+    good = token(3600)
+    lab.environ["TOKEN"] = token(-250)
+    async with serving(guarded(lambda header: header == f"Bearer {good}")) as port:
+        lab.servers(acme={**address(port), "headers": {"Authorization": "Bearer ${TOKEN}"}})
+        check = await lab.finds("acme: the token in headers.Authorization expired 4 minutes ago")
+        assert "it comes from Bearer ${TOKEN}" in check.evidence
+        assert "get a new token" in check.fix
+        lab.environ["TOKEN"] = good
+        await lab.is_well()
+
+
+@row("a clock that is wrong")
+async def clock(lab: Lab) -> None:
+    def site(request: Request) -> Answer:
+        answer = guarded(lambda header: False)(request)
+        answer.headers["Date"] = "Sat, 01 Jan 2000 00:00:00 GMT"
+        return answer
+
+    lab.environ["TOKEN"] = "tok-1234567890"
+    async with serving(site) as port:
+        lab.servers(acme={**address(port), "headers": {"Authorization": "Bearer ${TOKEN}"}})
+        check = await lab.finds("acme: the server refuses the token in headers.Authorization (401)")
+        assert "days ahead of the server's" in check.evidence
+    async with serving(mcp) as port:
+        lab.servers(acme=address(port))
+        await lab.is_well()
+
+
+@row("redirect")
+async def redirect(lab: Lab) -> None:
+    async with serving(mcp) as new:
+        moved = {"Location": f"http://127.0.0.1:{new}/v2/mcp"}
+        async with serving(lambda request: Answer(301, b"", moved)) as old:
+            lab.servers(acme=address(old))
+            check = await lab.finds(f"acme: the server has moved: it redirects to http://127.0.0.1:{new}/v2/mcp")
+            lab.take_over(check, "acme")
+            await lab.is_well()
+
+
+@row("HTML instead of JSON")
+async def html(lab: Lab) -> None:
+    def site(request: Request) -> Answer:
+        return mcp(request) if request.path == "/mcp" else page("Welcome to Acme")
+
+    async with serving(site) as port:
+        lab.servers(acme=address(port, "/"))
+        check = await lab.finds("acme: a web page (Welcome to Acme) answers at this url, and no MCP server")
+        lab.take_over(check, "acme")
+        await lab.is_well()
+
+
+@row("a web page, and no endpoint beside it")
+async def only_html(lab: Lab) -> None:
+    async with serving(lambda request: page("Acme login")) as port:
+        lab.servers(acme=address(port, "/"))
+        check = await lab.finds("acme: a web page (Acme login) answers at this url, and no MCP server")
+        assert "documentation" in check.fix
+    async with serving(mcp) as port:
+        lab.servers(acme=address(port))
+        await lab.is_well()
+
+
+@row("the wrong path")
+async def wrong_path(lab: Lab) -> None:
+    def site(request: Request) -> Answer:
+        return mcp(request) if request.path == "/mcp" else Answer(404, b"not found", {"Content-Type": "text/plain"})
+
+    async with serving(site) as port:
+        lab.servers(acme=address(port, "/mpc"))
+        check = await lab.finds("acme: no MCP endpoint answers at this url (404)")
+        lab.take_over(check, "acme")
+        await lab.is_well()
+
+
+@row("SSE-only")
+async def sse_only(lab: Lab) -> None:
+    """There is no fix but another address, a bridge, or leaving it out, and the doctor says so."""
+    async with serving(old_sse) as port:
+        lab.servers(acme=address(port, "/sse"))
+        check = await lab.finds("acme: the server speaks HTTP+SSE, the transport before Streamable HTTP, which Toolway")
+        assert "mcp-remote" in check.copy
+        lab.edit('"url"', '"enabled": false, "url"')
+        await lab.is_well()
+
+
+@row("SSE at this address, Streamable HTTP beside it")
+async def sse_and_more(lab: Lab) -> None:
+    def site(request: Request) -> Answer:
+        return mcp(request) if request.path == "/mcp" else old_sse(request)
+
+    async with serving(site) as port:
+        lab.servers(acme=address(port, "/sse"))
+        check = await lab.finds("acme: the server speaks HTTP+SSE")
+        lab.take_over(check, "acme")
+        await lab.is_well()
+
+
+@row("plain HTTP where TLS is expected")
+async def no_tls(lab: Lab) -> None:
+    async with serving(mcp) as port:
+        lab.servers(acme=address(port, scheme="https"))
+        check = await lab.finds("acme: no TLS connection to https://127.0.0.1")
+        lab.take_over(check, "acme")
+        await lab.is_well()
+
+
+@row("TLS failure")
+async def tls(lab: Lab) -> None:
+    """The certificate of an authority that is not known here. The fix is a variable, so the program itself is run."""
+    pem = certificate(lab.work / "authority.pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    async with serving(mcp, context) as port:
+        lab.servers(acme=address(port, scheme="https"))
+        check = await lab.finds(
+            "acme: the certificate of https://127.0.0.1", "was not accepted (self-signed certificate)"
+        )
+        assert check.copy == "export SSL_CERT_FILE=/path/to/authority.pem"
+        trust = check.copy.replace("/path/to", str(lab.work))
+        program = f"{sys.executable} -m toolway.cli doctor acme"
+        lab.environ["PYTHONPATH"] = ":".join(path for path in sys.path if path)
+        said = await lab.run(f"{trust}; {program}")
+        assert said.startswith("✓ acme: all is well\n"), said
+
+
+@row("a certificate that has expired")
+async def old_certificate(lab: Lab) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate(lab.work / "old.pem", days=-1))
+    async with serving(mcp, context) as port:
+        lab.servers(acme=address(port, scheme="https"))
+        check = await lab.finds("acme: the certificate of https://127.0.0.1", "was not accepted")
+        assert check.fix
+        await asyncio.sleep(0)
+    async with serving(mcp) as port:
+        lab.servers(acme=address(port))
+        await lab.is_well()
