@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -110,19 +110,19 @@ class Hub:
         self._outputs = Outputs()
         self._board = Board(world.dice)
         self._budgets: dict[str, Budget] = {}
-        self._pipeline = chain(self._stages(key_store or MemoryKeys(self._now)), self._reach)
+        self._key_store = key_store or MemoryKeys(self._now)
 
-    def _stages(self, key_store: KeyStore) -> tuple[Stage, ...]:
+    def _stages(self, key_store: KeyStore, now: Callable[[], float]) -> tuple[Stage, ...]:
         rules = self._rules
         return in_order(
             resolve=resolve(self._catalog, self._servers.keys(), rules.settle),
-            deadline=deadline(rules.timeout, self._now),
+            deadline=deadline(rules.timeout, now),
             keys=keys(key_store),
             cache=cache(self._cache, rules.cache_identity, rules.cache_seconds),
             dedup=dedup(rules.shared_identity),
-            retry=retry(rules.retry, self._budgets.__getitem__, self._now, self._world.dice, self._world.sleep),
-            breaker=breaker(self._board, self._now, self._sign_of_life, rules.supervised),
-            limit=limit(self._slots.__getitem__, rules.queue, self._now),
+            retry=retry(rules.retry, self._budgets.__getitem__, now, self._world.dice, self._world.sleep),
+            breaker=breaker(self._board, now, self._sign_of_life, rules.supervised),
+            limit=limit(self._slots.__getitem__, rules.queue, now),
         )
 
     @staticmethod
@@ -134,6 +134,7 @@ class Hub:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
+        self._pipeline = chain(self._stages(self._key_store, self._loop.time), self._reach)
         self._open = True
         self._watchdog.start()
         for name in self._servers:
@@ -311,7 +312,8 @@ class Hub:
         return [v for v in values if isinstance(v, str)] if isinstance(values, list) else []
 
     async def _call(self, call: Call) -> Reply:
-        self._must_be_open()
+        if not self._open:
+            self._must_be_open()
         began = self._loop.time()
         try:
             reply = await self._pipeline(call)
@@ -336,23 +338,24 @@ class Hub:
     async def _reach(self, call: Call) -> Reply:
         """The end of the pipeline: the upstream itself, or the one after it where it was replaced before it had the
         call."""
-        while True:
-            upstream = self._upstream(call.server)
-            try:
-                return await self._reach_on(upstream, call)
-            except (Unavailable, NotFound) as exc:
-                if not upstream.retired or exc.executed != "no":
-                    raise
+        upstream = self._upstream(call.server)
+        try:
+            return await self._reach_on(upstream, call)
+        except (Unavailable, NotFound) as exc:
+            if not upstream.retired or exc.executed != "no":
+                raise
+        return await self._reach(call)
 
     async def _reach_on(self, upstream: Upstream, call: Call) -> Reply:
-        if call.caller:
+        if call.caller and not upstream.is_modern:
             upstream = await self._upstream_of_caller(call, upstream)
         if call.method != "tools/call":
-            return Reply(call.server, call.name, await upstream.call(call))
+            result = await upstream.call(call)
+            return Reply(call.server, call.name, result, encoded=call.attempt.encoded)
         call = self._with_key(call)
-        tool = self._catalog.tool(ToolRef(call.server, call.name)) or await self._listed_tool(call, upstream)
+        tool = self._catalog.find_tool(call.server, call.name) or await self._listed_tool(call, upstream)
         try:
-            result = await upstream.call(call, tool.input_schema)
+            result = await upstream.call(call, tool.input_schema if tool.mirrors else None)
         except ProtocolError as exc:
             if exc.rpc_code != HEADER_MISMATCH:
                 if exc.rpc_code in (METHOD_NOT_FOUND, INVALID_PARAMS) and "unknown tool" in exc.evidence.lower():
@@ -362,8 +365,9 @@ class Hub:
             await upstream.fetch_now("tools")
             tool = await self._listed_tool(call, upstream)
             result = await upstream.call(call, tool.input_schema)
-        self._check_output(tool, result)
-        return Reply(call.server, call.name, result)
+        if "structuredContent" in result:
+            self._check_output(tool, result)
+        return Reply(call.server, call.name, result, encoded=call.attempt.encoded)
 
     async def _upstream_of_caller(self, call: Call, upstream: Upstream) -> Upstream:
         """The upstream that everybody shares, or, where the era of the server does not allow that, the caller's own."""
@@ -479,9 +483,9 @@ class Hub:
 
     # -- for a gateway ------------------------------------------------------------------------------------------------
 
-    async def request(self, call: Call) -> Reply:
+    def request(self, call: Call) -> Coroutine[Any, Any, Reply]:
         """A call as it is, of whatever method. Raises `CallError`."""
-        return await self._call(call)
+        return self._call(call)
 
     @property
     def catalog(self) -> Catalog:

@@ -54,11 +54,18 @@ class Attempt:
     phase: str = "queue"  # queue → start → send → server, and retry while waiting for the next try
     number: int = 0  # tries begun
     worst: Certainty = Certainty.C0  # of the tries before
+    keeps_bytes: bool = False  # whoever calls would pass the answer on as it came
+    encoded: bytes | None = None  # the result of the last answer as it came, where that is wanted and known
     leader: Attempt | None = None  # the call is answered by another one, which this is the attempt of
     give_back_slot: Callable[[], None] | None = None  # while one is held
     _asking: int = 0  # questions that the caller has not answered yet
     _asking_since: float = 0.0
     _asked: float = 0.0  # seconds the caller took to answer earlier ones
+
+    def sent(self) -> None:
+        """The first byte has left: from now on it may have been executed."""
+        self.certainty = Certainty.C2
+        self.phase = "server"
 
     def begin(self) -> None:
         """A new try begins; what the earlier ones may have done is kept."""
@@ -66,6 +73,7 @@ class Attempt:
             self.worst = max(self.worst, self.certainty)
             self.certainty = Certainty.C0
         self.phase = "queue"
+        self.encoded = None
         self.number += 1
 
     def judge(self) -> Certainty:
@@ -218,6 +226,7 @@ class Reply(msgspec.Struct, frozen=True):
     attempts: int = 1
     from_cache: bool = False
     replayed: bool = False  # the stored outcome of an earlier call with the same idempotency key
+    encoded: bytes | None = None  # `raw` as it came, for callers who asked to keep it
 
     @property
     def is_error(self) -> bool:

@@ -34,7 +34,7 @@ class Watchers:
 
     def want(self, kind: type[Event]) -> bool:
         """Whether anybody watches for events of this kind."""
-        return any(issubclass(kind, watcher.kinds) for watcher in self._all)
+        return bool(self._all) and any(issubclass(kind, watcher.kinds) for watcher in self._all)
 
     def emit(self, event: Event) -> None:
         for watcher in self._all:

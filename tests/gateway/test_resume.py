@@ -87,13 +87,13 @@ async def test_a_long_silence_gives_the_client_something_to_come_back_to(monkeyp
     monkeypatch.setattr(answers, "KEEP_ALIVE", 0.1)
     async with full("handshake", "http") as lab, lab.raw() as raw:
         await raw.initialize()
-        params = {"name": "sleep", "arguments": {"seconds": 0.8}}
+        params = {"name": "sleep", "arguments": {"seconds": 3.0}}
         body = {"jsonrpc": "2.0", "id": "call", "method": "tools/call", "params": params}
         async with raw.http.stream("POST", raw.url, content=json.dumps(body), headers=raw.headers()) as response:
             line = await anext(response.aiter_lines())
         assert line.startswith("id: ")
         rest = await resume(raw, line.removeprefix("id: "))
-        assert rest[-1][1]["result"]["content"][0]["text"] == "slept 0.8 s"
+        assert rest[-1][1]["result"]["content"][0]["text"] == "slept 3.0 s"
 
 
 async def test_the_stream_of_another_session_is_not_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:

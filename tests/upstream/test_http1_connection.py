@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from toolway.model import Certainty
-from toolway.upstream.transports.http1.connection import Connection
+from toolway.protocol.heads import Heads
+from toolway.upstream.transports.http1.connection import Connection, Head
 from toolway.upstream.transports.http1.incoming import Incoming
 from toolway.upstream.transports.http1.limits import HttpFault, HttpLimits
 
@@ -50,6 +51,7 @@ class Exchange:
 
     def __init__(self, sock: Socket) -> None:
         self.free: list[Connection] = []
+        self.heads: Heads[Head] = Heads()
         self.sent: list[int] = []
         self.incoming = Incoming()
         self.connection = Connection(self, "key", "peer", HttpLimits())

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast
 
+import msgspec
+
 from toolway.events import CatalogChanged, Kind
 from toolway.model import Json, ToolRef
 from toolway.protocol import names, weight
@@ -19,6 +21,7 @@ _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
 MAX_DESCRIPTION: Final = 16 * 1024
 MAX_SCHEMA_DEPTH: Final = 32
 MAX_SUBSCHEMAS: Final = 2000
+MIRRORED: Final = b'"x-mcp-header"'
 Objection: TypeAlias = Callable[[Json], str | None]
 _KEY_OF: Final = {"tools": "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
 
@@ -49,6 +52,8 @@ class Item:
 class Tool(Item):
     """A tool. `name` is for people, `model_name` for models."""
 
+    _mirrors: bool | None = field(default=None, init=False, repr=False, compare=False)
+
     @property
     def ref(self) -> ToolRef:
         return ToolRef(self.server, self.key)
@@ -73,6 +78,14 @@ class Tool(Item):
     @property
     def annotations(self) -> Json:
         return self._annotations()
+
+    @property
+    def mirrors(self) -> bool:
+        """Whether arguments may have to be mirrored into headers. Found out once: hardly a tool wants that, and
+        looking for it in the schema costs more than the rest of a call."""
+        if self._mirrors is None:
+            object.__setattr__(self, "_mirrors", MIRRORED in msgspec.json.encode(self.input_schema))
+        return bool(self._mirrors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +179,12 @@ class Catalog:
         return cast("list[Tool]", list(self.items("tools", server)))
 
     def tool(self, ref: ToolRef) -> Tool | None:
-        lists = self._lists.get(ref.server)
-        return cast("Tool | None", lists["tools"].items.get(ref.tool)) if lists else None
+        return self.find_tool(ref.server, ref.tool)
+
+    def find_tool(self, server: str, name: str) -> Tool | None:
+        """The tool of a server by its own name."""
+        lists = self._lists.get(server)
+        return lists["tools"].items.get(name) if lists else None  # type: ignore[return-value]  # its kind says so
 
     def parse(self, name: str) -> ToolRef | None:
         """The tool meant by `server.tool`, `server__tool` or a name made for models."""

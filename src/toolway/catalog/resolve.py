@@ -19,8 +19,10 @@ def resolve(catalog: Catalog, servers: Collection[str], settle: Callable[[Call, 
         if call.method != "tools/call":
             check_server(servers, call.server)
             return next(settle(call, None))
-        ref, tool = find_tool(catalog, servers, call.target)
-        call = replace(call, server=ref.server, name=ref.tool, params={**call.params, "name": ref.tool})
+        tool = catalog.find_tool(call.server, call.name) if call.server else None  # as a gateway names it
+        if tool is None or call.server not in servers:
+            ref, tool = find_tool(catalog, servers, call.target)
+            call = replace(call, server=ref.server, name=ref.tool, params={**call.params, "name": ref.tool})
         return next(settle(call, tool))
 
     return stage

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+import msgspec
+
 from toolway.gateway.failures import Failure
 from toolway.gateway.http.exchange import Exchange
-from toolway.gateway.http.messages import EVENTS, JSON, Fields
+from toolway.gateway.http.messages import EVENTS, JSON_FIELDS, Fields
 from toolway.model import Json
 from toolway.protocol import wire
 
 KEEP_ALIVE: Final = 15.0  # seconds of silence
-_JSON: Final = (("content-type", JSON),)
 _EVENTS: Final = (("content-type", EVENTS), ("cache-control", "no-store"), ("x-accel-buffering", "no"))
 _COMMENT: Final = b": still here\n\n"
 
@@ -31,9 +32,16 @@ class Stream:
     def __init__(self, exchange: Exchange, fields: Fields = ()) -> None:
         self._exchange = exchange
         self._fields = fields
-        self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE, self._keep_alive)
-        self._last = asyncio.get_running_loop().time()
-        self.over = asyncio.Event()  # closed, by us or by the client
+        self._silent_since = 0.0  # as far as was looked; 0 = something was just said
+        self._over: asyncio.Event | None = None
+        exchange.on_look = self._keep_alive
+
+    @property
+    def over(self) -> asyncio.Event:
+        """Closed, by us or by the client. Most answers are over before anybody asks."""
+        if self._over is None:
+            self._over = asyncio.Event()
+        return self._over
 
     @property
     def gone(self) -> bool:
@@ -48,11 +56,11 @@ class Stream:
 
     def write(self, data: bytes) -> None:
         self.open()
-        self._last = asyncio.get_running_loop().time()
+        self._silent_since = 0.0
         self._exchange.write(data)
 
     def close(self) -> None:
-        self._timer.cancel()
+        self.stop()
         self.over.set()
         if self._exchange.opened:
             self._exchange.end()
@@ -63,20 +71,18 @@ class Stream:
 
     def stop(self) -> None:
         """No more signs of life: somebody else ends the response."""
-        self._timer.cancel()
+        self._exchange.on_look = None
 
     def _sign_of_life(self) -> bytes:
         return _COMMENT
 
-    def _keep_alive(self) -> None:
+    def _keep_alive(self, now: float) -> None:
         if self._exchange.gone or self._exchange.answered:
             return
-        loop = asyncio.get_running_loop()
-        silent = loop.time() - self._last
-        if silent >= KEEP_ALIVE:
+        if not self._silent_since:
+            self._silent_since = now
+        elif now - self._silent_since >= KEEP_ALIVE:
             self.write(self._sign_of_life())
-            silent = 0.0
-        self._timer = loop.call_later(KEEP_ALIVE - silent, self._keep_alive)
 
 
 class Answer(Stream):
@@ -91,7 +97,7 @@ class Answer(Stream):
         if not self._exchange.answered:
             self.send(wire.notification(method, params))
 
-    def result(self, result: Json) -> None:
+    def result(self, result: Json | msgspec.Raw) -> None:
         assert self.id is not None
         self._finish(200, wire.result(self.id, result), ())
 
@@ -110,14 +116,15 @@ class Answer(Stream):
         self._finish(failure.status, error(self.id, failure.code, failure.message, failure.data), fields)
 
     def _finish(self, status: int, message: bytes, fields: Fields) -> None:
-        self._timer.cancel()
         if self._exchange.answered or self._exchange.gone:
             return
         if self._exchange.opened:
             self._exchange.write(event(message))
             self._exchange.end()
         else:
-            self._exchange.reply(status, message, (*_JSON, *self._fields, *fields))
+            self._exchange.reply(
+                status, message, (*JSON_FIELDS, *self._fields, *fields) if fields or self._fields else JSON_FIELDS
+            )
 
 
 def error(id: wire.Id | None, code: int, message: str, data: Any = None) -> bytes:

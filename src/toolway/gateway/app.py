@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
+import msgspec
 from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR
 
 from toolway.gateway.admin import Admin
@@ -35,6 +36,15 @@ _OPEN: Final = frozenset({"/healthz", "/readyz"})  # to everybody who gets so fa
 _SERVER: Final = re.compile(r"/mcp/server/([a-z0-9-]{1,64})")
 _GROUP: Final = re.compile(r"/mcp/([a-z0-9-]{1,64})")
 _JSON: Final = (("content-type", JSON),)
+
+
+class Admitted(msgspec.Struct, frozen=True, gc=False):
+    """What the head of a request has shown."""
+
+    version: int  # of the door that saw it
+    principal: Principal
+    fields: tuple[tuple[str, str], ...]  # of every response
+    endpoint: str | None  # of MCP; None for other paths
 
 
 class App:
@@ -64,29 +74,68 @@ class App:
 
     async def handle(self, exchange: Exchange) -> None:
         request = exchange.request
+        admitted: Admitted | None = request.notes.admitted
+        if admitted is None or admitted.version != self._door.version:
+            admitted = self._let_in(exchange)
+            if admitted is None:
+                return
+        exchange.fields = admitted.fields
+        exchange.known()
+        principal, endpoint = admitted.principal, admitted.endpoint
+        mine = self._under_way.get(principal.id)
+        if mine is None:
+            mine = self._under_way[principal.id] = set()
+        if len(mine) >= MAX_CALLS:
+            self._turn_away(exchange, 429, QUOTA, "too many requests of yours are under way")
+            return
+        mine.add(exchange)
+        try:
+            if endpoint is not None and exchange.request.method == "POST":
+                await self._post(exchange, principal, endpoint)
+            else:
+                await self._elsewhere(exchange, principal, endpoint)
+        finally:
+            mine.discard(exchange)
+            if not mine and self._under_way.get(principal.id) is mine:
+                del self._under_way[principal.id]
+
+    def _let_in(self, exchange: Exchange) -> Admitted | None:
+        """Whoever may go further; all others are answered here."""
+        request = exchange.request
         try:
             self._door.check_address(request)
             if request.method == "OPTIONS" and "origin" in request.headers:
                 exchange.reply(204, b"", preflight(request))
-                return
+                return None
             exchange.fields = cors(request)
             if request.path in _OPEN:
                 self._health(exchange)
-            else:
-                await self._enter(exchange, self._door.who(request))
+                return None
+            return self._admit(request)
         except Refused as refused:
             exchange.reply(refused.status, refused.body, refused.fields)
+            return None
+
+    def _admit(self, request: Request) -> Admitted:
+        """Equal heads are let in alike, until keys or names change. Raises `Refused`."""
+        principal = self._door.who(request)
+        admitted = Admitted(self._door.version, principal, tuple(cors(request)), _endpoint(request.path))
+        request.notes.admitted = admitted
+        return admitted
 
     def greet(self, request: Request) -> Refusal | str:
         """The same by the head of a request with a body, so that nobody's is read who is refused anyway; or who it is
         that may send it."""
+        admitted: Admitted | None = request.notes.admitted
+        if admitted is not None and admitted.version == self._door.version:
+            return admitted.principal.id
         page: Fields = ()
         try:
             self._door.check_address(request)
             page = cors(request)
             if request.path in _OPEN:
                 raise Refused(413, "nothing is read here")
-            return self._door.who(request).id
+            return self._admit(request).principal.id
         except Refused as refused:
             return refused.status, refused.body, (*refused.fields, *page)
 
@@ -99,31 +148,12 @@ class App:
         well = exchange.request.path == "/healthz" or self.ready
         exchange.reply(200 if well else 503, b'{"ok":true}' if well else b'{"ok":false}', _JSON)
 
-    async def _enter(self, exchange: Exchange, principal: Principal) -> None:
-        exchange.known()
-        mine = self._under_way.setdefault(principal.id, set())
-        if len(mine) >= MAX_CALLS:
-            self._turn_away(exchange, 429, QUOTA, "too many requests of yours are under way")
-            return
-        mine.add(exchange)
-        try:
-            await self._route(exchange, principal)
-        finally:
-            mine.discard(exchange)
-            if not mine and self._under_way.get(principal.id) is mine:
-                del self._under_way[principal.id]
-
-    async def _route(self, exchange: Exchange, principal: Principal) -> None:
+    async def _elsewhere(self, exchange: Exchange, principal: Principal, endpoint: str | None) -> None:
         path = exchange.request.path
-        endpoint = _endpoint(path)
         if self.refusing and exchange.request.method == "GET" and (endpoint is not None or path == "/sse"):
             self._refuse(exchange)
         elif endpoint is not None:
-            view = self.view(principal, endpoint)
-            if view is None:
-                exchange.reply(*problem(404, "there is no such endpoint"))
-            else:
-                await self._mcp(exchange, principal, view, endpoint)
+            await self._of_session(exchange, principal, endpoint)
         elif path == "/sse" and exchange.request.method == "GET":
             view = self.view(principal, "")
             assert view is not None
@@ -141,18 +171,26 @@ class App:
 
     # -- MCP ----------------------------------------------------------------------------------------------------------
 
-    async def _mcp(self, exchange: Exchange, principal: Principal, view: View, endpoint: str) -> None:
-        method = exchange.request.method
-        if method == "POST":
-            message = await self._message(exchange)
-            if message is None:
-                return
-            if self.refusing and message.kind == "request":
-                self._refuse(exchange, message.id)
-            elif is_modern(exchange.request, message):
-                await self._modern.handle(exchange, message, principal, view, endpoint)
-            else:
-                await self._handshake.post(exchange, message, principal, view, endpoint)
+    async def _post(self, exchange: Exchange, principal: Principal, endpoint: str) -> None:
+        view = self.view(principal, endpoint)
+        if view is None:
+            exchange.reply(*problem(404, "there is no such endpoint"))
+            return
+        message = await self._message(exchange)
+        if message is None:
+            return
+        if self.refusing and message.kind == "request":
+            self._refuse(exchange, message.id)
+        elif is_modern(exchange.request, message):
+            await self._modern.handle(exchange, message, principal, view, endpoint)
+        else:
+            await self._handshake.post(exchange, message, principal, view, endpoint)
+
+    async def _of_session(self, exchange: Exchange, principal: Principal, endpoint: str) -> None:
+        """What is no POST belongs to a session."""
+        method, view = exchange.request.method, self.view(principal, endpoint)
+        if view is None:
+            exchange.reply(*problem(404, "there is no such endpoint"))
         elif method == "GET" and _is_handshake(exchange):
             await self._handshake.get(exchange, principal, view, endpoint)
         elif method == "DELETE" and _is_handshake(exchange):
@@ -164,7 +202,8 @@ class App:
     async def _message(self, exchange: Exchange) -> wire.Message | None:
         """The JSON-RPC message of a POST; None where it was refused."""
         request = exchange.request
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
+        content = request.headers.get("content-type", "")
+        if content != JSON and content.partition(";")[0].strip().lower() != JSON:
             exchange.reply(415, error(None, INVALID_REQUEST, f"the content type must be {JSON}"), _JSON)
             return None
         try:
@@ -191,7 +230,7 @@ class App:
             return None
         key = (endpoint, principal.scopes)
         known = self._views.get(key)
-        if known is None or known[0] != selection:
+        if known is None or (known[0] is not selection and known[0] != selection):
             if len(self._views) >= MAX_VIEWS:
                 self._views = {}
             permitted = self._permitted(principal.scopes)

@@ -34,11 +34,13 @@ class Door:
 
     def __init__(self, keyring: Keyring | None, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
         self._keyring = keyring
+        self._changes = 0
         self._at: tuple[str, int] | None = None
         self.know(hosts, origins)
 
     def know(self, hosts: Iterable[str], origins: Iterable[str]) -> None:
         """Let in by these names, and those pages, from now on."""
+        self._changes += 1
         self._named, self._pages = tuple(hosts), tuple(origins)
         self._hosts = frozenset(host.lower() for host in (*LOOPBACK, *self._named))
         self._origins = frozenset(origin.lower().rstrip("/") for origin in self._pages)
@@ -48,6 +50,11 @@ class Door:
             for scheme, usual in (("http", 80), ("https", 443)):
                 place = "" if port == usual else f":{port}"
                 self._origins |= {f"{scheme}://{name}{place}" for name in self._hosts}
+
+    @property
+    def version(self) -> int:
+        """Grows with every change of who gets in."""
+        return self._changes + (self._keyring.changes if self._keyring is not None else 0)
 
     def stands_at(self, host: str, port: int) -> None:
         """Where we listen is a name of ours, and pages that come from there are our own."""

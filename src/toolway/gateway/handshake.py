@@ -25,7 +25,7 @@ from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.http.messages import EVENTS, JSON
 from toolway.gateway.listen import Listening, Subscriber
 from toolway.gateway.principals import Principal
-from toolway.gateway.relay import Relay
+from toolway.gateway.relay import Relay, Result
 from toolway.gateway.sealed import Sealer
 from toolway.gateway.tapes import Tape, TapedAnswer, Tapes
 from toolway.gateway.view import KINDS, View
@@ -264,7 +264,7 @@ class Handshake:
         finally:
             session.running.pop(id_, None)
 
-    async def _result(self, session: ClientSession, message: Message, send: Send) -> Json:
+    async def _result(self, session: ClientSession, message: Message, send: Send) -> Result:
         method, params = message.method, message.body
         if method == "ping":
             return {}

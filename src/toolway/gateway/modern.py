@@ -6,12 +6,18 @@ Headers route, the body is the truth: where the two differ, the request is refus
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
-from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request, decode_header_value
-from mcp_types import LOG_LEVEL_META_KEY, PROTOCOL_VERSION_META_KEY
+import msgspec
+from mcp.shared.inbound import (
+    NAME_BEARING_METHODS,
+    InboundLadderRejection,
+    classify_inbound_request,
+    decode_header_value,
+)
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_META_KEY, PROTOCOL_VERSION_META_KEY
 from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, INVALID_REQUEST
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
 from toolway.gateway.answers import Answer
 from toolway.gateway.discovery import Discovery
@@ -22,7 +28,7 @@ from toolway.gateway.listen import Listening
 from toolway.gateway.principals import Principal
 from toolway.gateway.relay import Relay
 from toolway.gateway.view import View
-from toolway.gateway.visit import Visit
+from toolway.gateway.visit import Tell, Visit
 from toolway.model import Json
 from toolway.protocol.eras import LOG_LEVELS
 from toolway.protocol.wire import Message
@@ -30,6 +36,7 @@ from toolway.protocol.wire import Message
 VERSION: Final = "mcp-protocol-version"
 _ROUTING: Final = frozenset({VERSION, "mcp-method", "mcp-name"})
 _TASKS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
+_NAMING: Final = {**NAME_BEARING_METHODS, **dict.fromkeys(_TASKS, "taskId")}  # the parameter that a header repeats
 MODERN_META: Final = PROTOCOL_VERSION_META_KEY
 
 
@@ -58,52 +65,84 @@ class Modern:
         try:
             if message.kind != "request":
                 raise Failure(INVALID_REQUEST, "a modern client sends requests, not answers", status=400)
-            visit = self._visit(exchange.request, message, principal, view, endpoint)
-            visit.tell = answer.tell
+            visit = self._visit(exchange.request, message, principal, view, endpoint, answer.tell)
             if message.method == "subscriptions/listen":
                 await self._listening.serve(visit, answer, message.body)
+            elif message.method == "server/discover":
+                answer.result(self._discovery.discover(visit.view))
             else:
-                answer.result(await self._answer(visit, message))
+                answer.result(await self._relay.answer(visit, message.method, message.body))
         except Failure as failure:
             answer.failure(failure)
         finally:
             answer.stop()
 
-    async def _answer(self, visit: Visit, message: Message) -> Json:
-        if message.method == "server/discover":
-            return self._discovery.discover(visit.view)
-        return await self._relay.answer(visit, message.method, message.body)
-
-    def _visit(self, request: Request, message: Message, principal: Principal, view: View, endpoint: str) -> Visit:
+    def _visit(
+        self, request: Request, message: Message, principal: Principal, view: View, endpoint: str, tell: Tell
+    ) -> Visit:
         """Who asks, and with what. Raises `Failure` for a request that disagrees with itself."""
-        headers = request.headers
-        _check_accept(headers)
-        twice = request.repeated & _ROUTING
-        if twice:
-            raise Failure(HEADER_MISMATCH, f"the {min(twice)} header stands more than once")
-        found = classify_inbound_request({"method": message.method, "params": message.body}, headers=headers)
-        if isinstance(found, InboundLadderRejection):
-            raise Failure(found.code, found.message, found.data)
-        capabilities = found.client_capabilities
+        said: Said | None = request.notes.checked
+        if said is None:
+            said = request.notes.checked = _said(request)
+        meta = message.body.get("_meta")
+        if not said.is_of(message.method, message.body, meta):
+            _disagrees(request, message)
+        capabilities, level = meta[CLIENT_CAPABILITIES_META_KEY], meta.get(LOG_LEVEL_META_KEY)
         if not isinstance(capabilities, dict):
             raise Failure(INVALID_PARAMS, "the client capabilities must be an object")
-        if message.method in _TASKS and decode_header_value(headers.get("mcp-name")) != message.body.get("taskId"):
-            raise Failure(HEADER_MISMATCH, "the mcp-name header does not match the request's 'taskId'")
-        mirrored = {k: v for k, v in headers.items() if k.startswith("mcp-param-")}
-        twice = request.repeated & mirrored.keys()
-        if twice:
-            raise Failure(HEADER_MISMATCH, f"the {min(twice)} header stands more than once")
-        level = message.body["_meta"].get(LOG_LEVEL_META_KEY)
         return Visit(
             principal,
             view,
             endpoint,
             "modern",
             capabilities,
-            log_level=level if level in LOG_LEVELS else None,
-            headers=mirrored,
-            key=headers.get("idempotency-key"),
+            tell,
+            None,
+            level if level in LOG_LEVELS else None,
+            said.mirrored,
+            said.key,
         )
+
+
+class Said(msgspec.Struct, frozen=True, gc=False):
+    """What the head of a request says about its body."""
+
+    version: str | None
+    method: str | None
+    name: str | None
+    mirrored: dict[str, str]  # arguments
+    key: str | None
+
+    def is_of(self, method: str, params: Json, meta: Any) -> bool:
+        """Whether it is true of this body, and nothing is missing in the body."""
+        if not isinstance(meta, dict) or CLIENT_CAPABILITIES_META_KEY not in meta or self.method != method:
+            return False
+        if self.version != meta.get(PROTOCOL_VERSION_META_KEY) or self.version not in MODERN_PROTOCOL_VERSIONS:
+            return False
+        key = _NAMING.get(method)
+        return key is None or params.get(key) == self.name
+
+
+def _said(request: Request) -> Said:
+    """Raises `Failure` for a head that is wrong whatever the body is."""
+    headers = request.headers
+    _check_accept(headers)
+    mirrored = {k: v for k, v in headers.items() if k.startswith("mcp-param-")}
+    twice = request.repeated & (_ROUTING | mirrored.keys())
+    if twice:
+        raise Failure(HEADER_MISMATCH, f"the {min(twice)} header stands more than once")
+    name = decode_header_value(headers.get("mcp-name"))
+    return Said(headers.get(VERSION), headers.get("mcp-method"), name, mirrored, headers.get("idempotency-key"))
+
+
+def _disagrees(request: Request, message: Message) -> None:
+    """The SDK's rules say in what a request disagrees with itself, if it does. Raises `Failure`."""
+    headers = request.headers
+    found = classify_inbound_request({"method": message.method, "params": message.body}, headers=headers)
+    if isinstance(found, InboundLadderRejection):
+        raise Failure(found.code, found.message, found.data)
+    if message.method in _TASKS and decode_header_value(headers.get("mcp-name")) != message.body.get("taskId"):
+        raise Failure(HEADER_MISMATCH, "the mcp-name header does not match the request's 'taskId'")
 
 
 def _check_accept(headers: Mapping[str, str]) -> None:

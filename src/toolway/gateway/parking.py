@@ -19,7 +19,7 @@ from mcp_types.jsonrpc import MISSING_REQUIRED_CLIENT_CAPABILITY
 from toolway.errors import CallError, ProtocolError
 from toolway.gateway import failures
 from toolway.gateway.failures import Failure
-from toolway.gateway.visit import Visit, meta_of
+from toolway.gateway.visit import Visit
 from toolway.model import Call, Json, Reply
 from toolway.protocol.eras import ASK_CAPABILITIES
 
@@ -42,11 +42,11 @@ class _Ask:
 class Ear:
     """Where to is told what belongs to a call: to the request of the client that waits for it now, if one does."""
 
-    def __init__(self, visit: Visit, params: Json) -> None:
-        self.turn_to(visit, params)
+    def __init__(self, visit: Visit, meta: Json) -> None:
+        self.turn_to(visit, meta)
 
-    def turn_to(self, visit: Visit, params: Json) -> None:
-        token = meta_of(params).get("progressToken")
+    def turn_to(self, visit: Visit, meta: Json) -> None:
+        token = meta.get("progressToken")
         self._token = token if isinstance(token, str | int) and not isinstance(token, bool) else None
         self._visit: Visit | None = visit
 

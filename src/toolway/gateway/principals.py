@@ -71,6 +71,7 @@ class Keyring:
         self._token_hash = _hash(token)
         self._stamp: tuple[int, ...] | None = None
         self._keys: dict[str, ApiKey] = {}
+        self.changes = 0  # how often the keys have changed
         self.on_revoked: Callable[[str], None] | None = None
         self.reload()
 
@@ -128,6 +129,7 @@ class Keyring:
     def _take(self, keys: Iterable[ApiKey], stamp: tuple[int, ...] | None) -> None:
         before, self._keys = self._keys, {key.hash: key for key in keys}
         self._stamp = stamp
+        self.changes += 1
         for hashed, key in before.items():
             if self._keys.get(hashed) != key and self.on_revoked is not None:
                 self.on_revoked(key.id)

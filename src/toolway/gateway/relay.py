@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -38,8 +39,9 @@ from toolway.gateway.parking import LONGEST, Ear, Leg, Parking
 from toolway.gateway.sealed import Sealer
 from toolway.gateway.visit import Visit, can_answer, meta_of
 from toolway.hub import Hub
-from toolway.model import Call, Json, Reply
+from toolway.model import Attempt, Call, Json, Reply
 from toolway.protocol.eras import LISTS
+from toolway.protocol.wire import encode
 
 SERVER_INFO: Final[Json] = {"name": "toolway", "version": __version__}
 KEY_KEY: Final = "toolway/idempotencyKey"
@@ -60,11 +62,13 @@ _OURS: Final = frozenset(
         KEY_KEY,
     }
 )
+_MODERN_ONLY: Final = frozenset({"resultType", "ttlMs", "cacheScope"})  # in results
 _KIND_OF: Final[Mapping[str, Kind]] = {method: kind for kind, (_, method, _) in LISTS.items()}
 _TASKS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 
 
 Owner = Callable[[], tuple[str, ...]]
+Result = Json | msgspec.Raw  # what a server said and we have no need to change passes as it came
 
 
 class Relay:
@@ -73,6 +77,8 @@ class Relay:
         self._sealer = sealer
         self._parking = parking
         self._settled_at = 0.0
+        self._run = secrets.token_hex(4)  # begins the ids of our calls
+        self._calls = itertools.count(1)
         self.expect_lists()
         self.ending = False  # whoever is cancelled now still gets an answer
 
@@ -80,20 +86,20 @@ class Relay:
         """Servers have been started: for a while, lists wait for them."""
         self._settled_at = asyncio.get_running_loop().time() + START_TIME
 
-    async def answer(self, visit: Visit, method: str, params: Json) -> Json:
+    def answer(self, visit: Visit, method: str, params: Json) -> Coroutine[Any, Any, Result]:
         """The result of a request that every era knows. Raises `Failure`."""
-        if method in _KIND_OF:
-            return await self._list(visit, _KIND_OF[method], params)
         if method == "tools/call":
-            return await self._call_tool(visit, params)
+            return self._call_tool(visit, params)
+        if method in _KIND_OF:
+            return self._list(visit, _KIND_OF[method], params)
         if method == "resources/read":
-            return await self._read(visit, params)
+            return self._read(visit, params)
         if method == "prompts/get":
-            return await self._prompt(visit, params)
+            return self._prompt(visit, params)
         if method == "completion/complete":
-            return await self._complete(visit, params)
+            return self._complete(visit, params)
         if method in _TASKS and visit.era == "modern":
-            return await self._task(visit, method, params)
+            return self._task(visit, method, params)
         raise Failure(METHOD_NOT_FOUND, f"there is no method {method!r}")
 
     # -- lists --------------------------------------------------------------------------------------------------------
@@ -138,21 +144,22 @@ class Relay:
             if not isinstance(meta, dict) or SERVER_INFO_META_KEY not in meta:
                 result = {**result, "_meta": {**(meta or {}), SERVER_INFO_META_KEY: SERVER_INFO}}
             return result
-        return {key: value for key, value in result.items() if key not in ("resultType", "ttlMs", "cacheScope")}
+        return {key: value for key, value in result.items() if key not in _MODERN_ONLY}
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    async def _call_tool(self, visit: Visit, params: Json) -> Json:
-        tool = await self._find(visit, "tools", params.get("name"))
+    async def _call_tool(self, visit: Visit, params: Json) -> Result:
+        name = params.get("name")
+        tool = visit.view.find("tools", name) or await self._find(visit, "tools", name)
         arguments = params.get("arguments", {})
         if not isinstance(tool, Tool):
             raise Failure(INVALID_PARAMS, f"Unknown tool: {_short(params.get('name'))}")
         if arguments is not None and not isinstance(arguments, dict):
             raise Failure(INVALID_PARAMS, "arguments must be an object")
-        if visit.headers is not None:
+        if visit.headers is not None and tool.mirrors:
             _check_mirrored(tool, arguments or {}, visit.headers)
         sent = {**params, "name": tool.key, "arguments": arguments or {}}
-        return await self._send(visit, "tools/call", sent, tool.server, tool.key)
+        return await self._pass_on(visit, "tools/call", sent, tool.server, tool.key)
 
     async def _read(self, visit: Visit, params: Json) -> Json:
         uri = params.get("uri")
@@ -191,21 +198,24 @@ class Relay:
         return await self._send(visit, "completion/complete", {**params, "ref": ref}, server, name)
 
     async def _send(self, visit: Visit, method: str, params: Json, server: str, name: str) -> Json:
+        """One call through the hub; its result as a value."""
+        return _decoded(await self._pass_on(visit, method, params, server, name))
+
+    async def _pass_on(self, visit: Visit, method: str, params: Json, server: str, name: str) -> Result:
         """One call through the hub, in the way that fits the eras of both ends. Raises `Failure`."""
-        state = params.get("requestState")
         parks = visit.era == "modern" and self._hub.era(server) != "modern"
 
         def owner() -> tuple[str, ...]:
             return _owner(visit, method, server, params)
 
-        if state is not None:
-            kind, value = self._opened(state, owner())
+        asked = params
+        if "requestState" in params:
+            kind, value = self._opened(params["requestState"], owner())
             if kind == "parked":
                 return await self._go_on(visit, value, owner, params)
-            params = {**params, "requestState": value}
+            asked = {**params, "requestState": value}
             parks = False  # only a modern server gives a state, wherever it is now
-        ear = Ear(visit, params)
-        call = self._call(visit, method, params, server, name, ear, parks=parks)
+        call, ear = self._call(visit, method, asked, server, name, parks=parks)
         if parks:
             return await self._begin_leg(visit, call, ear, owner)
         try:
@@ -218,21 +228,24 @@ class Relay:
             raise
         return self._of_reply(visit, reply, owner)
 
-    def _call(self, visit: Visit, method: str, params: Json, server: str, name: str, ear: Ear, *, parks: bool) -> Call:
+    def _call(
+        self, visit: Visit, method: str, params: Json, server: str, name: str, *, parks: bool
+    ) -> tuple[Call, Ear]:
         meta = meta_of(params)
-        params = {k: v for k, v in params.items() if k != "_meta"}
-        if passed := {key: value for key, value in meta.items() if key not in _OURS}:
-            params["_meta"] = passed
-        key = meta.get(KEY_KEY, visit.key)
-        return Call(
+        asked = params.copy()
+        asked.pop("_meta", None)
+        if not meta.keys() <= _OURS:
+            asked["_meta"] = {key: value for key, value in meta.items() if key not in _OURS}
+        key, ear = meta.get(KEY_KEY, visit.key), Ear(visit, meta)
+        call = Call(
             f"{server}.{name}" if method == "tools/call" else name,
             method,
-            params,
-            server=server,
-            name=name,
-            timeout=_seconds(meta.get(TIMEOUT_KEY)),
+            asked,
+            server,
+            name,
+            _seconds(meta[TIMEOUT_KEY]) if TIMEOUT_KEY in meta else None,
             # Whoever is asked in mid-call comes back with another request, which may want to hear of progress too.
-            on_progress=ear.progress if (parks and visit.askable) or "progressToken" in meta else None,
+            on_progress=ear.progress if "progressToken" in meta or (parks and visit.askable) else None,
             on_notice=ear.notice if visit.log_level is not None or visit.wants_log else None,
             log_level=visit.log_level,
             key=key if isinstance(key, str) else None,
@@ -240,13 +253,19 @@ class Relay:
             asks=visit.asks,
             capabilities=visit.capabilities,
             hands_back=visit.era == "modern",
-            id=secrets.token_hex(8),
+            attempt=Attempt(keeps_bytes=True),
+            id=f"{self._run}{next(self._calls):x}",
         )
+        return call, ear
 
-    def _of_reply(self, visit: Visit, reply: Reply, owner: Owner) -> Json:
+    def _of_reply(self, visit: Visit, reply: Reply, owner: Owner) -> Result:
         result = reply.raw
-        kind = result.get("resultType")
-        if kind == "input_required" and visit.era == "modern":
+        kind = result.get("resultType", "complete")
+        if kind == "complete" and reply.encoded is not None:
+            passed = _as_it_came(visit, result, reply.encoded)
+            if passed is not None:
+                return passed
+        elif kind == "input_required" and visit.era == "modern":
             if isinstance(result.get("requestState"), str):
                 result = {**result, "requestState": self._sealed("upstream", result["requestState"], owner())}
         elif kind == "task":
@@ -255,7 +274,7 @@ class Relay:
 
     # -- rounds -------------------------------------------------------------------------------------------------------
 
-    async def _begin_leg(self, visit: Visit, call: Call, ear: Ear, owner: Owner) -> Json:
+    async def _begin_leg(self, visit: Visit, call: Call, ear: Ear, owner: Owner) -> Result:
         """Call a server that may ask back while it works, or, as long as its era is not known, in its answer."""
         leg = Leg(ear, visit.capabilities, can_answer, call.params.get("inputResponses"))
         params = call.params
@@ -265,7 +284,7 @@ class Relay:
         leg.begin(call, self._hub.request(call))
         return await self._leg(visit, leg, owner)
 
-    async def _leg(self, visit: Visit, leg: Leg, owner: Owner) -> Json:
+    async def _leg(self, visit: Visit, leg: Leg, owner: Owner) -> Result:
         """Until the server has answered or has asked something."""
         try:
             found = await leg.next()
@@ -281,11 +300,11 @@ class Relay:
         state = self._sealed("parked", id_, owner())
         return self._finished(visit, {"resultType": "input_required", "inputRequests": found, "requestState": state})
 
-    async def _go_on(self, visit: Visit, id_: str, owner: Owner, params: Json) -> Json:
+    async def _go_on(self, visit: Visit, id_: str, owner: Owner, params: Json) -> Result:
         leg = self._parking.fetch(id_, owner())
         if leg is None:
             raise Failure(INVALID_PARAMS, "no call waits for this requestState", {"executed": "unknown"})
-        leg.ear.turn_to(visit, params)
+        leg.ear.turn_to(visit, meta_of(params))
         leg.take(params.get("inputResponses"))
         return await self._leg(visit, leg, owner)
 
@@ -322,6 +341,29 @@ def _owner(visit: Visit, method: str, server: str, params: Json) -> tuple[str, .
     asked = {k: v for k, v in params.items() if k not in ("_meta", "requestState", "inputResponses")}
     digest = hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()
     return (visit.principal.id, visit.endpoint, server, method, digest)
+
+
+_SIGNATURE: Final = encode({SERVER_INFO_META_KEY: SERVER_INFO})
+_SIGNED: Final = b',"_meta":' + _SIGNATURE + b"}"
+_COMPLETED: Final = b',"resultType":"complete"' + _SIGNED
+
+
+def _as_it_came(visit: Visit, result: Json, encoded: bytes) -> Result | None:
+    """The bytes of a complete result, with what the client's era wants added at their end; None where more than that
+    has to be changed."""
+    if visit.era == "handshake":
+        return msgspec.Raw(encoded) if _MODERN_ONLY.isdisjoint(result) else None
+    if "_meta" not in result and result:
+        return msgspec.Raw(encoded[:-1] + (_SIGNED if "resultType" in result else _COMPLETED))
+    signed = isinstance(result.get("_meta"), dict) and SERVER_INFO_META_KEY in result["_meta"]
+    return msgspec.Raw(encoded) if signed and "resultType" in result else None
+
+
+def _decoded(result: Result) -> Json:
+    if isinstance(result, dict):
+        return result
+    found: Json = msgspec.json.decode(result)
+    return found
 
 
 def _check_mirrored(tool: Tool, arguments: Json, headers: Mapping[str, str]) -> None:

@@ -25,7 +25,7 @@ from toolway.gateway.handshake import ClientSession, Handshake
 from toolway.gateway.listen import Listening
 from toolway.gateway.modern import MODERN_META
 from toolway.gateway.principals import OWNER
-from toolway.gateway.relay import Relay
+from toolway.gateway.relay import Relay, Result
 from toolway.gateway.view import View
 from toolway.gateway.visit import Visit
 from toolway.model import Json
@@ -153,7 +153,7 @@ class StdioClient:
     async def _subscribe(self, session: ClientSession) -> None:
         await self._sessions.subscriber(session)
 
-    async def _modern(self, message: Message) -> Json:
+    async def _modern(self, message: Message) -> Result:
         found = classify_inbound_request({"method": message.method, "params": message.body})
         if isinstance(found, InboundLadderRejection):
             raise Failure(found.code, found.message, found.data)

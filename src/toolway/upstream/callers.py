@@ -48,14 +48,17 @@ class Callers:
 
     def answered(self, call: Call) -> None:
         """The server has answered the call."""
-        self._turns.answered(call)
+        if call.asks is not None:
+            self._turns.answered(call)
 
     def leave(self, call: Call) -> None:
         """The call is over, and nobody waits any more for what was asked in it."""
         self._calls.pop(id(call.attempt), None)
-        self._turns.leave(call)
-        for task in self._open.pop(id(call.attempt), ()):
-            task.cancel()
+        if call.asks is not None:
+            self._turns.leave(call)
+        if self._open:
+            for task in self._open.pop(id(call.attempt), ()):
+                task.cancel()
 
     # -- questions ----------------------------------------------------------------------------------------------------
 

@@ -13,19 +13,20 @@ Rules every link keeps:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from toolway.model import Attempt, Certainty, Era, Json
 
 
-@dataclass(slots=True)
-class Request:
+class Request(msgspec.Struct, gc=False):
     """One JSON-RPC request. The link gives it its id."""
 
     method: str
     params: Json
-    attempt: Attempt = field(default_factory=Attempt)
+    attempt: Attempt = msgspec.field(default_factory=Attempt)
     version: str | None = None  # the modern version it is stamped with; a link with headers mirrors it there
     input_schema: object = None  # of the tool that is called: some arguments are mirrored into headers
     fresh: bool = False  # do not trust a connection that has been idle: a loss there would be ambiguous

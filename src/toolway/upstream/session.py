@@ -39,7 +39,8 @@ class Session:
     def __init__(self, server: str, link: Link, asks: Asks, listener: Listener) -> None:
         self.link = link
         self.agreement: probe.Agreement | None = None
-        self.last_heard = asyncio.get_running_loop().time()
+        self._clock = asyncio.get_running_loop().time
+        self.last_heard = self._clock()
         self._server = server
         self._asks = asks
         self._listener = listener
@@ -90,7 +91,18 @@ class Session:
             self._callers.enter(call)
             if call.on_notice is not None or call.log_level is not None:
                 params = await self._ask_for_log(call.log_level, params)
-            result = await self._rounds(call, params, input_schema)
+            declared = call.capabilities
+            if declared is None and call.asks is not None:
+                declared = call.asks.capabilities
+            result = await self.request(
+                call.method, params, call.attempt, input_schema=input_schema, capabilities=declared
+            )
+            if (
+                result.get("resultType") == "input_required"
+                and not call.hands_back
+                and call.method in eras.MAY_ASK_BACK
+            ):
+                result = await self._rounds(call, params, result, input_schema, declared)
             self._callers.answered(call)
             return result
         finally:
@@ -112,14 +124,21 @@ class Session:
         if self._estranged:
             await self._shake_hands_again(self._handshakes)
         seen = self._handshakes
-        try:
-            return await self._send(method, params, attempt, input_schema, capabilities)
-        except Fault as exc:
-            if exc.code != SESSION_GONE:
+        for last_try in (False, True):
+            request = self._stamped(method, params, attempt, input_schema, capabilities)
+            try:
+                result = await self.link.request(request)
+                self.last_heard = self._clock()
+                return result
+            except RpcError:
+                self.last_heard = self._clock()  # a refusal is a sign of life too
                 raise
-        attempt.certainty = Certainty.C0  # it was refused, so the second sending is the first that counts
-        await self._shake_hands_again(seen)
-        return await self._send(method, params, attempt, input_schema, capabilities)
+            except Fault as exc:
+                if exc.code != SESSION_GONE or last_try:
+                    raise
+            attempt.certainty = Certainty.C0  # it was refused, so the second sending is the first that counts
+            await self._shake_hands_again(seen)
+        raise AssertionError("unreachable")
 
     async def health(self) -> None:
         """Ask for a sign of life. Any answer is one; raises `Fault` where there is none."""
@@ -153,24 +172,17 @@ class Session:
             return exc.code != METHOD_NOT_FOUND
         return True
 
-    async def _send(
+    def _stamped(
         self, method: str, params: Json, attempt: Attempt, input_schema: object, capabilities: Json | None
-    ) -> Json:
-        version = None
-        if self.agreed.era == "modern":
-            version = self.agreed.version
+    ) -> Request:
+        """The request as the era wants it."""
+        agreed, version = self.agreed, None
+        if agreed.era == "modern":
+            version = agreed.version
             declared = capabilities if capabilities is not None else self._asks.capabilities
             params = eras.stamp(params, version, CLIENT_INFO, declared)
         # A loss on a stale connection could not be told from a loss after the work; for a call that matters.
-        fresh = method == "tools/call"
-        request = Request(method, params, attempt, version=version, input_schema=input_schema, fresh=fresh)
-        try:
-            result = await self.link.request(request)
-        except RpcError:
-            self.last_heard = asyncio.get_running_loop().time()  # a refusal is a sign of life too
-            raise
-        self.last_heard = asyncio.get_running_loop().time()
-        return result
+        return Request(method, params, attempt, version, input_schema, method == "tools/call")
 
     async def _shake_hands_again(self, seen: int) -> None:
         """Initialise once for all requests that found their session forgotten. Until that has succeeded, every
@@ -190,28 +202,25 @@ class Session:
             if self.on_renewed is not None:
                 self.on_renewed()
 
-    async def _rounds(self, call: Call, params: Json, input_schema: object) -> Json:
-        asked, attempt = params, call.attempt
-        declared = call.capabilities
-        if declared is None and call.asks is not None:
-            declared = call.asks.capabilities
-        for number in range(MAX_ROUNDS):
-            try:
-                result = await self.request(
-                    call.method, asked, attempt, input_schema=input_schema, capabilities=declared
-                )
-            except Fault as exc:
-                # What the earlier rounds did cannot be taken back by a later one that was never sent.
-                exc.certainty = max(exc.certainty, Certainty.C2) if number else exc.certainty
-                raise
-            if result.get("resultType") != "input_required" or call.method not in eras.MAY_ASK_BACK:
-                return result
-            if call.hands_back:
-                return result
-            attempt.worst = Certainty.C2
+    async def _rounds(
+        self, call: Call, params: Json, result: Json, input_schema: object, capabilities: Json | None
+    ) -> Json:
+        """Answer what the server asks for, until it has what it wants."""
+        for _ in range(MAX_ROUNDS - 1):
+            call.attempt.worst = Certainty.C2
             asked = {**params, "inputResponses": await self._answers(call, result)}
             if isinstance(result.get("requestState"), str):
                 asked["requestState"] = result["requestState"]
+            try:
+                result = await self.request(
+                    call.method, asked, call.attempt, input_schema=input_schema, capabilities=capabilities
+                )
+            except Fault as exc:
+                # What the earlier rounds did cannot be taken back by a later one that was never sent.
+                exc.certainty = max(exc.certainty, Certainty.C2)
+                raise
+            if result.get("resultType") != "input_required":
+                return result
         raise Fault(f"the server asked for input more than {MAX_ROUNDS} times", Certainty.C2, code="E-ROUNDS")
 
     async def _answers(self, call: Call, result: Json) -> Json:
@@ -249,7 +258,7 @@ class Session:
     # -- what the server sends ----------------------------------------------------------------------------------------
 
     def on_notification(self, method: str, params: Json, about: Attempt | None = None) -> None:
-        self.last_heard = now = asyncio.get_running_loop().time()
+        self.last_heard = now = self._clock()
         if method not in eras.LIST_CHANGES and not self._rate.take(now):
             self.dropped += 1  # a change of a list is never lost: it only marks the list, however often it is told
             return

@@ -141,7 +141,9 @@ class Upstream:
     async def call(self, call: Call, input_schema: object = None) -> Json:
         """One call. Waits for a server that is starting. Raises `CallError`."""
         for last_try in (False, True):
-            session = await self._ready(call.attempt)
+            session = self._session
+            if session is None or self.state is not State.READY or self.retired:
+                session = await self._ready(call.attempt)
             self._last_used = self._loop.time()
             try:
                 return await session.call(call, input_schema)
@@ -201,6 +203,14 @@ class Upstream:
     def agreement(self) -> Agreement | None:
         """What was agreed with the server that is ready now."""
         return self._session.agreement if self._session is not None and self.state is State.READY else None
+
+    @property
+    def is_modern(self) -> bool:
+        """Whether it is ready and speaks the modern era."""
+        session = self._session
+        if session is None or session.agreement is None or self.state is not State.READY:
+            return False
+        return session.agreement.era == "modern"
 
     @property
     def era(self) -> Era | None:

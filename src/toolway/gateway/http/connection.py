@@ -21,6 +21,7 @@ from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.http.limits import HttpLimits
 from toolway.gateway.http.messages import Fields, Request, head
 from toolway.gateway.http.room import Room
+from toolway.protocol.heads import Heads
 
 Handler = Callable[[Exchange], Coroutine[Any, Any, None]]
 
@@ -30,6 +31,7 @@ Greet = Callable[[Request], Refusal | str]  # by the head of a request: no, or t
 _FRAMING: Final = 64 * 1024  # what chunk sizes and trailers may cost beyond the body itself
 _VERSIONS: Final = ("1.0", "1.1")
 _OFFERS: Final = frozenset({"connection", "upgrade", "http2-settings"})  # of a client that would speak something else
+_SPECIAL: Final = frozenset({"transfer-encoding", "expect", "upgrade"})  # read each time
 _log = logging.getLogger(__name__)
 
 
@@ -40,17 +42,21 @@ class Owner(Protocol):
     handler: Handler
     greet: Greet | None
     room: Room
+    heads: Heads[Request]
     draining: bool
+    loop: asyncio.AbstractEventLoop  # asking which one runs costs a system call
 
     def on_opened(self, connection: Connection) -> None: ...
 
     def on_reading(self, connection: Connection) -> None: ...
 
+    def on_whole(self, connection: Connection) -> None: ...
+
     def on_request(self, connection: Connection) -> None: ...
 
-    def on_begun(self) -> None: ...
+    def on_begun(self, connection: Connection) -> None: ...
 
-    def on_ended(self) -> None: ...
+    def on_ended(self, connection: Connection) -> None: ...
 
     def on_answered(self, connection: Connection) -> None: ...
 
@@ -72,6 +78,7 @@ class Connection(asyncio.Protocol):
         "_guest",
         "_head",
         "_held",
+        "_last",
         "_left",
         "_owner",
         "_parser",
@@ -102,6 +109,7 @@ class Connection(asyncio.Protocol):
         self._waiting: deque[tuple[Request, bool, bool, int]] = deque()
         self._peer = ""
         self._refusal: Refusal | None = None
+        self._last: Request | None = None  # what was read last, where its head may be remembered
         self._deaf = False  # what comes now is not read: the client said that nothing more would
         self._left = False  # the refusal is sent
         self.known = False  # the client has shown who it is
@@ -146,7 +154,32 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None or self._deaf:
             return
+        between = not self.since and not self.received and self._exchange is None
+        if between and (known := self._owner.heads.find(data)) is not None and self._take(*known):
+            return
         self.received += len(data)
+        self._read(data)
+        if between and self._last is not None:
+            self._owner.heads.learn(data, self._last.with_body(b"", ""))
+            self._last = None
+
+    def _take(self, request: Request, body: bytes) -> bool:
+        """A whole request whose head was read before. False where it is refused: then it is read again, to say why."""
+        owner, size = self._owner, len(body)
+        if size > owner.limits.body:
+            return False
+        if owner.greet is not None:
+            guest = owner.greet(request)
+            if not isinstance(guest, str):
+                return False
+            self._guest = guest
+        if not owner.room.take(size, self._guest):
+            return False
+        owner.on_whole(self)
+        self._begin(request.with_body(body, self._peer), False, False, size)
+        return True
+
+    def _read(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
@@ -199,7 +232,7 @@ class Connection(asyncio.Protocol):
         exchange = self._exchange
         if exchange is None:
             return
-        self._owner.on_ended()
+        self._owner.on_ended(self)
         exchange.gone = True
         if exchange.on_gone is not None:
             exchange.on_gone()
@@ -207,7 +240,7 @@ class Connection(asyncio.Protocol):
             self._task.cancel()
 
     def pause_writing(self) -> None:
-        self.taken_mark = (asyncio.get_running_loop().time(), self.taken)
+        self.taken_mark = (self._owner.loop.time(), self.taken)
         self._owner.on_unread(self)
 
     def resume_writing(self) -> None:
@@ -225,7 +258,7 @@ class Connection(asyncio.Protocol):
     # -- the parser ---------------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self.since = asyncio.get_running_loop().time()
+        self.since = self._owner.loop.time()
         self.mark = (self.since, 0)
         self._owner.on_reading(self)
 
@@ -314,6 +347,8 @@ class Connection(asyncio.Protocol):
         close = self._deaf = old or not self._parser.should_keep_alive()
         reserved, self._reserved = self._reserved, 0
         self.since = 0.0
+        plain = not close and request.method == "POST" and not (_SPECIAL & self._fields.keys())
+        self._last = request if plain and not request.repeated else None
         self._clear()
         self._owner.on_request(self)
         if self._exchange is None:
@@ -334,8 +369,8 @@ class Connection(asyncio.Protocol):
     def _begin(self, request: Request, close: bool, old: bool, reserved: int) -> None:
         self._held = reserved
         self._exchange = exchange = Exchange(self, request, close, old)
-        self._owner.on_begun()
-        self._task = asyncio.get_running_loop().create_task(self._answer(exchange))
+        self._owner.on_begun(self)
+        self._task = self._owner.loop.create_task(self._answer(exchange))
 
     async def _answer(self, exchange: Exchange) -> None:
         try:
@@ -350,10 +385,16 @@ class Connection(asyncio.Protocol):
         if not exchange.answered and not exchange.gone:
             exchange.abort()
 
+    def look(self, now: float) -> None:
+        """Called now and then while somebody is being answered."""
+        exchange = self._exchange
+        if exchange is not None and exchange.on_look is not None:
+            exchange.on_look(now)
+
     def finished(self, close: bool) -> None:
         """The response is complete."""
         if self._exchange is not None and not self._exchange.gone:
-            self._owner.on_ended()
+            self._owner.on_ended(self)
         self._exchange = None
         self._release()
         if self._transport is None:

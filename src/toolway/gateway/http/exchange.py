@@ -35,6 +35,7 @@ class Exchange:
         "fields",
         "gone",
         "on_gone",
+        "on_look",
         "opened",
         "request",
     )
@@ -46,6 +47,7 @@ class Exchange:
         self.answered = False  # and is complete
         self.gone = False  # the client has left
         self.on_gone: Callable[[], None] | None = None  # instead of cancelling the handler
+        self.on_look: Callable[[float], None] | None = None  # called about once a second, with the loop's time
         self._wire = wire
         self._close = close
         self._old = old  # HTTP/1.0, which knows no chunks: the end of a response is the end of the connection
@@ -59,7 +61,7 @@ class Exchange:
         """The whole response."""
         assert not self.opened, "a response has begun already"
         close = self._begin()
-        data = head(status, (*fields, *self.fields), length=len(body), close=close)
+        data = head(status, (*fields, *self.fields) if self.fields else fields, length=len(body), close=close)
         self._wire.send(data if self._bodiless else data + body)
         self._end()
 

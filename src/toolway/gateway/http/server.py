@@ -11,7 +11,9 @@ from typing import Final
 
 from toolway.gateway.http.connection import Connection, Greet, Handler
 from toolway.gateway.http.limits import HttpLimits
+from toolway.gateway.http.messages import Request
 from toolway.gateway.http.room import Room
+from toolway.protocol.heads import Heads
 
 BACKLOG: Final = 4096
 _SHARE: Final = 0.75  # of the files that we may have open; the servers behind us need some too
@@ -33,17 +35,17 @@ class HttpServer:
         self._refused: dict[Connection, float] = {}  # are told why, and then closed
         self._unread: set[Connection] = set()  # have much to take
         self.room = Room(self.limits.bodies)
+        self.heads: Heads[Request] = Heads()
         self._listeners: list[asyncio.Server] = []
-        self.busy = 0  # how many are being answered
-        self._quiet = asyncio.Event()
-        self._quiet.set()
+        self._answering: set[Connection] = set()
+        self._quiet: asyncio.Event | None = None  # while somebody waits for it
         self._empty = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Accept connections; the port that was given where 0 was asked for. Raises `OSError`."""
-        loop = asyncio.get_running_loop()
-        listener = await loop.create_server(
+        self.loop = asyncio.get_running_loop()
+        listener = await self.loop.create_server(
             lambda: Connection(self),
             host,
             port,
@@ -55,12 +57,20 @@ class HttpServer:
         self.limits = replace(self.limits, connections=min(self.limits.connections, _affordable()))
         self._listeners.append(listener)
         if self._sweeper is None:
-            self._sweeper = loop.create_task(self._sweep())
+            self._sweeper = self.loop.create_task(self._sweep())
         return int(listener.sockets[0].getsockname()[1])
 
     async def wait_quiet(self) -> None:
         """Return when nobody is being answered."""
-        await self._quiet.wait()
+        while self._answering:
+            self._quiet = asyncio.Event()
+            await self._quiet.wait()
+        self._quiet = None
+
+    @property
+    def busy(self) -> int:
+        """How many are being answered."""
+        return len(self._answering)
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -105,7 +115,7 @@ class HttpServer:
         self._connections.add(connection)
         if len(self._connections) > self.limits.connections:
             self._make_room(connection)
-        self._strangers[connection] = asyncio.get_running_loop().time()
+        self._strangers[connection] = self.loop.time()
 
     def _make_room(self, newest: Connection) -> None:
         """Strangers go first, those who say nothing before those who say it slowly; then who has waited longest."""
@@ -122,6 +132,10 @@ class HttpServer:
         self._idle.pop(connection, None)
         self._reading[connection] = connection.since
 
+    def on_whole(self, connection: Connection) -> None:
+        self._strangers.pop(connection, None)
+        self._idle.pop(connection, None)
+
     def on_request(self, connection: Connection) -> None:
         self._reading.pop(connection, None)
 
@@ -130,7 +144,7 @@ class HttpServer:
             connection.close()
         elif not connection.since:
             waiting = self._idle if connection.known else self._strangers
-            waiting[connection] = asyncio.get_running_loop().time()
+            waiting[connection] = self.loop.time()
 
     def on_unread(self, connection: Connection) -> None:
         self._unread.add(connection)
@@ -142,7 +156,7 @@ class HttpServer:
         self._reading.pop(connection, None)
         self._strangers.pop(connection, None)
         self._idle.pop(connection, None)
-        self._refused[connection] = asyncio.get_running_loop().time()
+        self._refused[connection] = self.loop.time()
 
     def on_closed(self, connection: Connection) -> None:
         self._forget(connection)
@@ -154,13 +168,12 @@ class HttpServer:
         for waiting in (self._strangers, self._idle, self._reading, self._refused):
             waiting.pop(connection, None)
 
-    def on_begun(self) -> None:
-        self.busy += 1
-        self._quiet.clear()
+    def on_begun(self, connection: Connection) -> None:
+        self._answering.add(connection)
 
-    def on_ended(self) -> None:
-        self.busy -= 1
-        if not self.busy:
+    def on_ended(self, connection: Connection) -> None:
+        self._answering.discard(connection)
+        if self._quiet is not None and not self._answering:
             self._quiet.set()
 
     # -- who is slow --------------------------------------------------------------------------------------------------
@@ -168,11 +181,13 @@ class HttpServer:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self.limits.sweep)
-            now = asyncio.get_running_loop().time()
+            now = self.loop.time()
             for connection in [c for c in self._reading if self._too_slow(c, now)]:
                 connection.timed_out()
             for connection in [c for c in self._unread if self._stuck(c, now)]:
                 connection.abort()
+            for connection in list(self._answering):
+                connection.look(now)
             self._leave_the_greediest()
             self._close_waiting(self._refused, now - self.limits.linger)
             self._close_waiting(self._strangers, now - self.limits.idle)

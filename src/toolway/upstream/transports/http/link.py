@@ -22,7 +22,7 @@ from toolway.upstream.link import Fault, Inbound, LinkFacts, Loss, Request
 from toolway.upstream.transports.decoding import parse_heavy
 from toolway.upstream.transports.http import base, verdict
 from toolway.upstream.transports.http.asks import ServerRequests
-from toolway.upstream.transports.http.authorized import NONE, authorized, credential
+from toolway.upstream.transports.http.authorized import authorized, credential
 from toolway.upstream.transports.http.events_stream import Event, EventStream, EventTooLong
 from toolway.upstream.transports.http.listen import listen, read_events, resume
 from toolway.upstream.transports.http1.client import (
@@ -30,6 +30,7 @@ from toolway.upstream.transports.http1.client import (
     HeaderBlock,
     HttpFault,
     HttpLimits,
+    Prepared,
     Response,
     Target,
     header_block,
@@ -39,6 +40,8 @@ T = TypeVar("T")
 
 FRESH: Final = 2.0  # seconds a kept connection may have been idle where a loss must not be ambiguous
 MAX_REDIRECTS: Final = 3
+MAX_HEADS: Final = 1000  # that are kept ready, by method and name
+_UNLIKE: Final = frozenset({"resources/read", "tasks/get", "tasks/update", "tasks/cancel"})  # named by something else
 MAX_NOTICES: Final = 64  # of cancellation under way; one more is not sent
 CANCEL_TIME: Final = 0.5
 REPLY_TIME: Final = 10.0
@@ -61,6 +64,7 @@ class HttpLink:
         self._era: Era | None = None
         self._version = ""
         self._in_session = header_block({})  # of every request after the handshake
+        self._heads: dict[tuple[str | None, str, str], tuple[HeaderBlock, Prepared, bool]] = {}
         self._last_id = 0
         self._dropped = 0
         self._noise = 0
@@ -118,34 +122,26 @@ class HttpLink:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     async def request(self, request: Request) -> Json:
-        self._last_id += 1
-        id_ = self._last_id
+        self._last_id = id_ = self._last_id + 1
         attempt = request.attempt
         attempt.phase = "send"
-
-        def sent() -> None:
-            attempt.certainty = Certainty.C2
-            attempt.phase = "server"
-
-        async def take(response: Response) -> Json:
-            if response.status >= 400:
-                body = await _start(response)
-                raise verdict.refusal(response.status, response.headers, body, id_, in_session=in_session)
-            return await self._answer(response, id_, request)
-
+        attempt.encoded = None
         try:
-            headers, in_session = self._headers(request)
+            lines, head, in_session = self._headers(request)
             body = wire.request(id_, request.method, request.params)
         except (TypeError, ValueError, OverflowError, RecursionError) as exc:
             raise Fault(f"the request cannot be written: {exc}", Certainty.C0, code="E-REQUEST") from None
+        max_idle = FRESH if request.fresh else None
+        take = partial(self._answer, id_, request, in_session)
         try:
-            max_idle = FRESH if request.fresh else None
             if self._authorizer is None:
-                return await self._post(body, headers, take, max_idle=max_idle, on_sent=sent)
+                return await self._post(body, lines, take, head=head, max_idle=max_idle, on_sent=attempt.sent)
             return await authorized(
                 self._authorizer,
                 f"{request.method} {request.params.get('name', '')}",
-                lambda token: self._post(body, headers, take, token=token, max_idle=max_idle, on_sent=sent),
+                lambda token: self._post(
+                    body, HeaderBlock(lines + token), take, max_idle=max_idle, on_sent=attempt.sent
+                ),
                 attempt,
             )
         except asyncio.CancelledError:
@@ -164,7 +160,9 @@ class HttpLink:
     ) -> T:
         if self._authorizer is None:
             return await self._post(body, headers, take)
-        return await authorized(self._authorizer, what, lambda token: self._post(body, headers, take, token=token))
+        return await authorized(
+            self._authorizer, what, lambda token: self._post(body, HeaderBlock(headers + token), take)
+        )
 
     async def _post(
         self,
@@ -172,27 +170,48 @@ class HttpLink:
         headers: HeaderBlock,
         take: Callable[[Response], Awaitable[T]],
         *,
-        token: HeaderBlock = NONE,
+        head: Prepared | None = None,
         max_idle: float | None = None,
         on_sent: Callable[[], None] | None = None,
     ) -> T:
-        """What `take` makes of the response, behind redirects within the origin. Raises `Fault`."""
+        """What `take` makes of the response, behind redirects within the origin. `head` is `headers`, prepared. Raises
+        `Fault`."""
         target = self._target
         try:
             for _ in range(MAX_REDIRECTS + 1):
-                async with self._client.send(
-                    "POST", target, (self._bases.post, headers, token), body, max_idle=max_idle, on_sent=on_sent
-                ) as response:
+                if head is None:
+                    head = self._client.prepare("POST", target, (self._bases.post, headers))
+                response = self._client.send_prepared(head, target, body, max_idle=max_idle, on_sent=on_sent)
+                await response.begin()
+                try:
                     if not 300 <= response.status < 400:
                         return await take(response)
-                    target = verdict.redirect(target, response.status, response.headers)
+                    target, head = verdict.redirect(target, response.status, response.headers), None
                     response.finish_soon()
+                finally:
+                    response.leave()
         except HttpFault as fault:
             raise verdict.from_http_fault(fault) from None
         raise verdict.redirect_loop()
 
-    def _headers(self, request: Request) -> tuple[HeaderBlock, bool]:
-        """The header lines of `request`, and whether they name a session. Raises `ValueError`."""
+    def _headers(self, request: Request) -> tuple[HeaderBlock, Prepared | None, bool]:
+        """The header lines of `request`, the head that was prepared of them before, and whether they name a session.
+        Raises `ValueError`."""
+        name = request.params.get("name")
+        key = (request.version, request.method, name if isinstance(name, str) else "")
+        known = self._heads.get(key) if request.input_schema is None else None
+        if known is not None:
+            return known
+        lines, in_session = self._lines(request)
+        if request.input_schema is not None or request.method in _UNLIKE:
+            return lines, None, in_session
+        if len(self._heads) >= MAX_HEADS:
+            self._heads.clear()
+        head = self._client.prepare("POST", self._target, (self._bases.post, lines))
+        self._heads[key] = (lines, head, in_session)
+        return self._heads[key]
+
+    def _lines(self, request: Request) -> tuple[HeaderBlock, bool]:
         if request.version is not None:
             from toolway.protocol import headers as mirrored  # it is there: `open` has loaded it
 
@@ -220,16 +239,22 @@ class HttpLink:
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    async def _answer(self, response: Response, id_: int, request: Request) -> Json:
+    async def _answer(self, id_: int, request: Request, in_session: bool, response: Response) -> Json:
         status = response.status
+        if status >= 400:
+            body = await _start(response)
+            raise verdict.refusal(status, response.headers, body, id_, in_session=in_session)
         if request.method == "initialize":
             self._begin_session(response.headers.get("mcp-session-id"))
         kind = verdict.media_type(response.headers)
         if kind == "application/json" and status != 202:
+            frame = response.whole(self._frame) or await response.read(self._frame)
             try:
-                message = await _message(await response.read(self._frame), request.method)
+                message = await parse_heavy(frame, request.method) if wire.is_heavy(frame) else wire.parse(frame)
             except wire.BadMessage as bad:
                 raise verdict.bad_message(bad) from None
+            if request.attempt.keeps_bytes and message.plain:
+                request.attempt.encoded = wire.result_bytes(frame, id_)
         elif kind == "text/event-stream":
             message = await self._answer_in_events(response, id_, request)
         else:
@@ -300,6 +325,7 @@ class HttpLink:
         if id_ is not None:
             headers[base.SESSION] = id_
         self._in_session = header_block(headers)
+        self._heads = {}
         self.session_id = id_
 
     @contextlib.asynccontextmanager

@@ -21,17 +21,37 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final
 
-from toolway.upstream.transports.http1.connection import Connection
+from toolway.protocol.heads import Heads
+from toolway.upstream.transports.http1.connection import Connection, Head
 from toolway.upstream.transports.http1.dial import Dialer
 from toolway.upstream.transports.http1.incoming import Incoming
 from toolway.upstream.transports.http1.inflate import CODINGS, BadCompression, Inflate
 from toolway.upstream.transports.http1.limits import HttpFault, HttpLimits
 from toolway.upstream.transports.http1.proxy import Proxy, proxy_for
-from toolway.upstream.transports.http1.request import HeaderBlock, Origin, Target, header_block, request_bytes
+from toolway.upstream.transports.http1.request import (
+    HeaderBlock,
+    Origin,
+    Prepared,
+    Target,
+    header_block,
+    prepared,
+    request_bytes,
+)
 
-__all__ = ["Client", "HeaderBlock", "HttpFault", "HttpLimits", "Origin", "Response", "Target", "header_block"]
+__all__ = [
+    "Client",
+    "HeaderBlock",
+    "HttpFault",
+    "HttpLimits",
+    "Origin",
+    "Prepared",
+    "Response",
+    "Target",
+    "header_block",
+]
 
 _CLOSED: Final = "the client was closed"
+KNOWN_HEADS: Final = 16  # of responses; most servers have one for each second
 
 
 class Response(Incoming):
@@ -54,29 +74,42 @@ class Response(Incoming):
         self._inflate: Inflate | None = None
 
     async def __aenter__(self) -> Response:
+        await self.begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    async def begin(self) -> None:
+        """Send, and wait for the head of the response. `leave` must follow where it does not raise."""
         origin = self._target.origin
         connection = self._client._kept(origin, self._max_idle) or await self._client._dial(origin)
-        began = asyncio.get_running_loop().time()
+        loop = connection.loop
+        began = loop.time()
         connection.start(self, self._request, self._on_sent)
         self._request = b""
         try:
             while not self.status:
                 if self.fault is not None:
                     raise self.fault
-                await self.wait()
+                self._waiter = loop.create_future()
+                await self._waiter
         except BaseException:
-            self._drop()
+            self.leave()
             if not self.heard:
                 self._client._doubt(origin, began)
             raise
+        finally:
+            self._waiter = None
         if "content-encoding" in self.headers:
             self._open_coding(self.headers["content-encoding"].strip().lower())
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._drop()
+    def leave(self) -> None:
+        """Nothing more is read: a response that has not ended loses its connection."""
+        if self.connection is not None:
+            self.connection.abort()
 
     def __aiter__(self) -> Response:
         return self
@@ -102,20 +135,28 @@ class Response(Incoming):
         except BadCompression as exc:
             raise self._refused("E-HTTP-LIMIT", str(exc)) from None
 
+    def whole(self, limit: int) -> bytes | None:
+        """The body where it is there in one piece, as nearly every one is; else it is to be read."""
+        if self.complete and len(self.chunks) == 1 and self._inflate is None and self.unread <= limit:
+            return self.chunks.popleft()
+        return None
+
     async def read(self, limit: int) -> bytes:
         """The whole body, which must keep coming at a decent pace. Raises `HttpFault`."""
-        if self.complete and len(self.chunks) == 1 and self._inflate is None and self.unread <= limit:
-            return self.chunks.popleft()  # nearly every answer: it came in one piece
+        if (body := self.whole(limit)) is not None:
+            return body
         self.metered = True
         declared = self.headers.get("content-length", "")
         if declared.isdecimal() and int(declared) > limit:
             raise self._too_long(limit)
-        body = bytearray()
-        while len(body) <= limit:
+        pieces: list[bytes] = []
+        size = 0
+        while size <= limit:
             chunk = await self.chunk()
             if not chunk:
-                return bytes(body)
-            body += chunk
+                return b"".join(pieces)
+            pieces.append(chunk)
+            size += len(chunk)
         raise self._too_long(limit)
 
     def finish_soon(self) -> None:
@@ -151,12 +192,8 @@ class Response(Incoming):
         return self._refused("E-HTTP-LIMIT", f"an answer of more than {limit} bytes")
 
     def _refused(self, code: str, what: str) -> HttpFault:
-        self._drop()
+        self.leave()
         return HttpFault(f"{self._target.origin} sent {what}", code=code, bytes_sent=self.sent)
-
-    def _drop(self) -> None:
-        if self.connection is not None:
-            self.connection.abort()
 
 
 class Client:
@@ -166,6 +203,7 @@ class Client:
         self.limits = limits or HttpLimits()
         self._dialer = Dialer()
         self._proxies: dict[Origin, Proxy | None] = {}
+        self.heads: Heads[Head] = Heads(KNOWN_HEADS)
         self._open: set[Connection] = set()
         self._idle: dict[Origin, list[Connection]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -187,14 +225,28 @@ class Client:
         not used: if it turns out to be lost, nobody could tell whether the request was. `on_sent` is called once, when
         the first byte has left.
         """
+        head = self.prepare(method, target, headers)
+        return self.send_prepared(head, target, body, max_idle=max_idle, on_sent=on_sent)
+
+    def prepare(self, method: str, target: Target, headers: Iterable[HeaderBlock]) -> Prepared:
+        """What stays the same of requests with this head."""
         proxy = self._proxy(target.origin)
-        if proxy is not None and target.origin.scheme == "http":
-            if proxy.authorization:
-                headers = (*headers, header_block({"Proxy-Authorization": proxy.authorization}))
-            request = request_bytes(method, target, headers, body, absolute=True)
-        else:
-            request = request_bytes(method, target, headers, body)
-        return Response(self, target, request, max_idle, on_sent)
+        plain = proxy is not None and target.origin.scheme == "http"
+        if plain and proxy is not None and proxy.authorization:
+            headers = (*headers, header_block({"Proxy-Authorization": proxy.authorization}))
+        return prepared(method, target, headers, absolute=plain)
+
+    def send_prepared(
+        self,
+        head: Prepared,
+        target: Target,
+        body: bytes,
+        *,
+        max_idle: float | None = None,
+        on_sent: Callable[[], None] | None = None,
+    ) -> Response:
+        """The same as `send`, with a head that was prepared for `target`."""
+        return Response(self, target, request_bytes(head, body), max_idle, on_sent)
 
     def close(self) -> None:
         """End every exchange with a fault and close every connection."""
@@ -213,7 +265,7 @@ class Client:
             connection = idle.pop()
             if not connection.usable:
                 continue
-            if max_idle is not None and asyncio.get_running_loop().time() - connection.idle_since > max_idle:
+            if max_idle is not None and connection.loop.time() - connection.idle_since > max_idle:
                 idle.append(connection)  # all below it have been idle for longer
                 return None
             return connection

@@ -16,16 +16,23 @@ from typing import Any, Final, Protocol, cast
 
 import httptools
 
+from toolway.protocol.heads import Heads
 from toolway.upstream.transports.http1.incoming import Incoming
 from toolway.upstream.transports.http1.limits import HttpFault, HttpLimits, Watch
 
 # Chunk sizes, extensions and trailers may cost so much more than the bytes they carry; beyond, it is an attack.
 _FRAMING_FLOOR: Final = 64 * 1024
 _FRAMING_RATIO: Final = 16
+_SPECIAL: Final = frozenset({"transfer-encoding", "trailer", "upgrade"})
+
+
+Head = tuple[int, dict[str, str]]  # status and fields, not to be changed
 
 
 class Keeper(Protocol):
     """Whoever owns connections. Both are called at once, from the loop's callbacks."""
+
+    heads: Heads[Head]
 
     def on_free(self, connection: Connection) -> None: ...
 
@@ -45,7 +52,6 @@ class Connection(asyncio.Protocol):
         "_keeper",
         "_limits",
         "_linger",
-        "_loop",
         "_lost",
         "_on_sent",
         "_overhead",
@@ -60,6 +66,7 @@ class Connection(asyncio.Protocol):
         "_written",
         "idle_since",
         "key",
+        "loop",
         "name",
     )
 
@@ -69,7 +76,7 @@ class Connection(asyncio.Protocol):
         self.idle_since = 0.0
         self._keeper = keeper
         self._limits = limits
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
         self._watch = Watch(limits)
         self._lost = False
@@ -173,7 +180,7 @@ class Connection(asyncio.Protocol):
         assert self._incoming is not None
         self._incoming.connection = None
         self._incoming = Incoming()  # nobody reads the rest
-        self._linger = self._loop.call_later(self._limits.linger, self.abort)
+        self._linger = self.loop.call_later(self._limits.linger, self.abort)
         self.taken()
 
     def taken(self) -> None:
@@ -213,6 +220,10 @@ class Connection(asyncio.Protocol):
         if self._on_sent is not None:
             self._note_sent()
         incoming.heard = True
+        first = not (self._head_done or self._head_bytes or self._fields)
+        if first and (known := self._keeper.heads.find(data)) is not None:
+            self._take(incoming, *known)
+            return
         before = incoming.received
         try:
             self._parser.feed_data(data)
@@ -224,9 +235,19 @@ class Connection(asyncio.Protocol):
             code, reason = self._problem
             self.fail(code, f"{self.name} {reason}")
         elif self._complete:
+            if first and self._keep and not self._surplus and not (_SPECIAL & incoming.headers.keys()):
+                self._keeper.heads.learn(data, (incoming.status, incoming.headers))
             self._finish(incoming)
         else:
             self._account(incoming, len(data) - (incoming.received - before))
+
+    def _take(self, incoming: Incoming, head: Head, body: bytes) -> None:
+        """A whole response whose head was read before."""
+        incoming.status, incoming.headers = head
+        incoming.chunks.append(body)
+        incoming.unread = incoming.received = len(body)
+        self._head_done = self._complete = self._keep = True
+        self._finish(incoming)
 
     def _account(self, incoming: Incoming, overhead: int) -> None:
         """Between two reads: are the limits kept, and does the reader keep up?"""
@@ -256,7 +277,7 @@ class Connection(asyncio.Protocol):
             self._linger = None
         if self._keep and not self._surplus and self.usable and not transport.get_write_buffer_size():
             self.taken()
-            self.idle_since = self._loop.time()
+            self.idle_since = self.loop.time()
             self._keeper.on_free(self)
         else:
             transport.abort()

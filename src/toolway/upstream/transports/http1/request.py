@@ -106,12 +106,23 @@ def _what_is_wrong(headers: Mapping[str, str]) -> str:
     return "headers that are none"
 
 
-def request_bytes(
-    method: str, target: Target, headers: Iterable[HeaderBlock], body: bytes, *, absolute: bool = False
-) -> bytes:
-    """A whole request, ready for one write. `absolute` is the form a plain proxy wants."""
+class Prepared(NamedTuple):
+    """The head of a request, all but the length of its body."""
+
+    head: bytes
+    has_body: bool
+
+
+def prepared(method: str, target: Target, headers: Iterable[HeaderBlock], *, absolute: bool = False) -> Prepared:
+    """`absolute` is the form a plain proxy wants."""
     origin = target.origin
     where = f"{origin}{target.path}" if absolute else target.path
-    length = f"Content-Length: {len(body)}\r\n" if body or method == "POST" else ""
-    line = f"{method} {where} HTTP/1.1\r\nHost: {origin.authority}\r\n{length}"
-    return b"".join((line.encode("ascii"), *headers, b"\r\n", body))
+    line = f"{method} {where} HTTP/1.1\r\nHost: {origin.authority}\r\n"
+    return Prepared(b"".join((line.encode("ascii"), *headers)), method == "POST")
+
+
+def request_bytes(prepared: Prepared, body: bytes) -> bytes:
+    """A whole request, ready for one write."""
+    if body or prepared.has_body:
+        return b"%bContent-Length: %d\r\n\r\n%b" % (prepared.head, len(body), body)
+    return prepared.head + b"\r\n"
