@@ -126,8 +126,14 @@ conformance: setup ## the official conformance suite: the fixture alone, and the
 	@if $(BIN)/toolway serve --help >/dev/null 2>&1; then $(BIN)/python conformance/run.py --gateway; \
 	  else echo "skipped: this toolway has no gateway"; fi
 
-bench: setup ## toolway and its peers side by side: calls a second, latency, CPU, memory (ARGS="--quick --only NAME,NAME")
+bench: setup ## toolway and its peers side by side, 25 minutes (ARGS="--resume", "--only NAME,NAME", "--parts http,library")
 	$(BIN)/python -m bench.run $(ARGS)
+
+bench-quick: setup ## did a change make a call dearer? A minute, no peers (ARGS=--accept when the price is worth it)
+	$(BIN)/python -m bench.quick $(ARGS)
+
+bench-page: setup ## docs/benchmarks.md from the last run of `make bench`
+	$(BIN)/python -m bench.run --publish
 
 startup: setup ## how quick `toolway --help` and `toolway tools` are, beside `import typer` (ARGS="--corpus FILE")
 	$(BIN)/python scripts/startup.py $(ARGS)
