@@ -26,6 +26,10 @@ def codes(ctx: typer.Context, incomplete: str) -> list[Offer]:
     return _quietly(_codes())
 
 
+def clients(ctx: typer.Context, incomplete: str) -> list[Offer]:
+    return _quietly(_clients())
+
+
 def connectable(ctx: typer.Context, incomplete: str) -> list[Offer]:
     return _quietly(_connectable())
 
@@ -52,6 +56,13 @@ def _codes() -> Iterator[Offer]:
 
     for page in sorted(page for folder in PLACES for page in folder.glob("E-*.md")):
         yield page.stem, first_words(page)[:60]
+
+
+def _clients() -> Iterator[Offer]:
+    from toolway.config.clients import CLIENTS
+
+    for name, client in CLIENTS.items():
+        yield name, client.title
 
 
 def _connectable() -> Iterator[Offer]:

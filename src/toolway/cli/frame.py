@@ -203,11 +203,13 @@ def run(work: Callable[[], Work], output: Output) -> int:
 def ending(work: Callable[[], Any], output: Callable[[], Output]) -> Any:
     """What `work` ends with; errors are shown and become their exit code, Ctrl-C ends in order."""
     from toolway.cli.exits import UsageError, of_error
-    from toolway.errors import ToolwayError
+    from toolway.errors import NotFound, ToolwayError
 
     try:
         return work()
     except ToolwayError as exc:
+        if isinstance(exc, NotFound) and exc.server and not exc.fix:
+            exc.fix = "see them all: toolway ls"
         output().error(exc)
         return int(of_error(exc))
     except typer.TyperException as exc:

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 from toolway.cli import layout
 from toolway.cli.exits import of_error
 from toolway.config.problems import Problem
-from toolway.errors import CallError, ConfigError, ProtocolError, TimedOut, ToolwayError
+from toolway.errors import CallError, ConfigError, NotFound, ProtocolError, TimedOut, ToolwayError
 from toolway.protocol.shown import clean_text
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _parts(error: ToolwayError) -> Iterator[tuple[str, str]]:
         yield "evidence", error.evidence
     for line in getattr(error, "__notes__", ()):
         yield "stderr", f"| {line}"
-    if isinstance(error, CallError) and (error.server or error.certainty is not None):
+    if isinstance(error, CallError) and (error.tool or not isinstance(error, NotFound)):
         yield "executed", error.executed
     if isinstance(error, CallError) and error.retry_after:
         yield "retry after", f"{error.retry_after:.1f} s"

@@ -28,8 +28,18 @@ SECRETS: Final = {
 }
 
 TABLE: Final = {
+    "init": Entry("Find the servers of your clients, and take them over.", "clients:init", FILE),
+    "add": Entry("Add a server: a URL, a command, a package, a bundle.", "entries:add", FILE),
+    "import": Entry("Take over the servers of clients.", "clients:import_", FILE),
+    "export": Entry("Give your servers to clients.", "clients:export", FILE),
+    "sync": Entry("Take over and give, for all clients at once.", "clients:sync", FILE),
     "ls": Entry("Show all servers: whether they work, and why not.", "servers:ls"),
     "status": Entry("Show all that is known about a server.", "servers:status"),
+    "get": Entry("Show the entry of a server.", "entries:get", FILE),
+    "rm": Entry("Remove a server.", "entries:rm", FILE),
+    "enable": Entry("Let a server take part.", "entries:enable", FILE),
+    "disable": Entry("Let a server not take part.", "entries:disable", FILE),
+    "edit": Entry("Open the file of servers in your editor.", "entries:edit", FILE),
     "restart": Entry("Start a server of the running gateway again.", "servers:restart"),
     "tools": Entry("Search the tools of all servers.", "tools:tools"),
     "call": Entry("Call one tool and show its answer.", "tools:call"),
@@ -53,9 +63,11 @@ TABLE: Final = {
 }
 
 SECTIONS: Final = {
-    "Servers": ("ls", "status", "restart", "config", "secrets", "approve"),
+    "Begin": ("init", "add", "import", "export", "sync"),
+    "Servers": ("ls", "status", "get", "rm", "enable", "disable", "edit", "restart"),
     "Tools": ("tools", "call"),
     "When something is wrong": ("doctor", "lint", "logs", "ps", "explain"),
+    "Configuration": ("config", "secrets", "approve"),
     "The gateway": ("serve", "connect", "keys", "token"),
     "For shells and programs": ("completion", "agent-help"),
 }

@@ -18,3 +18,10 @@ AnyServer = Annotated[
         metavar="[NAME]", help="One server; all without it.", show_default=False, autocompletion=complete.servers
     ),
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Only show what would change.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Leave tokens in the file instead of the store of secrets.")]
+Scope = Annotated[
+    str | None,
+    typer.Option("--scope", metavar="SCOPE", help="user (the default), project or local.", show_default=False),
+]

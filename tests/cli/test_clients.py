@@ -1,0 +1,154 @@
+"""init, import, export and sync: between our file and those of clients."""
+
+import json
+from pathlib import Path
+
+from toolway.cli.giving import hub_entry
+
+TOKEN = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
+CURSOR = """{
+  // mine
+  "mcpServers": {
+    "github": {"command": "npx", "args": ["-y", "server-github"], "env": {"GITHUB_TOKEN": "%s"}},
+    "docs": {"url": "https://docs.example.com/mcp"}
+  }
+}
+""".replace("%s", TOKEN)
+CLAUDE = {
+    "numStartups": 3,
+    "mcpServers": {
+        "gh": {"type": "stdio", "command": "npx", "args": ["-y", "server-github"]},
+        "docs": {"type": "http", "url": "https://other.example.com/mcp"},
+    },
+}
+
+
+def clients(machine):
+    machine.write(".cursor/mcp.json", CURSOR)
+    machine.write(".claude.json", CLAUDE)
+    return {name: (machine.home / name).read_bytes() for name in (".cursor/mcp.json", ".claude.json")}
+
+
+def same(machine, before):
+    return {name: (machine.home / name).read_bytes() for name in before} == before
+
+
+def test_init_takes_over_what_clients_have_and_changes_none_of_them(machine):
+    before = clients(machine)
+    result = machine.toolway("init", "--yes")
+    entries = machine.entries()
+    assert entries["gh"]["env"] == {"GITHUB_TOKEN": "${keyring:gh.GITHUB_TOKEN}"}  # of the same server in Cursor
+    assert entries["docs"] == {"url": "https://other.example.com/mcp"}
+    assert entries["docs-cursor"] == {"url": "https://docs.example.com/mcp"}
+    assert len(entries) == 3
+    assert same(machine, before)
+    assert TOKEN not in result.output + machine.own.read_text()
+    assert "toolway doctor" in result.stderr
+
+
+def test_init_again_finds_nothing_new(machine):
+    clients(machine)
+    machine.toolway("init", "--yes")
+    before = machine.own.read_bytes()
+    result = machine.toolway("init", "--yes", "--json")
+    assert {row["fate"] for row in json.loads(result.stdout)["found"]} == {"known"}
+    assert machine.own.read_bytes() == before
+
+
+def test_init_without_any_client_says_what_to_do(machine):
+    result = machine.toolway("init")
+    assert "toolway add" in result.stderr
+    assert result.exit_code == 0
+
+
+def test_one_client_can_be_taken_alone_and_its_tokens_left_as_they_are(machine):
+    clients(machine)
+    machine.toolway("import", "cursor", "--plain")
+    assert machine.entries()["github"]["env"] == {"GITHUB_TOKEN": TOKEN}
+    result = machine.toolway("import", "cursr")
+    assert "did you mean 'cursor'?" in result.stderr
+    assert result.exit_code == 3
+
+
+def test_where_nobody_can_be_asked_a_token_is_not_copied_into_one_more_file(machine):
+    clients(machine)
+    result = machine.toolway("import", "cursor")
+    assert TOKEN not in machine.own.read_text() + result.output
+
+
+def test_two_accounts_of_one_server_are_two_servers(machine):
+    clients(machine)
+    entry = {"command": "npx", "args": ["-y", "server-github"], "env": {"GITHUB_TOKEN": TOKEN[::-1]}}
+    machine.write(".claude.json", {"mcpServers": {"github": entry}})
+    machine.toolway("import", "--plain")
+    tokens = {name: entry["env"]["GITHUB_TOKEN"] for name, entry in machine.entries().items() if "env" in entry}
+    assert tokens == {"github": TOKEN[::-1], "github-cursor": TOKEN}
+
+
+def test_a_project_s_file_is_taken_only_when_that_is_said(machine):
+    machine.write("project/.cursor/mcp.json", {"mcpServers": {"local": {"command": "./run"}}})
+    machine.toolway("import")
+    assert not machine.own.exists()
+    machine.toolway("import", "--project")
+    assert machine.entries()["local"] == {"command": "./run", "cwd": str(machine.project)}
+
+
+def test_an_export_is_shown_asked_about_and_then_made(machine):
+    before = clients(machine)
+    machine.write(".config/toolway/mcp.json", {"mcpServers": {"files": {"command": "npx", "args": ["-y", "files"]}}})
+    shown = machine.toolway("export", "cursor", "--dry-run")
+    assert '+    "files": {' in shown.stdout
+    assert TOKEN not in shown.output
+    refused = machine.toolway("export", "cursor")
+    assert (refused.exit_code, "--yes" in refused.stderr) == (2, True)
+    assert same(machine, before)
+    made = machine.toolway("export", "cursor", "--yes")
+    text = (machine.home / ".cursor/mcp.json").read_text()
+    assert made.exit_code == 0
+    assert text.startswith(CURSOR[: CURSOR.index('    "docs"')])
+    assert '"files"' in text
+    [copy] = [line.rpartition(" is ")[2] for line in made.stderr.splitlines() if "a copy" in line]
+    assert Path(copy).read_text() == CURSOR
+
+
+def test_what_a_client_cannot_be_told_is_named(machine):
+    clients(machine)
+    machine.toolway("add", "k", "-e", f"API_KEY={TOKEN}", "--", "x")
+    result = machine.toolway("export", "cursor", "-n")
+    assert "env.API_KEY" in result.stderr
+    facts = json.loads(machine.toolway("export", "cursor", "-n", "--json").stdout)["clients"][0]
+    assert facts["losses"][0]["code"] == "E-CLIENT-FIELD"
+    assert facts["changed"] is False
+
+
+def test_the_hub_takes_the_place_of_what_is_behind_it(machine):
+    clients(machine)
+    machine.toolway("import", "cursor")
+    machine.toolway("export", "cursor", "--via-hub", "-y")
+    text = (machine.home / ".cursor/mcp.json").read_text()
+    assert "// mine" in text
+    entries = json.loads(text.replace("// mine", ""))["mcpServers"]
+    assert entries == {"toolway": hub_entry()}
+    result = machine.toolway("import", "cursor", "--json")
+    assert json.loads(result.stdout)["found"] == []  # we do not take ourselves
+
+
+def test_sync_gives_everybody_everything_once(machine):
+    clients(machine)
+    machine.toolway("sync", "--yes")
+    claude = json.loads((machine.home / ".claude.json").read_text())
+    assert claude["numStartups"] == 3
+    assert claude["mcpServers"].keys() == {"gh", "docs", "docs-cursor"}
+    cursor = json.loads((machine.home / ".cursor/mcp.json").read_text().replace("// mine", ""))["mcpServers"]
+    addresses = {name: entry.get("url") for name, entry in cursor.items()}
+    docs = {"docs": "https://docs.example.com/mcp", "docs-2": "https://other.example.com/mcp"}
+    assert addresses == {"github": None, **docs}  # nobody lost his name
+    assert cursor["github"]["env"] == {"GITHUB_TOKEN": TOKEN}  # what it knows itself stays
+    again = json.loads(machine.toolway("sync", "--yes", "--json").stdout)
+    assert [client["changed"] for client in again["clients"]] == [False, False]
+
+
+def test_without_a_client_it_is_asked_which(machine):
+    machine.write(".config/toolway/mcp.json", {"mcpServers": {}})
+    assert machine.toolway("export").exit_code == 2
+    assert machine.toolway("export", "--all").exit_code == 0
