@@ -109,7 +109,7 @@ class Lab:
     # -- the doctor ---------------------------------------------------------------------------------------------------
 
     async def doctor(self, client: str | None = None, *, machine: bool = False) -> Seen:
-        found = of_client(client, self.environ, self.work) if client else scene(self.environ, self.work)
+        found = of_client(client, self.environ, self.work, project=True) if client else scene(self.environ, self.work)
         report = await examine(found.targets, self.environ, files=found.files, machine=machine)
         return Seen(report, [line.text for line in lines(report, 80)])
 

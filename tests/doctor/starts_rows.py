@@ -102,10 +102,10 @@ async def banner(lab: Lab) -> None:
 async def slow_download(lab: Lab) -> None:
     """A runner of packages that has to fetch first: the second start finds what the first one fetched."""
     cached = lab.work / "cached"
-    fetch = f"test -e {cached} || {{ sleep 1.5; touch {cached}; }}"
+    fetch = f"test -e {cached} || {{ sleep 5; touch {cached}; }}"
     lab.program(lab.bin / "npx", f"#!/bin/sh\n{fetch}\n{PYTHON} -I -S {SMALL}\n")
-    lab.servers(acme={"command": "npx", "args": ["-y", "acme"], "startTimeout": "1s"})
-    check = await lab.finds("acme: npx took 1.", "s to download the package, and a start has 1.0 s")
+    lab.servers(acme={"command": "npx", "args": ["-y", "acme"], "startTimeout": "4s"})
+    check = await lab.finds("acme: npx took 5.", "s to download the package, and a start has 4.0 s")
     assert "the package is cached now" in check.evidence
     await lab.is_well()
 
@@ -126,11 +126,11 @@ async def silent(lab: Lab) -> None:
 async def http_instead(lab: Lab) -> None:
     listen = "import socket; s = socket.create_server(('127.0.0.1', 0)); time.sleep(60)"
     path = lab.script("server", f"if 'stdio' not in sys.argv: {listen}")
-    lab.servers(acme={"command": str(path), "args": [], "startTimeout": "1s"})
+    lab.servers(acme={"command": str(path), "args": [], "startTimeout": "3s"})
     check = await lab.finds("acme: the server does not speak over stdio: it listens on port")
     assert "an argument such as stdio" in check.fix
     lab.edit('"args": []', '"args": ["stdio"]')
-    lab.edit('"1s"', '"20s"')
+    lab.edit('"3s"', '"20s"')
     await lab.is_well()
 
 

@@ -23,12 +23,20 @@ from toolway.errors import ConfigError, ToolwayError
 WIDTH = 80  # where nobody looks at a terminal
 
 
-async def doctor(session: Session, name: str | None, *, everything: bool, client: str | None, fix: bool) -> Exit:
+async def doctor(
+    session: Session, name: str | None, *, everything: bool, client: str | None, project: bool, fix: bool
+) -> Exit:
     """Examine one server, our own files, one client's files, or all there is."""
     output, environ, directory = session.output, os.environ, Path.cwd()
 
     def look() -> Scene:
-        return _chosen(_found(environ, directory, session.where.config, everything, client), name)
+        if client is not None:
+            found = of_client(client, environ, directory, project=project)
+        elif everything:
+            found = _everything(environ, directory, session.where.config, project)
+        else:
+            found = scene(environ, directory, session.where.config)
+        return _chosen(found, name)
 
     report = await _examined(output, look(), environ)
     done = _repaired(output, report) if fix else []
@@ -41,20 +49,15 @@ async def doctor(session: Session, name: str | None, *, everything: bool, client
     return exit_of(report)
 
 
-def _found(
-    environ: Mapping[str, str], directory: Path, config: Path | None, everything: bool, client: str | None
-) -> Scene:
-    if client is not None:
-        return of_client(client, environ, directory)
-    if not everything:
-        return scene(environ, directory, config)
+def _everything(environ: Mapping[str, str], directory: Path, config: Path | None, project: bool) -> Scene:
+    """Our own files, if there are any, and those of all clients."""
     found = Scene()
     try:
         found = scene(environ, directory, config)
     except ConfigError as exc:
         if exc.code != "E-CONFIG-NONE":
             raise
-    others = of_all_clients(environ, directory)
+    others = of_all_clients(environ, directory, project=project)
     return Scene([*found.files, *others.files], [*found.targets, *others.targets])
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from toolway.config.approvals import open_approvals
 from toolway.config.clients.catalog import CLIENTS, client_named
 from toolway.config.clients.importing import find, read
 from toolway.config.clients.values import Client, Entry, Place
@@ -30,12 +31,12 @@ _TERMINALS: Final = frozenset(
 )
 
 
-def of_client(name: str, environ: Mapping[str, str], directory: Path) -> Scene:
+def of_client(name: str, environ: Mapping[str, str], directory: Path, *, project: bool = False) -> Scene:
     """The files of one client that exist. A client without any is told of, too. Raises `ConfigError` for a client that
-    nobody knows."""
+    nobody knows. With `project` the servers of a project's file are started even if nobody approved it."""
     client = client_named(name)
     places = [place for place in find(environ, directory) if place.client == name]
-    found = _scene([place for place in places if place.exists], environ)
+    found = _scene([place for place in places if place.exists], environ, project)
     if not found.files:
         looked = "\n".join(str(place.path) for place in places)
         check = Check("file", "fail", f"{client.title} has no file of servers here", f"looked for\n{looked}")
@@ -43,11 +44,11 @@ def of_client(name: str, environ: Mapping[str, str], directory: Path) -> Scene:
     return found
 
 
-def of_all_clients(environ: Mapping[str, str], directory: Path) -> Scene:
-    return _scene([place for place in find(environ, directory) if place.exists], environ)
+def of_all_clients(environ: Mapping[str, str], directory: Path, *, project: bool = False) -> Scene:
+    return _scene([place for place in find(environ, directory) if place.exists], environ, project)
 
 
-def _scene(places: Sequence[Place], environ: Mapping[str, str]) -> Scene:
+def _scene(places: Sequence[Place], environ: Mapping[str, str], project: bool) -> Scene:
     found = Scene()
     seen: set[str] = set()
     for place in places:
@@ -58,8 +59,17 @@ def _scene(places: Sequence[Place], environ: Mapping[str, str]) -> Scene:
             found.files.append(Subject("file", f"{client.title}: {place.path.name}", tuple(checks), source=source))
         seen.add(source)
         if usable:
-            found.targets += _targets(place, client, environ, found)
+            held = place.scope == "project" and not project and not _approved(place, environ)
+            found.targets += [replace(each, held=held) for each in _targets(place, client, environ, found)]
     return found
+
+
+def _approved(place: Place, environ: Mapping[str, str]) -> bool:
+    """Whether a person has seen exactly this: whoever can change a repository can change the file in it."""
+    try:
+        return open_approvals(environ).approved(place.path, place.path.read_bytes())
+    except (ConfigError, OSError):
+        return False
 
 
 def _file_checks(place: Place, client: Client) -> tuple[list[Check], bool]:

@@ -93,6 +93,10 @@ async def _run(target: Target, server: Server, environ: Mapping[str, str], spawn
         if check.state == "fail":
             yield Check("start", "skip", "not tried")
             return
+    if target.held:
+        fix = "look at it, and then let it be started with --project"
+        yield Check("start", "skip", f"not started: it comes with the project; {fix}")
+        return
     try:
         server = await resolved(server, environ, spawner)
     except ToolwayError as exc:

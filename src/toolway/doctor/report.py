@@ -147,6 +147,9 @@ def _and_more(count: int, state: State) -> str:
 
 def _all_well(subjects: Iterable[Subject]) -> str:
     servers = [subject for subject in subjects if subject.kind == "server"]
+    idle = sum(any(check.name == "start" for check in subject.of("skip")) for subject in servers)
+    if not servers:
+        return "there is no server to examine"
     if len(servers) == 1:
-        return f"{servers[0].name}: all is well"
-    return f"all is well: {len(servers)} servers" if servers else "there is no server to examine"
+        return f"{servers[0].name}: {'nothing is wrong, but it was not started' if idle else 'all is well'}"
+    return f"all is well: {len(servers)} servers{f', {idle} of them not started' if idle else ''}"

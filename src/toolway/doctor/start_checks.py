@@ -57,12 +57,13 @@ def _late(server: Server, seen: Start) -> Check:
     """It came, but a hub would have given up by then."""
     assert seen.listed is not None
     own = f'"startTimeout": "{max(10, round(2 * seen.listed))}s"'
-    if seen.fetched is not None and seen.fetched > seen.listed / 2:
+    fetched = seen.fetched or 0.0
+    if fetched > seen.listed / 2 or (fetched and seen.listed - fetched <= seen.limit):
         return Check(
             "start",
             "fail",
-            f"{runner(server)} took {took(seen.fetched)} to download the package, and a start has {took(seen.limit)}",
-            f"the server itself answered {took(seen.listed - seen.fetched)} after that; the package is cached now",
+            f"{runner(server)} took {took(fetched)} to download the package, and a start has {took(seen.limit)}",
+            f"the server itself answered {took(seen.listed - fetched)} after that; the package is cached now",
             "start it again: the download is done; on other machines give the first start more time",
             own,
             "E-START-TIMEOUT",

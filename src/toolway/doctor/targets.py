@@ -26,6 +26,7 @@ class Target:
     title: str = ""  # Cursor
     desktop: bool = False  # the client is not started from a terminal
     problems: tuple[Problem, ...] = ()
+    held: bool = False  # it comes with a project, and nobody has approved that: nothing of it is started
     shadow: str = ""  # where the entry is that goes before this one
 
     @property

@@ -22,13 +22,14 @@ def doctor(
             "--client", metavar="CLIENT", help="The files of this client, as it reads them.", show_default=False
         ),
     ] = None,
+    project: Annotated[bool, typer.Option("--project", help="Start what a project's file brings, too.")] = False,
     fix: Annotated[bool, typer.Option("--fix", help="Do what can be undone or does no harm.")] = False,
 ) -> Work:
     """Every server is started once and watched: command, variables, start, stdout, protocol, tools, and what model
     providers make of them. The first line names the cause."""
     from toolway.cli import doctor as work
 
-    return work.doctor(session, name, everything=everything, client=client, fix=fix)
+    return work.doctor(session, name, everything=everything, client=client, project=project, fix=fix)
 
 
 def logs(
