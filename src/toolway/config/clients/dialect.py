@@ -70,7 +70,8 @@ class Dialect:
     syntax: Syntax = NONE
     lift: Lift = _nothing
     lower: Lower = _no_loss
-    named: str | None = None  # the servers are a list, and this key of an entry is its name
+    named: str | None = None  # this key of an entry is its name
+    listed: bool = False  # the servers are a list, not a map
     implicit_cwd: bool = False  # a `cwd` in the file has no effect: servers start in the project's directory
     ours: bool = False  # our own file: there is nothing to translate
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import Any
 
 from toolway.config.clients.catalog import client_named
@@ -13,7 +14,7 @@ from toolway.config.clients.portable import at_home, localised
 from toolway.config.clients.reading import read_value
 from toolway.config.clients.values import Client, Export, Place
 from toolway.config.clients.writing import write_value
-from toolway.config.editing.change import same
+from toolway.config.editing.change import same, unchangeable
 from toolway.config.editing.documents import Document
 from toolway.config.problems import Problem
 
@@ -25,25 +26,29 @@ def plan_export(place: Place, servers: Mapping[str, Mapping[str, Any]], remove: 
     untouched, spelling and all; of one that differs, only what differs. Only what `remove` names is removed. Raises
     `ConfigError` where the file cannot be read or changed.
     """
-    client = client_named(place.client)
     document = Document(place.path, place.format)
-    planning = _Planning(client, place, document)
+    planning = _Planning(client_named(place.client), place, document)
     for name, value in servers.items():
         planning.put(name, value)
     for name in remove:
         planning.remove(name)
-    secrets = secrets_in(document.value) | secrets_in(planning.before)
-    return Export(document.edit(secrets), tuple(planning.losses), tuple(planning.written), tuple(planning.same))
+    before = secrets_in(document.value)
+    planning.finish(document)
+    edit = document.edit(before | secrets_in(document.value))
+    return Export(edit, tuple(planning.losses), tuple(planning.written), tuple(planning.same))
 
 
 class _Planning:
+    """The servers of a file as they shall be. They are changed all at once."""
+
     def __init__(self, client: Client, place: Place, document: Document) -> None:
         self.losses: list[Problem] = []
         self.written: list[str] = []
         self.same: list[str] = []
-        self.before = document.value
-        self._client, self._place, self._document = client, place, document
+        self._client, self._place = client, place
         self._root = root_of(client, place, document)
+        found = document.at(self._root)
+        self._servers: Any = ([] if client.dialect.listed else {}) if found is None else copy(found)
 
     def put(self, name: str, value: Mapping[str, Any]) -> None:
         client, place = self._client, self._place
@@ -52,18 +57,34 @@ class _Planning:
         if new is None:
             return
         found = self._find(name)
-        if found is not None:
-            self._keep_unsaid(found[1], new, value)
-        if found is not None and self._means(name, found[1], new):
-            self.same.append(name)
-            return
-        path = (*self._root, self._next_key(name) if found is None else found[0])
-        if client.dialect.named and self._document.at(self._root) is None and not self._keyed():
-            self._document.put(self._root, [new])
+        if found is None:
+            self._append(name, new)
         else:
-            self._document.put(path, new)
+            self._keep_unsaid(found[1], new, value)
+            if self._means(name, found[1], new):
+                self.same.append(name)
+                return
+            self._servers[found[0]] = new
         self.written.append(name)
-        with_inputs(client, self._document, new)
+
+    def remove(self, name: str) -> None:
+        found = self._find(name)
+        if found is not None:
+            del self._servers[found[0]]
+            self.written.append(name)
+
+    def finish(self, document: Document) -> None:
+        if self.written:
+            document.put(self._root, self._servers)
+            with_inputs(self._client, document, self._root)
+
+    def _append(self, name: str, new: dict[str, Any]) -> None:
+        if isinstance(self._servers, list):
+            self._servers.append(new)
+        elif isinstance(self._servers, dict):
+            self._servers[name] = new
+        else:
+            raise unchangeable(self._root, str(self._place.path))
 
     def _keep_unsaid(self, written: Any, new: dict[str, Any], value: Mapping[str, Any]) -> None:
         """What the client cannot be told about a variable or a header does not take away what it knows itself."""
@@ -75,23 +96,9 @@ class _Planning:
                 if kept:
                     new[theirs] = {**new.get(theirs, {}), **kept}
 
-    def remove(self, name: str) -> None:
-        found = self._find(name)
-        if found is not None:
-            self._document.drop((*self._root, found[0]))
-            self.written.append(name)
-
     def _find(self, name: str) -> tuple[str | int, Any] | None:
-        entries = servers_at(self._client, self._document.at(self._root))
+        entries = servers_at(self._client, self._servers)
         return next(((key, written) for key, each, written in entries if each == name), None)
-
-    def _next_key(self, name: str) -> str | int:
-        container = self._document.at(self._root)
-        return len(container) if isinstance(container, list) else name
-
-    def _keyed(self) -> bool:
-        """Are the servers a map although their entries have a name of their own?"""
-        return self._client.name == "goose"
 
     def _means(self, name: str, written: Any, new: Any) -> bool:
         """Does the entry in the file say the same as the new one, in whatever spelling?"""

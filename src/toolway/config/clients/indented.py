@@ -77,6 +77,7 @@ CLIENTS: Final = (
         _continue,
         Dialect(
             named="name",
+            listed=True,
             types={"stdio": "stdio", "http": "streamable-http", "sse": "sse"},
             cwd="cwd",
             start_timeout=Timeout("connectionTimeout"),

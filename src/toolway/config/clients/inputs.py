@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from toolway.config.clients.values import Client
+from toolway.config.clients.values import Client, KeyPath
 from toolway.config.editing.documents import Document
 from toolway.config.syntaxes import EDITOR, refs
 
 
-def with_inputs(client: Client, document: Document, entry: Mapping[str, Any]) -> None:
-    """Add the inputs that an entry uses and the file does not describe."""
+def with_inputs(client: Client, document: Document, root: KeyPath) -> None:
+    """Add the inputs that the servers of a file use and the file does not describe."""
     if "input" not in client.dialect.syntax.forms:
         return
     given = document.at(("inputs",))
     known = {each.get("id") for each in given if isinstance(each, Mapping)} if isinstance(given, list) else set()
-    for name in dict.fromkeys(_asked(entry)):
+    for name in dict.fromkeys(_asked(document.at(root))):
         if name not in known:
             new = {"type": "promptString", "id": name, "description": name, "password": True}
             at = len(given) if isinstance(given, list) else 0

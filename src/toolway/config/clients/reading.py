@@ -146,6 +146,8 @@ class _Reading:
         if key is None or not isinstance(given, Mapping) or not known.keys() & given.keys():
             return
         auth = {known[each]: self._said(f"auth.{known[each]}", item) for each, item in given.items() if each in known}
+        if self._dialect.oauth_text and isinstance(auth.get("scopes"), str):
+            auth["scopes"] = auth["scopes"].split()
         self.value["auth"] = {"type": "oauth", **auth}
         self._left[key] = {each: item for each, item in given.items() if each not in known}
         if not self._left[key]:

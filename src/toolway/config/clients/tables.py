@@ -174,6 +174,7 @@ CLIENTS: Final = (
         _vibe,
         Dialect(
             named="name",
+            listed=True,
             type_key="transport",
             types={"stdio": "stdio", "http": "streamable-http"},
             urls={"http": "url"},

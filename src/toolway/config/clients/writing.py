@@ -99,6 +99,8 @@ class _Writing:
             self._key("envFile", dialect.env_file)
         else:
             self._put(dialect.urls[transport], self._said("url", value.get("url")))
+            if transport == "sse" and "sse" not in dialect.types and dialect.urls.get("http") == dialect.urls["sse"]:
+                self._lose("type", "it finds out by itself which kind of HTTP a server speaks", severity="note")
             self._map("headers", dialect.headers)
             self._key("headersHelper", dialect.headers_helper)
 

@@ -15,7 +15,7 @@ from toolway.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]
 GONE: Final = object()  # stands for "no value"
-_MOST_MOVES: Final = 1_000
+_MOST_ROUNDS: Final = 20
 
 
 class Move(NamedTuple):
@@ -38,18 +38,25 @@ class Text(Protocol):
 
 def changed(kind: Text, text: str, path: KeyPath, value: Any, file: str = "") -> str:
     """`text` with `value` at `path`, or without what is there if it is `GONE`; nothing else differs."""
-    before = kind.parse(text, file)
-    wanted = _with(before, path, value, file)
-    for _ in range(_MOST_MOVES):
-        now = kind.parse(text, file)
-        move = difference(now, wanted)
-        if move is None:
+    now = kind.parse(text, file)
+    wanted = _with(now, path, value, file)
+    # A second round mends what a move brought along, such as a table that was only there for what was dropped.
+    for _ in range(_MOST_ROUNDS):
+        if same(now, wanted):
             return text
-        new = kind.move(text, move)
-        if new == text:
-            break
-        text = new
+        text = _moved(kind, text, now, wanted, file)
+        now = kind.parse(text, file)
     raise unchangeable(path, file)
+
+
+def _moved(kind: Text, text: str, now: Any, wanted: Any, file: str) -> str:
+    """All moves of one round. What they should bring about is not read anew after each: that is slow."""
+    move = difference(now, wanted)
+    while move is not None:
+        text = kind.move(text, move)
+        now = _with(now, move.path, GONE if move.kind == "drop" else move.value, file)
+        move = difference(now, wanted)
+    return text
 
 
 def unchangeable(path: KeyPath, file: str = "") -> ConfigError:

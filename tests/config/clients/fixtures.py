@@ -1,0 +1,36 @@
+"""A file of every client, of the shape that its documents give, put where the client would look for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from toolway.config.clients import Place, find
+
+FILES = sorted((Path(__file__).parent / "files").iterdir())
+NAMES = [path.name for path in FILES]
+
+
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """A home and a project in it."""
+    home, project = tmp_path / "home", tmp_path / "home" / "code" / "project"
+    (project / ".git").mkdir(parents=True, exist_ok=True)
+    return home, project
+
+
+def places(tmp_path: Path) -> list[Place]:
+    home, project = folders(tmp_path)
+    return find({"HOME": str(home)}, project, "linux")
+
+
+def place_of(tmp_path: Path, client: str, scope: str) -> Place:
+    return next(place for place in places(tmp_path) if (place.client, place.scope) == (client, scope))
+
+
+def placed(tmp_path: Path, name: str) -> Place:
+    """The fixture of that name, in its place."""
+    client, scope, _ = name.split(".")
+    path = place_of(tmp_path, client, scope).path
+    text = next(file for file in FILES if file.name == name).read_text()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text.replace("@DIRECTORY@", str(folders(tmp_path)[1])))
+    return place_of(tmp_path, client, scope)

@@ -1,0 +1,100 @@
+"""For every client: a file of the shape that its documents give → import → export gives an equal file."""
+
+import json
+import re
+
+import pytest
+
+from tests.config.clients.fixtures import NAMES, place_of, placed
+from toolway.config.clients import CLIENTS, plan_export, portable, read
+from toolway.config.editing.documents import Document
+from toolway.config.editing.write import apply
+
+# No servers for others: they live inside of their client.
+INSIDE = {("zed", "built-in"), ("goose", "developer")}
+
+
+def test_there_is_a_file_of_every_client():
+    assert {name.split(".")[0] for name in NAMES} == CLIENTS.keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_imported_is_there_already_when_it_is_exported(name, tmp_path):
+    place = placed(tmp_path, name)
+    imported = read(place)
+    assert imported.entries
+    export = plan_export(place, {entry.name: portable(entry) for entry in imported.entries})
+    assert (export.edit.diff(), export.written) == ("", ())
+    assert export.edit.after == place.path.read_bytes()
+    assert list(export.same) == [entry.name for entry in imported.entries]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_export_into_a_new_file_writes_the_same_entries(name, tmp_path):
+    imported = read(placed(tmp_path / "old", name))
+    client, scope, _ = name.split(".")
+    before = Document(imported.place.path, imported.place.format).at(imported.place.root)
+    place = place_of(tmp_path / "new", client, scope)
+    apply(plan_export(place, {entry.name: entry.value for entry in imported.entries}).edit, tmp_path / "backups")
+    after = Document(place.path, place.format).at(place.root)
+    if isinstance(before, dict):
+        before = {key: item for key, item in before.items() if (client, key) not in INSIDE}
+    # `$VAR` is written as `${VAR}`, which says the same to all who know both.
+    assert after == json.loads(re.sub(r"\$([A-Z_]+)\b", r"${\1}", json.dumps(before)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_lost_on_the_way_back(name, tmp_path):
+    place = placed(tmp_path, name)
+    imported = read(place)
+    export = plan_export(place, {entry.name: entry.value for entry in imported.entries})
+    assert export.losses == ()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_entries_know_their_file_and_line(name, tmp_path):
+    place = placed(tmp_path, name)
+    lines = place.path.read_text().splitlines()
+    for entry in read(place).entries:
+        assert entry.place == place
+        assert entry.line is not None
+        assert entry.name in lines[entry.line - 1] or "[[" in lines[entry.line - 1]
+
+
+def parts(value):
+    """The fields of an entry, those of maps one by one."""
+    for field, item in value.items():
+        if field in ("env", "headers", "tools", "auth"):
+            yield from ((f"{field}.{key}", inner) for key, inner in item.items())
+        elif field != "extras":
+            yield field, item
+
+
+def fields_lost(export, client, server):
+    said = [loss.what for loss in export.losses if loss.server == server]
+    title = CLIENTS[client].title
+    return {what.removeprefix(f"{title} cannot be told ").removesuffix(f" of {server}") for what in said}
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """All entries of all files, in one map."""
+    folder = tmp_path_factory.mktemp("all")
+    files = {name: read(placed(folder / name, name)) for name in NAMES}
+    return {f"{name}-{entry.name}": portable(entry) for name, file in files.items() for entry in file.entries}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_what_another_client_cannot_be_told_is_named_field_by_field(client, everything, tmp_path):
+    place = place_of(tmp_path, client, "user")
+    export = plan_export(place, everything)
+    apply(export.edit, tmp_path / "backups")
+    back = {entry.name: dict(parts(portable(entry))) for entry in read(place).entries}
+    for server, value in everything.items():
+        lost = fields_lost(export, client, server)
+        if server not in back:
+            assert lost & {"url", "command", "enabled"}
+            continue
+        for field, wanted in parts(value):
+            if not {field, field.split(".")[0]} & lost and wanted != [] and (field, wanted) != ("enabled", True):
+                assert back[server].get(field) == wanted, (server, field)
