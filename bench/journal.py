@@ -38,6 +38,8 @@ class Journal:
         self.session = session
         self._done = {(place(row), row["turn"]) for row in rows if row["session"] == session}
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.read_bytes().endswith(b"\n"):
+            path.write_bytes(path.read_bytes() + b"\n")  # a line that was being written when the run was ended
         self._write({**about, "session": session, "about": True})
 
     def has(self, where: Place, turn: int) -> bool:

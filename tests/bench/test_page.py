@@ -1,0 +1,116 @@
+"""The page of benchmarks says what was measured, and where others are better."""
+
+import json
+import re
+import xml.etree.ElementTree as ET
+
+from bench import page, report
+
+PEERS = {
+    name: {"title": name.title(), "version": "1", "given": f"all that {name} likes"}
+    for name in ("direct", "bare", "toolway", "envoy", "litellm")
+}
+PACE = {"turns": 3, "warm": 0.2, "seconds": 0.8, "longest": 8.0}
+
+
+def cell(peer, work="echo", behind="http", connections=16, **figures):
+    place = {"peer": peer, "behind": behind, "work": work, "era": "modern", "connections": connections}
+    return {**place, "errors": 0, "turns": 3, **figures}
+
+
+def result(*rows):
+    machine = dict.fromkeys(("cpu", "cores", "system", "python", "uvloop", "commit", "pinned"), "X")
+    settings = {"swift": PACE, "others": {**PACE, "turns": 1}}
+    return {
+        "date": "2026-11-15",
+        "machine": machine,
+        "settings": settings,
+        "peers": PEERS,
+        "absent": {},
+        "rows": list(rows),
+    }
+
+
+RATES = (
+    cell("bare", rate=50000.0, cpu_us=20.0, p50=0.3, p99=0.6, rss_mb=27.0),
+    cell("toolway", rate=20000.0, cpu_us=50.0, p50=0.7, p99=1.2, rss_mb=80.0),
+    cell("envoy", rate=10000.0, cpu_us=45.0, p50=1.5, p99=2.0, rss_mb=70.0),
+    cell("litellm", rate=20.0, cpu_us=50000.0, p50=50.0, p99=90.0, rss_mb=300.0, errors=3, said="HTTP/1.1 500"),
+)
+
+
+def section(text, title):
+    return re.split(r"^## ", text, flags=re.MULTILINE)[[*re.findall(r"^## (.*)$", text, re.MULTILINE)].index(title) + 1]
+
+
+def test_the_published_page_and_picture_are_those_of_the_published_figures():
+    there = [path.exists() for path in (page.PUBLISHED, page.PAGE, page.PICTURE)]
+    assert len(set(there)) == 1, "publish with `make bench-page`"
+    if all(there):
+        published = json.loads(page.PUBLISHED.read_text())
+        assert page.PAGE.read_text() == page.page(published)
+        assert page.PICTURE.read_text() == report.picture(published)
+        assert page.PUBLISHED.read_text() == page.as_text(published)
+
+
+def test_figures_are_written_one_row_a_line():
+    text = page.as_text(result(*RATES))
+    assert json.loads(text) == result(*RATES)
+    assert sum(line.startswith('{"peer"') for line in text.splitlines()) == len(RATES)
+
+
+def test_a_cell_is_calls_a_second_and_cpu():
+    text = page.page(result(*RATES))
+    assert "| Toolway 1 | 20,000 (50.0) | 0.70 / 1.20 | 80 | 0 |" in text
+    assert "| Litellm 1 | 20.0 (50,000) | 50.00 / 90.00 | 300 | 3 |" in text
+
+
+def test_what_each_was_given_is_said():
+    assert "| Envoy 1 | all that envoy likes |" in section(page.page(result(*RATES)), "What each was given")
+
+
+def test_others_win_by_either_figure_and_limits_are_no_others():
+    wins = section(page.page(result(*RATES)), "Where others win")
+    assert "- Envoy: echo × 16, modern client, http: 10,000 (45.0) against 20,000 (50.0)" in wins
+    assert "Litellm:" not in wins
+    assert "Bare:" not in wins
+
+
+def test_who_is_up_sooner_or_smaller_wins_too():
+    starts = [
+        cell("toolway", "first call", connections=1, seconds=0.9),
+        cell("toolway", "memory", connections=1, mb=80.0),
+    ]
+    starts += [cell("envoy", "first call", connections=1, seconds=0.1), cell("envoy", "memory", connections=1, mb=90.0)]
+    wins = section(page.page(result(*starts)), "Where others win")
+    assert "- Envoy: its first answer after 0.10 s against 0.90 s" in wins
+    assert "idle in" not in wins
+
+
+def test_what_did_not_work_is_said_with_the_first_words_of_the_refusal():
+    failures = section(page.page(result(*RATES, cell("envoy", "list", rate=0.0))), "What did not work")
+    assert "- litellm: echo × 16, modern client, http: 3 errors: HTTP/1.1 500" in failures
+    assert "- envoy: list × 16, modern client, http: 0 errors, none finished" in failures
+
+
+def test_who_could_not_be_installed_is_named():
+    assert "- zed is not available where this was run: no wheel" in page.page(
+        {**result(), "absent": {"zed": "no wheel"}}
+    )
+
+
+def test_the_picture_is_svg_with_the_cheapest_first_and_shortest():
+    picture = ET.fromstring(report.picture(result(*RATES)))
+    bars = [float(one.get("width", "")) for one in picture.iter("{http://www.w3.org/2000/svg}rect") if one.get("class")]
+    assert len(bars) == 4
+    assert bars == sorted(bars)
+    words = [one.text for one in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert words.index("Bare") < words.index("Envoy") < words.index("Toolway") < words.index("Litellm")
+
+
+def test_a_line_is_printed_for_every_kind_of_row():
+    assert report.line(cell("envoy", "first call", seconds=0.5)).endswith(": 0.500 s")
+    assert report.line(cell("envoy", "memory", mb=70.0)).endswith(": 70.00 MB")
+    assert report.line(cell("envoy", failed="it did not start")).endswith("FAILED it did not start")
+    spoiled = cell("envoy", rate=5.0, p50=1.0, p99=2.0, cpu_us=3.0, first_error="HTTP/1.1 500")
+    assert report.line({**spoiled, "errors": 2}).endswith("2 errors: HTTP/1.1 500")

@@ -1,0 +1,96 @@
+"""Aims and figures: reached, not reached, not measured."""
+
+import pytest
+
+from bench.verdicts import at_most, ratio, table, verdicts
+
+
+def cell(peer, rate, cpu_us=None, behind="http", work="echo", era="modern", connections=16, **more):
+    return {
+        "peer": peer,
+        "behind": behind,
+        "work": work,
+        "era": era,
+        "connections": connections,
+        "rate": rate,
+        "cpu_us": cpu_us,
+        "errors": 0,
+        **more,
+    }
+
+
+def result(*rows):
+    return {"rows": list(rows)}
+
+
+def verdict(word, *rows):
+    (found,) = [one for one in verdicts(result(*rows)) if word in one.aim]
+    return found
+
+
+def both(peer, rate, cpu_us):
+    return [cell(peer, rate, cpu_us, connections=n) for n in (16, 64)]
+
+
+def test_an_aim_is_reached_when_it_is_by_rate_and_by_cpu():
+    aim = "echo, HTTP server, against Envoy's MCP router"
+    assert verdict(aim, *both("toolway", 100, 10)).reached is None
+    found = verdict(aim, *both("toolway", 100, 10), *both("envoy", 50, 20))
+    assert found.reached is True
+    assert found.measured == "× 16: 2 calls/s, 2 CPU; × 64: 2 calls/s, 2 CPU"
+
+
+@pytest.mark.parametrize(("rate", "cpu_us"), [(120, 20), (50, 9)])
+def test_one_of_both_is_not_enough(rate, cpu_us):
+    own = {n: cell("toolway", 100, 10, connections=n) for n in (16, 64)}
+    other = {16: cell("envoy", 50, 20), 64: cell("envoy", rate, cpu_us, connections=64)}
+    assert ratio("", 1.0, own.get, other.get, (16, 64)).reached is False
+
+
+def test_an_aim_of_which_half_was_measured_is_not_reached_yet():
+    own, other = {16: cell("toolway", 100, 10)}, {16: cell("envoy", 50, 20)}
+    assert ratio("", 1.0, own.get, other.get, (16, 64)).reached is None
+
+
+def test_who_finished_nothing_is_not_compared():
+    own, other = {16: cell("toolway", 100, 10)}, {16: cell("litellm", 0)}
+    assert ratio("", 1.0, own.get, other.get, (16,)).reached is None
+
+
+def test_the_best_other_python_gateway_is_the_quickest_whatever_its_clients():
+    rows = [*both("toolway", 1000, 10), *both("fastmcp", 10, 1000), *both("envoy", 900, 11)]
+    rows += [cell("mcpo", 90, 110, era="rest", connections=n) for n in (16, 64)]
+    found = verdict("best other Python", *rows)
+    assert found.reached is True
+    assert found.measured.startswith("× 16: 11.1 calls/s, 11 CPU")
+
+
+def test_added_time_is_the_difference_to_the_server_itself():
+    own = cell("toolway", 1, connections=1, p50=0.15, p99=2.0)
+    direct = cell("direct", 1, connections=1, p50=0.02, p99=0.1)
+    assert verdict("p50 added", own, direct).reached is True
+    assert verdict("p99 added", own, direct).reached is False
+
+
+def test_a_limit_may_be_met_exactly():
+    assert at_most("", 64.0, 64.0, "kB").reached is True
+    assert at_most("", 64.1, 64.0, "kB").reached is False
+    assert at_most("", None, 64.0, "kB").reached is None
+
+
+def test_memory_of_one_server_is_the_growth_from_ten_to_a_thousand():
+    rows = [cell("toolway", 0, behind=f"{n} http", work="memory", mb=mb) for n, mb in ((10, 50.0), (1000, 149.0))]
+    found = verdict("memory of an idle", *rows)
+    assert (found.measured, found.reached) == ("100", False)
+
+
+def test_a_kept_list_counts_only_when_it_is_whole():
+    part = cell("toolway", 0, behind="18 stdio", work="kept list", connections=1, seconds=0.01, items=340)
+    assert verdict("from what was kept, toolway", part).reached is None
+    assert verdict("from what was kept, toolway", {**part, "items": 360}).reached is True
+
+
+def test_the_table_has_every_aim_even_of_an_empty_run():
+    lines = table(result()).splitlines()[2:]
+    assert len(lines) == len(verdicts(result())) > 25
+    assert all(line.endswith("| not measured |") for line in lines)

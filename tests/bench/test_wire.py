@@ -1,0 +1,48 @@
+"""The requests that the load generator sends are what a client of that era would send."""
+
+import json
+
+import pytest
+
+from bench import wire
+
+DOOR = wire.Door(8000, "/mcp", {"Authorization": "Bearer x"})
+
+
+def parts(request):
+    head, _, body = request.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    return first, dict(line.split(": ", 1) for line in lines), json.loads(body) if body else None, len(body)
+
+
+@pytest.mark.parametrize("era", ["modern", "handshake"])
+@pytest.mark.parametrize("big", [False, True])
+def test_the_length_is_that_of_the_body_and_the_key_is_sent(era, big):
+    _, headers, message, size = parts(wire.call(DOOR, era, "s00__echo", big))
+    assert headers["Content-Length"] == str(size)
+    assert headers["Authorization"] == "Bearer x"
+    assert message["params"]["name"] == "s00__echo"
+
+
+def test_a_modern_request_stands_for_itself():
+    _, headers, message, _ = parts(wire.call(DOOR, "modern", "s00__echo"))
+    assert (headers["Mcp-Method"], headers["Mcp-Name"]) == ("tools/call", "s00__echo")
+    assert message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] == headers["MCP-Protocol-Version"]
+    assert wire.hellos(DOOR, "modern") == []
+
+
+def test_a_handshake_client_says_hello_first():
+    methods = [parts(hello)[2]["method"] for hello in wire.hellos(DOOR, "handshake")]
+    assert methods == ["initialize", "notifications/initialized"]
+    assert "_meta" not in parts(wire.call(DOOR, "handshake", "echo"))[2]["params"]
+
+
+def test_rest_clients_name_the_tool_in_the_path():
+    first, _, message, _ = parts(wire.call(wire.Door(1, "/s00"), "rest", "echo"))
+    assert first == "POST /s00/echo HTTP/1.1"
+    assert message == {"text": wire.TEXT}
+
+
+def test_what_is_expected_is_part_of_what_is_sent():
+    assert wire.expected("echo") in wire.TEXT
+    assert 180 <= len(wire.TEXT) <= 260
