@@ -116,3 +116,35 @@ async def no_module(lab: Lab) -> None:
     assert "install" in check.fix
     lab.write(f"import runpy\nrunpy.run_path({str(SMALL)!r}, run_name='__main__')\n", lab.work / "lib" / "acme_sdk.py")
     await lab.is_well()
+
+
+@row("npx of nvm by its full path, without its node")
+async def without_node(lab: Lab) -> None:
+    lab.environ["PATH"] = "/bin"
+    folder = lab.home / ".nvm" / "versions" / "node" / "v22.1.0" / "bin"
+    lab.program(folder / "acme-node", RUNS_SMALL)
+    npx = lab.program(folder / "acme-npx", "#!/usr/bin/env acme-node\n")
+    lab.servers(acme={"command": str(npx)})
+    check = await lab.finds("acme: the server ended with exit code 127: the server needs the program acme-node")
+    lab.take_over(check, "acme")
+    await lab.is_well()
+
+
+@row("cmd /c on another system than Windows")
+async def of_windows(lab: Lab) -> None:
+    lab.program(lab.bin / "acme-npx", RUNS_SMALL)
+    lab.servers(acme={"command": "cmd", "args": ["/c", "acme-npx", "-y", "acme"]})
+    check = await lab.finds("acme: cmd /c is how Windows starts acme-npx, and this is another system")
+    lab.take_over(check, "acme")
+    await lab.is_well()
+
+
+@row("Node.js that is too old")
+async def old_node(lab: Lab) -> None:
+    node = lab.program(lab.bin / "node", "#!/bin/sh\necho v14.21.3\n")
+    lab.program(lab.bin / "npx", RUNS_SMALL)
+    lab.servers(acme={"command": "npx", "args": ["-y", "acme@1.0.0"]})
+    check = await lab.finds("acme: node v14.21.3 is too old for most servers")
+    assert "install Node.js 22 or newer" in check.fix
+    lab.edit("v14.21.3", "v22.1.0", node)
+    await lab.is_well()

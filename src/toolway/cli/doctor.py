@@ -100,7 +100,10 @@ def _print(output: Output, report: Report, name: str | None, done: list[str]) ->
     width = min(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else WIDTH
     for text in done:
         output.say(f"fixed: {text}", "green")
-    for line in lines(report, width, verbose=output.verbose, again=f"toolway doctor {name or ''}".strip()):
+    home = os.environ.get("HOME", "")
+    for line in lines(
+        report.at_home(home), width, verbose=output.verbose, again=f"toolway doctor {name or ''}".strip()
+    ):
         output.line(line.text, line.style)
 
 

@@ -14,6 +14,7 @@ from toolway.config.spec import Server
 from toolway.doctor.commands import Found, desktop_path
 from toolway.doctor.repairs import EntryRepair, Executable
 from toolway.doctor.report import Check, split_fix
+from toolway.doctor.runtimes import OLDEST_NODE, is_old, unpinned
 from toolway.doctor.targets import Target
 from toolway.doctor.values import ago, ended_tokens, is_reference
 from toolway.secrets import is_secret_like
@@ -120,12 +121,18 @@ def _written(target: Target, group: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def command(target: Target, server: Server, found: Found) -> Check:
-    """Whether the program is where it will be looked for."""
+def command(target: Target, server: Server, found: Found, runtime: str = "") -> Check:
+    """Whether the program is where it will be looked for. `runtime` is what runs it, with its version."""
     name = server.command or ""
     if found.path is None:
         return _not_found(target, name, server, found)
     what = found.path if os.path.dirname(name) else f"{name} → {found.path}"
+    if is_old(runtime):
+        fix = f"install Node.js 22 or newer; most servers need {OLDEST_NODE} at least"
+        return Check("command", "warn", f"{runtime} is too old for most servers", what, fix, code="E-DOCTOR-RUNTIME")
+    what += f" ({runtime})" if runtime else ""
+    if package := unpinned(server):
+        what += f"; {package} is not pinned to a version"
     if target.desktop and found.desktop is None:
         changes = full_path(target, server, found.path)
         return Check(
@@ -153,6 +160,10 @@ def _not_found(target: Target, name: str, server: Server, found: Found) -> Check
             code="E-STDIO-EACCES",
             repair=Executable(Path(full)),
         )
+    if name.lower() in ("cmd", "cmd.exe") and len(server.args) > 1 and server.args[0].lower() == "/c":
+        changes = {"command": server.args[1], "args": list(server.args[2:])}
+        what = f"cmd /c is how Windows starts {server.args[1]}, and this is another system"
+        return Check("command", "fail", what, "", "write", entry_text(changes), "E-STDIO-ENOENT")
     if found.elsewhere:
         changes = full_path(target, server, found.elsewhere)
         return Check(

@@ -14,6 +14,7 @@ from toolway.doctor import entry_checks, tool_checks, web_checks
 from toolway.doctor.commands import look_up
 from toolway.doctor.processes import Orphan, find_orphans
 from toolway.doctor.report import Check, Report, Subject, split_fix
+from toolway.doctor.runtimes import runtime
 from toolway.doctor.start_checks import of_process, took
 from toolway.doctor.starting import Start, start
 from toolway.doctor.targets import Target
@@ -88,7 +89,7 @@ async def _run(target: Target, server: Server, environ: Mapping[str, str], spawn
     if server.command is not None:
         path = environment.build(environ, server.env_policy, server.env).get("PATH", "")
         found = await look_up(server.command, path, environ, server.cwd)
-        check = entry_checks.command(target, server, found)
+        check = entry_checks.command(target, server, found, await runtime(server, path, environ) if found.path else "")
         yield check
         if check.state == "fail":
             yield Check("start", "skip", "not tried")

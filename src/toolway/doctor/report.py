@@ -113,6 +113,22 @@ class Report:
         found = [check.repair for _, check in self._pairs() if check.repair is not None]
         return list(dict.fromkeys(found))
 
+    def at_home(self, home: str) -> Report:
+        """The same with `~` for the home of whoever reads it; what is to be copied stays as it is."""
+
+        def short(text: str) -> str:
+            return re.sub(rf"{re.escape(home)}(?=/|\Z)", "~", text) if len(home) > 1 else text
+
+        def of(check: Check) -> Check:
+            return replace(check, what=short(check.what), evidence=short(check.evidence), fix=short(check.fix))
+
+        return Report(
+            tuple(
+                replace(each, way=short(each.way), source=short(each.source), checks=tuple(map(of, each.checks)))
+                for each in self.subjects
+            )
+        )
+
     def masked(self, mask: Callable[[str], str]) -> Report:
         """The same without secrets. Done before anything is wrapped, which would tear one apart."""
         return Report(

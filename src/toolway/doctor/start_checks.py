@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -117,6 +118,8 @@ def _ended(server: Server, seen: Start, failure: Loss) -> Check:
     if holder is not None:
         evidence = f"process {holder[0]} has it: {clean_text(holder[1], 200)}\n{evidence}"
         fix, copy = "end that process, or choose another port", f"kill {holder[0]}"
+    elif beside := _beside(server, cause):
+        fix, copy = "it stands beside the command: put that folder on PATH", entry_text({"env": {"PATH": beside}})
     elif not fix:
         fix, copy = "run it by hand", shlex.join([server.command or "", *server.args])
     return Check(
@@ -132,6 +135,14 @@ def _port(stderr: str) -> int | None:
     before, after = said[1].replace("Errno 98", "").replace("Errno 48", ""), said[2]
     found = _PORT.findall(after) or _PORT.findall(before)
     return int(found[-1]) if found else None
+
+
+def _beside(server: Server, cause: Cause) -> str:
+    """The PATH with which a server finds the program that it lacks: npx of nvm needs the node of nvm."""
+    lacks = re.match(r"the server needs the program ([\w.+-]+),", cause.cause)
+    folder = os.path.dirname(server.command or "")
+    found = lacks is not None and folder and os.access(os.path.join(folder, lacks[1]), os.X_OK)
+    return f"{folder}:${{PATH}}" if found else ""
 
 
 def _cause(server: Server, seen: Start, failure: Loss) -> Cause:

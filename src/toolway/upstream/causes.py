@@ -15,7 +15,7 @@ from toolway.protocol.wire import clean_text
 
 LOOKED_AT: Final = 8 * 1024  # characters of stderr; a start that fails says why at the end
 LINE: Final = 300  # characters of a line of it; keeps every pattern quick, whatever a server writes
-_NODE_PROGRAMS: Final = frozenset({"npx", "npm", "node", "bunx", "pnpm", "yarn"})
+NODE_PROGRAMS: Final = frozenset({"npx", "npm", "node", "bunx", "pnpm", "yarn"})
 PACKAGE_RUNNERS: Final = frozenset({"npx", "uvx", "bunx", "pnpm", "pipx", "docker", "podman"})
 
 
@@ -47,7 +47,7 @@ def _of_spawn(command: str, error_code: str) -> Cause | None:
             "the command and its arguments are in one text",
             f'write "command": "{first}", "args": [{args}] in its entry',
         )
-    if program in _NODE_PROGRAMS:
+    if program in NODE_PROGRAMS:
         return Cause(
             f"Node.js is not installed, or {program} is not on PATH", "install Node.js 22 or newer (nodejs.org)"
         )
