@@ -20,6 +20,7 @@ from typing import Any
 import typer
 
 from toolway.cli.app import app
+from toolway.cli.explain import first_words
 from toolway.cli.frame import Entry
 from toolway.cli.options import FILE, PLACE, TALK
 from toolway.cli.table import TABLE
@@ -28,6 +29,7 @@ from toolway.upstream.state import diagram
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
+ERRORS = ROOT / "docs" / "errors"
 EXPLANATION = ROOT / "docs" / "explanation"
 SPEC = ROOT / "src" / "toolway" / "config" / "spec.py"
 GATEWAY = ROOT / "src" / "toolway" / "config" / "gateway.py"
@@ -53,6 +55,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "config.md": {"spec": config(SPEC), "gateway": config(GATEWAY)},
         REFERENCE / "cli.md": {"commands": commands(), "exits": exits()},
         REFERENCE / "errors.md": {"codes": rpc_codes()},
+        ERRORS / "index.md": {"codes": error_codes()},
         EXPLANATION / "upstream-life.md": {"life": f"```mermaid\n{diagram()}\n```"},
     }
     return {page: _filled(page, generated) for page, generated in parts.items()}
@@ -178,6 +181,13 @@ def exits() -> str:
     rows = re.findall(r"^    (\w+) = (\d+)(?:  # (.*))?$", EXITS.read_text(encoding="utf-8"), re.MULTILINE)
     lines = [f"| {number} | {_cell(meaning or name.lower())} |" for name, number, meaning in rows]
     return "\n".join(["| exit code | meaning |", "|---|---|", *lines])
+
+
+def error_codes() -> str:
+    """Every code with the first words of its page."""
+    pages = sorted(ERRORS.glob("E-*.md"))
+    lines = [f"| [{page.stem}]({page.name}) | {_cell(first_words(page))} |" for page in pages]
+    return "\n".join(["| code | meaning |", "|---|---|", *lines])
 
 
 def rpc_codes() -> str:

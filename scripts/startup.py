@@ -2,7 +2,7 @@
 
     python scripts/startup.py [--rounds N] [--corpus FILE]
 
-All are run in turn, so that whatever else the machine does costs each the same; the medians are compared. The catalog is
+All are run in turn, so that whatever else the machine does costs each the same; medians are compared. The catalog is
 made of as many servers as the corpus of real servers has, each with as many tools as its real one. A server that is
 started leaves a file, and then the measurement has failed. Exit code 1 where a limit is passed.
 """

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+ERRORS = ROOT / "docs" / "errors"
 CODE = re.compile(r"\bE-[A-Z0-9]+(?:-[A-Z0-9]+)*\b")
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
@@ -23,15 +24,33 @@ def python(*words):
 
 
 def codes_in_source():
+    """Every code that is written in the source; the beginning of codes that something is compared with is none."""
     files = [f for f in (ROOT / "src" / "toolway").rglob("*.py") if "testing" not in f.parts]
-    quoted = re.compile(rf'"({CODE.pattern})"')
+    quoted = re.compile(rf'(?<!startswith\()"({CODE.pattern})"')
     return {code for file in files for code in quoted.findall(file.read_text())}
 
 
-def test_every_error_code_is_explained_and_none_is_explained_that_does_not_exist():
-    rows = re.findall(rf"^\| `({CODE.pattern})` \|", (ROOT / "docs/reference/errors.md").read_text(), re.MULTILINE)
-    assert len(rows) == len(set(rows))
-    assert set(rows) == codes_in_source()
+def test_every_error_code_has_a_page_and_no_page_is_about_another():
+    assert {page.stem for page in ERRORS.glob("E-*.md")} == codes_in_source()
+
+
+@pytest.mark.parametrize("page", sorted(ERRORS.glob("E-*.md")), ids=lambda page: page.stem)
+def test_a_page_says_what_it_means_why_it_happens_and_how_to_fix_it(page):
+    title, meaning, *rest = page.read_text().rstrip("\n").split("\n\n")
+    assert title == f"# {page.stem}"
+    assert re.fullmatch(r"[^\n#-][^\n]{15,118}\.", meaning)
+    assert rest[0::2] == ["## What it means", "## Why it happens", "## How to fix it"]
+    assert all(len(text) > 10 for text in rest[1::2])
+    assert all(line.startswith("- ") for text in rest[3::2] for line in text.splitlines())
+
+
+def test_commands_on_the_pages_of_errors_exist():
+    from toolway.cli.table import TABLE
+
+    text = "\n".join(page.read_text() for page in ERRORS.glob("*.md"))
+    named = set(re.findall(r"`toolway ([a-z][a-z-]*)", text))
+    assert named > {"doctor", "secrets", "config", "explain"}
+    assert named <= TABLE.keys()
 
 
 def test_the_generated_pages_are_up_to_date():

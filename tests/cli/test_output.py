@@ -19,7 +19,7 @@ def test_an_error_has_its_four_parts_on_stderr(capsys):
         "  stderr       | missing token",
         "  executed     no",
         "  fix          set TOKEN",
-        "  code         E-UNAVAILABLE",
+        "  code         E-UNAVAILABLE (toolway explain E-UNAVAILABLE)",
     ]
 
 

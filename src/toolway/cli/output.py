@@ -164,7 +164,7 @@ def _parts(error: ToolwayError) -> Iterator[tuple[str, str]]:
         yield "retry after", f"{error.retry_after:.1f} s"
     if error.fix:
         yield "fix", error.fix
-    yield "code", error.code
+    yield "code", f"{error.code} (toolway explain {error.code})"
 
 
 def error_facts(error: ToolwayError) -> dict[str, Any]:
