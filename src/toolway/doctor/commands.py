@@ -53,6 +53,19 @@ class Found:
     elsewhere: str | None = None  # where it is if not there
     keeper: str = ""  # who keeps it there: nvm, volta, the login shell …
     desktop: str | None = None  # what a desktop application would find
+    searched: str = ""  # the PATH
+
+    @property
+    def looked_in(self) -> str:
+        """Both PATHs side by side: what was searched, and what a desktop application would search."""
+        here, there = (_folders(path) for path in (self.searched, desktop_path()))
+        return f"looked in {here or 'no folder'}" + (
+            "" if here == there else f"\na desktop application looks in {there}"
+        )
+
+
+def _folders(path: str) -> str:
+    return ", ".join(dict.fromkeys(filter(None, path.split(os.pathsep))))
 
 
 async def look_up(command: str, path: str, environ: Mapping[str, str], cwd: str | None = None) -> Found:
@@ -60,13 +73,14 @@ async def look_up(command: str, path: str, environ: Mapping[str, str], cwd: str 
     here = _which(command, path, cwd)
     desktop = _which(command, desktop_path(), cwd)
     if here is not None or os.path.dirname(command):
-        return Found(path=here, desktop=desktop)
+        return Found(path=here, desktop=desktop, searched=path)
     for keeper, folder in kept_folders(environ):
         found = shutil.which(command, path=str(folder))
         if found:
-            return Found(elsewhere=found, keeper=keeper)
+            return Found(elsewhere=found, keeper=keeper, searched=path)
     login = await login_path(environ)
-    return Found(elsewhere=_which(command, login, cwd) if login else None, keeper="your login shell")
+    elsewhere = _which(command, login, cwd) if login else None
+    return Found(elsewhere=elsewhere, keeper="your login shell", searched=path)
 
 
 def _which(command: str, path: str, cwd: str | None) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,15 +16,16 @@ from toolway.doctor.repairs import EntryRepair, Executable
 from toolway.doctor.report import Check, split_fix
 from toolway.doctor.runtimes import OLDEST_NODE, is_old, unpinned
 from toolway.doctor.targets import Target
-from toolway.doctor.values import ago, ended_tokens, is_reference
+from toolway.doctor.values import ago, ended_tokens, is_reference, references
 from toolway.secrets import is_secret_like
 from toolway.upstream.causes import likely_cause
 
 UNSET: Final = "E-CONFIG-VARIABLE"
 
 
-def config(target: Target, twin: str = "") -> Iterator[Check]:
-    """What is wrong with the entry itself. `twin` is another entry for the same server."""
+def config(target: Target, twin: str = "", others: Sequence[str] = ()) -> Iterator[Check]:
+    """What is wrong with the entry itself. `twin` is another entry of its file for the same server, `others` are those
+    of other files."""
     said = [problem for problem in target.problems if problem.code != UNSET]
     for problem in said:
         yield _of_type(target, problem) if problem.code == "E-CONFIG-TYPE" else _of_problem(problem)
@@ -46,7 +47,7 @@ def config(target: Target, twin: str = "") -> Iterator[Check]:
             code="E-CONFIG-SCOPE",
         )
     if not said and not twin and not target.shadow:
-        yield Check("config", "ok", "valid")
+        yield Check("config", "ok", f"valid; the same server as {', '.join(others)}" if others else "valid")
 
 
 def _of_problem(problem: Problem) -> Check:
@@ -89,7 +90,7 @@ def _unset(target: Target) -> Iterator[Check]:
 def _ended(target: Target, now: float) -> Iterator[Check]:
     for token in ended_tokens(target.server, now) if target.server is not None else ():
         written = str(_written(target, *token.place.split(".")[:1]).get(token.place.partition(".")[2], ""))
-        where = f"it comes from {written}" if is_reference(written) else f"it stands in {target.file}"
+        where = f"it comes from {references(written)}" if is_reference(written) else f"it stands in {target.file}"
         yield Check(
             "env",
             "fail",
@@ -139,7 +140,7 @@ def command(target: Target, server: Server, found: Found, runtime: str = "") -> 
             "command",
             "warn",
             f"{target.title} will not find {name}: it is not on the PATH of desktop applications",
-            what,
+            f"{what}\n{found.looked_in}",
             "write the full path",
             entry_text(changes),
             "E-DOCTOR-DESKTOP-PATH",
@@ -170,7 +171,7 @@ def _not_found(target: Target, name: str, server: Server, found: Found) -> Check
             "command",
             "fail",
             f"{name} is not on PATH; {found.keeper} has it",
-            found.elsewhere,
+            f"{found.elsewhere}\n{found.looked_in}",
             "write the full path",
             entry_text(changes),
             "E-STDIO-ENOENT",
@@ -178,7 +179,8 @@ def _not_found(target: Target, name: str, server: Server, found: Found) -> Check
         )
     cause = likely_cause(name, None, "", "E-STDIO-ENOENT")
     assert cause is not None
-    return Check("command", "fail", cause.cause, f"{name} was not found", *split_fix(cause.fix), "E-STDIO-ENOENT")
+    evidence = f"{full} is not there" if os.path.dirname(name) else found.looked_in
+    return Check("command", "fail", cause.cause, evidence, *split_fix(cause.fix), "E-STDIO-ENOENT")
 
 
 def full_path(target: Target, server: Server, path: str) -> dict[str, Any]:

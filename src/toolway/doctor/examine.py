@@ -40,15 +40,16 @@ async def examine(
 ) -> Report:
     """Examine every target. `files` were looked at before; `machine` looks for processes that are left over. `done` is
     told the name of each server that has been examined."""
-    orphans = await asyncio.to_thread(find_orphans, _servers(targets)) if machine else []
+    named = {_full_name(target): target.server for target in targets if target.server is not None}
+    orphans = await asyncio.to_thread(find_orphans, named) if machine else []
     spawner = Spawner()
     gate = asyncio.Semaphore(AT_ONCE)
-    twins = _twins(targets)
+    twins, others = _twins(targets), _elsewhere(targets)
 
     async def one(target: Target) -> Subject:
         async with gate:
             try:
-                return await _examined(target, environ, spawner, twins.get(target.name, ""))
+                return await _examined(target, environ, spawner, twins.get(_place(target), ""), others[_place(target)])
             except Exception as exc:  # a mistake of ours about one server must not hide what is known of the others
                 what = f"Toolway failed to examine it: {exc!r}"
                 check = Check("start", "fail", what, fix="please report this", code="E-INTERNAL")
@@ -60,12 +61,14 @@ async def examine(
         subjects = await asyncio.gather(*(one(target) for target in targets))
     finally:
         await spawner.close()
-    mask = masker(map(_without_references, _servers(targets).values()))
+    mask = masker(map(_without_references, named.values()))
     return Report((*files, *subjects, *_machine(orphans))).masked(mask)
 
 
-async def _examined(target: Target, environ: Mapping[str, str], spawner: Spawner, twin: str) -> Subject:
-    checks = [*entry_checks.config(target, twin)]
+async def _examined(
+    target: Target, environ: Mapping[str, str], spawner: Spawner, twin: str, others: Sequence[str]
+) -> Subject:
+    checks = [*entry_checks.config(target, twin, others)]
     server = target.server
     if server is not None and (not server.enabled or target.shadow):
         checks.append(Check("start", "skip", "not used" if target.shadow else "disabled in its entry"))
@@ -123,8 +126,10 @@ def _judged(name: str, server: Server, seen: Start, closer: Closer | None) -> It
     yield from tool_checks.tools(name, seen)
 
 
-def _servers(targets: Sequence[Target]) -> dict[str, Server]:
-    return {target.name: target.server for target in targets if target.server is not None}
+def _full_name(target: Target) -> str:
+    """A name that no other entry has, in whatever file."""
+    place = f" of {target.file}" if target.client or target.shadow else ""
+    return f"{target.name}{place}"
 
 
 def _without_references(server: Server) -> Server:
@@ -136,20 +141,42 @@ def _without_references(server: Server) -> Server:
     )
 
 
-def _twins(targets: Sequence[Target]) -> dict[str, str]:
+def _twins(targets: Sequence[Target]) -> dict[tuple[str, ...], str]:
     """For each entry of a file that is the same server as an earlier one, the name of that one."""
-    first: dict[str, str] = {}
+    first: dict[tuple[str, str], str] = {}
     twins = {}
     for target in targets:
-        server = target.server
-        if server is None or not server.enabled or target.shadow:
-            continue
-        identity = json.dumps([target.file, server.command, server.args, server.cwd, server.url])
-        if identity in first:
-            twins[target.name] = first[identity]
-        else:
-            first[identity] = target.name
+        what = _identity(target)
+        if what and first.setdefault((target.file, what), target.name) != target.name:
+            twins[_place(target)] = first[target.file, what]
     return twins
+
+
+def _elsewhere(targets: Sequence[Target]) -> dict[tuple[str, ...], list[str]]:
+    """For each entry, where else the same server stands: `cursor:gh`."""
+    places: dict[str, list[Target]] = {}
+    for target in targets:
+        places.setdefault(_identity(target), []).append(target)
+    return {
+        _place(target): [
+            f"{other.client or 'toolway'}:{other.name}"
+            for other in (places[_identity(target)] if _identity(target) else ())
+            if other.file != target.file
+        ]
+        for target in targets
+    }
+
+
+def _place(target: Target) -> tuple[str, ...]:
+    return (target.file, *target.root, target.name)
+
+
+def _identity(target: Target) -> str:
+    """What makes two entries the same server; empty for one that is not started anyway."""
+    server = target.server
+    if server is None or not server.enabled or target.shadow:
+        return ""
+    return json.dumps([server.command, server.args, server.url])
 
 
 def _machine(orphans: Sequence[Orphan]) -> Iterator[Subject]:

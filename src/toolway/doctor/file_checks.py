@@ -24,6 +24,8 @@ from toolway.errors import ConfigError
 #: Every key under which some client keeps its servers.
 ROOTS: Final = ("mcpServers", "servers", "mcp_servers", "context_servers", "amp.mcpServers")
 _UTF16: Final = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?(\s*:)?')  # a key, or a value, which may not be closed
+_LONG: Final = re.compile(r"[^\s\"{}\[\],:]{16,}")
 _MARKS: Final = frozenset({"command", *URL_KEYS})
 
 
@@ -127,8 +129,12 @@ def _strict(file: File, text: str, reader: Reader) -> None:
 
 
 def _line_of(text: str, line: int | None) -> str:
+    """A line of the file without its values: they may be secrets, and the file cannot be read to know which."""
     lines = text.splitlines()
-    return f"{line}: {lines[line - 1].strip()[:120]}" if line and line <= len(lines) else ""
+    if not line or line > len(lines):
+        return ""
+    shown = _STRING.sub(lambda found: found[0] if found[1] else '"…"', lines[line - 1].strip())
+    return f"{line}: {_LONG.sub('…', shown)[:120]}"
 
 
 def _root(file: File, value: Any, reader: Reader) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from toolway.config.mask import masked
 from toolway.config.spec import Server
 from toolway.upstream.process import keeper
 
@@ -110,8 +111,8 @@ def descendants(root: int) -> list[int]:
 
 
 def command_of(pid: int) -> str:
-    """The command line, for people."""
-    return " ".join(_argv(pid))
+    """The command line, for people; what looks like a secret is not shown."""
+    return " ".join(masked(list(_argv(pid))))
 
 
 def seconds_between(first: int, second: int) -> float | None:

@@ -89,6 +89,8 @@ def _check(check: Check, width: int) -> Iterator[Line]:
         # On a line of its own from the left edge where it would be broken else: it is meant to be copied.
         whole = margin + "  " + check.copy
         yield Line(whole if len(whole) <= width else f"  {check.copy}", "bold")
+    if check.code and check.state in ("fail", "warn"):
+        yield Line(f"{margin}more: toolway explain {check.code}", "dim")
 
 
 def _last(report: Report, again: str) -> str:

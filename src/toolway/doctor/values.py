@@ -49,6 +49,11 @@ def is_reference(text: str) -> bool:
     return bool(_REFERENCE.search(text))
 
 
+def references(text: str) -> str:
+    """The names that a value has in the place of what is kept elsewhere, and nothing else of it."""
+    return " ".join(_REFERENCE.findall(text))
+
+
 def ago(seconds: float) -> str:
     for size, word in ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute")):
         if seconds >= size:
