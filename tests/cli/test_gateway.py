@@ -182,7 +182,7 @@ def test_a_gateway_that_does_not_answer_any_more_is_told_and_its_file_used(tmp_p
 @pytest.mark.parametrize(
     ("words", "code", "part"),
     [
-        (("--gateway", "http://127.0.0.1:9", "--token", "x"), 4, "E-GATEWAY\n"),
+        (("--gateway", "http://127.0.0.1:9", "--token", "x"), 4, "E-GATEWAY ("),
         (("--gateway", "nonsense"), 2, "E-USAGE"),
         (("--token", "wrong"), 6, "E-GATEWAY-TOKEN"),
     ],
@@ -262,3 +262,44 @@ def test_before_the_gateway_runs_connect_shows_where_it_will_be(tmp_path, monkey
     result = CliRunner().invoke(app, ["connect", "cursor"])
     assert json.loads(result.stdout)["mcpServers"]["toolway"]["url"] == "http://127.0.0.1:9999/mcp"
     assert "toolway serve" in result.stderr
+
+
+def test_a_server_of_the_gateway_is_started_again(toolway):
+    first = json.loads(toolway("status", "old", "--json", "-q").stdout)["servers"][0]
+    assert json.loads(toolway("restart", "old", "--json", "-q").stdout) == {"restarting": "old"}
+    toolway("call", "old.add", "a:=1", "b:=2")
+    again = json.loads(toolway("status", "old", "--json", "-q").stdout)["servers"][0]
+    assert again["pid"] != first["pid"]
+    missing = toolway("restart", "oldd")
+    assert "did you mean old?" in missing.stderr
+    assert missing.exit_code == 1
+
+
+def test_without_a_gateway_there_is_nothing_to_start_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["restart", "fake"])
+    assert "toolway serve" in result.stderr
+    assert result.exit_code == 4
+
+
+def test_toolway_alone_shows_the_servers_of_the_gateway_and_the_next_step(toolway):
+    document = json.loads(toolway("--json", "-q").stdout)
+    states = {server["server"]: server["state"] for server in document["servers"]}
+    assert states["fake"] == "ready"
+    assert document["next"]["command"] == "toolway doctor broken"
+    result = toolway()
+    assert "do-not-show" not in result.output
+    assert result.exit_code == 8
+
+
+def test_the_processes_of_the_gateway_are_shown(toolway):
+    rows = json.loads(toolway("ps", "--json", "-q").stdout)["processes"]
+    assert {"fake", "old"} <= {row["server"] for row in rows}
+    assert all(isinstance(row["pid"], int) for row in rows)
+
+
+def test_what_a_server_of_the_gateway_writes_is_shown_without_secrets(toolway):
+    result = toolway("logs", "broken", "-q", "-n", "1")
+    assert result.stdout == "missing GITHUB_TOKEN ***\n"
+    everything = json.loads(toolway("logs", "--json", "-q").stdout)["logs"]
+    assert everything.keys() == SERVERS.keys()
