@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients conformance process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour idle cost sim fuzz bench startup docs pins clean
+.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients accept edits conformance process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour idle cost sim fuzz bench startup docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -119,6 +119,10 @@ interop-gateway: setup ## every real server of the corpus behind one endpoint of
 clients: setup ## real clients before a gateway: Claude Code, the Inspector, the SDK, fastmcp
 	$(BIN)/python interop/install.py --into .interop --clients
 	$(BIN)/python interop/clients.py --installed .interop
+
+accept: setup ## Claude Code, Codex and Gemini CLI read what we export, and we read what they write
+	$(BIN)/python interop/install.py --into .interop --clients
+	$(BIN)/python interop/accept.py --installed .interop
 
 conformance: setup ## the official conformance suite: the fixture alone, and the gateway before it
 	$(BIN)/python conformance/install.py --into .conformance

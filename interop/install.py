@@ -28,6 +28,8 @@ MARKER = ".installed"
 # Said in so many words, because npm would pass over a version that the machine's own Node is too old for.
 CLIENTS = {
     "claude-code": "@anthropic-ai/claude-code@latest",
+    "codex": "@openai/codex@latest",
+    "gemini-cli": "@google/gemini-cli@latest",
     "inspector": "@modelcontextprotocol/inspector@latest",
     "fastmcp": "fastmcp",
 }
@@ -79,6 +81,8 @@ def _install_clients(into: Path) -> int:
         _report("uv", lambda: _once(into / "uv", "uv", _make_uv)),
         _report("node", lambda: _once(into / "node-new", f"node {NODE_FETCHED}", _make_new_node)),
         _report("claude-code", lambda: _once_npm(folder, "claude-code")),
+        _report("codex", lambda: _once_npm(folder, "codex")),
+        _report("gemini-cli", lambda: _once_npm(folder, "gemini-cli")),
         _report("inspector", lambda: _once_npm(folder, "inspector")),
         _report("fastmcp", lambda: _once(folder / "fastmcp", CLIENTS["fastmcp"], lambda to: _make_fastmcp(to, into))),
     ]

@@ -86,12 +86,8 @@ class _Reading:
 
     def _url(self) -> None:
         key = next((key for key in _URLS if isinstance(self._left.get(key), str)), None)
-        if key is None:
-            return
-        self.value["url"] = self._said("url", self._left.pop(key))
-        urls = self._dialect.urls
-        if self._written_type() is None and urls.get("sse") == key != urls.get("http"):
-            self.value["type"] = "sse"  # the key says it
+        if key is not None:
+            self.value["url"] = self._said("url", self._left.pop(key))
 
     def _written_type(self) -> Transport | None:
         return transport_named(self._left.get("type")) or transport_named(self._left.get("transport"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from toolway.config.clients.dialect import OAUTH_KEYS, Dialect, Timeout
+from toolway.config.clients.dialect import OAUTH_KEYS, Dialect, Timeout, Value
 from toolway.config.clients.paths import Paths, place
 from toolway.config.clients.values import Client, Place
 from toolway.config.syntaxes import CURLY, DOLLARS
@@ -90,6 +90,12 @@ def _kimi(paths: Paths) -> list[Place]:
     return places
 
 
+def _lift_gemini(value: Value, left: Value) -> None:
+    """A `url` alone is SSE for older versions; newer ones try both."""
+    if "type" not in left and str(value.get("url", "")).endswith("/sse"):
+        value["type"] = "sse"
+
+
 _OPENCODE: Final = Dialect(
     joined=True,
     env="environment",
@@ -120,7 +126,7 @@ CLIENTS: Final = (
         "Gemini CLI",
         _gemini,
         Dialect(
-            urls={"http": "httpUrl", "sse": "url"},
+            types={"http": "http", "sse": "sse"},
             cwd="cwd",
             timeout=Timeout("timeout"),
             allow="includeTools",
@@ -128,6 +134,7 @@ CLIENTS: Final = (
             oauth="oauth",
             oauth_keys={**OAUTH_KEYS, "redirectUri": "redirectUri"},
             syntax=DOLLARS,
+            lift=_lift_gemini,
         ),
     ),
     Client("antigravity", "Antigravity", _antigravity, Dialect(urls={"http": "serverUrl", "sse": "serverUrl"})),
