@@ -31,10 +31,14 @@ class _Watcher:
 class Watchers:
     def __init__(self) -> None:
         self._all: set[_Watcher] = set()
+        self._wanted: dict[type[Event], bool] = {}
 
     def want(self, kind: type[Event]) -> bool:
         """Whether anybody watches for events of this kind."""
-        return bool(self._all) and any(issubclass(kind, watcher.kinds) for watcher in self._all)
+        known = self._wanted.get(kind)  # asked at the end of every call, and nearly always the same
+        if known is None:
+            known = self._wanted[kind] = any(issubclass(kind, watcher.kinds) for watcher in self._all)
+        return known
 
     def emit(self, event: Event) -> None:
         for watcher in self._all:
@@ -50,6 +54,7 @@ class Watchers:
         """Everything of these kinds, or all, from now on, until `close`."""
         watcher = _Watcher(kinds or (Event,))
         self._all.add(watcher)
+        self._wanted = {}
         return self._events(watcher)
 
     async def _events(self, watcher: _Watcher) -> AsyncIterator[Event]:
@@ -66,3 +71,4 @@ class Watchers:
                 await watcher.news.wait()
         finally:
             self._all.discard(watcher)
+            self._wanted = {}

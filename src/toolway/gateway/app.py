@@ -31,7 +31,9 @@ from toolway.protocol import wire
 from toolway.upstream.transports.decoding import parse_heavy
 
 MAX_CALLS: Final = 4096  # requests of one principal under way at once
+LIGHT: Final = wire.HEAVY_BYTES  # bytes of a message that is never heavy
 MAX_VIEWS: Final = 1000  # keys with other scopes come and go; beyond that, what they see is made anew
+_ALL: Final = (EVERYTHING, None)
 _OPEN: Final = frozenset({"/healthz", "/readyz"})  # to everybody who gets so far
 _SERVER: Final = re.compile(r"/mcp/server/([a-z0-9-]{1,64})")
 _GROUP: Final = re.compile(r"/mcp/([a-z0-9-]{1,64})")
@@ -159,7 +161,7 @@ class App:
             assert view is not None
             await self._sse.open(exchange, principal, view)
         elif path == MESSAGES and exchange.request.method == "POST":
-            message = await self._message(exchange)
+            message = await self._large(exchange)
             if message is not None and self.refusing and message.kind == "request":
                 self._refuse(exchange, message.id)
             elif message is not None:
@@ -176,7 +178,7 @@ class App:
         if view is None:
             exchange.reply(*problem(404, "there is no such endpoint"))
             return
-        message = await self._message(exchange)
+        message = self._message(exchange) if len(exchange.request.body) <= LIGHT else await self._large(exchange)
         if message is None:
             return
         if self.refusing and message.kind == "request":
@@ -199,18 +201,23 @@ class App:
             status, body, fields = problem(405, "only POST, and GET and DELETE within a session")
             exchange.reply(status, body, (*fields, ("allow", "POST")))
 
-    async def _message(self, exchange: Exchange) -> wire.Message | None:
+    def _message(self, exchange: Exchange) -> wire.Message | None:
         """The JSON-RPC message of a POST; None where it was refused."""
-        request = exchange.request
-        content = request.headers.get("content-type", "")
-        if content != JSON and content.partition(";")[0].strip().lower() != JSON:
-            exchange.reply(415, error(None, INVALID_REQUEST, f"the content type must be {JSON}"), _JSON)
-            return None
         try:
-            return await parse_heavy(request.body, "") if wire.is_heavy(request.body) else wire.parse(request.body)
+            return wire.parse(exchange.request.body) if _is_json(exchange) else None
         except wire.BadMessage as bad:
-            code = INVALID_REQUEST if bad.reason.startswith(_NO_ENVELOPE) else PARSE_ERROR
-            exchange.reply(400, error(bad.id, code, bad.reason), _JSON)
+            _refuse_message(exchange, bad)
+            return None
+
+    async def _large(self, exchange: Exchange) -> wire.Message | None:
+        """The same for one that may take long to read."""
+        body = exchange.request.body
+        if not wire.is_heavy(body):
+            return self._message(exchange)
+        try:
+            return await parse_heavy(body, "") if _is_json(exchange) else None
+        except wire.BadMessage as bad:
+            _refuse_message(exchange, bad)
             return None
 
     def _refuse(self, exchange: Exchange, id_: wire.Id | None = None) -> None:
@@ -251,7 +258,7 @@ class App:
 
     def _selection(self, endpoint: str) -> tuple[Selection | None, str | None]:
         if not endpoint:
-            return EVERYTHING, None
+            return _ALL
         if endpoint.startswith("server/"):
             name = endpoint.removeprefix("server/")
             return (of_server(name), name) if name in self._hub.servers else (None, None)
@@ -264,6 +271,20 @@ class App:
         servers = [of_server(scope.removeprefix("server/")) for scope in scopes if scope.startswith("server/")]
         groups = [group for scope in scopes if (group := self._groups().get(scope)) is not None]
         return Selection.union([*servers, *groups])
+
+
+def _is_json(exchange: Exchange) -> bool:
+    """Whether a body says that it is JSON; if not, it is refused."""
+    content = exchange.request.headers.get("content-type", "")
+    if content == JSON or content.partition(";")[0].strip().lower() == JSON:
+        return True
+    exchange.reply(415, error(None, INVALID_REQUEST, f"the content type must be {JSON}"), _JSON)
+    return False
+
+
+def _refuse_message(exchange: Exchange, bad: wire.BadMessage) -> None:
+    code = INVALID_REQUEST if bad.reason.startswith(_NO_ENVELOPE) else PARSE_ERROR
+    exchange.reply(400, error(bad.id, code, bad.reason), _JSON)
 
 
 _NO_ENVELOPE: Final = ("not a JSON-RPC", "neither a request", "params that", "an id that")

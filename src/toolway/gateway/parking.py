@@ -68,6 +68,18 @@ class Ear:
             self._visit.tell(method, params)
 
 
+class Deaf:
+    """The `Asks` of a call whose client can be asked nothing: it is answered at once, so nothing has to be parked."""
+
+    def __init__(self) -> None:
+        self.capabilities: Json = {}
+        self.missing: set[str] = set()  # capabilities that the server asked for in vain
+
+    async def answer(self, server: str, method: str, params: Json) -> Json:
+        self.missing.add(ASK_CAPABILITIES.get(method, method))
+        raise LookupError(method)
+
+
 class Leg:
     """One call of a modern client to an older server, over as many rounds as it takes.
 
@@ -145,10 +157,10 @@ class Leg:
             reply = task.result()
         except ProtocolError as exc:
             if self._missing:
-                raise _lacks(self._missing, exc.evidence) from None
+                raise lacks(self._missing, exc.evidence) from None
             raise
         if self._missing and reply.is_error:
-            raise _lacks(self._missing, reply.text)
+            raise lacks(self._missing, reply.text)
         return reply
 
     def _questions(self) -> Json:
@@ -234,7 +246,7 @@ class Parking:
         leg.cancel()
 
 
-def _lacks(capabilities: set[str], said: str) -> Failure:
+def lacks(capabilities: set[str], said: str) -> Failure:
     """The client did not declare what the server needs. That it was called cannot be taken back."""
     needed: Json = {name: {} for name in sorted(capabilities)}
     facts = {"requiredCapabilities": needed, "executed": "yes", "certainty": "C3", "said": said[:500]}

@@ -30,12 +30,12 @@ from mcp_types.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
 
 from toolway._version import __version__
 from toolway.catalog.index import Item, Tool
-from toolway.errors import CallError
+from toolway.errors import CallError, ProtocolError
 from toolway.events import Kind
 from toolway.gateway import failures
 from toolway.gateway.codes import TIMEOUT_KEY
 from toolway.gateway.failures import Failure
-from toolway.gateway.parking import LONGEST, Ear, Leg, Parking
+from toolway.gateway.parking import LONGEST, Deaf, Ear, Leg, Parking, lacks
 from toolway.gateway.sealed import Sealer
 from toolway.gateway.visit import Visit, can_answer, meta_of
 from toolway.hub import Hub
@@ -217,15 +217,24 @@ class Relay:
             parks = False  # only a modern server gives a state, wherever it is now
         call, ear = self._call(visit, method, asked, server, name, parks=parks)
         if parks:
-            return await self._begin_leg(visit, call, ear, owner)
+            if visit.askable or "inputResponses" in asked or self._hub.era(server) is None:
+                return await self._begin_leg(visit, call, ear, owner)
+            deaf = Deaf()
+            call = msgspec.structs.replace(call, asks=deaf)
+        else:
+            deaf = None
         try:
             reply = await self._hub.request(call)
         except CallError as exc:
+            if deaf is not None and deaf.missing and isinstance(exc, ProtocolError):
+                raise lacks(deaf.missing, exc.evidence) from None
             raise failures.of_error(exc, call.id, visit.era) from None
         except asyncio.CancelledError:
             if self.ending:
                 raise failures.of_ended(call) from None
             raise
+        if deaf is not None and deaf.missing and reply.is_error:
+            raise lacks(deaf.missing, reply.text)
         return self._of_reply(visit, reply, owner)
 
     def _call(

@@ -38,11 +38,14 @@ PROXY_AND_CA: Final = (
     "NODE_EXTRA_CA_CERTS",
 )
 
+# What opens our own doors is for no server, whatever its policy.
+OURS: Final = ("TOOLWAY_TOKEN", "TOOLWAY_SECRETS_PASSPHRASE")
+
 
 def build(own: Mapping[str, str], policy: EnvPolicy, entry: Mapping[str, str]) -> dict[str, str]:
     """The environment for a server whose entry names `entry`, out of our `own`."""
     if policy == "inherit":
-        passed = dict(own)
+        passed = {name: value for name, value in own.items() if name not in OURS}
     else:
         names = BASE if policy == "none" else BASE + PROXY_AND_CA
         passed = {name: own[name] for name in names if name in own}

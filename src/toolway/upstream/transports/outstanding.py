@@ -6,15 +6,19 @@ Ids are counted up and never used twice, so a late answer can meet no other requ
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from toolway.model import Certainty, Json
 from toolway.protocol import wire
 from toolway.upstream.link import Fault, Request, RpcError
 
+_NOBODY: Final = (None, None)
+
 
 class Outstanding:
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[Request, asyncio.Future[Json]]] = {}
+        self._loop = asyncio.get_running_loop()
         self._last_id = 0
         self.dropped = 0
 
@@ -23,19 +27,22 @@ class Outstanding:
 
     def add(self, request: Request) -> tuple[int, asyncio.Future[Json]]:
         self._last_id += 1
-        future: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Json] = self._loop.create_future()
         self._waiting[self._last_id] = (request, future)
         return self._last_id, future
 
     def forget(self, id: int) -> None:
         self._waiting.pop(id, None)
 
-    def settle(self, message: wire.Message) -> None:
-        """Give a result or an error to the one who waits for it."""
-        future = self._take(message.id)
-        if future is None:
+    def settle(self, message: wire.Message, frame: bytes = b"") -> None:
+        """Give a result or an error to the one who waits for it. `frame` is the message as it came."""
+        id_ = message.id if type(message.id) is int else _ours(message.id)
+        request, future = self._waiting.pop(id_, _NOBODY)
+        if future is None or request is None or future.done():
             self.dropped += 1
         elif message.kind == "result":
+            if message.plain and request.attempt.keeps_bytes:
+                request.attempt.encoded = wire.result_bytes(frame, id_)
             future.set_result(message.body)
         else:
             future.set_exception(RpcError(*wire.error_fields(message.body)))
@@ -61,7 +68,7 @@ class Outstanding:
                 future.set_exception(Fault(reason, request.attempt.certainty, code=code, fix=fix))
 
     def _take(self, id: wire.Id | None) -> asyncio.Future[Json] | None:
-        _, future = self._waiting.pop(_ours(id), (None, None))
+        _, future = self._waiting.pop(_ours(id), _NOBODY)
         return None if future is None or future.done() else future
 
 

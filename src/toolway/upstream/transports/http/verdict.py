@@ -32,6 +32,7 @@ _REFUSALS: Final[Mapping[int, tuple[str, str]]] = {
     429: ("wants fewer requests", "call less often, or wait as long as it asks"),
 }
 _SHOWN: Final = 200
+_JSON: Final = "application/json"
 
 
 def from_http_fault(fault: HttpFault) -> Fault:
@@ -39,7 +40,8 @@ def from_http_fault(fault: HttpFault) -> Fault:
 
 
 def media_type(headers: Mapping[str, str]) -> str:
-    return headers.get("content-type", "").partition(";")[0].strip().lower()
+    value = headers.get("content-type", "")
+    return value if value == _JSON else value.partition(";")[0].strip().lower()
 
 
 def same_id(seen: wire.Id | None, ours: int) -> bool:

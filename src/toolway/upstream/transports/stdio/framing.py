@@ -24,6 +24,11 @@ class Framer:
         self.skipped = 0  # bytes of the oversized line under way; 0 when there is none
 
     @property
+    def begun(self) -> bool:
+        """Whether a line has begun and not ended."""
+        return bool(self._held)
+
+    @property
     def partial(self) -> bytes:
         """How the unfinished line begins; empty when there is none."""
         return bytes(self._held[:HEAD])

@@ -150,20 +150,16 @@ class StdioLink:
         self._must_live()
         id_, answer = self._outstanding.add(request)
         attempt = request.attempt
-
-        def sent() -> None:
-            attempt.certainty = Certainty.C2
-            attempt.phase = "server"
-
         attempt.phase = "send"
+        attempt.encoded = None
         frame: Frame | None = None
         try:
-            frame = self._write(wire.request(id_, request.method, request.params), sent)
+            frame = self._write(wire.request(id_, request.method, request.params), attempt.sent)
             return await answer  # a link that ends fails it, so a write that is stuck cannot outlive the link
         except asyncio.CancelledError:
             assert self._writer is not None
             if frame is not None and not self._writer.take_back(frame):
-                sent()
+                attempt.sent()
                 if not request.quiet:
                     self._tell_cancelled(id_)
             raise
@@ -247,7 +243,7 @@ class StdioLink:
                 self._on_line(line)
         if self._framer.skipped > 8 * self._server.limits.frame:
             self._lose(Loss("the server sends a line that does not end", "E-FRAME-ENDLESS"))
-        if self._framer.partial.lstrip().startswith(b"{") and self._slow_check is None:
+        if self._slow_check is None and self._framer.begun and self._framer.partial.lstrip().startswith(b"{"):
             self._slow_check = self._loop.call_later(SLOW_LINE[1], self._check_slow, self._received)
 
     def _on_line(self, line: bytes) -> None:
@@ -259,7 +255,10 @@ class StdioLink:
         except wire.BadMessage as bad:
             self._on_bad_line(line, bad)
             return
-        self._on_message(message)
+        if message.kind == "result":
+            self._outstanding.settle(message, line)
+        else:
+            self._on_message(message)
 
     async def _on_heavy_line(self, line: bytes) -> None:
         """Decode in a thread, and read no further meanwhile: one at a time, and nothing piles up."""
