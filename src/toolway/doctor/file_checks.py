@@ -24,7 +24,8 @@ from toolway.errors import ConfigError
 #: Every key under which some client keeps its servers.
 ROOTS: Final = ("mcpServers", "servers", "mcp_servers", "context_servers", "amp.mcpServers")
 _UTF16: Final = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
-_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?(\s*:)?')  # a key, or a value, which may not be closed
+#: A key, or a value, which may not be closed, or be in the wrong quotes.
+_STRING: Final = re.compile(r"""(?:"(?:[^"\\]|\\.)*+"?|'[^']*+'?)(\s*:)?""")
 _LONG: Final = re.compile(r"[^\s\"{}\[\],:]{16,}")
 _MARKS: Final = frozenset({"command", *URL_KEYS})
 

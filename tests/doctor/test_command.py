@@ -1,0 +1,114 @@
+"""The program as a person runs it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.doctor.lab import Lab, small
+
+SECRET = "ghp_canary0123456789canary0123456789abcd"
+
+
+@pytest.fixture
+def lab(tmp_path):
+    return Lab(tmp_path / "lab")
+
+
+def toolway(lab, *words):
+    environ = {**lab.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-m", "toolway.cli", "doctor", *words]
+    return subprocess.run(command, cwd=lab.work, env=environ, capture_output=True, text=True, timeout=60)
+
+
+def test_a_sound_setup_ends_with_0(lab):
+    lab.servers(acme=small())
+    result = toolway(lab, "acme")
+    assert result.stdout.startswith("✓ acme: all is well\n")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "\x1b" not in result.stdout
+
+
+def test_the_exit_code_says_what_kind_of_problem_it_is(lab):
+    lab.servers(acme={"command": "no-such-program"})
+    assert toolway(lab).returncode == 4
+    lab.servers(acme={"command": "no-such-program"}, other=small())
+    assert toolway(lab).returncode == 8
+    lab.servers(acme={"type": "teleport", "command": "x"})
+    assert toolway(lab).returncode == 3
+    lab.write("{")
+    assert toolway(lab).returncode == 3
+
+
+def test_json_is_one_document_with_stable_keys(lab):
+    lab.servers(acme={**small(), "env": {"T": "${NOT_SET}"}})
+    result = toolway(lab, "--json")
+    facts = json.loads(result.stdout)
+    assert facts.keys() == {"state", "first_line", "subjects", "fixed"}
+    server = facts["subjects"][1]
+    assert server.keys() == {"kind", "name", "transport", "way", "source", "state", "checks"}
+    assert server["checks"][0].keys() == {"name", "state", "what", "evidence", "fix", "copy", "code", "fixable"}
+    assert facts["first_line"] == "acme: the variable NOT_SET is not set"
+
+
+def test_fix_mends_what_is_safe_keeps_the_old_file_and_looks_again(lab):
+    text = json.dumps({"mcpServer": {"acme": small()}})
+    lab.write(b"\xef\xbb\xbf" + text.encode())
+    result = toolway(lab, "--fix")
+    assert result.stdout.startswith("✓ acme: all is well\n"), result.stdout
+    assert result.stderr.count("fixed: ") == 2
+    assert lab.file.read_text() == text.replace("mcpServer", "mcpServers")
+    kept = [path for path in lab.home.rglob("*") if path.is_file() and path != lab.file]
+    assert b"\xef\xbb\xbf" + text.encode() in [path.read_bytes() for path in kept]
+
+
+def test_a_name_that_is_not_there_is_told_with_what_was_meant(lab):
+    lab.servers(github=small())
+    result = toolway(lab, "gihub")
+    assert result.returncode == 1
+    assert "gihub" in result.stderr
+    assert "github" in result.stderr
+
+
+def test_a_client_that_nobody_knows_is_told_with_what_was_meant(lab):
+    result = toolway(lab, "--client", "cursr")
+    assert "did you mean 'cursor'?" in result.stderr
+    assert result.returncode == 3
+
+
+def test_a_client_without_files_is_told_where_they_are_looked_for(lab):
+    result = toolway(lab, "--client", "cursor")
+    assert result.stdout.startswith("✗ cursor: Cursor has no file of servers here\n")
+    assert ".cursor/mcp.json" in result.stdout
+
+
+def test_all_looks_at_every_client_and_says_what_stands_twice(lab):
+    lab.servers(acme=small())
+    lab.servers(lab.home / ".cursor" / "mcp.json", same=small())
+    lab.servers(lab.home / ".gemini" / "settings.json", other=small("x"))
+    result = toolway(lab, "--all", "--json")
+    servers = [each for each in json.loads(result.stdout)["subjects"] if each["kind"] == "server"]
+    assert [each["name"] for each in servers] == ["acme", "same", "other"]
+    assert servers[0]["checks"][0]["what"] == "valid; the same server as cursor:same"
+    assert result.returncode == 0
+
+
+def test_without_any_file_the_fix_is_named(lab):
+    result = toolway(lab)
+    assert result.returncode == 3
+    assert "E-CONFIG-NONE" in result.stderr
+
+
+def test_no_secret_is_shown_in_any_form(lab):
+    lab.environ["ACME_TOKEN"] = SECRET
+    shout = lab.script("server", "print(os.environ['T'], file=sys.stderr); sys.exit(os.environ['T'])")
+    lab.servers(
+        a={"command": str(shout), "env": {"T": "${ACME_TOKEN}"}},
+        b={"command": str(shout), "args": ["--token", SECRET], "env": {"T": SECRET}},
+        c={"url": f"http://127.0.0.1:9/{SECRET}", "headers": {"Authorization": f"Bearer {SECRET}"}},
+    )
+    for words in (("-v",), ("--json",), ("--fix", "--all")):
+        result = toolway(lab, *words)
+        assert SECRET not in result.stdout + result.stderr

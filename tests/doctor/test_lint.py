@@ -1,0 +1,89 @@
+import pytest
+
+from toolway.doctor.lint import lint
+
+
+def findings(schema, name="search", server="acme"):
+    return lint(server, [{"name": name, "inputSchema": schema}]).findings
+
+
+def of_object(**more):
+    return {"type": "object", **more}
+
+
+@pytest.mark.parametrize(
+    ("schema", "part", "providers"),
+    [
+        ({"properties": {}}, 'no "type": "object"', ("openai", "anthropic", "gemini")),
+        (of_object(oneOf=[{}]), '"oneOf" at the top', ("openai", "anthropic")),
+        (of_object(allOf=[{}]), '"allOf" at the top', ("openai", "anthropic")),
+        (of_object(properties={"a": {"type": "array"}}), 'an array without "items"', ("openai", "gemini")),
+        (of_object(properties={"a": {"type": ["array", "null"]}}), 'an array without "items"', ("openai", "gemini")),
+        (of_object(properties={"a b": {}}), "the property 'a b'", ("anthropic",)),
+        (of_object(properties={"a": {"enum": [1, 2]}}), "no texts", ("gemini",)),
+        (of_object(properties={"a": {"$ref": "https://x/y"}}), "another document", ("openai", "anthropic", "gemini")),
+        ({"type": "objekt"}, "not valid JSON Schema", ("openai", "anthropic", "gemini")),
+        ("text", "not an object", ("openai", "anthropic", "gemini")),
+    ],
+)
+def test_what_a_provider_refuses_is_found(schema, part, providers):
+    [finding] = findings(schema)
+    assert part in finding.what
+    assert finding.providers == providers
+    assert finding.fix
+    assert finding.severity == "error"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        of_object(),
+        of_object(properties={"a": {"type": "array", "items": {"type": "string"}}}),
+        of_object(properties={"a": {"anyOf": [{"type": "string"}, {"type": "null"}]}}),
+        of_object(properties={"a": {"$ref": "#/$defs/b"}}, **{"$defs": {"b": {"type": "string"}}}),
+        of_object(properties={"a": {"enum": ["x", "y"]}, "b.c-d_e": {}}),
+        of_object(additionalProperties=False, required=["a"], properties={"a": {"const": 1}}),
+    ],
+)
+def test_what_all_providers_take_is_left_alone(schema):
+    assert findings(schema) == ()
+
+
+def test_the_place_in_the_schema_is_named_however_deep():
+    deep = {"type": "object", "properties": {"b": {"items": {"type": "array"}, "type": "array"}}}
+    [finding] = findings(of_object(properties={"a": {"anyOf": [{"type": "null"}, deep]}}))
+    assert finding.where == "properties.a.anyOf.1.properties.b.items"
+
+
+def test_a_name_is_judged_together_with_that_of_its_server():
+    [finding] = findings(of_object(), name="t" * 60, server="server")
+    assert "has 68 characters" in finding.what
+    assert "at most 2 characters" in finding.fix
+    assert findings(of_object(), name="t" * 60, server="ab") == ()
+
+
+def test_a_name_with_signs_that_models_refuse_is_told():
+    [finding] = findings(of_object(), name="files/read")
+    assert "files/read has characters that models refuse" in finding.what
+
+
+def test_more_tools_than_one_request_takes_are_told():
+    tools = [{"name": f"t{number}", "inputSchema": of_object()} for number in range(129)]
+    [finding] = lint("acme", tools).findings
+    assert "129 tools" in finding.what
+    assert lint("acme", tools[:128]).findings == ()
+
+
+def test_a_schema_that_would_take_for_ever_is_not_followed():
+    doubling = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
+    schema = of_object(properties={"a": {"$ref": "#/$defs/d0"}}, **{"$defs": {**doubling, "d40": {}}})
+    assert findings(schema) == ()
+
+
+def test_tokens_are_counted_of_what_a_model_is_told():
+    tool = {"name": "search", "description": "Search. " * 100, "inputSchema": of_object()}
+    cost = lint("acme", [tool]).cost
+    assert 180 <= cost.openai <= cost.anthropic <= cost.gemini <= 230  # 870 characters
+    told_elsewhere = {**tool, "outputSchema": of_object(), "annotations": {"title": "x" * 500}}
+    assert lint("acme", [told_elsewhere]).cost == cost
+    assert lint("acme", [tool, tool]).cost.openai == pytest.approx(2 * cost.openai, abs=1)

@@ -1,0 +1,127 @@
+"""With real processes: what is left over, and who has a port."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from toolway.config.spec import Server
+from toolway.doctor import processes
+from toolway.upstream.process import keeper
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+SLEEP = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+
+
+@pytest.fixture
+def started():
+    """Starts processes, and ends them with the test."""
+    running = []
+
+    def start(*argv, **more):
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, **more)
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def leave_behind(*argv, **environ):
+    """Start a process, and be gone."""
+    leave = "import subprocess as s, sys; print(s.Popen(sys.argv[1:], stdin=s.PIPE, stdout=s.DEVNULL).pid)"
+    words = [sys.executable, "-c", leave, *argv]
+    # What is left behind would hold a pipe for stderr open.
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, **environ})
+    return int(done.stdout)
+
+
+def unique(tmp_path):
+    path = tmp_path / "server.py"
+    path.write_text(SLEEP)
+    return (sys.executable, str(path), "--token", "tok-1234567890")
+
+
+def server_of(argv):
+    return {"acme": Server(command=argv[0], args=tuple(argv[1:]))}
+
+
+def is_alive(pid):
+    return bool(processes.command_of(pid))
+
+
+def test_a_server_that_somebody_talks_to_is_not_left_over(tmp_path, started):
+    argv = unique(tmp_path)
+    started(*argv)
+    assert processes.find_orphans(server_of(argv)) == []
+
+
+def test_a_server_whose_client_is_gone_is_found_and_ended_even_if_it_does_not_want_to(tmp_path):
+    argv = unique(tmp_path)
+    pid = leave_behind(*argv)
+    try:
+        [found] = processes.find_orphans(server_of(argv))
+        assert (found.pid, found.server) == (pid, "acme")
+        assert "tok-1234567890" not in found.command
+        assert found.seconds < 60
+        assert found.apply() == f"ended process {pid}"
+        assert not is_alive(pid)
+    finally:
+        if is_alive(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_another_process_of_the_same_number_is_left_alone(tmp_path, started):
+    process = started(*unique(tmp_path))
+    stranger = processes.Orphan(process.pid, "1", "acme", "x", 0, 0.0)
+    stranger.apply()
+    assert process.poll() is None
+
+
+def test_what_another_client_runs_under_another_command_is_not_looked_at(tmp_path):
+    pid = leave_behind(*unique(tmp_path))
+    try:
+        assert processes.find_orphans({"other": Server(command="other-server")}) == []
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_what_carries_our_tag_and_has_no_keeper_is_left_over(tmp_path):
+    pid = leave_behind(*unique(tmp_path), **{keeper.TAG: "of-a-test"})
+    try:
+        assert pid in [orphan.pid for orphan in processes.find_orphans({})]
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_who_holds_a_port_is_named(started):
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port = door.getsockname()[1]
+    hold = f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); time.sleep(60)"
+    process = started(sys.executable, "-c", hold)
+    end = time.monotonic() + 10
+    while (found := processes.holder_of_port(port)) is None and time.monotonic() < end:
+        time.sleep(0.02)
+    assert found is not None
+    assert found[0] == process.pid
+    assert processes.ports_of(process.pid) == [port]
+    assert processes.holder_of_port(1) is None
+
+
+def test_the_age_of_a_child_is_measured_from_its_parent(started):
+    process = started("/bin/sh", "-c", "sleep 0.3; sleep 60 & wait")
+    end = time.monotonic() + 10
+    while not processes.descendants(process.pid) and time.monotonic() < end:
+        time.sleep(0.02)
+    time.sleep(0.5)
+    [child] = processes.descendants(process.pid)
+    age = processes.seconds_between(process.pid, child)
+    os.kill(child, signal.SIGKILL)
+    assert age is not None
+    assert 0.2 <= age < 5
