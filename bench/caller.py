@@ -20,6 +20,8 @@ from typing import Any, TypeAlias
 
 from bench import wire
 
+LATE_SECONDS = 30.0  # for the start, and for answers that never come
+
 Ask: TypeAlias = Callable[[str], Awaitable[bool]]  # a text to be given back → whether it was
 
 
@@ -142,7 +144,7 @@ async def measure(who: str, where: str, in_flight: int, warm: float, seconds: fl
         end = time.perf_counter() + duration
         await asyncio.gather(*(keep_asking(ask, end) for _ in range(in_flight)))
 
-    async with WHO[who](where) as ask:
+    async with asyncio.timeout(warm + seconds + LATE_SECONDS), WHO[who](where) as ask:
         await all_for(ask, warm)
         took.clear()
         began, used = time.perf_counter(), time.process_time()

@@ -57,7 +57,7 @@ class Pace:
 
 
 SWIFT: Final = Pace(turns=3, warm=0.2, seconds=0.8)
-OTHERS: Final = Pace(turns=1, warm=0.3, seconds=1.0, longest=8.0)
+OTHERS: Final = Pace(turns=1, warm=0.3, seconds=1.0, longest=12.0)
 QUICK: Final = Pace(turns=3, warm=0.2, seconds=0.5)
 
 #: Groups of servers, in the order in which they are measured.

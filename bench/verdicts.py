@@ -140,7 +140,12 @@ def ratio(aim: str, wanted: float, own: Find, other: Find, connections: Sequence
     said, values = [], []
     for n in connections:
         ours, theirs = own(n), other(n)
-        if not ours or not theirs or not ours.get("rate") or not theirs.get("rate"):
+        if not ours or not theirs or not ours.get("rate"):
+            continue
+        if theirs.get("rate") == 0 and not theirs["errors"]:
+            said.append(f"× {n}: the other finished none in time")
+            continue
+        if not theirs.get("rate"):
             continue
         pair = [ours["rate"] / theirs["rate"]]
         if ours.get("cpu_us") and theirs.get("cpu_us"):
@@ -150,7 +155,7 @@ def ratio(aim: str, wanted: float, own: Find, other: Find, connections: Sequence
             f"× {n}: " + ", ".join(f"{value:.3g} {by}" for value, by in zip(pair, ("calls/s", "CPU"), strict=False))
         )
     complete = len(said) == len(connections)
-    reached = min(values) >= wanted if complete else None
+    reached = all(value >= wanted for value in values) if complete else None
     return Verdict(aim, f"≥ {wanted:g}", "; ".join(said) or "–", reached)
 
 

@@ -52,9 +52,12 @@ def test_an_aim_of_which_half_was_measured_is_not_reached_yet():
     assert ratio("", 1.0, own.get, other.get, (16, 64)).reached is None
 
 
-def test_who_finished_nothing_is_not_compared():
-    own, other = {16: cell("toolway", 100, 10)}, {16: cell("litellm", 0)}
-    assert ratio("", 1.0, own.get, other.get, (16,)).reached is None
+def test_who_finished_nothing_in_time_is_slower_and_who_only_failed_is_not_compared():
+    own, late = {16: cell("toolway", 100, 10)}, {16: cell("litellm", 0)}
+    assert ratio("", 10.0, own.get, late.get, (16,)).reached is True
+    assert ratio("", 10.0, late.get, own.get, (16,)).reached is None
+    broken = {16: {**late[16], "errors": 5}}
+    assert ratio("", 10.0, own.get, broken.get, (16,)).reached is None
 
 
 def test_the_best_other_python_gateway_is_the_quickest_whatever_its_clients():
