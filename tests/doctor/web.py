@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +31,7 @@ class Answer:
     open: bool = False  # the stream goes on
 
 
-Site = Callable[[Request], Answer]
+Site = Callable[[Request], Answer | Awaitable[Answer]]
 
 
 def mcp(request: Request) -> Answer:
@@ -92,7 +92,8 @@ async def _exchange(site: Site, reader: asyncio.StreamReader, writer: asyncio.St
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in rest if line)}
     body = await reader.readexactly(int(headers.get("content-length", 0)))
     method, path, _ = first.split(" ")
-    answer = site(Request(method, path, headers, body))
+    said = site(Request(method, path, headers, body))
+    answer = said if isinstance(said, Answer) else await said
     told = dict(answer.headers)
     if not answer.open:
         told["Content-Length"] = str(len(answer.body))

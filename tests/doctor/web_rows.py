@@ -9,11 +9,12 @@ import socket
 import ssl
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from tests.doctor.lab import Lab
 from tests.doctor.rows import row
-from tests.doctor.web import Answer, Request, Site, mcp, old_sse, page, serving
+from tests.doctor.web import Answer, Request, mcp, old_sse, page, serving
 from tests.faults.matrix.b_tls import certificate
 
 
@@ -38,7 +39,7 @@ def token(seconds: float) -> str:
     )
 
 
-def guarded(accepts: Any) -> Site:
+def guarded(accepts: Any) -> Callable[[Request], Answer]:
     """A server that wants a token."""
 
     def site(request: Request) -> Answer:
@@ -188,6 +189,16 @@ async def sse_and_more(lab: Lab) -> None:
         lab.servers(acme=address(port, "/sse"))
         check = await lab.finds("acme: the server speaks HTTP+SSE")
         lab.take_over(check, "acme")
+        await lab.is_well()
+
+
+@row("an entry of type sse")
+async def type_sse(lab: Lab) -> None:
+    async with serving(mcp) as port:
+        lab.servers(acme={**address(port), "type": "sse"})
+        check = await lab.finds("acme: servers of type sse are not supported yet")
+        assert 'set "type": "http" if the server has a Streamable HTTP endpoint' in check.fix
+        lab.edit('"sse"', '"http"')
         await lab.is_well()
 
 

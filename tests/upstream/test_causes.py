@@ -47,6 +47,10 @@ def test_the_fix_for_a_command_line_in_one_text_can_be_copied():
             "npm error code E404\nnpm error 404  '@acme/nope@*' is not in this registry.",
             "npm package @acme/nope does not",
         ),
+        (
+            "npm error 404  The requested resource '@acme/no@*' could not be found or you do not have permission",
+            "npm package @acme/no does not",
+        ),
         ("npm ERR! code E404", "the npm package does not exist"),
         ("npm error code ENOTFOUND\nnpm error network request failed", "npm cannot reach its registry (ENOTFOUND)"),
         ("npm error code UNABLE_TO_GET_ISSUER_CERT_LOCALLY", "TLS certificate"),

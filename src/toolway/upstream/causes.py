@@ -76,7 +76,8 @@ _ROWS: Final = (
         "name your CA file in its env: NODE_EXTRA_CA_CERTS (Node.js) or SSL_CERT_FILE (Python)",
     ),
     _row(
-        r"npm (?:ERR!|error) 404\s+'?(@?[^@'\s]+)@?[^'\n]*'? (?:is not in|could not be found)",
+        r"npm (?:ERR!|error) 404\s+(?:The requested resource )?'?(@?[^@'\s]+)@?[^'\n]*'?"
+        r" (?:is not in|could not be found)",
         "the npm package {0} does not exist, or is private",
         "check the name of the package in args: npm view {0}",
     ),
