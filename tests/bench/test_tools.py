@@ -109,10 +109,10 @@ def test_many_calls_of_one_process_are_counted_and_checked(server):
     port = server()
     for who in ("hub", "sdk", "http1", "httpx2", "bare"):
         words = [sys.executable, "-m", "bench.caller", who, f"http://127.0.0.1:{port}/mcp"]
-        options = ["--in-flight", "4", "--warm", "0", "--seconds", "0.1"]
+        options = ["--in-flight", "4", "--warm", "0.05", "--seconds", "0.1"]
         done = subprocess.run([*words, *options], capture_output=True, text=True, timeout=60, check=True)
         figures = json.loads(done.stdout)
-        assert (figures["errors"], figures["calls"] >= 4, figures["cpu_us"] > 0) == (0, True, True)
+        assert (figures["errors"], figures["calls"] > 0, figures["cpu_us"] > 0) == (0, True, True)
 
 
 def test_what_a_program_used_is_counted_without_the_servers_below_it(tmp_path):
