@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients accept edits conformance process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour idle cost sim fuzz bench bench-quick bench-page startup docs pins clean
+.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients accept edits conformance process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour idle cost sim fuzz bench bench-quick bench-page startup screens docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -141,6 +141,9 @@ bench-page: setup ## docs/benchmarks.md from the last run of `make bench`
 
 startup: setup ## how quick `toolway --help` and `toolway tools` are, beside `import typer` (ARGS="--corpus FILE")
 	$(BIN)/python scripts/startup.py $(ARGS)
+
+screens: setup ## record the command line in a real terminal (tmux) into docs/screens
+	$(BIN)/python scripts/screens.py $(ARGS)
 
 docs: setup ## write the generated pages of docs/reference again
 	$(BIN)/python scripts/generate_docs.py

@@ -23,8 +23,8 @@ def test_toolway_alone_starts_nothing_and_says_what_to_do(machine):
     servers(machine, trap={"command": sys.executable, "args": ["-c", f"open({str(machine.home / 'started')!r}, 'w')"]})
     result = machine.toolway("--json")
     document = json.loads(result.stdout)
-    assert [(s["server"], s["state"], s["tools"]) for s in document["servers"]] == [("trap", "not asked yet", None)]
-    assert document["next"]["command"] == "toolway ls"
+    assert [(s["server"], s["state"], s["tools"]) for s in document["servers"]] == [("trap", "no answer yet", None)]
+    assert document["next"]["command"] == "toolway doctor"
     assert not (machine.home / "started").exists()
 
 

@@ -65,7 +65,7 @@ def toolway(gateway, monkeypatch, tmp_path):
 
 def test_list_asks_the_gateway_that_runs_and_says_so(toolway, gateway):
     result = toolway("list")
-    states = {line.split()[0]: line.split()[2] for line in result.stdout.splitlines()[1:]}
+    states = {line.split()[0]: line.split()[1] for line in result.stdout.splitlines()[1:]}
     assert (states["fake"], states["old"]) == ("ready", "ready")
     assert states["broken"] in ("backing_off", "starting", "failed")
     assert f"asking the gateway at {gateway.url}" in result.stderr

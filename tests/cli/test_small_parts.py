@@ -40,7 +40,7 @@ def test_only_new_lines_of_a_log_are_shown(before, now, new):
     [
         (Known(), "toolway init"),
         (Known(elsewhere=3), "toolway init"),
-        (Known(servers=2, never_asked=1), "toolway ls"),
+        (Known(servers=2, never_asked=1), "toolway doctor"),
         (Known(servers=2, unusable=1, never_asked=1), "toolway config validate"),
         (Known(servers=2, unusable=1, unapproved=1), "toolway approve"),
         (Known(servers=2), "toolway serve"),

@@ -17,6 +17,8 @@ from toolway.model import OnProgress, Reply
 from toolway.protocol import names
 from toolway.upstream.status import Status
 
+_BAR = 20  # columns
+
 
 async def call(output: Output, where: Where, tool: str, words: Sequence[str], timeout: float | None, raw: bool) -> Exit:
     """Call one tool; of all servers only its own is started."""
@@ -52,11 +54,16 @@ def _progress(output: Output, tool: str, update: Callable[[str], None]) -> OnPro
     def on_progress(progress: float, total: float | None, message: str | None) -> None:
         share = f"{progress:g}/{total:g}" if total else f"{progress:g}"
         text = f"{tool}: {share} {message or ''}".rstrip()
-        update(text)
+        update(f"{_bar(progress / total)} {text}" if total else text)
         if output.verbose:
             output.say(text)
 
     return on_progress
+
+
+def _bar(share: float) -> str:
+    done = round(max(0.0, min(1.0, share)) * _BAR)
+    return "━" * done + "─" * (_BAR - done)
 
 
 def _print(output: Output, reply: Reply, raw: bool) -> None:

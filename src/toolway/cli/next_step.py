@@ -37,7 +37,7 @@ def next_step(known: Known) -> Step:
     if known.down:
         return Step(f"{', '.join(known.down[:3])} cannot be used; see why", f"toolway doctor {known.down[0]}")
     if known.never_asked:
-        return Step(f"{_servers(known.never_asked)} never asked; start them and look", "toolway ls")
+        return Step(f"{_servers(known.never_asked)} never answered yet; see whether all is well", "toolway doctor")
     if known.gateway:
         return Step("All is well; look for a tool", "toolway tools WORD")
     return Step("Call a tool, or give all servers to your clients at one address", "toolway serve")

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _UNLIMITED = 1_000_000
+_LABEL = 13  # columns of the name of a part of an error
 STDERR_LINES = 5
 STYLES = {
     "ready": "green",
@@ -58,6 +60,11 @@ class Output:
     def line(self, text: str = "", style: str = "") -> None:
         self._write(sys.stdout, self.shown(text), style)
 
+    def prose(self, text: str, style: str = "", indent: str = "  ") -> None:
+        """A longer sentence on stderr; at a terminal its lines end between words."""
+        if not self.quiet:
+            self._write(sys.stderr, self._folded(self.shown(text), indent), style)
+
     def text_of_tool(self, text: str) -> None:
         """A tool's own words: as they are for a program, without control characters for a terminal."""
         sys.stdout.write((clean_text(text, _UNLIMITED * 100) if sys.stdout.isatty() else text) + "\n")
@@ -89,7 +96,7 @@ class Output:
         colors = {"error": "red", "warning": "yellow", "note": "dim"}
         for problem in problems:
             if problem.severity != "note" or self.verbose or notes:
-                self.say(f"{problem.severity}: {problem}", colors[problem.severity])
+                self.prose(f"{problem.severity}: {problem}", colors[problem.severity])
 
     def error(self, error: ToolwayError) -> None:
         """The four parts: what, evidence, fix, code."""
@@ -97,9 +104,12 @@ class Output:
         if self.as_json:
             self.facts({"error": facts})
             return
-        self._write(sys.stderr, f"✗ {self.shown(error.what)}", "red")
+        self._write(sys.stderr, self._folded(f"✗ {self.shown(error.what)}", "  "), "red")
         for label, value in _parts(error):
-            self._write(sys.stderr, self.shown(f"  {label:<13}{value}"), "bold" if label == "fix" else "")
+            text = self.shown(f"  {label:<{_LABEL}}{value}")
+            if label != "fix" or ": " not in value:  # else there is something to be copied as it is
+                text = self._folded(text, " " * (_LABEL + 2))
+            self._write(sys.stderr, text, "bold" if label == "fix" else "")
 
     def shown(self, text: str) -> str:
         """Text of a server or an error made fit to be shown."""
@@ -122,6 +132,14 @@ class Output:
         if isinstance(value, dict):
             return {key: self._masked(inner) for key, inner in value.items()}
         return [self._masked(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+    def _folded(self, text: str, indent: str) -> str:
+        """Lines that end between words, where somebody looks at them."""
+        if not sys.stderr.isatty() or len(text) <= (width := shutil.get_terminal_size().columns):
+            return text
+        return "\n".join(
+            textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        )
 
     def _write(self, file: IO[str], text: str, style: str) -> None:
         file.write(self._styled(file, text, style) + "\n")

@@ -63,7 +63,7 @@ async def overview(session: Session) -> Exit:
 
 def _row(name: str, server: Server, kept: Kept) -> dict[str, Any]:
     asked = kept.at.get(name)
-    state = "disabled" if not server.enabled else "known" if asked is not None else "not asked yet"
+    state = "disabled" if not server.enabled else "known" if asked is not None else "no answer yet"
     return {
         "server": name,
         "transport": server.transport,
@@ -115,7 +115,7 @@ async def _of_gateway(output: Output, door: Any) -> Exit:
 
 def _nothing_yet(output: Output, error: ConfigError) -> Exit:
     waits = error.code == APPROVAL
-    step = next_step(Known(unapproved=int(waits)))
+    step = next_step(Known(unapproved=int(waits), elsewhere=0 if waits else _elsewhere()))
     if output.as_json:
         facts: dict[str, Any] = {"file": None, "gateway": None, "servers": [], "problems": []}
         output.facts({**facts, "next": {"command": step.command, "why": step.why}})
@@ -123,6 +123,14 @@ def _nothing_yet(output: Output, error: ConfigError) -> Exit:
         output.say(f"{error.what}: {error.evidence}." if waits else "There is no file of servers yet.")
         _print_step(output, step)
     return Exit.OK
+
+
+def _elsewhere() -> int:
+    """How many servers the clients of this machine know."""
+    from toolway.cli.taking import look
+
+    found, _ = look([], {}, project=False)
+    return sum(each.fate == "new" for each in found)
 
 
 def _print_step(output: Output, step: Step) -> None:

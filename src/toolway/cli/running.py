@@ -49,6 +49,14 @@ async def _show_waiting(servers: Servers, update: Callable[[str], None]) -> None
         await asyncio.sleep(_LOOK)
 
 
+def cause_of(status: Status) -> str:
+    """Why a server is not ready, in as few words as are known."""
+    _, found, cause = status.why.partition("likely cause: ")
+    if found:
+        return cause
+    return status.last_error or status.why if status.state in ("backing_off", "failed") else status.why
+
+
 def exit_of(statuses: Iterable[Status], problems: Iterable[Problem] = ()) -> Exit:
     """0 where all is well, 8 where some are down, 4 where all are, 3 where no entry of the file can be used."""
     states = [status.state for status in statuses if status.state != "disabled"]

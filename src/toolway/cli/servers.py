@@ -11,7 +11,7 @@ from toolway.catalog.resolve import check_server
 from toolway.cli.exits import Exit, GatewayError
 from toolway.cli.output import Output, last_lines, problem_facts
 from toolway.cli.places import Place, Where, find, gateway_for
-from toolway.cli.running import DOWN, exit_of, wait_listed
+from toolway.cli.running import DOWN, cause_of, exit_of, wait_listed
 from toolway.errors import NotFound
 from toolway.upstream.status import Status
 
@@ -68,8 +68,8 @@ async def restart(output: Output, where: Where, name: str) -> Exit:
 
 def _print_list(output: Output, place: Place, statuses: Collection[Status]) -> None:
     if statuses:
-        rows = [(s.server, s.transport, s.state, s.era or "–", _tools(s), _why(s)) for s in statuses]
-        output.table(("server", "transport", "state", "era", "tools", "why"), rows)
+        rows = [(s.server, s.state, _tools(s), s.era or "–", _why(s)) for s in statuses]
+        output.table(("server", "state", "tools", "era", "why"), rows, right=("tools",), cut=True)
     else:
         output.say(f"no servers in {place.name}")
     output.problems(place.problems())
@@ -79,17 +79,18 @@ def _print_list(output: Output, place: Place, statuses: Collection[Status]) -> N
 
 
 def _tools(status: Status) -> str:
-    earlier = status.stale and status.tools and status.state != "ready"
-    return f"{status.tools} (of an earlier run)" if earlier else str(status.tools)
+    return str(status.tools) if status.tools or status.state == "ready" else "–"
 
 
 def _why(status: Status) -> str:
     calm = status.state == "ready" and not status.restarts and not status.problems
-    return "" if calm else "; ".join((status.why, *status.problems))
+    earlier = ["its tools are those of an earlier run"] if status.stale and status.tools and not calm else []
+    return "" if calm else "; ".join((cause_of(status), *earlier, *status.problems))
 
 
 def _print_failure(output: Output, status: Status) -> None:
-    output.say(f"\n{status.server}: {status.last_error or status.why}", "red")
+    output.say("")
+    output.prose(f"{status.server}: {status.last_error or status.why}", "red")
     for line in last_lines(status.stderr):
         output.say(f"  | {line}", "dim")
     if status.fix:
@@ -111,7 +112,7 @@ def _details(status: Status) -> Iterator[tuple[str, Any]]:
         yield "era", f"{status.era} ({status.protocol})" if status.protocol else status.era
     if status.pid is not None:
         yield "pid", status.pid
-    yield "tools", _tools(status)
+    yield "tools", f"{status.tools} (of an earlier run)" if status.stale and status.tools else status.tools
     yield "in flight", status.in_flight
     yield "restarts", status.restarts
     yield "since", f"{status.since:.1f} s"

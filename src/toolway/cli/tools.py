@@ -13,11 +13,13 @@ from toolway.cli.known import Kept
 from toolway.cli.options import Session
 from toolway.cli.output import Output, problem_facts
 from toolway.cli.places import Place, find
-from toolway.cli.running import DOWN, exit_of, wait_listed
+from toolway.cli.running import DOWN, cause_of, exit_of, wait_listed
 from toolway.doctor.tokens import cost_of
 
 if TYPE_CHECKING:
     from toolway.upstream.status import Status
+
+_WORDS = {"starting": "still starting", "backing_off": "down", "failed": "down"}
 
 
 async def show_tools(
@@ -77,9 +79,13 @@ def _print(output: Output, found: Sequence[Tool], tokens: bool) -> None:
 
 
 def _print_notes(output: Output, statuses: Sequence[Status], kept: Kept, found: Sequence[Tool]) -> None:
+    if _down(statuses):
+        output.say("")
     for status in _down(statuses):
         stale = ", its tools are those of an earlier run" if status.stale and status.tools else ""
-        output.say(f"{status.server}: {status.why}{stale}", "red")
+        output.prose(f"{status.server} is {_WORDS[status.state]}: {cause_of(status)}{stale}", "red")
+    if _down(statuses):
+        output.say(f"see more, and what to do: toolway doctor {_down(statuses)[0].server}")
     shown = [kept.at[name] for name in {tool.server for tool in found} if name in kept.at]
     if shown and output.verbose:
         output.say(f"as the servers said up to {ago(time.time() - min(shown))}; --refresh asks them again", "dim")
