@@ -6,6 +6,7 @@ import json
 
 from tests.doctor.lab import Lab, small
 from tests.doctor.rows import row
+from tests.doctor.web import mcp, serving
 
 ENTRY = json.dumps(small())
 
@@ -159,3 +160,43 @@ async def no_secret(lab: Lab) -> None:
     assert "No such file" in check.evidence
     lab.write("tok-1234567890\n", lab.home / "acme.token").chmod(0o600)
     await lab.is_well()
+
+
+@row("a type that another client spells so")
+async def foreign_type(lab: Lab) -> None:
+    async with serving(mcp) as port:
+        entry = {"type": "streamable-http", "url": f"http://127.0.0.1:{port}/mcp"}
+        path = lab.servers(lab.home / ".claude.json", acme=entry)
+        check = await lab.finds('acme: Claude Code does not know the type "streamable-http"', client="claude-code")
+        assert "stdio, http, sse, ws" in check.evidence
+        lab.take_over(check, "acme", path)
+        await lab.is_well("claude-code")
+
+
+@row("an address without a type, in Claude Code")
+async def no_type(lab: Lab) -> None:
+    async with serving(mcp) as port:
+        path = lab.servers(lab.home / ".claude.json", acme={"url": f"http://127.0.0.1:{port}/mcp"})
+        check = await lab.finds("acme: Claude Code takes an entry without a type for a command", client="claude-code")
+        lab.take_over(check, "acme", path)
+        await lab.is_well("claude-code")
+
+
+@row("a server of Codex that is not there")
+async def codex(lab: Lab) -> None:
+    path = lab.write('[mcp_servers.acme]\ncommand = "acme-server"\n', lab.home / ".codex" / "config.toml")
+    await lab.finds("acme: acme-server is not installed, or not on PATH", client="codex")
+    lab.edit('"acme-server"', f'"{small()["command"]}"\nargs = {json.dumps(small()["args"])}', path)
+    await lab.is_well("codex")
+
+
+@row("a variable that a client does not fill in")
+async def unknown_variable(lab: Lab) -> None:
+    path = lab.servers(
+        lab.home / ".claude.json", acme={**small(), "env": {"ACME_ROOT": "${env:ACME}"}, "type": "stdio"}
+    )
+    lab.environ["ACME"] = "/srv"
+    check = await lab.finds("acme: env.ACME_ROOT looks as if it held a variable", client="claude-code")
+    assert "does not fill it in" in check.evidence
+    lab.edit('"${env:ACME}"', '"${ACME}"', path)
+    await lab.is_well("claude-code")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -80,8 +81,9 @@ def env(target: Target, now: float) -> Iterator[Check]:
 def _unset(target: Target) -> Iterator[Check]:
     for problem in target.problems:
         if problem.code == UNSET:
-            name = problem.what.split()[2]
-            yield Check("env", "fail", problem.what, problem.evidence, "set it", f"export {name}=…", UNSET)
+            named = re.fullmatch(r"the variable (\w+) is not set", problem.what)
+            fix, copy = ("set it", f"export {named[1]}=…") if named else (problem.fix, "")
+            yield Check("env", "fail", problem.what, problem.evidence, fix, copy, UNSET)
     for name, value in target.server.env.items() if target.server is not None else ():
         if not value and is_reference(str(_written(target, "env").get(name, ""))):
             yield Check("env", "warn", f"env.{name} is empty", fix="give the variable it names a value", code=UNSET)
