@@ -10,7 +10,18 @@ from collections.abc import Iterable, Iterator
 from bench import report
 from bench.journal import Journal, Row, place
 from bench.launch import Server
-from bench.measure import Gateway, NotReadyError, gateway, idle_memory, measure, servers, settle, wait_until_good
+from bench.measure import (
+    BRIDGE_SECONDS,
+    START_SECONDS,
+    Gateway,
+    NotReadyError,
+    gateway,
+    idle_memory,
+    measure,
+    servers,
+    settle,
+    wait_until_good,
+)
 from bench.peers import Peer
 from bench.plan import Behind, Case, Pace, cases
 
@@ -97,7 +108,8 @@ def _all_started(
 
 def _first(peer: Peer, behind: Behind, one: Gateway, turn: int) -> Iterator[Row]:
     case = next(cases(peer, behind))
-    seconds = wait_until_good(one, Case("echo", case.era, 1))
+    patience = START_SECONDS if behind.era == "both" else BRIDGE_SECONDS
+    seconds = wait_until_good(one, Case("echo", case.era, 1), patience)
     if one.process:
         yield {**_start(peer, behind, turn, "first call"), "seconds": seconds}
         yield {**_start(peer, behind, turn, "memory"), "mb": idle_memory(one, case)}
@@ -131,6 +143,7 @@ def _in_one_go(
             for number, row in enumerate(rows):
                 settle(one)
                 if number and one.process and one.process.poll() is not None:
+                    told.row({**row, "work": f"{row['work']}, before it", "failed": "it ended by itself", "errors": 1})
                     return rows[number:]
                 _measured(row, one, Case(row["work"], row["era"], row["connections"]), pace, told)
     except _FAILURES as error:

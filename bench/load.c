@@ -109,6 +109,12 @@ static void fail(const char *what, size_t size) {
     for (size_t i = 0; i < size; i++) first_error[i] = (signed char)what[i] < ' ' || what[i] == '"' || what[i] == '\\' ? ' ' : what[i];
 }
 
+static void fail_answer(Connection *c, Frame *frame) {
+    char text[sizeof first_error];
+    snprintf(text, sizeof text, "%d: %.*s", frame->status, (int)(frame->end - frame->head), c->answer + frame->head);
+    fail(text, strlen(text));
+}
+
 static void send_more(Connection *c) {
     while (c->sent < c->size) {
         ssize_t sent = send(c->fd, c->request + c->sent, c->size - c->sent, MSG_NOSIGNAL);
@@ -208,7 +214,7 @@ static bool is_good(Connection *c, Frame *frame) {
 static void count(Connection *c, Frame *frame, double begin) {
     double at = now(), took = at - c->begun;
     answered++;
-    if (!is_good(c, frame)) { fail(c->answer, c->used); return; }
+    if (!is_good(c, frame)) { fail_answer(c, frame); return; }
     if (at < begin) return;
     good++;
     body_bytes += frame->end - frame->head;

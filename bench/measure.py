@@ -21,6 +21,7 @@ from bench.plan import Behind, Case, Pace
 
 LOAD, UPSTREAM = TOOLS / "load", TOOLS / "upstream"
 START_SECONDS = 90.0
+BRIDGE_SECONDS = 15.0  # for who listens already; whoever cannot bridge says no for ever
 SETTLE_SECONDS = 5.0
 #: A server that takes as long to start as one that is made with the SDK, and burns as much CPU meanwhile.
 LATE = (sys.executable, "-c", "import os, sys, mcp.server; os.execvp(sys.argv[1], sys.argv[1:])")
@@ -94,13 +95,13 @@ def started(launch: Launch, folder: Path, on: machine.Who = "gateway") -> Iterat
         yield Gateway(launch, process, folder, begun)
 
 
-def wait_until_good(one: Gateway, case: Case, server: str = "s00") -> float:
-    """Seconds from the start of the program to the first good answer."""
-    end = time.monotonic() + START_SECONDS
+def wait_until_good(one: Gateway, case: Case, patience: float = START_SECONDS) -> float:
+    """Seconds from the start of the program to the first good answer. Raises `NotReadyError`."""
+    end = time.monotonic() + patience
     figures: Figures = {}
     while time.monotonic() < end:
         with contextlib.suppress(NotReadyError):
-            figures = load(one, case, requests(one, case, (server,)), _ONCE)
+            figures = load(one, case, requests(one, case, ("s00",)), _ONCE)
         if figures.get("calls"):
             return time.monotonic() - one.begun
         time.sleep(0.02)

@@ -74,8 +74,8 @@ other.
 
 The limits, toolway and Envoy stand side by side and take turns case by case, {swift}; a cell is the median. The
 others need far longer for a call and for their start: they have {others}, one after the other. Whoever is so slow
-that each connection has not had two answers by then is given up to {longest} s. Connections of a case that finished
-nothing in that time say so.
+that each connection has not had two answers by then is given up to {longest} s, and may still
+have finished none.
 
 A cell is calls a second and, in brackets, the CPU-µs that all processes of the gateway used for each. On a shared
 machine the second is the steadier one: read differences under a fifth as noise. `echo` gives back about 200 bytes,
@@ -152,9 +152,9 @@ def _failures(result: Result) -> list[str]:
     for row in result["rows"]:
         if row["errors"] or row.get("said") or row.get("rate") == 0:
             what = f"{row['work']} × {row['connections']}, {row['era']} client, {row['behind']}"
-            said = f": {row['said'][:120]}" if row.get("said") else ""
-            rate = "" if row.get("rate") else ", none finished"
-            found.append(f"- {row['peer']}: {what}: {row['errors']} errors{rate}{said}")
+            words = [f"{row['errors']} errors" if row.get("rate") else "none finished"]
+            words += [row["said"][:120]] if row.get("said") else []
+            found.append(f"- {row['peer']}: {what}: {': '.join(words)}")
     return found or ["Every answer of every peer was good."]
 
 
