@@ -9,7 +9,7 @@ from typing import Any, Final
 
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_/.@-]*")
 _WORDS: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})  # of any version of YAML
-_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 def scalar(value: Any) -> str:

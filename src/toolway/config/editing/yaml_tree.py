@@ -42,8 +42,8 @@ class Member:
 
 
 def tree(composed: Any, text: str) -> Node | None:
-    """Our tree from the parser's nodes."""
-    return None if composed is None else _node(composed, text, 0)
+    """Our tree from the parser's nodes; None where a document says nothing."""
+    return None if composed is None or _says_nothing(composed) else _node(composed, text, 0)
 
 
 def _node(composed: Any, text: str, floor: int) -> Node:
@@ -74,7 +74,7 @@ def _member(key: Any, value: Any, text: str) -> Member:
     alias = _ALIAS.match(text, colon)
     if alias and value.start_mark.index < colon:
         node = Node(*alias.span(1))
-    elif isinstance(value.value, str) and value.start_mark.index == value.end_mark.index and not value.style:
+    elif _says_nothing(value):
         node = Node(colon, colon, empty=True)
     else:
         node = _node(value, text, colon)
@@ -82,9 +82,11 @@ def _member(key: Any, value: Any, text: str) -> Member:
 
 
 def _item(item: Any, text: str, floor: int) -> Node:
-    if isinstance(item.value, str) and item.start_mark.index == item.end_mark.index and not item.style:
-        return Node(NOWHERE, floor)
-    return _node(item, text, floor)
+    return Node(NOWHERE, floor) if _says_nothing(item) else _node(item, text, floor)
+
+
+def _says_nothing(composed: Any) -> bool:
+    return isinstance(composed.value, str) and composed.start_mark.index == composed.end_mark.index
 
 
 def find(root: Node | None, path: KeyPath) -> Node | None:
