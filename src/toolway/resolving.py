@@ -23,6 +23,7 @@ from toolway.errors import ConfigError, ToolwayError
 from toolway.model import Certainty, Era, Json
 from toolway.secrets import SecretsError, open_store, remember
 from toolway.upstream.link import Fault, Inbound, Link, LinkFacts, Loss, Request
+from toolway.upstream.process import environment
 from toolway.upstream.process.spawn import Process, Spawner, SpawnFailed
 
 LONGEST: Final = 64 * 1024  # bytes of a secret
@@ -75,7 +76,7 @@ async def _of_command(reference: Reference, environ: Mapping[str, str], spawner:
     """What a command writes to stdout. It is a process like any server's: it cannot outlive us. Nothing of what it
     writes is ever repeated, as it may be the secret."""
     try:
-        process = await spawner.start(shlex.split(reference.what), environ, None)
+        process = await spawner.start(shlex.split(reference.what), environment.build(environ, "inherit", {}), None)
     except SpawnFailed as exc:
         raise _missing(reference, f"it cannot be started: {exc.code}") from None
     try:

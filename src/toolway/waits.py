@@ -33,8 +33,17 @@ async def within(timeout: float | None, work: Awaitable[Any], what: str) -> None
 
 
 async def settle_within(timeout: float | None, waiting: Sequence[asyncio.Future[None]]) -> None:
-    if waiting:
-        _, late = await asyncio.wait(waiting, timeout=timeout)
-        for each in late:
+    if not waiting:
+        return
+    try:
+        await asyncio.wait(waiting, timeout=timeout)
+    finally:  # also where we are cancelled: else they would go on, and complain that nobody looked at them
+        for each in waiting:
             each.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+            each.add_done_callback(_looked_at)
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def _looked_at(done: asyncio.Future[None]) -> None:
+    if not done.cancelled():
+        done.exception()

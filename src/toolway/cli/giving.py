@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ from toolway.cli.own_file import named_file
 from toolway.cli.places import load
 from toolway.cli.showing import show_edit
 from toolway.cli.taking import identity, is_hub, taken
-from toolway.config import scopes
+from toolway.config import moving, scopes
 from toolway.config.clients import CLIENTS, Export, Place, client_named, find, plan_export, portable, read
 from toolway.config.editing.write import apply
 from toolway.config.formats import normalised
+from toolway.config.problems import Problem
 
 HUB = "toolway"
 
@@ -98,10 +99,41 @@ def _installed(scope: str) -> list[Place]:
 def _planned(place: Place, ours: Mapping[str, dict[str, Any]], *, via_hub: bool) -> Export:
     theirs = {entry.name: identity(portable(entry)) for entry in read(place).entries}
     if not via_hub:
-        return plan_export(place, _under_their_names(ours, theirs))
+        kept, left_out = _without_secrets(place, _under_their_names(ours, theirs))
+        export = plan_export(place, kept)
+        return replace(export, losses=(*export.losses, *left_out))
     same = {identity(entry) for entry in ours.values()}
     behind = [name for name, key in theirs.items() if key in same]
     return plan_export(place, {HUB: hub_entry()}, remove=behind)
+
+
+def _without_secrets(
+    place: Place, entries: Mapping[str, dict[str, Any]]
+) -> tuple[dict[str, dict[str, Any]], list[Problem]]:
+    """The entries that bring no secret in plain text into a file that has it not, and what is said of the others."""
+    there = place.path.read_text(errors="replace") if place.exists else ""
+    kept, left_out = {}, []
+    for name, entry in entries.items():
+        secrets = {move.secret: move.place for move in moving.plan(name, entry)}
+        secrets |= dict.fromkeys(moving.stuck(entry), "args")
+        new = sorted({where for secret, where in secrets.items() if secret not in there})
+        if new:
+            left_out.append(_left_out(name, place, new))
+        else:
+            kept[name] = entry
+    return kept, left_out
+
+
+def _left_out(name: str, place: Place, where: Sequence[str]) -> Problem:
+    return Problem(
+        name,
+        f"{name} is left out",
+        evidence=f"{', '.join(where)} is a secret in plain text, and would be copied into one more file",
+        fix=f"give the client the hub instead: toolway export {place.client} --via-hub",
+        code="E-CLIENT-SECRET",
+        severity="warning",
+        file=str(place.path),
+    )
 
 
 def _under_their_names(ours: Mapping[str, dict[str, Any]], theirs: Mapping[str, str]) -> dict[str, dict[str, Any]]:

@@ -18,6 +18,7 @@ from toolway.cli.own_file import file_of_scope
 from toolway.cli.showing import hide_secrets
 from toolway.config.clients import CLIENTS, Entry, client_named, find, portable, read
 from toolway.config.formats import normalised
+from toolway.config.mask import masked
 from toolway.config.problems import Problem
 
 Fate = Literal["new", "known", "duplicate"]
@@ -197,6 +198,7 @@ def _print(output: Output, found: Sequence[Found]) -> None:
 
 
 def _way(entry: Mapping[str, Any]) -> str:
+    entry = masked(entry)
     return str(entry.get("url") or " ".join([str(entry.get("command")), *map(str, entry.get("args") or [])]))
 
 

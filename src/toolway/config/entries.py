@@ -13,7 +13,7 @@ from typing import Any, Final, cast, get_args
 
 from toolway.config import auth, calls
 from toolway.config.expand import expand_home
-from toolway.config.fields import KEY, Fields, kind, wrong
+from toolway.config.fields import KEY, Fields, kind, quoted, wrong
 from toolway.config.problems import Problem
 from toolway.config.spec import MAX_TIMEOUT, EnvPolicy, EraSetting, Health, Limits, Restart, Server, Timeout
 from toolway.errors import ConfigError
@@ -114,7 +114,7 @@ def _type(fields: Fields) -> str:
         return plain
     known = plain in LATER_TYPES
     raise ConfigError(
-        f"servers of type {written} are not supported yet" if known else f"{written!r} is not a type of server",
+        f"servers of type {written} are not supported yet" if known else f"{quoted(written)} is not a type of server",
         evidence="supported are stdio and http (Streamable HTTP)",
         fix='set "type": "http" if the server has a Streamable HTTP endpoint' if known else "",
         code="E-CONFIG-TYPE",

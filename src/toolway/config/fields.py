@@ -76,7 +76,7 @@ class Fields:
         if value is None:
             return default
         if value not in options:
-            raise ConfigError(f"{key} must be one of {', '.join(options)}", evidence=f"found {value!r}", code=KEY)
+            raise ConfigError(f"{key} must be one of {', '.join(options)}", evidence=f"found {quoted(value)}", code=KEY)
         return value
 
     def seconds(self, key: str, default: float, *, zero: bool = False) -> float:
@@ -137,6 +137,11 @@ def wrong(key: str, wanted: str, value: Any) -> ConfigError:
 
 def shown(key: str) -> str:
     return key if len(key) <= _SHOWN else f"{key[: _SHOWN - 1]}…"
+
+
+def quoted(value: str) -> str:
+    """A word as it is; what may be a secret that slipped into the wrong place is not repeated."""
+    return repr(value) if re.fullmatch(r"[A-Za-z_-]{1,24}", value) else "another text"
 
 
 def kind(value: Any) -> str:

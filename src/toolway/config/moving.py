@@ -1,57 +1,67 @@
 """Tokens that stand in plain text in an entry, and the entry with references in their place.
 
-moves = plan("github", server)          # what could be moved, without showing it
-server = moved(server, moves, store)    # they are in the store, and the entry names them
+    moves = plan("github", entry)           # what could be moved, without showing it
+    entry = moved(entry, moves, store)      # they are in the store, and the entry names them
+
+An entry is what a file has: whatever key a token stands under, known to us or not, its name or its shape tells.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from toolway.config.mask import secrets_in_args
-from toolway.config.references import Reference, Unresolved, split
-from toolway.config.spec import OAuth, Server
+from toolway.config.references import Reference
 from toolway.errors import ConfigError
 from toolway.secrets import Store, is_secret_like, remember
 from toolway.secrets.likely import secret_in_address
 
-Field = Literal["env", "headers", "url", "auth"]
+_ARGUMENTS: Final = frozenset({"command", "args", "cwd", "cmd"})  # a reference there would become an argument
+_UNFIT: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """One secret that can be moved into the store."""
 
-    field: Field
-    key: str  # of `env`, `headers` or `auth`; empty for `url`
+    path: tuple[str, ...]  # the keys that lead to it
     name: str  # which it gets in the store
     secret: str = dataclasses.field(repr=False)
 
     @property
     def place(self) -> str:
-        return f"{self.field}.{self.key}" if self.key else self.field
+        return ".".join(self.path)
 
     @property
     def reference(self) -> str:
         return str(Reference("keyring", self.name))
 
 
-def plan(server_name: str, server: Server) -> list[Move]:
-    """The secrets of an entry that stand in it in plain text, each with the name it would get."""
-    return [Move(field, key, f"{server_name}.{label}", secret) for field, key, label, secret in _found(server)]
+def plan(server: str, entry: Mapping[str, Any]) -> list[Move]:
+    """The secrets that stand in an entry in plain text, each with the name it would get."""
+    moves: dict[str, Move] = {}
+    for path, secret in _found(entry):
+        label = _UNFIT.sub("-", path[-1] if path[0] in ("env", "headers") else ".".join(path))
+        names = (f"{server}.{label}{number or ''}" for number in range(1000))
+        name = next(each for each in names if each not in moves)
+        moves[name] = Move(path, name, secret)
+    return list(moves.values())
 
 
-def stuck(server: Server) -> list[str]:
-    """Secrets that cannot be moved, because they are arguments: every process can see those of every other."""
-    return ["args"] if any(secrets_in_args(server.args)) else []
+def stuck(entry: Mapping[str, Any]) -> list[str]:
+    """The secrets that cannot be moved, because they are arguments: every process can see those of every other."""
+    args = entry.get("args")
+    texts = [each for each in args if isinstance(each, str)] if isinstance(args, list | tuple) else []
+    return list(secrets_in_args(texts))
 
 
-def moved(server: Server, moves: Iterable[Move], store: Store) -> Server:
-    """The server with references; the secrets are in `store`, each read back before it is given up here. Raises
+def moved(entry: Mapping[str, Any], moves: Iterable[Move], store: Store) -> dict[str, Any]:
+    """The entry with references; the secrets are in `store`, each read back before it is given up here. Raises
     `SecretsError`, or `ConfigError` where the store did not keep one; then the entry should stay as it is."""
     for move in moves:
         remember(move.secret)
@@ -59,53 +69,36 @@ def moved(server: Server, moves: Iterable[Move], store: Store) -> Server:
         if store.get(move.name) != move.secret:
             what = f"the secret {move.name} cannot be read back from {store.where}"
             raise ConfigError(what, fix="the entry was left as it is", code="E-SECRETS")
-    return with_references(server, moves)
+    return with_references(entry, moves)
 
 
-def with_references(server: Server, moves: Iterable[Move]) -> Server:
-    """The server with references in place of secrets."""
+def with_references(entry: Mapping[str, Any], moves: Iterable[Move]) -> dict[str, Any]:
+    """The entry with references in place of secrets."""
+    result = dict(entry)
     for move in moves:
-        match move.field:
-            case "env":
-                server = replace(server, env=_put(server.env, move))
-            case "headers":
-                server = replace(server, headers=_put(server.headers, move))
-            case "url":
-                server = replace(server, url=_text(server.url or "", move))
-            case "auth" if server.auth is not None:
-                text = getattr(server.auth, move.key)
-                server = replace(server, auth=_put_auth(server.auth, move.key, _text(text, move)))
-    return server
+        result = _put(result, move.path, move)
+    return result
 
 
-def _found(server: Server) -> Iterator[tuple[Field, str, str, str]]:
-    for key, value in server.env.items():
-        if not isinstance(value, Unresolved) and is_secret_like(key, value):
-            for secret in secret_in_address(value) or [value]:
-                yield "env", key, key, secret
-    for key, value in server.headers.items():
-        if not isinstance(value, Unresolved) and is_secret_like(key, value):
-            yield "headers", key, key, value.rpartition(" ")[2]  # the scheme stays
-    if server.url is not None and not isinstance(server.url, Unresolved):
-        for number, secret in enumerate(secret_in_address(server.url)):
-            yield "url", "", f"url{number or ''}", secret
-    for key, label in (("client_secret", "clientSecret"), ("private_key", "privateKey")):
-        found = getattr(server.auth, key, None)
-        if found and not isinstance(found, Unresolved) and "${" not in found:
-            yield "auth", key, label, found
+def _found(entry: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    for key, value in entry.items():
+        path = (*above, str(key))
+        if isinstance(value, Mapping):
+            yield from _found(value, path)
+        elif isinstance(value, str) and path[0] not in _ARGUMENTS and is_secret_like(path[-1], value):
+            for secret in secret_in_address(value) or [value if "\n" in value else value.split()[-1]]:  # a scheme stays
+                yield path, secret
 
 
-def _put(texts: Mapping[str, str], move: Move) -> dict[str, str]:
-    return {key: _text(text, move) if key == move.key else text for key, text in texts.items()}
-
-
-def _put_auth(auth: OAuth, key: str, text: str) -> OAuth:
-    return replace(auth, client_secret=text) if key == "client_secret" else replace(auth, private_key=text)
+def _put(entry: Mapping[str, Any], path: tuple[str, ...], move: Move) -> dict[str, Any]:
+    key, *rest = path
+    inner = _put(entry[key], tuple(rest), move) if rest else _text(entry[key], move)
+    return {**entry, key: inner}
 
 
 def _text(text: str, move: Move) -> str:
     """The text with the reference in it. In an address the secret may be written in its own way."""
     written = next((form for form in (move.secret, quote(move.secret, safe="")) if form in text), None)
-    if written is None and unquote(text) != text:
+    if written is None:
         text, written = unquote(text), move.secret
-    return Unresolved(split(text.replace(written or move.secret, move.reference, 1)))
+    return text.replace(written, move.reference, 1)

@@ -169,7 +169,7 @@ class Server:
         if self.url is not None and not re.match(r"https?://[^/\s]", self.url):
             raise ConfigError(
                 "a server's url must begin with http:// or https://",
-                evidence=f"found {self.url!r}",
+                evidence=_scheme(self.url),
                 code="E-CONFIG-URL",
             )
         if self.auth is not None and self.url is None:
@@ -186,6 +186,12 @@ class Server:
 
 ServerLike = Server | str | Mapping[str, Any] | Any
 """What `Hub({...})` takes for a server: a `Server`, a URL, a command line, a file's entry, or an SDK server object."""
+
+
+def _scheme(url: str) -> str:
+    """What an address begins with; the rest of it may hold a password."""
+    found = re.match(r"([a-z][a-z0-9+.-]{0,20}):", url, re.IGNORECASE)
+    return f"it begins with {found[1]}:" if found else "it begins with neither"
 
 
 def _bad_auth(what: str, fix: str) -> ConfigError:

@@ -49,12 +49,12 @@ def is_secret_like(name: str, value: str) -> bool:
     """
     scheme = _SCHEME.fullmatch(value.strip())
     bare = scheme[1] if scheme else value.strip()
+    if "://" in bare:
+        return bool(secret_in_address(bare))
     if not bare or _REFERENCE.search(bare):
         return False
     if _PEM in bare or _SHAPES.fullmatch(bare):
         return True
-    if "://" in bare:
-        return _in_address(bare)
     return (bool(scheme) or names_secret(name)) and _could_be(name, bare)
 
 
@@ -81,10 +81,6 @@ def secret_in_address(address: str) -> list[str]:
         return []
     found += [value for name, value in query if is_secret_like(name, value)]
     return [each for each in found if not _REFERENCE.search(each)]
-
-
-def _in_address(address: str) -> bool:
-    return bool(secret_in_address(address))
 
 
 def _could_be(name: str, value: str) -> bool:
