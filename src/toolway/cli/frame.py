@@ -20,6 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from toolway.cli import helping
 from toolway.cli.options import PLACE, Session, Shared, parameters
+from toolway.cli.plain_values import lighten, lighten_one
 
 if TYPE_CHECKING:
     from toolway.cli.output import Output
@@ -49,6 +50,9 @@ class Commands(TyperGroup):
 
     table: Mapping[str, Entry] = {}
     sections: Mapping[str, Sequence[str]] = {}
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return lighten_one(super().get_help_option(ctx))
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.table)
@@ -84,6 +88,7 @@ class Commands(TyperGroup):
     def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
         """Run to the exit code. Raises `SystemExit`."""
         words = list(sys.argv[1:] if args is None else args)
+        lighten(self)
         if COMPLETE in os.environ:
             from typer.completion import completion_init  # type: ignore[attr-defined] # else it comes with options
 
@@ -93,6 +98,9 @@ class Commands(TyperGroup):
 
 
 class _OneCommand(TyperCommand):
+    def get_help_option(self, ctx: Any) -> Any:
+        return lighten_one(super().get_help_option(ctx))
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         shown: list[Any] = [param for param in self.get_params(ctx) if not getattr(param, "hidden", False)]
         arguments = [(param.metavar or param.name.upper(), param) for param in shown if _is_argument(param)]
@@ -127,7 +135,7 @@ def _group(name: str, entry: Entry) -> Any:
         context_settings=_HELP,
     )
     made.callback()(_with_shared(_function(entry.at), entry.takes) if entry.at else _without_a_command)
-    return typer.main.get_command(made)
+    return lighten(typer.main.get_command(made))
 
 
 def _without_a_command(ctx: typer.Context) -> int:
@@ -144,7 +152,7 @@ def _command(name: str, entry: Entry) -> Any:
     more = inspect.getdoc(function)
     text = f"{entry.help}\n\n{more}" if more else entry.help
     made.command(name, cls=_OneCommand, help=text, context_settings=_HELP)(_with_shared(function, entry.takes))
-    return typer.main.get_command(made)
+    return lighten(typer.main.get_command(made))
 
 
 def _function(at: str) -> Callable[..., Work]:

@@ -1,0 +1,59 @@
+"""What makes the command line quick: what is known is not asked, and what is not needed is not loaded."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.fake"]}
+HEAVY = {"mcp", "mcp_types", "pydantic", "rich", "httpx2", "toolway.hub"}
+
+
+def loaded_by(*words):
+    """The heavy modules that a command loads."""
+    program = (
+        "import sys\n"
+        f"sys.argv[1:] = {list(words)!r}\n"
+        "from toolway.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as exc: assert not exc.code, exc.code\n"
+        f"print(sorted({HEAVY!r} & sys.modules.keys()), file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    return result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "words", [("tools", "echo"), ("tools", "-s", "fake", "--json"), (), ("get", "fake"), ("config",)]
+)
+def test_what_is_on_disk_is_shown_without_loading_the_core(machine, words):
+    machine.write(".config/toolway/mcp.json", {"mcpServers": {"fake": FAKE}})
+    machine.toolway("tools")
+    assert loaded_by(*words) == "[]"
+
+
+@pytest.mark.parametrize(
+    "words", [("--help",), ("call", "--help"), ("--version",), ("config", "path"), ("explain", "E-USAGE")]
+)
+def test_what_needs_no_server_loads_nothing_of_it(machine, words):
+    assert loaded_by(*words) == "[]"
+
+
+def test_options_that_are_plain_are_checked_as_ever(machine):
+    machine.write(".config/toolway/mcp.json", {"mcpServers": {}})
+    assert machine.toolway("tools", "--wait", "soon").exit_code == 2
+    assert machine.toolway("tools", "--wait", "-1").exit_code == 2
+    assert machine.toolway("config", "diff", "0").exit_code == 2
+    assert machine.toolway("tools", "--wait", "1").exit_code == 0
+
+
+def test_the_short_form_of_the_measurement_runs_and_starts_no_server(tmp_path):
+    corpus = tmp_path / "corpus.json"
+    corpus.write_text(json.dumps({"servers": [{"tools": 3}, {"tools": 4}]}))
+    words = [sys.executable, str(ROOT / "scripts/startup.py"), "--rounds", "1", "--corpus", str(corpus)]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert "2 servers, 7 tools, none started" in result.stdout, result.stderr
