@@ -75,7 +75,25 @@ async def no_host(lab: Lab) -> None:
 async def unauthorized(lab: Lab) -> None:
     async with serving(guarded(lambda header: header == "Bearer tok-1234567890")) as port:
         lab.servers(acme=address(port))
-        check = await lab.finds("acme: the server wants a token (401), and the entry has none")
+        check = await lab.finds("acme: the server wants a token (401), and the entry has no token")
+        lab.take_over(check, "acme")
+        lab.environ["TOKEN"] = "tok-1234567890"
+        await lab.is_well()
+
+
+@row("a login by OAuth")
+async def login(lab: Lab) -> None:
+    def site(request: Request) -> Answer:
+        answer = guarded(lambda header: header == "Bearer tok-1234567890")(request)
+        if answer.status == 401:
+            where = f"http://{request.headers['host']}/.well-known/oauth-protected-resource"
+            answer.headers["WWW-Authenticate"] = f'Bearer resource_metadata="{where}"'
+        return answer
+
+    async with serving(site) as port:
+        lab.servers(acme=address(port))
+        check = await lab.finds("acme: the server wants a login by OAuth (401), and the entry has no token")
+        assert "login=" in check.fix
         lab.take_over(check, "acme")
         lab.environ["TOKEN"] = "tok-1234567890"
         await lab.is_well()

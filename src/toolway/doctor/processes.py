@@ -96,7 +96,7 @@ def ports_of(pid: int) -> list[int]:
 
 
 def descendants(root: int) -> list[int]:
-    """The living descendants of a process, the youngest last."""
+    """The living descendants of a process, the oldest first."""
     children: dict[str, list[int]] = {}
     for pid in _own_pids():
         if _field(pid, 2) not in ("", "Z"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from typing import Final
 
@@ -87,7 +88,9 @@ def _silent(server: Server, seen: Start) -> Check:
             "E-START-TIMEOUT",
         )
     if is_runner(server) and seen.fetched is None:
-        what = f"{runner(server)} was still downloading after {took(seen.ended)}"
+        # Only of these it is known that what they run is a process below them.
+        sure = sys.platform.startswith("linux") and runner(server) in ("npx", "uvx")
+        what = f"{runner(server)} {'was' if sure else 'may be'} still downloading after {took(seen.ended)}"
         return Check("start", "fail", what, tail(seen), "run it by hand until it is done", by_hand, "E-START-TIMEOUT")
     words = [f"it runs, and wrote {'nothing' if seen.first_byte is None else 'no answer'} to stdout"]
     if not seen.stderr.strip():

@@ -121,11 +121,12 @@ def _take_times(seen: Start, heard: Heard, clock: _Clock) -> None:
 
 
 def _fetched(server: Server, heard: Heard) -> float | None:
-    """When the runner started what it had fetched: the youngest process below it is the server."""
+    """When the runner started what it had fetched: the first process below it is the server, or a shell that runs it.
+    What was run to install the package has ended by now."""
     if heard.pid is None or not is_runner(server):
         return None
     below = processes.descendants(heard.pid)
-    return processes.seconds_between(heard.pid, below[-1]) if below else None
+    return processes.seconds_between(heard.pid, below[0]) if below else None
 
 
 async def _list(session: Session, seen: Start) -> None:

@@ -78,12 +78,15 @@ def _refused(server: Server, status: int, failure: Loss, closer: Closer) -> Chec
         what, fix = "the server does not allow this to our credential (403)", "give the token the rights it lacks"
         return Check("auth", "fail", what, evidence, fix, code=failure.code)
     if not header:
+        # A server that has a login says where it is described.
+        login = "resource_metadata" in _challenge(closer)
+        fix = "get a token from the service, and name it in the entry"
         return Check(
             "auth",
             "fail",
-            "the server wants a token (401), and the entry has none",
+            f"the server wants {'a login by OAuth' if login else 'a token'} (401), and the entry has no token",
             evidence,
-            "get a token from the service, and name it in the entry",
+            f"log in by a program of yours, with Hub(…, login=…); or {fix}" if login else fix,
             entry_text({"headers": {"Authorization": "Bearer ${TOKEN}"}}),
             failure.code,
         )
