@@ -66,8 +66,9 @@ class Hub:
     """All servers of a file or a mapping, supervised.
 
     `source` is a file's path, a mapping of names to servers (a `Server`, a URL, a command line, a file's entry, or an
-    SDK server object), or nothing for the files of user and project, merged. `timeout` and `retry` apply to servers that
-    have none of their own. `elicitation`, `sampling` and `roots` answer what servers ask back, or `asks` answers all of it.
+    SDK server object), or nothing for the files of user and project, merged. `timeout` and `retry` apply to servers
+    that have none of their own. `elicitation`, `sampling` and `roots` answer what servers ask back, or `asks` answers
+    all of it.
     `login` brings a person to where a server wants him to log in, and `tokens` keeps what came of it.
     `catalog_dir` is where the last known lists are kept; None keeps none. `world` is for tests. Raises `ConfigError`.
     """
@@ -338,36 +339,39 @@ class Hub:
     async def _reach(self, call: Call) -> Reply:
         """The end of the pipeline: the upstream itself, or the one after it where it was replaced before it had the
         call."""
-        upstream = self._upstream(call.server)
+        shared = self._upstream(call.server)
         try:
-            return await self._reach_on(upstream, call)
+            upstream = shared
+            if call.caller and not shared.is_modern:
+                upstream = await self._upstream_of_caller(call, shared)
+            if call.method != "tools/call":
+                result = await upstream.call(call)
+            else:
+                if call.key is not None:
+                    call = self._with_key(call)
+                tool = self._catalog.find_tool(call.server, call.name) or await self._listed_tool(call, upstream)
+                try:
+                    result = await upstream.call(call, tool.input_schema if tool.mirrors else None)
+                except ProtocolError as exc:
+                    tool, result = await self._call_once_more(upstream, call, exc)
+                if "structuredContent" in result:
+                    self._check_output(tool, result)
+            return Reply(call.server, call.name, result, encoded=call.attempt.encoded)
         except (Unavailable, NotFound) as exc:
-            if not upstream.retired or exc.executed != "no":
+            if not shared.retired or exc.executed != "no":
                 raise
         return await self._reach(call)
 
-    async def _reach_on(self, upstream: Upstream, call: Call) -> Reply:
-        if call.caller and not upstream.is_modern:
-            upstream = await self._upstream_of_caller(call, upstream)
-        if call.method != "tools/call":
-            result = await upstream.call(call)
-            return Reply(call.server, call.name, result, encoded=call.attempt.encoded)
-        call = self._with_key(call)
-        tool = self._catalog.find_tool(call.server, call.name) or await self._listed_tool(call, upstream)
-        try:
-            result = await upstream.call(call, tool.input_schema if tool.mirrors else None)
-        except ProtocolError as exc:
-            if exc.rpc_code != HEADER_MISMATCH:
-                if exc.rpc_code in (METHOD_NOT_FOUND, INVALID_PARAMS) and "unknown tool" in exc.evidence.lower():
-                    upstream.refresh("tools")
-                raise
-            # The definition must have changed: read it again, and send the call once more, which was refused.
-            await upstream.fetch_now("tools")
-            tool = await self._listed_tool(call, upstream)
-            result = await upstream.call(call, tool.input_schema)
-        if "structuredContent" in result:
-            self._check_output(tool, result)
-        return Reply(call.server, call.name, result, encoded=call.attempt.encoded)
+    async def _call_once_more(self, upstream: Upstream, call: Call, exc: ProtocolError) -> tuple[Tool, Json]:
+        """Where a server refused a call because it has changed the definition of the tool. Raises `CallError`."""
+        if exc.rpc_code != HEADER_MISMATCH:
+            if exc.rpc_code in (METHOD_NOT_FOUND, INVALID_PARAMS) and "unknown tool" in exc.evidence.lower():
+                upstream.refresh("tools")
+            raise exc
+        # The definition must have changed: read it again, and send the call once more, which was refused.
+        await upstream.fetch_now("tools")
+        tool = await self._listed_tool(call, upstream)
+        return tool, await upstream.call(call, tool.input_schema)
 
     async def _upstream_of_caller(self, call: Call, upstream: Upstream) -> Upstream:
         """The upstream that everybody shares, or, where the era of the server does not allow that, the caller's own."""

@@ -55,7 +55,7 @@ class Attempt:
     number: int = 0  # tries begun
     worst: Certainty = Certainty.C0  # of the tries before
     keeps_bytes: bool = False  # whoever calls would pass the answer on as it came
-    encoded: bytes | None = None  # the result of the last answer as it came, where that is wanted and known
+    encoded: memoryview | None = None  # the result of the last answer as it came, where that is wanted and known
     leader: Attempt | None = None  # the call is answered by another one, which this is the attempt of
     give_back_slot: Callable[[], None] | None = None  # while one is held
     _asking: int = 0  # questions that the caller has not answered yet
@@ -226,7 +226,7 @@ class Reply(msgspec.Struct, frozen=True):
     attempts: int = 1
     from_cache: bool = False
     replayed: bool = False  # the stored outcome of an earlier call with the same idempotency key
-    encoded: bytes | None = None  # `raw` as it came, for callers who asked to keep it
+    encoded: memoryview | None = None  # `raw` as it came, for callers who asked to keep it
 
     @property
     def is_error(self) -> bool:

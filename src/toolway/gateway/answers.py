@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-import msgspec
-
 from toolway.gateway.failures import Failure
 from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.http.messages import EVENTS, JSON_FIELDS, Fields
@@ -97,7 +95,7 @@ class Answer(Stream):
         if not self._exchange.answered:
             self.send(wire.notification(method, params))
 
-    def result(self, result: Json | msgspec.Raw) -> None:
+    def result(self, result: Json | wire.AsItCame) -> None:
         assert self.id is not None
         self._finish(200, wire.result(self.id, result), ())
 

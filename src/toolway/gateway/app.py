@@ -6,7 +6,7 @@ A path is compared as it came: nothing is decoded, folded or cut, so there is on
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -93,7 +93,13 @@ class App:
         mine.add(exchange)
         try:
             if endpoint is not None and exchange.request.method == "POST":
-                await self._post(exchange, principal, endpoint)
+                if len(exchange.request.body) <= LIGHT:
+                    message = self._message(exchange)
+                else:
+                    message = await self._large(exchange)
+                work = self._mcp(exchange, message, principal, endpoint) if message is not None else None
+                if work is not None:
+                    await work
             else:
                 await self._elsewhere(exchange, principal, endpoint)
         finally:
@@ -173,20 +179,20 @@ class App:
 
     # -- MCP ----------------------------------------------------------------------------------------------------------
 
-    async def _post(self, exchange: Exchange, principal: Principal, endpoint: str) -> None:
+    def _mcp(
+        self, exchange: Exchange, message: wire.Message, principal: Principal, endpoint: str
+    ) -> Awaitable[None] | None:
+        """What answers a message; None where it is refused here."""
         view = self.view(principal, endpoint)
         if view is None:
             exchange.reply(*problem(404, "there is no such endpoint"))
-            return
-        message = self._message(exchange) if len(exchange.request.body) <= LIGHT else await self._large(exchange)
-        if message is None:
-            return
-        if self.refusing and message.kind == "request":
+        elif self.refusing and message.kind == "request":
             self._refuse(exchange, message.id)
         elif is_modern(exchange.request, message):
-            await self._modern.handle(exchange, message, principal, view, endpoint)
+            return self._modern.handle(exchange, message, principal, view, endpoint)
         else:
-            await self._handshake.post(exchange, message, principal, view, endpoint)
+            return self._handshake.post(exchange, message, principal, view, endpoint)
+        return None
 
     async def _of_session(self, exchange: Exchange, principal: Principal, endpoint: str) -> None:
         """What is no POST belongs to a session."""

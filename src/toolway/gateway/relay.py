@@ -41,7 +41,7 @@ from toolway.gateway.visit import Visit, can_answer, meta_of
 from toolway.hub import Hub
 from toolway.model import Attempt, Call, Json, Reply
 from toolway.protocol.eras import LISTS
-from toolway.protocol.wire import encode
+from toolway.protocol.wire import AsItCame, encode
 
 SERVER_INFO: Final[Json] = {"name": "toolway", "version": __version__}
 KEY_KEY: Final = "toolway/idempotencyKey"
@@ -68,7 +68,7 @@ _TASKS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 
 
 Owner = Callable[[], tuple[str, ...]]
-Result = Json | msgspec.Raw  # what a server said and we have no need to change passes as it came
+Result = Json | AsItCame  # what a server said and we have no need to change passes as it came
 
 
 class Relay:
@@ -148,9 +148,17 @@ class Relay:
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    async def _call_tool(self, visit: Visit, params: Json) -> Result:
-        name = params.get("name")
-        tool = visit.view.find("tools", name) or await self._find(visit, "tools", name)
+    def _call_tool(self, visit: Visit, params: Json) -> Coroutine[Any, Any, Result]:
+        tool = visit.view.find("tools", params.get("name"))
+        if tool is None:
+            return self._call_later(visit, params)
+        return self._call_found(visit, params, tool)
+
+    async def _call_later(self, visit: Visit, params: Json) -> Result:
+        """A server that is still starting may be the one that has the tool."""
+        return await self._call_found(visit, params, await self._find(visit, "tools", params.get("name")))
+
+    def _call_found(self, visit: Visit, params: Json, tool: Item | None) -> Coroutine[Any, Any, Result]:
         arguments = params.get("arguments", {})
         if not isinstance(tool, Tool):
             raise Failure(INVALID_PARAMS, f"Unknown tool: {_short(params.get('name'))}")
@@ -159,7 +167,7 @@ class Relay:
         if visit.headers is not None and tool.mirrors:
             _check_mirrored(tool, arguments or {}, visit.headers)
         sent = {**params, "name": tool.key, "arguments": arguments or {}}
-        return await self._pass_on(visit, "tools/call", sent, tool.server, tool.key)
+        return self._pass_on(visit, "tools/call", sent, tool.server, tool.key, as_it_came=True)
 
     async def _read(self, visit: Visit, params: Json) -> Json:
         uri = params.get("uri")
@@ -199,9 +207,13 @@ class Relay:
 
     async def _send(self, visit: Visit, method: str, params: Json, server: str, name: str) -> Json:
         """One call through the hub; its result as a value."""
-        return _decoded(await self._pass_on(visit, method, params, server, name))
+        found = await self._pass_on(visit, method, params, server, name, as_it_came=False)
+        assert isinstance(found, dict)
+        return found
 
-    async def _pass_on(self, visit: Visit, method: str, params: Json, server: str, name: str) -> Result:
+    async def _pass_on(
+        self, visit: Visit, method: str, params: Json, server: str, name: str, *, as_it_came: bool
+    ) -> Result:
         """One call through the hub, in the way that fits the eras of both ends. Raises `Failure`."""
         parks = visit.era == "modern" and self._hub.era(server) != "modern"
 
@@ -215,7 +227,7 @@ class Relay:
                 return await self._go_on(visit, value, owner, params)
             asked = {**params, "requestState": value}
             parks = False  # only a modern server gives a state, wherever it is now
-        call, ear = self._call(visit, method, asked, server, name, parks=parks)
+        call, ear = self._call(visit, method, asked, server, name, parks=parks, as_it_came=as_it_came)
         if parks:
             if visit.askable or "inputResponses" in asked or self._hub.era(server) is None:
                 return await self._begin_leg(visit, call, ear, owner)
@@ -238,7 +250,7 @@ class Relay:
         return self._of_reply(visit, reply, owner)
 
     def _call(
-        self, visit: Visit, method: str, params: Json, server: str, name: str, *, parks: bool
+        self, visit: Visit, method: str, params: Json, server: str, name: str, *, parks: bool, as_it_came: bool
     ) -> tuple[Call, Ear]:
         meta = meta_of(params)
         asked = params.copy()
@@ -262,7 +274,7 @@ class Relay:
             asks=visit.asks,
             capabilities=visit.capabilities,
             hands_back=visit.era == "modern",
-            attempt=Attempt(keeps_bytes=True),
+            attempt=Attempt(keeps_bytes=as_it_came),
             id=f"{self._run}{next(self._calls):x}",
         )
         return call, ear
@@ -353,26 +365,19 @@ def _owner(visit: Visit, method: str, server: str, params: Json) -> tuple[str, .
 
 
 _SIGNATURE: Final = encode({SERVER_INFO_META_KEY: SERVER_INFO})
-_SIGNED: Final = b',"_meta":' + _SIGNATURE + b"}"
+_SIGNED: Final = b',"_meta":' + _SIGNATURE + b"}}"
 _COMPLETED: Final = b',"resultType":"complete"' + _SIGNED
 
 
-def _as_it_came(visit: Visit, result: Json, encoded: bytes) -> Result | None:
+def _as_it_came(visit: Visit, result: Json, encoded: memoryview) -> AsItCame | None:
     """The bytes of a complete result, with what the client's era wants added at their end; None where more than that
     has to be changed."""
     if visit.era == "handshake":
-        return msgspec.Raw(encoded) if _MODERN_ONLY.isdisjoint(result) else None
+        return AsItCame(encoded, b"}") if _MODERN_ONLY.isdisjoint(result) else None
     if "_meta" not in result and result:
-        return msgspec.Raw(encoded[:-1] + (_SIGNED if "resultType" in result else _COMPLETED))
+        return AsItCame(encoded[:-1], _SIGNED if "resultType" in result else _COMPLETED)
     signed = isinstance(result.get("_meta"), dict) and SERVER_INFO_META_KEY in result["_meta"]
-    return msgspec.Raw(encoded) if signed and "resultType" in result else None
-
-
-def _decoded(result: Result) -> Json:
-    if isinstance(result, dict):
-        return result
-    found: Json = msgspec.json.decode(result)
-    return found
+    return AsItCame(encoded, b"}") if signed and "resultType" in result else None
 
 
 def _check_mirrored(tool: Tool, arguments: Json, headers: Mapping[str, str]) -> None:

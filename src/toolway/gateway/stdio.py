@@ -114,9 +114,9 @@ class StdioClient:
             _log.exception("a request of the client failed: %s", message.method)
             self._write(error(message.id, INTERNAL_ERROR, "the gateway failed"))
         else:
-            self._write(wire.result(message.id, result) if isinstance(result, dict) else result)
+            self._write(result if isinstance(result, bytes) else wire.result(message.id, result))
 
-    async def _result(self, message: Message) -> Json | bytes:
+    async def _result(self, message: Message) -> Result | bytes:
         meta = message.body.get("_meta")
         if (isinstance(meta, dict) and MODERN_META in meta) or message.method == "server/discover":
             return await self._modern(message)

@@ -7,7 +7,7 @@ passed on as it is. What a server adds that nobody knows yet arrives unharmed.
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import jiter
 import msgspec
@@ -90,19 +90,28 @@ def notification(method: str, params: Json) -> bytes:
     return encode({"jsonrpc": "2.0", "method": method, "params": params})
 
 
-def result(id: Id, body: Json | msgspec.Raw) -> bytes:
+class AsItCame(NamedTuple):
+    """An object that is passed on: the bytes of it that came, and what is put in their place or behind them."""
+
+    came: memoryview
+    end: bytes
+
+
+def result(id: Id, body: Json | AsItCame) -> bytes:
+    if isinstance(body, AsItCame):
+        return b"".join((b'{"jsonrpc":"2.0","id":', encode(id), b',"result":', body.came, body.end))
     return encode({"jsonrpc": "2.0", "id": id, "result": body})
 
 
-def result_bytes(frame: bytes, id: int) -> bytes | None:
+def result_bytes(frame: bytes, id: int) -> memoryview | None:
     """The result of a `plain` answer as it stands in the frame; None where the frame is not written as nearly all are.
     Passing it on costs a tenth of writing it anew."""
     begin = b'{"jsonrpc":"2.0","id":%d,"result":' % id
     if frame.startswith(begin) and frame.endswith(b"}}"):
-        return frame[len(begin) : -1]
+        return memoryview(frame)[len(begin) : -1]
     end = b',"jsonrpc":"2.0","id":%d}' % id
     if frame.startswith(b'{"result":{') and frame.endswith(b"}" + end):
-        return frame[10 : -len(end)]
+        return memoryview(frame)[10 : -len(end)]
     return None
 
 

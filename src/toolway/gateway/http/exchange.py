@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from toolway.gateway.http.messages import LAST_CHUNK, Fields, Request, chunk, head
+
+LARGE: Final = 16 * 1024  # bytes of a body that are not worth to be copied behind their head
 
 
 class Wire(Protocol):
@@ -16,7 +18,7 @@ class Wire(Protocol):
     @property
     def draining(self) -> bool: ...
 
-    def send(self, data: bytes) -> None: ...
+    def send(self, data: bytes, more: bytes = b"") -> None: ...
 
     def finished(self, close: bool) -> None: ...
 
@@ -62,7 +64,10 @@ class Exchange:
         assert not self.opened, "a response has begun already"
         close = self._begin()
         data = head(status, (*fields, *self.fields) if self.fields else fields, length=len(body), close=close)
-        self._wire.send(data if self._bodiless else data + body)
+        if len(body) <= LARGE or self._bodiless:
+            self._wire.send(data if self._bodiless else data + body)
+        else:
+            self._wire.send(data, body)
         self._end()
 
     def open(self, status: int, fields: Fields) -> None:
