@@ -48,7 +48,7 @@ def _tools(ctx: typer.Context) -> Iterator[Offer]:
     for tool in kept.catalog.tools():
         yield tool.name, (tool.description or tool.title).strip().partition("\n")[0][:60]
     for name in kept.missing:
-        yield f"{name}.", "not asked yet"
+        yield f"{name}.", "no answer yet"
 
 
 def _codes() -> Iterator[Offer]:
