@@ -37,7 +37,7 @@ async def _tools(output: Output, place: Place, name: str | None, wait: float, re
     async with place.asking(name) as servers:
         statuses = await wait_listed(servers, output, wait, name)
         for status in statuses:
-            if status.state != "ready" and not status.tools:
+            if status.state not in ("ready", "disabled") and not status.tools:
                 output.say(f"{status.server}: {status.why}", "red")
         return {s.server: [t.raw for t in servers.tools(server=s.server)] for s in statuses if s.tools}
 

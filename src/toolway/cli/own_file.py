@@ -9,10 +9,11 @@ from toolway.catalog.resolve import check_server
 from toolway.cli.exits import UsageError
 from toolway.cli.meant import did_you_mean
 from toolway.cli.options import Where
-from toolway.config import scopes
+from toolway.config import jsonc, scopes
 from toolway.config.editing import backups
 from toolway.config.editing.backups import Backup
 from toolway.config.find import VARIABLE
+from toolway.config.formats import content, entries_of, normalised, text_of
 from toolway.errors import NotFound
 
 SCOPES = ("user", "project", "local")
@@ -47,8 +48,14 @@ def file_of_server(where: Where, name: str) -> Path:
     if named is not None:
         return named
     merged = scopes.load(os.environ, Path.cwd())
+    for origin in reversed(merged.files):  # what goes before the others comes last; an entry need not be usable
+        _, entries = entries_of(jsonc.parse(text_of(content(origin.file), origin.file), origin.file), origin.file)
+        if any(name in (written, normalised(written)) for written in entries):
+            return Path(origin.file)
+    if merged.broken:
+        raise merged.broken[0]
     check_server(merged.servers, name)
-    return Path(next(value.origin.file for value in merged.values if value.path[0] == name))
+    raise NotFound(f"no file has an entry {name!r}", server=name)
 
 
 def versions(file: Path) -> list[Backup]:
