@@ -120,6 +120,9 @@ clients: setup ## real clients before a gateway: Claude Code, the Inspector, the
 	$(BIN)/python interop/install.py --into .interop --clients
 	$(BIN)/python interop/clients.py --installed .interop
 
+edits: setup ## 10,000 random edits of files with comments and unknown keys: nothing but the intended change differs
+	TOOLWAY_EDITS=10000 $(BIN)/python -m pytest tests/config/editing/test_random_edits.py --timeout=7200 $(ARGS)
+
 accept: setup ## Claude Code, Codex and Gemini CLI read what we export, and we read what they write
 	$(BIN)/python interop/install.py --into .interop --clients
 	$(BIN)/python interop/accept.py --installed .interop

@@ -32,6 +32,7 @@ def beside(path):
 
 def test_an_edit_is_made_and_what_was_before_is_kept(file, tmp_path):
     copy = apply(Edit(file, OLD, NEW), tmp_path / "kept")
+    assert copy is not None
     assert file.read_bytes() == NEW
     assert copy.read_bytes() == OLD
     assert beside(file) == []
@@ -70,6 +71,7 @@ def test_the_mode_of_the_file_stays(file, mode, tmp_path):
 def test_copies_are_for_their_owner_alone(file, tmp_path):
     file.chmod(0o644)
     copy = apply(Edit(file, OLD, NEW), tmp_path / "kept")
+    assert copy is not None
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert stat.S_IMODE(copy.parent.stat().st_mode) == 0o700
 
@@ -218,6 +220,7 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_a_whole_file(tmp_path):
     for moment in range(12):
         words = [sys.executable, "-c", WRITING, str(path), str(tmp_path / "kept")]
         with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
             process.stdout.readline()
             time.sleep(0.005 + moment * 0.0071)  # no event tells a moment in the midst of a write
             process.send_signal(signal.SIGKILL)

@@ -10,7 +10,7 @@ from toolway.config.clients.catalog import client_named
 from toolway.config.clients.importing import root_of, servers_at
 from toolway.config.clients.inputs import with_inputs
 from toolway.config.clients.masking import secrets_in
-from toolway.config.clients.portable import at_home, localised
+from toolway.config.clients.portable import at_home, localised, restored
 from toolway.config.clients.reading import read_value
 from toolway.config.clients.values import Client, Export, Place
 from toolway.config.clients.writing import write_value
@@ -48,15 +48,20 @@ class _Planning:
         self._client, self._place = client, place
         self._root = root_of(client, place, document)
         found = document.at(self._root)
+        if found is not None and not isinstance(found, dict | list if client.dialect.named else dict):
+            raise unchangeable(self._root, str(place.path))
         self._servers: Any = ([] if client.dialect.listed else {}) if found is None else copy(found)
 
     def put(self, name: str, value: Mapping[str, Any]) -> None:
         client, place = self._client, self._place
+        found = self._find(name)
+        if found is not None and isinstance(found[1], Mapping):
+            there, _ = read_value(client.name, client.dialect, name, found[1])
+            value = restored(name, value, there, place)
         new, losses = write_value(client.name, client.title, client.dialect, name, at_home(value, place))
         self.losses += losses
         if new is None:
             return
-        found = self._find(name)
         if found is None:
             self._append(name, new)
         else:
@@ -81,10 +86,8 @@ class _Planning:
     def _append(self, name: str, new: dict[str, Any]) -> None:
         if isinstance(self._servers, list):
             self._servers.append(new)
-        elif isinstance(self._servers, dict):
-            self._servers[name] = new
         else:
-            raise unchangeable(self._root, str(self._place.path))
+            self._servers[name] = new
 
     def _keep_unsaid(self, written: Any, new: dict[str, Any], value: Mapping[str, Any]) -> None:
         """What the client cannot be told about a variable or a header does not take away what it knows itself."""

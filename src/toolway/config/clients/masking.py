@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from toolway.config.mask import masked, secrets_in_args
+from toolway.secrets.known import SHORTEST
 from toolway.secrets.likely import secret_in_address
 
 
 def secrets_in(document: Any) -> frozenset[str]:
-    return frozenset(secret for secret in _found(document, ()) if secret)
+    return frozenset(secret for secret in _found(document, ()) if len(secret) >= SHORTEST)
 
 
 def _found(value: Any, path: tuple[str, ...]) -> Iterator[str]:

@@ -46,6 +46,23 @@ def at_home(value: Mapping[str, Any], place: Place) -> dict[str, Any]:
     return left
 
 
+def restored(name: str, value: Mapping[str, Any], written: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    """`value` with what says the same as an entry of this place in the words of that entry, both in our own form."""
+    return dict(_restored(value, localised(name, written, place), written))
+
+
+def _restored(value: Any, meant: Any, written: Any) -> Any:
+    if value == meant:
+        return written
+    if isinstance(value, Mapping) and isinstance(meant, Mapping) and isinstance(written, Mapping):
+        both = meant.keys() & written.keys()
+        return {key: _restored(each, meant[key], written[key]) if key in both else each for key, each in value.items()}
+    if isinstance(value, list) and isinstance(meant, list) and isinstance(written, list):
+        said = [_restored(*each) for each in zip(value, meant, written, strict=False)]
+        return [*said, *value[len(said) :]]
+    return value
+
+
 def _directory(cwd: Any, directory: Path) -> Any:
     if cwd is None:
         return str(directory)

@@ -99,17 +99,15 @@ def _in_mapping(now: Mapping[str, Any], wanted: Mapping[str, Any], path: KeyPath
 
 
 def _in_list(now: list[Any], wanted: list[Any], path: KeyPath) -> Move | None:
-    """Lists of objects change item by item; others, and those that change in the middle, as a whole."""
+    """Item by item, so that comments among them stay."""
     if same(now, wanted):
         return None
-    if not all(isinstance(item, Mapping) for item in (*now, *wanted)):
-        return Move("set", path, wanted)
     at = _first(now, wanted)
-    if len(now) == len(wanted):
-        return difference(now[at], wanted[at], (*path, at))
     if len(now) > len(wanted):
         return Move("drop", (*path, at))
-    return Move("add", (*path, at), wanted[at]) if at == len(now) else Move("set", path, wanted)
+    if at == len(now):
+        return Move("add", (*path, at), wanted[at])
+    return difference(now[at], wanted[at], (*path, at))
 
 
 def _first(now: list[Any], wanted: list[Any]) -> int:

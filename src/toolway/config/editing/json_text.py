@@ -53,7 +53,11 @@ class _Moving:
             node = find(self.root, move.path)
             if node is None:
                 raise unchangeable(move.path)
-            new = self._rendered(move.value, indent_at(self.text, node.start))
+            one_line = node.members or node.items
+            if one_line and "\n" not in self.text[node.start : node.end]:
+                new = json.dumps(move.value, ensure_ascii=False)
+            else:
+                new = self._rendered(move.value, indent_at(self.text, node.start))
             return self._replaced(node.start, node.end, new)
         parent = find(self.root, move.path[:-1])
         if parent is None or (parent.members is None and parent.items is None):

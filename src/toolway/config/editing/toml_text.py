@@ -16,6 +16,7 @@ from toolway.errors import ConfigError
 
 _BOM: Final = "\ufeff"
 _LINE = re.compile(r"line (\d+)")
+_BLANK_ABOVE = re.compile(r"\n[ \t]*\r?\n\Z")
 
 
 def parse(text: str, file: str = "") -> Any:
@@ -214,6 +215,9 @@ def _runs(numbers: list[int]) -> list[tuple[int, int]]:
 def _closed_up(before: str, after: str) -> str:
     """Of the empty lines before and after what is gone, one is enough."""
     blank = re.match(r"[ \t]*\r?\n", after)
-    if blank and (not before.strip() or re.search(r"\n[ \t]*\r?\n\Z", before)):
+    above = _BLANK_ABOVE.search(before)
+    if blank and (above or not before.strip()):
         after = after[blank.end() :]
+    elif above and not after:
+        before = before[: above.start() + 1]
     return before + after
