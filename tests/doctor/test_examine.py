@@ -71,6 +71,7 @@ async def test_no_secret_of_an_entry_is_repeated_however_the_server_shouts_it(la
     args = ["--api-key", SECRET]
     lab.servers(
         shouts={"command": str(path), "args": args, "env": {"T": SECRET}},
+        half={"command": str(path), "env": {"T": f"{SECRET}${{NOT_SET}}"}},
         url={"url": f"http://127.0.0.1:9/mcp?api_key={SECRET}", "headers": {"Authorization": f"Bearer {SECRET}"}},
         silent={"command": "sleep", "args": ["60", f"--token={SECRET}"], "startTimeout": "300ms"},
     )
@@ -90,7 +91,10 @@ async def test_no_value_of_a_file_that_cannot_be_read_is_repeated(lab):
 async def test_what_a_project_brings_to_another_client_is_not_started(lab):
     mark = lab.work / "started"
     path = lab.script("server", f"open({str(mark)!r}, 'w')")
-    lab.servers(lab.work / ".cursor" / "mcp.json", acme={"command": str(path)})
+    lab.program(lab.work / "npx", f"#!/bin/sh\nexec {path}\n")
+    lab.program(lab.work / "node", f"#!/bin/sh\ntouch {mark}\n")  # asked for its version
+    entry = {"command": "npx", "env": {"PATH": f"{lab.work}:/usr/bin:/bin"}}
+    lab.servers(lab.work / ".cursor" / "mcp.json", acme=entry)
     from toolway.doctor.clients import of_client
     from toolway.doctor.examine import examine
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,10 +17,12 @@ from toolway.doctor.runtimes import runtime
 from toolway.doctor.start_checks import of_process, took
 from toolway.doctor.starting import Start, start
 from toolway.doctor.targets import Target
-from toolway.doctor.values import is_reference
+from toolway.doctor.twins import Twins
+from toolway.doctor.values import is_reference, without_references
 from toolway.doctor.web import Closer, look_closer
 from toolway.errors import ToolwayError
 from toolway.resolving import resolved
+from toolway.secrets import is_secret_like
 from toolway.upstream.process import environment
 from toolway.upstream.process.spawn import Spawner
 
@@ -44,12 +45,12 @@ async def examine(
     orphans = await asyncio.to_thread(find_orphans, named) if machine else []
     spawner = Spawner()
     gate = asyncio.Semaphore(AT_ONCE)
-    twins, others = _twins(targets), _elsewhere(targets)
+    twins = Twins(targets)
 
     async def one(target: Target) -> Subject:
         async with gate:
             try:
-                return await _examined(target, environ, spawner, twins.get(_place(target), ""), others[_place(target)])
+                return await _examined(target, environ, spawner, twins)
             except Exception as exc:  # a mistake of ours about one server must not hide what is known of the others
                 what = f"Toolway failed to examine it: {exc!r}"
                 check = Check("start", "fail", what, fix="please report this", code="E-INTERNAL")
@@ -65,10 +66,8 @@ async def examine(
     return Report((*files, *subjects, *_machine(orphans))).masked(mask)
 
 
-async def _examined(
-    target: Target, environ: Mapping[str, str], spawner: Spawner, twin: str, others: Sequence[str]
-) -> Subject:
-    checks = [*entry_checks.config(target, twin, others)]
+async def _examined(target: Target, environ: Mapping[str, str], spawner: Spawner, twins: Twins) -> Subject:
+    checks = [*entry_checks.config(target, twins.before(target), twins.elsewhere(target))]
     server = target.server
     if server is not None and (not server.enabled or target.shadow):
         checks.append(Check("start", "skip", "not used" if target.shadow else "disabled in its entry"))
@@ -92,7 +91,9 @@ async def _run(target: Target, server: Server, environ: Mapping[str, str], spawn
     if server.command is not None:
         path = environment.build(environ, server.env_policy, server.env).get("PATH", "")
         found = await look_up(server.command, path, environ, server.cwd)
-        check = entry_checks.command(target, server, found, await runtime(server, path, environ) if found.path else "")
+        # The PATH of an entry that nobody approved must not choose what is run.
+        runs = await runtime(server, path, environ) if found.path and not target.held else ""
+        check = entry_checks.command(target, server, found, runs)
         yield check
         if check.state == "fail":
             yield Check("start", "skip", "not tried")
@@ -134,49 +135,12 @@ def _full_name(target: Target) -> str:
 
 def _without_references(server: Server) -> Server:
     """A variable that is not set is passed on as it is written, and that is no secret."""
-    return replace(
-        server,
-        env={name: value for name, value in server.env.items() if not is_reference(value)},
-        headers={name: value for name, value in server.headers.items() if not is_reference(value)},
-    )
+    return replace(server, env=_plain(server.env), headers=_plain(server.headers))
 
 
-def _twins(targets: Sequence[Target]) -> dict[tuple[str, ...], str]:
-    """For each entry of a file that is the same server as an earlier one, the name of that one."""
-    first: dict[tuple[str, str], str] = {}
-    twins = {}
-    for target in targets:
-        what = _identity(target)
-        if what and first.setdefault((target.file, what), target.name) != target.name:
-            twins[_place(target)] = first[target.file, what]
-    return twins
-
-
-def _elsewhere(targets: Sequence[Target]) -> dict[tuple[str, ...], list[str]]:
-    """For each entry, where else the same server stands: `cursor:gh`."""
-    places: dict[str, list[Target]] = {}
-    for target in targets:
-        places.setdefault(_identity(target), []).append(target)
-    return {
-        _place(target): [
-            f"{other.client or 'toolway'}:{other.name}"
-            for other in (places[_identity(target)] if _identity(target) else ())
-            if other.file != target.file
-        ]
-        for target in targets
-    }
-
-
-def _place(target: Target) -> tuple[str, ...]:
-    return (target.file, *target.root, target.name)
-
-
-def _identity(target: Target) -> str:
-    """What makes two entries the same server; empty for one that is not started anyway."""
-    server = target.server
-    if server is None or not server.enabled or target.shadow:
-        return ""
-    return json.dumps([server.command, server.args, server.url])
+def _plain(values: Mapping[str, str]) -> dict[str, str]:
+    rests = {name: without_references(value) if is_reference(value) else value for name, value in values.items()}
+    return {name: rest for name, rest in rests.items() if rest == values[name] or is_secret_like(name, rest)}
 
 
 def _machine(orphans: Sequence[Orphan]) -> Iterator[Subject]:

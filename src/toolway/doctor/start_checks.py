@@ -75,38 +75,39 @@ def _late(server: Server, seen: Start) -> Check:
 
 
 def _silent(server: Server, seen: Start) -> Check:
-    by_hand = shlex.join([server.command or "", *server.args])
+    """It runs, and nothing came in time."""
     if seen.ports:
-        port = seen.ports[0]
-        return Check(
-            "start",
-            "fail",
-            f"the server does not speak over stdio: it listens on port {port}, as an HTTP server",
-            tail(seen),
-            "let it speak over stdio, often by an argument such as stdio; or start it yourself, and name its address:",
-            entry_text({"url": f"http://127.0.0.1:{port}/mcp"}),
-            "E-START-TIMEOUT",
-        )
+        return _is_http(seen)
     if is_runner(server) and seen.fetched is None:
-        # Only of these it is known that what they run is a process below them.
-        sure = sys.platform.startswith("linux") and runner(server) in ("npx", "uvx")
-        what = f"{runner(server)} {'was' if sure else 'may be'} still downloading after {took(seen.ended)}"
-        return Check("start", "fail", what, tail(seen), "run it by hand until it is done", by_hand, "E-START-TIMEOUT")
-    words = [f"it runs, and wrote {'nothing' if seen.first_byte is None else 'no answer'} to stdout"]
-    if not seen.stderr.strip():
-        words.append("and nothing to stderr")
+        return _downloads(server, seen)
     cause = likely_cause(server.command or "", None, seen.stderr, "") if seen.stderr.strip() else None
+    what = f"the server does not answer the first message within {took(seen.limit)}"
+    fix = "run it by hand and see what it waits for; many speak over stdio only with an argument such as stdio"
+    if cause is not None:
+        what, fix = f"{what}: {cause.cause}", cause.fix or fix
+    said = f"it runs, and wrote {'nothing' if seen.first_byte is None else 'no answer'} to stdout"
+    evidence = f"{said}\n{tail(seen)}" if seen.stderr.strip() else f"{said} and nothing to stderr"
+    return Check("start", "fail", what, evidence, fix, by_hand(server), "E-START-TIMEOUT")
+
+
+def _is_http(seen: Start) -> Check:
     return Check(
         "start",
         "fail",
-        f"the server does not answer the first message within {took(seen.limit)}"
-        + (f": {cause.cause}" if cause is not None else ""),
-        "\n".join(filter(None, (" ".join(words), tail(seen)))),
-        (cause.fix if cause is not None else "")
-        or "run it by hand and see what it waits for; many speak over stdio only with an argument such as stdio",
-        by_hand,
+        f"the server does not speak over stdio: it listens on port {seen.ports[0]}, as an HTTP server",
+        tail(seen),
+        "let it speak over stdio, often by an argument such as stdio; or start it yourself, and name its address",
+        entry_text({"url": f"http://127.0.0.1:{seen.ports[0]}/mcp"}),
         "E-START-TIMEOUT",
     )
+
+
+def _downloads(server: Server, seen: Start) -> Check:
+    # Only of these it is known that what they run is a process below them.
+    sure = sys.platform.startswith("linux") and runner(server) in ("npx", "uvx")
+    what = f"{runner(server)} {'was' if sure else 'may be'} still downloading after {took(seen.ended)}"
+    fix = "run it by hand until it is done"
+    return Check("start", "fail", what, tail(seen), fix, by_hand(server), "E-START-TIMEOUT")
 
 
 def _ended(server: Server, seen: Start, failure: Loss) -> Check:
@@ -124,10 +125,8 @@ def _ended(server: Server, seen: Start, failure: Loss) -> Check:
     elif beside := _beside(server, cause):
         fix, copy = "it stands beside the command: put that folder on PATH", entry_text({"env": {"PATH": beside}})
     elif not fix:
-        fix, copy = "run it by hand", shlex.join([server.command or "", *server.args])
-    return Check(
-        "start", "fail", f"the server ended with {how}: {why}", evidence, fix, copy, "E-STDIO-EXIT"
-    )  # fmt: skip
+        fix, copy = "run it by hand", by_hand(server)
+    return Check("start", "fail", f"the server ended with {how}: {why}", evidence, fix, copy, "E-STDIO-EXIT")
 
 
 def _port(stderr: str) -> int | None:
@@ -171,6 +170,11 @@ def tail(seen: Start) -> str:
     """The last lines of stderr, marked as such."""
     lines = [line.rstrip() for line in seen.stderr.splitlines() if line.strip()]
     return "\n".join(f"| {clean_text(line, 200)}" for line in lines[-SHOWN:])
+
+
+def by_hand(server: Server) -> str:
+    """The command line, to be copied into a terminal."""
+    return shlex.join([server.command or "", *server.args])
 
 
 def runner(server: Server) -> str:

@@ -49,6 +49,11 @@ def is_reference(text: str) -> bool:
     return bool(_REFERENCE.search(text))
 
 
+def without_references(text: str) -> str:
+    """What a value is itself."""
+    return _REFERENCE.sub("", text).strip()
+
+
 def references(text: str) -> str:
     """The names that a value has in the place of what is kept elsewhere, and nothing else of it."""
     return " ".join(_REFERENCE.findall(text))
