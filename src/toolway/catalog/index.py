@@ -133,6 +133,7 @@ class Catalog:
 
     def add_server(self, server: str) -> None:
         self._lists.setdefault(server, {kind: _List() for kind in _TYPE_OF})
+        self.generation += 1
 
     def remove_server(self, server: str) -> None:
         self._lists.pop(server, None)

@@ -104,28 +104,29 @@ class Relay:
 
     # -- lists --------------------------------------------------------------------------------------------------------
 
-    async def _list(self, visit: Visit, kind: Kind, params: Json) -> Json:
-        complete = await self._wait_for_lists(visit, kind)
+    async def _list(self, visit: Visit, kind: Kind, params: Json) -> Result:
+        complete = visit.view.complete(kind) or await self._wait_for_lists(visit, kind)
+
+        def whole(items: msgspec.Raw, cursor: str | None) -> Json:
+            result: Json = {LISTS[kind][2]: items}
+            if cursor is not None:
+                result["nextCursor"] = cursor
+            if visit.era == "modern":
+                result |= {"ttlMs": LIST_TTL if complete else SOON_TTL, "cacheScope": "private"}
+            return self._finished(visit, result)
+
         try:
-            items, cursor = visit.view.page(kind, params.get("cursor"))
+            return AsItCame(visit.view.encoded(kind, params.get("cursor"), (visit.era, complete), whole), b"}")
         except ValueError as exc:
             raise Failure(INVALID_PARAMS, f"the cursor cannot be used: {exc}") from None
-        result: Json = {LISTS[kind][2]: items}
-        if cursor is not None:
-            result["nextCursor"] = cursor
-        if visit.era == "modern":
-            result |= {"ttlMs": LIST_TTL if complete else SOON_TTL, "cacheScope": "private"}
-        return self._finished(visit, result)
 
     async def _wait_for_lists(self, visit: Visit, kind: Kind) -> bool:
         """Give servers that have only just been started the time to say what they have; whether all have."""
-        listed = self._hub.catalog.listed
-        missing = [server for server in visit.view.servers() if not listed(server, kind)]
+        missing = visit.view.missing(kind)
         left = self._settled_at - asyncio.get_running_loop().time()
         if missing and left > 0:
             await self._hub.wait_listed(missing, kind, left)
-            missing = [server for server in missing if not listed(server, kind)]
-        return not missing
+        return visit.view.complete(kind)
 
     async def _find(self, visit: Visit, kind: Kind, name: object) -> Item | None:
         """What a client calls by this name; a server that is still starting may be the one that has it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,6 +22,8 @@ from toolway.protocol import names
 from toolway.protocol.wire import encode
 
 PAGE: Final = 1000  # items
+VARIANTS: Final = 4  # of a page: two eras, and whether something is missing
+Make = Callable[[msgspec.Raw, str | None], Json]  # of the items of a page and the cursor of the next
 KINDS: Final[tuple[Kind, ...]] = ("tools", "prompts", "resources", "templates")
 _NAMED: Final = {"tools": "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
 #: Before a URI that another server lists too: `toolway:github/file:///readme`.
@@ -34,6 +36,8 @@ class _Shown:
 
     items: dict[str, Item] = field(default_factory=dict)  # by the name that clients see
     pages: dict[str, tuple[msgspec.Raw, str | None]] = field(default_factory=dict)  # by the name before the page
+    encoded: dict[tuple[str | None, Hashable], memoryview] = field(default_factory=dict)  # by cursor and variant
+    complete: bool = False  # all servers have said what they have
 
 
 class View:
@@ -74,6 +78,29 @@ class View:
         after = "" if cursor is None else _name_of(kind, cursor)
         known = shown.pages.get(after)
         return known if known is not None else self._page(kind, shown, after)
+
+    def encoded(self, kind: Kind, cursor: object, variant: Hashable, make: Make) -> memoryview:
+        """What `make` makes of a page, encoded once for each variant of it. Raises `ValueError` as `page` does."""
+        shown = self._now(kind)
+        if cursor is not None and not isinstance(cursor, str):
+            raise ValueError("no cursor of ours")
+        known = shown.encoded.get((cursor, variant))
+        if known is None:
+            known = memoryview(encode(make(*self.page(kind, cursor))))
+            if len(shown.encoded) <= VARIANTS * (1 + len(shown.items) // PAGE):
+                shown.encoded[cursor, variant] = known
+        return known
+
+    def complete(self, kind: Kind) -> bool:
+        """Whether every server has said what it has of this kind."""
+        shown = self._now(kind)
+        if not shown.complete:
+            shown.complete = not self.missing(kind)
+        return shown.complete
+
+    def missing(self, kind: Kind) -> list[str]:
+        """The servers that have not said yet what they have of this kind."""
+        return [server for server in self.servers() if not self._catalog.listed(server, kind)]
 
     def find(self, kind: Kind, name: object) -> Item | None:
         """The item that clients know by this name."""
