@@ -152,3 +152,13 @@ def test_without_a_client_it_is_asked_which(machine):
     machine.write(".config/toolway/mcp.json", {"mcpServers": {}})
     assert machine.toolway("export").exit_code == 2
     assert machine.toolway("export", "--all").exit_code == 0
+
+
+def test_the_hub_is_told_which_file_it_is_for_where_one_was_named(machine):
+    clients(machine)
+    file = machine.write("mine.json", {"mcpServers": {"docs": {"url": "https://docs.example.com/mcp"}}})
+    machine.toolway("export", "cursor", "--via-hub", "-y", "-c", str(file))
+    text = (machine.home / ".cursor/mcp.json").read_text().replace("// mine", "")
+    entry = json.loads(text)["mcpServers"]["toolway"]
+    assert entry["args"][-4:] == ["serve", "--stdio", "--config", str(file)]
+    assert json.loads(text)["mcpServers"].keys() == {"github", "toolway"}  # what is not behind it stays

@@ -1,6 +1,7 @@
 """What makes the command line quick: what is known is not asked, and what is not needed is not loaded."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,9 +52,12 @@ def test_options_that_are_plain_are_checked_as_ever(machine):
     assert machine.toolway("tools", "--wait", "1").exit_code == 0
 
 
-def test_the_short_form_of_the_measurement_runs_and_starts_no_server(tmp_path):
+def test_help_is_quick_beside_typer_and_no_server_is_started_for_tools(tmp_path):
     corpus = tmp_path / "corpus.json"
     corpus.write_text(json.dumps({"servers": [{"tools": 3}, {"tools": 4}]}))
-    words = [sys.executable, str(ROOT / "scripts/startup.py"), "--rounds", "1", "--corpus", str(corpus)]
+    words = [sys.executable, str(ROOT / "scripts/startup.py"), "--rounds", "5", "--corpus", str(corpus)]
     result = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert "2 servers, 7 tools, none started" in result.stdout, result.stderr
+    times = re.search(r"([0-9.]+) × import typer", result.stdout)
+    assert times is not None
+    assert float(times[1]) < 2.5

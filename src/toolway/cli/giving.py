@@ -50,7 +50,10 @@ def give(
     load(output, session.where.config)  # its secrets are masked from now on
     ours = own_entries(session)
     places = [_place(name, scope) for name in clients] if clients else _installed(scope)
-    plans = [Plan(place, _planned(place, ours, via_hub=via_hub)) for place in places]
+    plans = [
+        Plan(place, _planned(place, ours, hub_entry(named_file(session.where)) if via_hub else None))
+        for place in places
+    ]
     return _made(output, plans, yes=yes, dry_run=dry_run)
 
 
@@ -58,7 +61,7 @@ def sync(session: Session, *, yes: bool, dry_run: bool) -> Exit:
     """Take what clients have and we do not, then give all of them the same. One that has the hub keeps only that."""
     facts = taken(session, [], yes=yes, dry_run=dry_run)
     ours = own_entries(session)
-    plans = [Plan(place, _planned(place, ours, via_hub=_has_hub(place))) for place in _installed("user")]
+    plans = [Plan(place, _planned(place, ours, _hub_in(place))) for place in _installed("user")]
     return _made(session.output, plans, yes=yes, dry_run=dry_run, facts=facts)
 
 
@@ -96,15 +99,16 @@ def _installed(scope: str) -> list[Place]:
     return [_place(client, scope) for client in dict.fromkeys(place.client for place in found)]
 
 
-def _planned(place: Place, ours: Mapping[str, dict[str, Any]], *, via_hub: bool) -> Export:
+def _planned(place: Place, ours: Mapping[str, dict[str, Any]], hub: dict[str, Any] | None) -> Export:
+    """All servers, or with `hub` that alone in place of those that are behind it."""
     theirs = {entry.name: identity(portable(entry)) for entry in read(place).entries}
-    if not via_hub:
+    if hub is None:
         kept, left_out = _without_secrets(place, _under_their_names(ours, theirs))
         export = plan_export(place, kept)
         return replace(export, losses=(*export.losses, *left_out))
     same = {identity(entry) for entry in ours.values()}
     behind = [name for name, key in theirs.items() if key in same]
-    return plan_export(place, {HUB: hub_entry()}, remove=behind)
+    return plan_export(place, {HUB: hub}, remove=behind)
 
 
 def _without_secrets(
@@ -148,16 +152,19 @@ def _under_their_names(ours: Mapping[str, dict[str, Any]], theirs: Mapping[str, 
     return found
 
 
-def hub_entry() -> dict[str, Any]:
-    """What starts us. The whole path, because an application of a desktop has another PATH than a shell."""
+def hub_entry(named: Path | None = None) -> dict[str, Any]:
+    """What starts us, with the file that is named, if one is. The whole path, because an application of a desktop has
+    another PATH than a shell."""
     program = shutil.which(HUB, path=os.path.dirname(sys.executable)) or shutil.which(HUB)
+    words = ["serve", "--stdio", *(["--config", str(named.absolute())] if named is not None else [])]
     if program is not None:
-        return {"command": program, "args": ["serve", "--stdio"]}
-    return {"command": sys.executable, "args": ["-m", "toolway.cli", "serve", "--stdio"]}
+        return {"command": program, "args": words}
+    return {"command": sys.executable, "args": ["-m", "toolway.cli", *words]}
 
 
-def _has_hub(place: Place) -> bool:
-    return any(is_hub(entry.value) for entry in read(place).entries)
+def _hub_in(place: Place) -> dict[str, Any] | None:
+    """The hub as a client has it, if it has it."""
+    return next((portable(entry) for entry in read(place).entries if is_hub(entry.value)), None)
 
 
 def _made(

@@ -123,8 +123,11 @@ class Output:
             return
         from rich.text import Text
 
-        with self._console(sys.stderr).status(Text(self.shown(text))) as status:
-            yield lambda new: status.update(Text(self.shown(new)))
+        def fit(said: str) -> Text:
+            return Text(layout.cut_to(self.shown(said).replace("\n", " "), shutil.get_terminal_size().columns - 3))
+
+        with self._console(sys.stderr).status(fit(text)) as status:
+            yield lambda new: status.update(fit(new))
 
     def _masked(self, value: Any) -> Any:
         if isinstance(value, str):
