@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients accept edits conformance process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour idle cost sim fuzz bench bench-quick bench-page startup screens docs pins clean
+.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients accept edits conformance canary process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour idle cost sim fuzz bench bench-quick bench-page startup screens docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -53,6 +53,9 @@ test-all: ## the tests on 3.11 and 3.13
 
 process: setup ## the long checks that kill -9 the hub and count what is left behind
 	TOOLWAY_LONG=1 $(BIN)/python -m pytest tests/process $(ARGS)
+
+canary: setup ## a secret in every place where one can be, every command in every form, and where it was seen
+	TOOLWAY_LONG=1 $(BIN)/python -m pytest tests/journeys/test_canary.py $(ARGS)
 
 faults: setup ## the fault matrix with 20 seeds; writes docs/reliability.md
 	$(BIN)/python scripts/faults.py --seeds 20 --write
