@@ -167,9 +167,9 @@ def test_values_are_shown_with_the_file_and_line_that_they_come_from(machine):
     found = {".".join(value["path"]): value for value in values}
     assert found["github.env.GITHUB_TOKEN"]["value"] == "***"
     assert (found["docs-site.url"]["line"], found["docs-site.url"]["scope"]) == (5, "user")
-    assert f"{machine.own}:4" in machine.toolway("config", "--origin").stdout
+    assert "~/.config/toolway/mcp.json:4" in machine.toolway("config", "--origin").stdout
     named = machine.toolway("config", "--origin", "-c", str(machine.own))
-    assert f"{machine.own}:4" in named.stdout
+    assert "~/.config/toolway/mcp.json:4" in named.stdout
     assert TOKEN not in named.output
 
 

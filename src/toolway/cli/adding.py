@@ -13,7 +13,7 @@ from toolway.cli.exits import Exit, UsageError
 from toolway.cli.moving import moved_secrets
 from toolway.cli.options import Session
 from toolway.cli.own_file import file_of_scope
-from toolway.cli.showing import hide_secrets
+from toolway.cli.showing import hide_secrets, tilde
 from toolway.config.entries import read_entry
 from toolway.config.formats import normalised
 from toolway.config.spec import check_server_name
@@ -65,7 +65,7 @@ def add(
     if output.as_json:
         output.facts({"server": name, **facts})
     elif not dry_run:
-        output.say(f"{name} is added to {file}", "green")
+        output.say(f"{name} is added to {tilde(file)}", "green")
         output.say(f"see whether it works: toolway doctor {name}")
     return Exit.OK
 

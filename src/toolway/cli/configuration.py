@@ -14,7 +14,7 @@ from toolway.cli.options import Session
 from toolway.cli.output import Output, problem_facts
 from toolway.cli.own_file import named_file, version, versions
 from toolway.cli.places import load
-from toolway.cli.showing import hide_secrets, show_edit
+from toolway.cli.showing import hide_secrets, show_edit, tilde
 from toolway.config import jsonc, scopes
 from toolway.config.editing.edit import Edit, read_bytes
 from toolway.config.editing.write import apply
@@ -45,7 +45,7 @@ def show(session: Session, *, origin: bool) -> Exit:
     if output.as_json:
         output.facts({"values": [_facts(value) for value in values]})
     elif origin:
-        rows = [(".".join(value.path), value.shown, str(value.origin)) for value in values]
+        rows = [(".".join(value.path), value.shown, tilde(str(value.origin))) for value in values]
         output.table(("value", "is", "from"), rows)
     else:
         for value in values:
@@ -95,7 +95,7 @@ def validate(session: Session) -> Exit:
     else:
         output.problems(loaded.problems, notes=True)
         usable = f"{len(loaded.servers)} servers can be used"
-        output.line(f"{loaded.file}: {usable}", "red" if "error" in worst else "green")
+        output.line(f"{tilde(loaded.file)}: {usable}", "red" if "error" in worst else "green")
     return Exit.CONFIG if "error" in worst else Exit.OK
 
 
@@ -128,7 +128,7 @@ def history(session: Session) -> Exit:
         output.table(("version", "replaced", "size"), table, right=("version", "size"))
         output.say("see one: toolway config diff VERSION · go back: toolway config rollback VERSION", "dim")
     else:
-        output.say(f"{file} was never changed by toolway")
+        output.say(f"{tilde(file)} was never changed by toolway")
     return Exit.OK
 
 
@@ -146,7 +146,7 @@ def rollback(session: Session, number: int, *, dry_run: bool) -> Exit:
         return Exit.OK
     show_edit(output, change)
     if not dry_run:
-        output.say(f"{file} is what it was; take that back with: toolway config rollback", "green")
+        output.say(f"{tilde(file)} is what it was; take that back with: toolway config rollback", "green")
     return Exit.OK
 
 

@@ -17,7 +17,7 @@ from toolway.cli.known import kept_lists
 from toolway.cli.options import Session
 from toolway.cli.own_file import file_of_scope, file_of_server
 from toolway.cli.places import load
-from toolway.cli.showing import hide_secrets, show_edit
+from toolway.cli.showing import hide_secrets, show_edit, tilde
 from toolway.config.editing.documents import Document
 from toolway.config.editing.edit import Edit, read_bytes
 from toolway.config.formats import normalised, parse
@@ -40,13 +40,11 @@ def get(session: Session, name: str) -> Exit:
     if output.as_json:
         output.facts({"server": name, "file": str(file), "line": line, "entry": shown, "tools": tools})
         return Exit.OK
-    output.line(f"{name}  {file}:{line}" if line else f"{name}  {file}", "bold")
+    output.line(f"{name}  {tilde(file)}:{line}" if line else f"{name}  {tilde(file)}", "bold")
     output.line(json.dumps(shown, ensure_ascii=False, indent=2))
     if tools:
         output.say(f"{len(tools)} tools: toolway tools -s {name}", "dim")
-    output.say(
-        f"change it: toolway edit {name} · remove it: toolway rm {name} · examine it: toolway doctor {name}", "dim"
-    )
+    output.say(f"change it: toolway edit {name} · remove it: toolway rm {name}", "dim")
     return Exit.OK
 
 
@@ -56,7 +54,7 @@ def remove(session: Session, name: str, *, dry_run: bool) -> Exit:
     written, _ = _written(file, name)
     document = Document(file)
     document.drop((*own(file).root, written))
-    return _made(session, document, f"{name} is removed from {file}", dry_run)
+    return _made(session, document, f"{name} is removed from {tilde(file)}", dry_run)
 
 
 def switch(session: Session, name: str, *, on: bool, dry_run: bool) -> Exit:
@@ -99,7 +97,7 @@ def edit(session: Session, name: str | None, *, scope: str | None) -> Exit:
     else:
         show_edit(output, change)
         output.problems(problems)
-        output.say(f"{file} is changed; take it back with: toolway config rollback", "green")
+        output.say(f"{tilde(file)} is changed; take it back with: toolway config rollback", "green")
     return Exit.OK
 
 

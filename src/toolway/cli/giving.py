@@ -16,7 +16,7 @@ from toolway.cli.options import Session
 from toolway.cli.output import Output, problem_facts
 from toolway.cli.own_file import named_file
 from toolway.cli.places import load
-from toolway.cli.showing import show_edit
+from toolway.cli.showing import show_edit, tilde
 from toolway.cli.taking import identity, is_hub, taken
 from toolway.config import moving, scopes
 from toolway.config.clients import CLIENTS, Export, Place, client_named, find, plan_export, portable, read
@@ -180,7 +180,7 @@ def _made(
         output.facts({**found, "clients": [_facts(plan, agreed) for plan in plans]})
         return Exit.OK
     for path, backup in backups.items():
-        output.say(f"changed: {path}{f', a copy of what it was is {backup}' if backup else ''}", "green")
+        output.prose(f"changed: {tilde(path)}{f', a copy of what it was is {backup}' if backup else ''}", "green")
     if not plans:
         output.say("no client was found on this machine")
     return Exit.OK

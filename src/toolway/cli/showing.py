@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 from toolway.cli.output import Output
@@ -11,6 +12,12 @@ from toolway.config.spec import Server
 from toolway.errors import ConfigError
 
 _STYLES = {"+": "green", "-": "red", "@": "cyan"}
+
+
+def tilde(path: str | os.PathLike[str]) -> str:
+    """A path as people write it: with `~` for the home."""
+    text, home = os.fspath(path), os.environ.get("HOME", "").rstrip("/")
+    return f"~{text[len(home) :]}" if home and text.startswith(f"{home}/") else text
 
 
 def show_edit(output: Output, edit: Edit) -> None:

@@ -15,7 +15,7 @@ from toolway.cli.moving import moved_secrets, plain_secrets
 from toolway.cli.options import Session
 from toolway.cli.output import Output, problem_facts
 from toolway.cli.own_file import file_of_scope
-from toolway.cli.showing import hide_secrets
+from toolway.cli.showing import hide_secrets, tilde
 from toolway.config.clients import CLIENTS, Entry, client_named, find, portable, read
 from toolway.config.formats import normalised
 from toolway.config.mask import masked
@@ -81,7 +81,7 @@ def taken(
     hide_secrets(output, change)
     done = make_own(output, change, dry_run=dry_run)
     if new and not dry_run and not output.as_json:
-        output.say(f"{_count(len(new))} written to {file}; no file of a client was changed", "green")
+        output.prose(f"{_count(len(new))} written to {tilde(file)}; no file of a client was changed", "green")
         output.say("see whether they work: toolway doctor")
     rows = [{"server": f.name, "client": f.client, "fate": f.fate, "source": f.source, "note": f.note} for f in found]
     return {"found": rows, "problems": [problem_facts(p) for p in problems], **done}
