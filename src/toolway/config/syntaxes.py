@@ -135,6 +135,11 @@ def translate(text: str, source: Syntax, target: Syntax) -> Written:
     return write(parse(text, source), target)
 
 
+def literal(text: str) -> str:
+    """A text of strangers, as our file must have it so that nothing in it is taken for a reference."""
+    return write((text,), OURS).text
+
+
 def refs(text: str, syntax: Syntax = OURS) -> tuple[Ref, ...]:
     return tuple(piece for piece in parse(text, syntax) if isinstance(piece, Ref))
 
