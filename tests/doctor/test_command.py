@@ -95,6 +95,13 @@ def test_all_looks_at_every_client_and_says_what_stands_twice(lab):
     assert result.returncode == 0
 
 
+def test_who_has_no_file_of_ours_yet_is_told_of_those_he_has(lab):
+    lab.servers(lab.home / ".cursor" / "mcp.json", acme=small())
+    result = toolway(lab)
+    assert result.stdout.startswith("✓ acme: all is well\n")
+    assert "no file of our own yet" in result.stderr
+
+
 def test_without_any_file_the_fix_is_named(lab):
     result = toolway(lab)
     assert result.returncode == 3

@@ -71,6 +71,20 @@ async def no_host(lab: Lab) -> None:
         await lab.is_well()
 
 
+@row("a proxy that is not there")
+async def proxy(lab: Lab) -> None:
+    """The proxy is a variable of ours, so the program itself is run. A loopback address would not use one."""
+    lab.environ |= {"HTTP_PROXY": f"http://127.0.0.1:{free_port()}", "PYTHONPATH": ":".join(filter(None, sys.path))}
+    program = f"{sys.executable} -m toolway.cli doctor acme"
+    async with serving(mcp) as port:
+        lab.servers(acme={"url": f"http://0.0.0.0:{port}/mcp"})
+        said = await lab.run(f"{program} || true")
+        assert said.startswith("✗ acme: cannot connect to proxy 127.0.0.1:"), said
+        assert "export NO_PROXY=0.0.0.0" in said
+        said = await lab.run(f"export NO_PROXY=0.0.0.0; {program}")
+        assert said.startswith("✓ acme: all is well\n"), said
+
+
 @row("401")
 async def unauthorized(lab: Lab) -> None:
     async with serving(guarded(lambda header: header == "Bearer tok-1234567890")) as port:

@@ -35,7 +35,7 @@ async def doctor(
         elif everything:
             found = _everything(environ, directory, session.where.config, project)
         else:
-            found = scene(environ, directory, session.where.config)
+            found = _own_or_others(output, environ, directory, session.where.config, project)
         return _chosen(found, name)
 
     report = await _examined(output, look(), environ)
@@ -47,6 +47,22 @@ async def doctor(
     else:
         _print(output, report, name, done)
     return exit_of(report)
+
+
+def _own_or_others(
+    output: Output, environ: Mapping[str, str], directory: Path, config: Path | None, project: bool
+) -> Scene:
+    """Our own files, or those of other clients for somebody who has none yet. Raises `ConfigError`."""
+    try:
+        return scene(environ, directory, config)
+    except ConfigError as exc:
+        if exc.code != "E-CONFIG-NONE":
+            raise
+        others = of_all_clients(environ, directory, project=project)
+        if not others.targets:
+            raise
+        output.say("there is no file of our own yet, so those of other clients are examined", "dim")
+        return others
 
 
 def _everything(environ: Mapping[str, str], directory: Path, config: Path | None, project: bool) -> Scene:

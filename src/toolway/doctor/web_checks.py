@@ -20,6 +20,8 @@ def of_failure(server: Server, seen: Start, closer: Closer) -> Check:
     """Why an HTTP server cannot be had. `seen.failure` is set."""
     failure = seen.failure
     assert failure is not None
+    if "proxy" in failure.reason and failure.code in _CONNECT:
+        return _proxy(server, failure)
     if failure.code in _CONNECT:
         return Check("connect", "fail", failure.reason, fix=_start_it(server, failure), code=failure.code)
     if failure.code == "E-HTTP-TLS":
@@ -33,6 +35,13 @@ def of_failure(server: Server, seen: Start, closer: Closer) -> Check:
     if closer.post.kind == "text/html" or closer.endpoint or seen.status in (404, 405):
         return _no_endpoint(failure, closer)
     return Check("handshake", "fail", failure.reason, _clock(closer), failure.fix, code=failure.code)
+
+
+def _proxy(server: Server, failure: Loss) -> Check:
+    host = urlsplit(server.url or "").hostname or ""
+    said = "it comes from HTTP_PROXY, HTTPS_PROXY or ALL_PROXY"
+    fix = "correct that variable, or leave this host out"
+    return Check("connect", "fail", failure.reason, said, fix, f"export NO_PROXY={host}", failure.code)
 
 
 def _start_it(server: Server, failure: Loss) -> str:
