@@ -161,7 +161,7 @@ def test_a_document_cannot_refer_to_secrets_of_others():
             {"type": "streamable-http", "url": "https://x.example", "headers": [{"name": "H", "value": stolen}]}
         ],
     }
-    package, remote = (server_of(offer.entry, {"HOME": "/h"}) for offer in read(document).offers)
+    package, remote = (server_of(offer.entry or {}, {"HOME": "/h"}) for offer in read(document).offers)
     assert (package.args, package.env) == (("-y", f"p{stolen}", stolen), {"A": stolen, "B": stolen})
     assert remote.headers == {"H": stolen}
     assert type(package.env["A"]) is str and type(remote.headers["H"]) is str  # no reference is in them
