@@ -21,6 +21,7 @@ from toolway.errors import ConfigError
 
 _URL: Final = re.compile(r"https?://", re.IGNORECASE)
 _PACKAGE: Final = re.compile(r"(pypi|npm):(.+)")
+_FILES: Final = (".mcpb", ".dxt", "server.json")
 _RUNNERS: Final = frozenset({"npx", "uvx", "node", "python", "python3", "docker", "podman", "bunx", "deno", "uv", "sh"})
 _USUAL_ENDS: Final = re.compile(r"^(?:mcp-server-|server-|mcp-)|(?:-mcp-server|-mcp|-server)$")
 _HOW: Final = (
@@ -36,16 +37,23 @@ def add(
     headers: Sequence[str],
     cwd: str | None,
     scope: str | None,
+    answers: Sequence[str],
+    offer: int,
     replace: bool,
     plain: bool,
     dry_run: bool,
 ) -> Exit:
     """Write a new entry. Tokens among its values are kept in the store, and the entry names them."""
     output = session.output
-    name, entry = understood(words)
-    if name is not None:
-        check_server_name(name)
-    name = name or "server"
+    if words[-1].endswith(_FILES):
+        from toolway.cli.bundles import entry_of
+
+        told = dict(_pair(each, "=", "--set NAME=VALUE") for each in answers)
+        name, entry = entry_of(output, Path(words[-1]), told, offer, dry_run=dry_run)
+        name = words[0] if len(words) > 1 else name
+    else:
+        name, entry = understood(words)
+    check_server_name(name)
     entry |= _options(env, headers, cwd)
     read_entry(entry, _Everything())  # raises where it could not be used
     file = file_of_scope(session.where, scope)
@@ -70,7 +78,7 @@ def add(
     return Exit.OK
 
 
-def understood(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
+def understood(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """The name and the entry that are meant. Raises `UsageError`."""
     if len(words) == 1:
         return _source(words[0])
@@ -82,7 +90,7 @@ def understood(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
 
 
 def _is_source(word: str) -> bool:
-    return bool(_URL.match(word) or _PACKAGE.fullmatch(word) or word.endswith((".mcpb", ".dxt", "server.json")))
+    return bool(_URL.match(word) or _PACKAGE.fullmatch(word))
 
 
 def _source(word: str) -> tuple[str, dict[str, Any]]:

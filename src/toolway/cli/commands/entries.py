@@ -29,6 +29,12 @@ def add(
     ] = None,
     cwd: Annotated[str | None, typer.Option("--cwd", metavar="FOLDER", help="Where the command runs.")] = None,
     scope: Scope = None,
+    answer: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="What a bundle or description asks for.")
+    ] = None,
+    offer: Annotated[
+        int, typer.Option("--offer", metavar="N", min=1, help="Which offer of a server.json.", show_default=False)
+    ] = 1,
     replace: Annotated[bool, typer.Option("--replace", help="Also where the name is taken.")] = False,
     plain: Plain = False,
     dry_run: DryRun = False,
@@ -45,6 +51,8 @@ def add(
         headers=header or [],
         cwd=cwd,
         scope=scope,
+        answers=answer or [],
+        offer=offer,
         replace=replace,
         plain=plain,
         dry_run=dry_run,
