@@ -110,7 +110,10 @@ def write(pieces: tuple[Piece, ...], syntax: Syntax) -> Written:
     for piece in pieces:
         if isinstance(piece, str):
             text += _literal(piece, syntax)
-        elif piece.kind not in syntax.forms:
+            continue
+        if syntax.escape and text.endswith(syntax.escape):
+            lost.append(piece)  # together they would be a literal
+        if piece.kind not in syntax.forms:
             lost.append(piece)
             text += _form(piece, OURS)
         elif piece.default is not None and not syntax.default:

@@ -19,10 +19,10 @@ def _home(name: str, *candidates: str) -> Callable[[Paths], list[Place]]:
 def _kiro(paths: Paths) -> list[Place]:
     inner = Path(".kiro", "settings", "mcp.json")
     project = paths.nearest(str(inner))
-    places = [place("kiro", "user", paths.home / inner)]
-    if project != paths.home / inner:
-        places.append(place("kiro", "project", project, directory=project.parent.parent.parent))
-    return places
+    return [
+        place("kiro", "user", paths.home / inner),
+        place("kiro", "project", project, directory=project.parent.parent.parent),
+    ]
 
 
 def _trae(paths: Paths) -> list[Place]:

@@ -33,7 +33,13 @@ def find(
     """Every file in which a client would look, whether it is there or not."""
     system = platform or cast(Platform, sys.platform if sys.platform in ("darwin", "win32") else "linux")
     paths = Paths(os.environ if environment is None else environment, directory or Path.cwd(), system)
-    return [place for client in CLIENTS.values() for place in client.places(paths)]
+    found: dict[tuple[str, Path, KeyPath], Place] = {}
+    for client in CLIENTS.values():
+        for place in client.places(paths):
+            found.setdefault(
+                (place.client, place.path, place.root), place
+            )  # at home, a project's file is the user's own
+    return list(found.values())
 
 
 def read(place: Place) -> Imported:

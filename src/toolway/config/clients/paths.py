@@ -41,11 +41,16 @@ class Paths:
         return Path(self.environment[variable]) if self.environment.get(variable) else otherwise
 
     def nearest(self, name: str) -> Path:
-        """The file of that name in this directory or the first above it that has one, within the repository or home."""
+        """The file of that name in this directory or the first above it that has one, within the repository.
+
+        What lies at home belongs to the user, not to every folder below it.
+        """
         for folder in (self.directory, *self.directory.parents):
+            if folder == self.home and folder != self.directory:
+                break
             if (folder / name).is_file():
                 return folder / name
-            if (folder / ".git").exists() or folder == self.home:
+            if (folder / ".git").exists():
                 break
         return self.directory / name
 

@@ -160,9 +160,10 @@ class _Reading:
         if not isinstance(value, str):
             return value
         pieces = parse(value, self._dialect.syntax)
-        if any(isinstance(piece, str) and refs(piece) for piece in pieces):
+        ours = write(pieces, OURS)
+        if ours.lost or any(isinstance(piece, str) and refs(piece) for piece in pieces):
             self.problems.append(self._no_variable(field))
-        return write(pieces, OURS).text
+        return ours.text
 
     def _no_variable(self, field: str) -> Problem:
         return Problem(

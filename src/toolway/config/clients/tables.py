@@ -23,19 +23,19 @@ def _grok(paths: Paths) -> list[Place]:
 def _tables(paths: Paths, name: str, variable: str) -> list[Place]:
     user = paths.named(variable, paths.home / f".{name}") / "config.toml"
     project = paths.nearest(f".{name}/config.toml")
-    places = [place(name, "user", user, "toml", ("mcp_servers",))]
-    if project != user:
-        places.append(place(name, "project", project, "toml", ("mcp_servers",), project.parent.parent))
-    return places
+    return [
+        place(name, "user", user, "toml", ("mcp_servers",)),
+        place(name, "project", project, "toml", ("mcp_servers",), project.parent.parent),
+    ]
 
 
 def _vibe(paths: Paths) -> list[Place]:
     user = paths.named("VIBE_HOME", paths.home / ".vibe") / "config.toml"
     project = paths.nearest(".vibe/config.toml")
-    places = [place("mistral-vibe", "user", user, "toml", ("mcp_servers",))]
-    if project != user:
-        places.append(place("mistral-vibe", "project", project, "toml", ("mcp_servers",), project.parent.parent))
-    return places
+    return [
+        place("mistral-vibe", "user", user, "toml", ("mcp_servers",)),
+        place("mistral-vibe", "project", project, "toml", ("mcp_servers",), project.parent.parent),
+    ]
 
 
 def _lift_codex(value: Value, left: Value) -> None:

@@ -22,10 +22,10 @@ def _copilot(paths: Paths) -> list[Place]:
 
 def _gemini(paths: Paths) -> list[Place]:
     project = paths.nearest(".gemini/settings.json")
-    places = [place("gemini-cli", "user", paths.home / ".gemini" / "settings.json")]
-    if project.parent.parent != paths.home:  # the same file must not be found twice
-        places.append(place("gemini-cli", "project", project, directory=project.parent.parent))
-    return places
+    return [
+        place("gemini-cli", "user", paths.home / ".gemini" / "settings.json"),
+        place("gemini-cli", "project", project, directory=project.parent.parent),
+    ]
 
 
 def _antigravity(paths: Paths) -> list[Place]:
@@ -75,19 +75,19 @@ def _amp(paths: Paths) -> list[Place]:
 
 def _factory(paths: Paths) -> list[Place]:
     project = paths.nearest(".factory/mcp.json")
-    places = [place("factory", "user", paths.home / ".factory" / "mcp.json")]
-    if project.parent.parent != paths.home:
-        places.append(place("factory", "project", project, directory=project.parent.parent))
-    return places
+    return [
+        place("factory", "user", paths.home / ".factory" / "mcp.json"),
+        place("factory", "project", project, directory=project.parent.parent),
+    ]
 
 
 def _kimi(paths: Paths) -> list[Place]:
     newer = paths.named("KIMI_CODE_HOME", paths.home / ".kimi-code")
     project = paths.nearest(".kimi-code/mcp.json")
-    places = [place("kimi", "user", folder / "mcp.json") for folder in (newer, paths.home / ".kimi")]
-    if project.parent.parent != paths.home:
-        places.append(place("kimi", "project", project, directory=project.parent.parent))
-    return places
+    return [
+        *(place("kimi", "user", folder / "mcp.json") for folder in (newer, paths.home / ".kimi")),
+        place("kimi", "project", project, directory=project.parent.parent),
+    ]
 
 
 def _lift_gemini(value: Value, left: Value) -> None:
