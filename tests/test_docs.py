@@ -95,6 +95,19 @@ def test_every_code_of_the_gateway_is_explained():
     assert len(own) == 13
 
 
+def test_the_screens_keep_to_80_columns_and_are_all_on_their_page():
+    folder = ROOT / "docs/screens"
+    screens = sorted(folder.glob("*.txt"))
+    assert {"toolway", "doctor", "tools", "call-progress"} <= {screen.stem for screen in screens}
+    for screen in screens:
+        lines = screen.read_text().splitlines()
+        assert max(map(len, lines)) <= 80, screen.name
+        assert lines[0].startswith("$ toolway"), screen.name
+        assert "Traceback" not in screen.read_text()
+    page = (folder / "index.md").read_text()
+    assert all(f"({screen.name})" in page or screen.read_text().rstrip() in page for screen in screens)
+
+
 def test_links_between_pages_lead_somewhere():
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     broken = [

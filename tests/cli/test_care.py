@@ -125,6 +125,28 @@ def test_logs_are_followed_until_ctrl_c(machine):
     assert ("Traceback" in stderr, process.returncode) == (False, 130)
 
 
+def test_a_list_is_shown_again_when_something_changes(machine):
+    slow = {**FAKE, "args": [*FAKE["args"], "--mode", "slow_start=2"]}
+    servers(machine, slow=slow)
+    process = subprocess.Popen(
+        [*TOOLWAY, "ls", "--watch", "--wait", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout is not None
+    states = []
+    for line in process.stdout:
+        if line.startswith("slow"):
+            states.append(line.split()[1])
+        if states[-1:] == ["ready"]:
+            break
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert (states[-2:], process.returncode) == (["starting", "ready"], 130)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are found in /proc")
 def test_a_process_that_nobody_needs_any_more_is_found_and_ended(machine):
     script = machine.home / "server.py"

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from toolway.cli.app import app
-from toolway.cli.table import SECTIONS, TABLE
+from toolway.cli.table import MEANT, SECTIONS, TABLE
 
 ROOT = typer.main.get_command(app)
 
@@ -73,6 +73,8 @@ def test_an_option_that_a_command_has_no_use_for_is_refused_before_it_too():
     [
         (("toools",), "did you mean tools?"),
         (("keys", "craete"), "did you mean create?"),
+        (("remove", "x"), "did you mean toolway rm?"),
+        (("undo",), "did you mean toolway config rollback?"),
         (("nothing-like-it",), "see them all: "),
         (("tools", "--jsn"), "did you mean --json?"),
         (("call",), "call --help"),
@@ -90,6 +92,12 @@ def test_a_command_line_that_is_wrong_is_told_in_parts_and_ends_with_2(words, pa
 def test_a_command_line_that_is_wrong_is_json_where_json_is_wanted():
     result = toolway("toools", "--json")
     assert (json.loads(result.stdout)["error"]["code"], result.stderr, result.exit_code) == ("E-USAGE", "", 2)
+
+
+def test_the_words_of_others_lead_to_commands_that_exist():
+    for ours in MEANT.values():
+        assert toolway(*ours.split(), "--help").exit_code == 0
+    assert not MEANT.keys() & TABLE.keys()
 
 
 def test_a_group_alone_shows_what_it_has():

@@ -10,12 +10,13 @@ import typer
 from toolway._version import __version__
 from toolway.cli.frame import Commands, run
 from toolway.cli.options import PLACE, Session, Shared, parameters
-from toolway.cli.table import SECTIONS, TABLE
+from toolway.cli.table import MEANT, SECTIONS, TABLE
 
 
 class _Root(Commands):
     table = TABLE
     sections = SECTIONS
+    meant = MEANT
 
 
 app = typer.Typer(

@@ -50,6 +50,7 @@ class Commands(TyperGroup):
 
     table: Mapping[str, Entry] = {}
     sections: Mapping[str, Sequence[str]] = {}
+    meant: Mapping[str, str] = {}  # words of other programs → ours
 
     def get_help_option(self, ctx: Any) -> Any:
         return lighten_one(super().get_help_option(ctx))
@@ -71,9 +72,11 @@ class Commands(TyperGroup):
             from toolway.cli.meant import did_you_mean
 
             visible = [name for name, entry in self.table.items() if not entry.hidden]
+            ours = self.meant.get(args[0])
+            close = f"did you mean {ctx.command_path} {ours}?" if ours else did_you_mean(args[0], visible)
             raise UsageError(
                 f"there is no command {' '.join([*ctx.command_path.split()[1:], args[0]])!r}",
-                fix=did_you_mean(args[0], visible) or f"see them all: {ctx.command_path} --help",
+                fix=close or f"see them all: {ctx.command_path} --help",
             )
         return super().resolve_command(ctx, args)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -10,24 +12,46 @@ from urllib.parse import quote
 from toolway.catalog.resolve import check_server
 from toolway.cli.exits import Exit, GatewayError
 from toolway.cli.output import Output, last_lines, problem_facts
-from toolway.cli.places import Place, Where, find, gateway_for
+from toolway.cli.places import Place, Servers, Where, find, gateway_for
 from toolway.cli.running import DOWN, cause_of, exit_of, wait_listed
 from toolway.errors import NotFound
 from toolway.upstream.status import Status
 
+_LOOK = 0.5  # seconds between two looks
 
-async def show_list(output: Output, where: Where, wait: float) -> Exit:
-    """All servers, a line each."""
+
+async def show_list(output: Output, where: Where, wait: float, watch: bool) -> Exit:
+    """All servers, a line each; with `watch` again whenever something has changed, until Ctrl-C."""
     place = await find(output, where)
     async with place.asking() as servers:
         statuses = await wait_listed(servers, output, wait)
+        while watch:
+            _show_list(output, place, statuses)
+            sys.stdout.flush()
+            statuses = await _changed(servers, statuses)
+            output.line()
+    _show_list(output, place, statuses)
+    return exit_of(statuses, place.problems())
+
+
+async def _changed(servers: Servers, before: Collection[Status]) -> list[Status]:
+    """The servers, as soon as one is in another state or has other tools."""
+    seen = {s.server: (s.state, s.tools, s.restarts) for s in before}
+    while True:
+        await asyncio.sleep(_LOOK)
+        await servers.list_tools(timeout=0)
+        now = list(servers.status().values())
+        if {s.server: (s.state, s.tools, s.restarts) for s in now} != seen:
+            return now
+
+
+def _show_list(output: Output, place: Place, statuses: Collection[Status]) -> None:
     if output.as_json:
         keys = ("server", "transport", "state", "era", "protocol", "tools", "stale", "why", "fix")
         rows = [{key: facts[key] for key in keys} for facts in map(asdict, statuses)]
         output.facts({"servers": rows, "problems": [problem_facts(p) for p in place.problems()]})
     else:
         _print_list(output, place, statuses)
-    return exit_of(statuses, place.problems())
 
 
 async def show_status(output: Output, where: Where, wait: float, name: str | None) -> Exit:

@@ -71,3 +71,28 @@ SECTIONS: Final = {
     "The gateway": ("serve", "connect", "keys", "token"),
     "For shells and programs": ("completion", "agent-help"),
 }
+
+# What other programs call it: nobody has to learn our word by failing.
+MEANT: Final = {
+    "remove": "rm",
+    "delete": "rm",
+    "uninstall": "rm",
+    "install": "add",
+    "show": "get",
+    "info": "get",
+    "search": "tools",
+    "find": "tools",
+    "run": "call",
+    "exec": "call",
+    "start": "serve",
+    "up": "serve",
+    "gateway": "serve",
+    "check": "doctor",
+    "diagnose": "doctor",
+    "validate": "config validate",
+    "rollback": "config rollback",
+    "undo": "config rollback",
+    "history": "config history",
+    "login": "secrets set",
+    "help": "--help",
+}

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from toolway.cli.commands.words import AnyServer, ServerName, Wait
 from toolway.cli.frame import Work
 from toolway.cli.options import Session
 
 
-def ls(session: Session, wait: Wait = 30.0) -> Work:
+def ls(
+    session: Session,
+    wait: Wait = 30.0,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again whenever something changes.")] = False,
+) -> Work:
     from toolway.cli import servers
 
-    return servers.show_list(session.output, session.where, wait)
+    return servers.show_list(session.output, session.where, wait, watch)
 
 
 def status(session: Session, name: AnyServer = None, wait: Wait = 30.0) -> Work:
