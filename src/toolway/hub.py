@@ -510,11 +510,11 @@ class Hub:
         upstream = self._upstreams.get(server)
         return upstream.era if upstream is not None else None
 
-    async def wait_listed(self, servers: Iterable[str], kind: Kind, timeout: float) -> None:
+    async def wait_listed(self, servers: Iterable[str], kind: Kind, timeout: float, *, urgent: bool = False) -> None:
         """Return when each of these servers has shown its list, be it of an earlier run, or has failed its start, or
-        after `timeout`."""
+        after `timeout`. `urgent`: a call waits for them, so they start before others."""
         unlisted = [self._upstreams.get(name) for name in servers if not self._catalog.listed(name, kind)]
-        waiting = [asyncio.ensure_future(u.wait_listed(kind, urgent=False)) for u in unlisted if u is not None]
+        waiting = [asyncio.ensure_future(u.wait_listed(kind, urgent=urgent)) for u in unlisted if u is not None]
         await settle_within(timeout, waiting)
 
     async def subscribe(self, server: str, kind: Wanted, name: str, link: str) -> None:

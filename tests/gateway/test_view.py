@@ -197,3 +197,40 @@ async def _pages(raw: Raw) -> list[str]:
             return found
         cursor = {"cursor": page["nextCursor"]}
     raise AssertionError("the pages do not end")
+
+
+def test_a_name_says_which_server_has_it() -> None:
+    renamed = Selection(("*",), {"b.t": "short"})
+    shown = view(catalog(a={"tools": [tool("t")]}, b={}), "a", "b", selection=renamed)
+    assert [shown.owner(name) for name in ("a__t", "b__later", "short")] == ["a", "b", "b"]
+    assert [shown.owner(name) for name in ("c__t", "plain", 3, None)] == [None] * 4
+    assert view(catalog(a={}), "a", alone="a").owner("anything") == "a"
+
+
+def test_a_list_is_made_once_until_something_changes() -> None:
+    of = catalog(a={"tools": [tool("t")]})
+    shown, made = view(of, "a"), []
+
+    def make(items: msgspec.Raw, cursor: str | None) -> Json:
+        made.append(cursor)
+        return {"tools": items}
+
+    first = shown.encoded("tools", None, "modern", make)
+    assert shown.encoded("tools", None, "modern", make) is first
+    assert shown.encoded("tools", None, "handshake", make) is not first
+    assert len(made) == 2 and msgspec.json.decode(first)["tools"][0]["name"] == "a__t"
+    of.replace("a", "tools", [tool("u")], [])
+    assert msgspec.json.decode(shown.encoded("tools", None, "modern", make))["tools"][0]["name"] == "a__u"
+    with pytest.raises(ValueError, match="cursor"):
+        shown.encoded("tools", ["not", "hashable"], "modern", make)
+
+
+def test_whether_a_server_has_not_said_yet_what_it_has() -> None:
+    of = catalog(a={"tools": [tool("t")]})
+    of.add_server("b")
+    shown = view(of, "a", "b")
+    assert (shown.complete("tools"), shown.missing("tools")) == (False, ["b"])
+    of.replace("b", "tools", [], [])
+    assert (shown.complete("tools"), shown.missing("tools")) == (True, [])
+    of.add_server("c")
+    assert view(of, "a", "b", "c").complete("tools") is False

@@ -132,9 +132,18 @@ class Relay:
         """What a client calls by this name; a server that is still starting may be the one that has it."""
         found = visit.view.find(kind, name)
         if found is None:
-            await self._wait_for_lists(visit, kind)
+            owner = visit.view.owner(name)
+            if owner is None:
+                await self._wait_for_lists(visit, kind)
+            else:
+                await self._wait_for(owner, kind)  # and for no other: it may be the only one that is well
             found = visit.view.find(kind, name)
         return found
+
+    async def _wait_for(self, server: str, kind: Kind) -> None:
+        left = self._settled_at - asyncio.get_running_loop().time()
+        if left > 0 and not self._hub.catalog.listed(server, kind):
+            await self._hub.wait_listed([server], kind, left, urgent=True)
 
     def _finished(self, visit: Visit, result: Json) -> Json:
         """A complete result as the client's era writes it."""
@@ -230,6 +239,7 @@ class Relay:
             parks = False  # only a modern server gives a state, wherever it is now
         call, ear = self._call(visit, method, asked, server, name, parks=parks, as_it_came=as_it_came)
         if parks:
+            assert ear is not None
             if visit.askable or "inputResponses" in asked or self._hub.era(server) is None:
                 return await self._begin_leg(visit, call, ear, owner)
             deaf = Deaf()
@@ -252,13 +262,17 @@ class Relay:
 
     def _call(
         self, visit: Visit, method: str, params: Json, server: str, name: str, *, parks: bool, as_it_came: bool
-    ) -> tuple[Call, Ear]:
+    ) -> tuple[Call, Ear | None]:
+        """The call, and where what belongs to it is told, if anybody wants to hear of it."""
         meta = meta_of(params)
         asked = params.copy()
         asked.pop("_meta", None)
         if not meta.keys() <= _OURS:
             asked["_meta"] = {key: value for key, value in meta.items() if key not in _OURS}
-        key, ear = meta.get(KEY_KEY, visit.key), Ear(visit, meta)
+        key, ear = meta.get(KEY_KEY, visit.key), None
+        hears_log = visit.log_level is not None or visit.wants_log
+        if parks or hears_log or "progressToken" in meta:
+            ear = Ear(visit, meta)
         call = Call(
             f"{server}.{name}" if method == "tools/call" else name,
             method,
@@ -267,8 +281,8 @@ class Relay:
             name,
             _seconds(meta[TIMEOUT_KEY]) if TIMEOUT_KEY in meta else None,
             # Whoever is asked in mid-call comes back with another request, which may want to hear of progress too.
-            on_progress=ear.progress if "progressToken" in meta or (parks and visit.askable) else None,
-            on_notice=ear.notice if visit.log_level is not None or visit.wants_log else None,
+            on_progress=ear.progress if ear and ("progressToken" in meta or (parks and visit.askable)) else None,
+            on_notice=ear.notice if ear and hears_log else None,
             log_level=visit.log_level,
             key=key if isinstance(key, str) else None,
             caller=visit.principal.caller,

@@ -102,6 +102,16 @@ class View:
         """The servers that have not said yet what they have of this kind."""
         return [server for server in self.servers() if not self._catalog.listed(server, kind)]
 
+    def owner(self, name: object) -> str | None:
+        """The server that a name belongs to, be the item known or not; None where the name does not say."""
+        if not isinstance(name, str):
+            return None
+        if self.alone is not None:
+            return self.alone
+        renamed = (real for real, shown in self._selection.renames.items() if shown == name)
+        ref = names.parse(next(renamed, name))
+        return ref.server if ref is not None and ref.server in self.servers() else None
+
     def find(self, kind: Kind, name: object) -> Item | None:
         """The item that clients know by this name."""
         return self._now(kind).items.get(name) if isinstance(name, str) else None

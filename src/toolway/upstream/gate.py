@@ -11,6 +11,8 @@ import asyncio
 from collections import deque
 from typing import Any, Final
 
+from toolway.upstream.flag import Flag
+
 HOLD: Final = 1.0  # a server that has not answered by then no longer keeps others waiting
 
 
@@ -19,7 +21,7 @@ class StartGate:
         self._free = turns
         self._line: deque[asyncio.Future[None]] = deque()
 
-    async def enter(self, urgent: asyncio.Event) -> Turn:
+    async def enter(self, urgent: Flag) -> Turn:
         """Wait for a turn, or not at all as soon as `urgent` is set."""
         turn = Turn(self)
         if self._free > 0:

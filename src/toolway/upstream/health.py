@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 
 from toolway.config.spec import Health
+from toolway.upstream.flag import Flag
 from toolway.upstream.link import Fault, Loss
 from toolway.upstream.session import Session
 
@@ -13,7 +14,7 @@ CLOSE_ENOUGH = 0.001  # a timer may end a rounding error too early
 PAUSE_AFTER_MISS = 1.0  # a refused connection answers at once; do not count three of them in a millisecond
 
 
-async def watch_health(session: Session, health: Health, suspect: asyncio.Event) -> Loss:
+async def watch_health(session: Session, health: Health, suspect: Flag) -> Loss:
     """Ask for a sign of life after silence, or at once when `suspect` is set. Returns when too many were missed."""
     loop = asyncio.get_running_loop()
     misses = 0
@@ -40,7 +41,7 @@ async def watch_health(session: Session, health: Health, suspect: asyncio.Event)
         await asyncio.sleep(PAUSE_AFTER_MISS)
 
 
-async def _wait_for_silence(left: float | None, suspect: asyncio.Event) -> None:
+async def _wait_for_silence(left: float | None, suspect: Flag) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(left if left is None else max(left, 0)):
             await suspect.wait()

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Literal
 
+from toolway.upstream.flag import Flag
 from toolway.upstream.link import Fault, RpcError
 from toolway.upstream.session import Session
 
@@ -31,8 +32,8 @@ class Subscriptions:
         self._on_update = on_update
         self._dice = dice
         self._wanted: Counter[tuple[Wanted, str]] = Counter()
-        self._changed = asyncio.Event()
-        self._told = asyncio.Event()
+        self._changed = Flag()
+        self._told = Flag()
         self._ever_told = False
 
     def __len__(self) -> int:

@@ -23,6 +23,7 @@ from toolway.protocol.eras import LIST_CHANGES, LISTS
 from toolway.upstream import listing
 from toolway.upstream.border import call_error, no_credential
 from toolway.upstream.causes import likely_cause
+from toolway.upstream.flag import Flag
 from toolway.upstream.gate import StartGate, Turn
 from toolway.upstream.health import watch_health
 from toolway.upstream.link import Fault, Link, LinkFacts, Loss, RpcError
@@ -85,15 +86,15 @@ class Upstream:
         self._since = self._loop.time()
         self._last_used = self._since
         self._waiters: set[asyncio.Future[Session]] = set()
-        self._wanted = asyncio.Event()
-        self._urgent = asyncio.Event()  # a call waits for the start
-        self._stop = asyncio.Event()
-        self._again = asyncio.Event()  # a person asked for a restart
-        self._suspect = asyncio.Event()  # a call could not reach the server
-        self._settled = asyncio.Event()  # the first start has ended, well or badly
+        self._wanted = Flag()
+        self._urgent = Flag()  # a call waits for the start
+        self._stop = Flag()
+        self._again = Flag()  # a person asked for a restart
+        self._suspect = Flag()  # a call could not reach the server
+        self._settled = Flag()  # the first start has ended, well or badly
         self._dirty: set[Kind] = set()
-        self._dirt = asyncio.Event()
-        self._listed = {kind: asyncio.Event() for kind in LISTS}
+        self._dirt = Flag()
+        self._listed = {kind: Flag() for kind in LISTS}
         self._task: asyncio.Task[None] | None = None
         self._before: asyncio.Task[None] | None = None  # the end of one that must be gone before we start
         self.retired = False

@@ -27,7 +27,7 @@ class Turns:
         self._taking_part: set[int] = set()  # attempts
         self._asks: dict[str, bool] = {}  # by name: whether it has asked, when it was called last
         self._trials: dict[str, asyncio.Event] = {}  # by name: while its first call is about to show that
-        self._unasked: dict[int, Call] = {}  # by attempt: begun without a turn, and has not asked yet
+        self._unasked: dict[int, Call] = {}  # by attempt: begun without a turn, and has no answer yet
 
     async def begin(self, call: Call) -> None:
         """Wait for the first turn of a call that asks. A library has one caller, who knows what is his."""

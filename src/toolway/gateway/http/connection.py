@@ -50,8 +50,6 @@ class Owner(Protocol):
 
     def on_reading(self, connection: Connection) -> None: ...
 
-    def on_whole(self, connection: Connection) -> None: ...
-
     def on_request(self, connection: Connection) -> None: ...
 
     def on_begun(self, connection: Connection) -> None: ...
@@ -175,7 +173,6 @@ class Connection(asyncio.Protocol):
             self._guest = guest
         if not owner.room.take(size, self._guest):
             return False
-        owner.on_whole(self)
         self._begin(request.with_body(body, self._peer), False, False, size)
         return True
 

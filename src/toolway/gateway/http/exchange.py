@@ -62,10 +62,12 @@ class Exchange:
     def reply(self, status: int, body: bytes = b"", fields: Fields = ()) -> None:
         """The whole response."""
         assert not self.opened, "a response has begun already"
-        close = self._begin()
-        data = head(status, (*fields, *self.fields) if self.fields else fields, length=len(body), close=close)
-        if len(body) <= LARGE or self._bodiless:
-            self._wire.send(data if self._bodiless else data + body)
+        close, size = self._begin(), len(body)
+        data = head(status, (*fields, *self.fields) if self.fields else fields, length=size, close=close)
+        if self._bodiless:
+            self._wire.send(data)
+        elif size <= LARGE:
+            self._wire.send(data + body)
         else:
             self._wire.send(data, body)
         self._end()

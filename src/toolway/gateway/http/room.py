@@ -24,11 +24,14 @@ class Room:
         return self._taken + size <= self._most
 
     def take(self, size: int, guest: str) -> bool:
-        if not self.has(size, guest):
+        if self._taken + size > self._most:
             return False
-        self._taken += size
         if guest:
-            self._by_guest[guest] = self._by_guest.get(guest, 0) + size
+            taken = self._by_guest.get(guest, 0) + size
+            if taken > self._most // SHARE:
+                return False
+            self._by_guest[guest] = taken
+        self._taken += size
         return True
 
     def give_back(self, size: int, guest: str) -> None:

@@ -132,10 +132,6 @@ class HttpServer:
         self._idle.pop(connection, None)
         self._reading[connection] = connection.since
 
-    def on_whole(self, connection: Connection) -> None:
-        self._strangers.pop(connection, None)
-        self._idle.pop(connection, None)
-
     def on_request(self, connection: Connection) -> None:
         self._reading.pop(connection, None)
 
@@ -170,6 +166,10 @@ class HttpServer:
 
     def on_begun(self, connection: Connection) -> None:
         self._answering.add(connection)
+        if connection in self._idle:
+            del self._idle[connection]
+        elif connection in self._strangers:
+            del self._strangers[connection]
 
     def on_ended(self, connection: Connection) -> None:
         self._answering.discard(connection)
