@@ -64,6 +64,16 @@ def test_tools_come_from_the_disk_and_the_servers_are_asked_only_where_nothing_i
     assert (again.exit_code, machine.toolway("tools", "--refresh").exit_code) == (0, 4)
 
 
+def test_lists_that_are_old_are_said_to_be(machine):
+    servers(machine, fake=FAKE, off={"command": "x", "enabled": False})
+    assert "--refresh" not in machine.toolway("tools").stderr
+    [kept] = (machine.home / "cache/toolway/catalog").glob("*.json")
+    long_ago = kept.stat().st_mtime - 3 * 86400
+    os.utime(kept, (long_ago, long_ago))
+    assert "up to 3 days ago; --refresh" in machine.toolway("tools").stderr
+    assert "toolway enable off" in machine.toolway("tools", "-s", "off").stderr
+
+
 def test_the_cost_of_tools_is_shown(machine):
     servers(machine, fake=FAKE)
     result = machine.toolway("tools", "echo", "--tokens")

@@ -19,6 +19,7 @@ class Kept:
     catalog: Catalog = field(default_factory=Catalog)
     at: dict[str, float] = field(default_factory=dict)  # when each server was last asked, in seconds since 1970
     missing: list[str] = field(default_factory=list)  # servers that take part and were never asked
+    disabled: list[str] = field(default_factory=list)
 
 
 def kept_lists(servers: Mapping[str, Server]) -> Kept:
@@ -28,6 +29,7 @@ def kept_lists(servers: Mapping[str, Server]) -> Kept:
     for name, server in servers.items():
         kept.catalog.add_server(name)
         if not server.enabled:
+            kept.disabled.append(name)
             continue
         stored = store.load(name, identity(server)) if store is not None else None
         if store is None or stored is None:

@@ -19,6 +19,7 @@ from toolway.doctor.tokens import cost_of
 if TYPE_CHECKING:
     from toolway.upstream.status import Status
 
+_OLD = 24 * 3600.0  # seconds after which it is said that the lists are from an earlier time
 _WORDS = {"starting": "still starting", "backing_off": "down", "failed": "down"}
 
 
@@ -43,6 +44,8 @@ async def show_tools(
         _print(output, found, tokens)
         output.problems(problems)
         _print_notes(output, statuses, kept, found)
+        if server in kept.disabled:
+            output.say(f"{server} does not take part; let it: toolway enable {server}", "yellow")
     return exit_of(statuses, problems)
 
 
@@ -87,8 +90,9 @@ def _print_notes(output: Output, statuses: Sequence[Status], kept: Kept, found: 
     if _down(statuses):
         output.say(f"see more, and what to do: toolway doctor {_down(statuses)[0].server}")
     shown = [kept.at[name] for name in {tool.server for tool in found} if name in kept.at]
-    if shown and output.verbose:
-        output.say(f"as the servers said up to {ago(time.time() - min(shown))}; --refresh asks them again", "dim")
+    age = time.time() - min(shown, default=time.time())
+    if shown and (output.verbose or age > _OLD):
+        output.say(f"\nas the servers said up to {ago(age)}; --refresh asks them again", "dim")
 
 
 def _first_line(tool: Tool) -> str:
