@@ -71,6 +71,17 @@ def test_unknown_keys_of_an_entry_survive_a_change_of_it(name, tmp_path):
     assert 1 <= len(added) <= 2
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_unknown_keys_survive_an_entry_that_does_not_know_them(name, tmp_path):
+    place = placed(tmp_path, name)
+    entry = read(place).entries[0]
+    changed = {key: item for key, item in portable(entry).items() if key != "extras"}
+    changed |= {"url": "https://moved.example/mcp"} if "url" in changed else {"args": [*changed.get("args", []), "x"]}
+    apply(plan_export(place, {entry.name: changed}).edit, tmp_path / "kept")
+    found = next(each for each in read(place).entries if each.name == entry.name)
+    assert found.value.get("extras") == entry.value.get("extras")
+
+
 def test_what_the_client_does_not_know_is_given_back_to_the_one_who_does(tmp_path):
     vscode = placed(tmp_path, "vscode.project.json")
     entry = next(each for each in read(vscode).entries if each.name == "perplexity")

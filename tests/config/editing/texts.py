@@ -212,7 +212,12 @@ class Yaml(Writer):
             return f"{{{', '.join(inner)}}}"
         if isinstance(value, list):
             return f"[{', '.join(self.flow(item, ()) for item in value)}]"
-        if isinstance(value, str) and value.isascii() and value.isalpha() and value.lower() not in ("true", "false", "null"):
+        if (
+            isinstance(value, str)
+            and value.isascii()
+            and value.isalpha()
+            and value.lower() not in ("true", "false", "null")
+        ):
             return value
         return _quoted(value) if isinstance(value, str) else json.dumps(value)
 

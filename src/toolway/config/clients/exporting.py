@@ -57,7 +57,7 @@ class _Planning:
         found = self._find(name)
         if found is not None and isinstance(found[1], Mapping):
             there, _ = read_value(client.name, client.dialect, name, found[1])
-            value = restored(name, value, there, place)
+            value = _with_extras(restored(name, value, there, place), there, client.name)
         new, losses = write_value(client.name, client.title, client.dialect, name, at_home(value, place))
         self.losses += losses
         if new is None:
@@ -113,6 +113,12 @@ class _Planning:
         if not self._client.dialect.ours:
             _forget_spelling(meant)
         return meant
+
+
+def _with_extras(value: dict[str, Any], there: Mapping[str, Any], client: str) -> dict[str, Any]:
+    """What only the client understands is its own: an entry that says nothing of it takes nothing away."""
+    theirs, ours = there.get("extras", {}), value.get("extras", {})
+    return value if client in ours or client not in theirs else {**value, "extras": {**ours, client: theirs[client]}}
 
 
 def _forget_spelling(meant: dict[str, Any]) -> None:
