@@ -33,9 +33,16 @@ def started():
         process.communicate()
 
 
-def leave_behind(*argv, **environ):
+OVER_PIPE = "import subprocess as s, sys; print(s.Popen(sys.argv[1:], stdin=s.PIPE, stdout=s.DEVNULL).pid)"
+# As Node.js does it, and with it most clients.
+OVER_SOCKET = (
+    "import socket, subprocess as s, sys; a, b = socket.socketpair();"
+    "print(s.Popen(sys.argv[1:], stdin=a, stdout=s.DEVNULL).pid)"
+)
+
+
+def leave_behind(*argv, leave=OVER_PIPE, **environ):
     """Start a process, and be gone."""
-    leave = "import subprocess as s, sys; print(s.Popen(sys.argv[1:], stdin=s.PIPE, stdout=s.DEVNULL).pid)"
     words = [sys.executable, "-c", leave, *argv]
     # What is left behind would hold a pipe for stderr open.
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, **environ})
@@ -62,9 +69,23 @@ def test_a_server_that_somebody_talks_to_is_not_left_over(tmp_path, started):
     assert processes.find_orphans(server_of(argv)) == []
 
 
-def test_a_server_whose_client_is_gone_is_found_and_ended_even_if_it_does_not_want_to(tmp_path):
+def test_a_server_that_somebody_talks_to_over_a_socket_is_not_left_over(tmp_path):
     argv = unique(tmp_path)
-    pid = leave_behind(*argv)
+    ours, theirs = socket.socketpair()
+    with ours, subprocess.Popen(argv, stdin=theirs.fileno()) as process:
+        theirs.close()
+        try:
+            assert processes.find_orphans(server_of(argv)) == []
+            ours.shutdown(socket.SHUT_WR)  # it may still answer
+            assert processes.find_orphans(server_of(argv)) == []
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("leave", [OVER_PIPE, OVER_SOCKET], ids=["pipe", "socket"])
+def test_a_server_whose_client_is_gone_is_found_and_ended_even_if_it_does_not_want_to(tmp_path, leave):
+    argv = unique(tmp_path)
+    pid = leave_behind(*argv, leave=leave)
     try:
         [found] = processes.find_orphans(server_of(argv))
         assert (found.pid, found.server) == (pid, "acme")
@@ -75,6 +96,24 @@ def test_a_server_whose_client_is_gone_is_found_and_ended_even_if_it_does_not_wa
     finally:
         if is_alive(pid):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_a_package_that_npx_left_is_found_and_ended_with_all_below_it():
+    """npx calls itself `npm exec …`, and what it runs stands below it."""
+    title = f"npm exec @acme/server --root /srv/{os.getpid()}"
+    leave = (
+        "import subprocess as s, sys; p = s.Popen(sys.argv[1:], executable='/bin/sh', stdin=s.PIPE, stdout=s.DEVNULL);"
+        "p.stdin.write(b'sleep 60 & wait\\n'); p.stdin.flush(); print(p.pid)"
+    )
+    pid = leave_behind(title, leave=leave)
+    end = time.monotonic() + 10
+    while not (below := processes.descendants(pid)) and time.monotonic() < end:
+        time.sleep(0.02)
+    server = Server(command="/opt/node/bin/npx", args=("-y", "@acme/server", "--root", f"/srv/{os.getpid()}"))
+    [found] = processes.find_orphans({"acme": server})
+    assert found.pid == pid
+    found.apply()
+    assert [each for each in (pid, *below) if is_alive(each)] == []
 
 
 def test_another_process_of_the_same_number_is_left_alone(tmp_path, started):

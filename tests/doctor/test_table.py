@@ -21,7 +21,11 @@ LIMIT = 50.0  # seconds for one row
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """What went wrong with each row; empty where it went well."""
-    return asyncio.run(_run_all(tmp_path_factory.mktemp("table")))
+    folder = tmp_path_factory.mktemp("table")
+    with pytest.MonkeyPatch.context() as ours:  # the doctor runs in this process, which has folders of its own
+        for name in ("XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+            ours.setenv(name, str(folder / name.lower()))
+        return asyncio.run(_run_all(folder))
 
 
 async def _run_all(folder: Path) -> dict[str, str]:

@@ -191,7 +191,8 @@ def _other_root(value: Mapping[str, Any], reader: Reader) -> str | None:
     """A key that holds servers and is not looked at: another client's, or a misspelling."""
     maps = [key for key, each in value.items() if isinstance(each, dict) and any(map(_is_entry, each.values()))]
     named = [key for key in maps if key in ROOTS or difflib.get_close_matches(key.lower(), ("mcpservers",), 1, 0.7)]
-    return next(iter([*named, *maps]), None)
+    # A file of settings has other things that look like servers; one of our own has nothing else.
+    return next(iter([*named, *maps] if reader.bare else named), None)
 
 
 def _is_entry(value: Any) -> bool:

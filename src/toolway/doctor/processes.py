@@ -1,6 +1,7 @@
 """Processes that nobody needs any more, and who holds a port. Read from /proc; where there is none, nothing is found.
 
-A server over stdio is left over when nobody holds the other end of its stdin: it can never be asked anything again.
+A server over stdio is left over when nobody holds the other end of its stdin: it can never be asked anything again
+(a pipe is looked for among the open files of all processes; about sockets see `sockets.py`).
 That is looked at, and not who its parent is: an orphan may be adopted by anybody. What carries our tag is left over
 when no keeper is above it.
 """
@@ -8,16 +9,18 @@ when no keeper is above it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from toolway.config.mask import masked
 from toolway.config.spec import Server
+from toolway.doctor import sockets
 from toolway.upstream.process import keeper
 
 TAG: Final = keeper.TAG.encode() + b"="
@@ -42,25 +45,33 @@ class Orphan:
         return f"end process {self.pid}, which is left over ({self.command[:60]})"
 
     def apply(self) -> str:
-        """Ask it to end, and kill it where it does not."""
+        """Ask it and all below it to end, and kill what does not."""
+        tree = [(pid, _field(pid, 21)) for pid in (self.pid, *descendants(self.pid))] if self._lives() else []
         for signum in (signal.SIGTERM, signal.SIGKILL):
-            if self._send(signum) and self._gone_within(END_WAIT):
+            for pid, started in tree:
+                if _lives(pid, started):
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signum)
+            if _gone_within(END_WAIT, tree):
                 break
         return f"ended process {self.pid}"
 
-    def _send(self, signum: int) -> bool:
-        if _field(self.pid, 21) == self.started:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(self.pid, signum)
-        return True
+    def _lives(self) -> bool:
+        return _lives(self.pid, self.started)
 
-    def _gone_within(self, seconds: float) -> bool:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if _field(self.pid, 21) != self.started or _field(self.pid, 2) == "Z":
-                return True
-            time.sleep(0.02)
-        return False
+
+def _lives(pid: int, started: str) -> bool:
+    """Whether the process of that number is still the same one."""
+    return _field(pid, 21) == started and _field(pid, 2) != "Z"
+
+
+def _gone_within(seconds: float, tree: Sequence[tuple[int, str]]) -> bool:
+    end = time.monotonic() + seconds
+    while any(_lives(pid, started) for pid, started in tree):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def find_orphans(servers: Mapping[str, Server]) -> list[Orphan]:
@@ -68,16 +79,20 @@ def find_orphans(servers: Mapping[str, Server]) -> list[Orphan]:
     if not sys.platform.startswith("linux"):
         return []
     wanted = {_words(server): name for name, server in servers.items() if server.command is not None}
-    found: dict[int, str] = {}
-    abandoned: dict[int, str] = {}  # pid → its stdin, if nobody holds that
+    alike = {pid: name for pid in _own_pids() if (name := _looks_like(pid, wanted)) is not None}
+    alone = _alone({pid: _link(pid, 0) for pid in alike}) if alike else set()
+    found = {pid: alike[pid] for pid in alone}
     for pid in _own_pids():
-        name = _looks_like(pid, wanted)
-        if name is not None and (stdin := _link(pid, 0)).startswith("pipe:"):
-            found[pid], abandoned[pid] = name, stdin
-        elif _is_tagged(pid) and not _is_kept(pid):
+        if pid not in alike and _is_tagged(pid) and not _is_kept(pid):
             found[pid] = ""
-    held = _held_pipes(set(abandoned.values()))
-    return [_orphan(pid, name) for pid, name in sorted(found.items()) if abandoned.get(pid) not in held]
+    return [_orphan(pid, name) for pid, name in sorted(found.items())]
+
+
+def _alone(stdins: Mapping[int, str]) -> set[int]:
+    """Those to whose stdin nobody can write any more. Of what is neither pipe nor socket that cannot be said."""
+    pipes = {link for link in stdins.values() if link.startswith("pipe:")}
+    gone = (pipes - _held_pipes(pipes)) | {f"socket:[{inode}]" for inode in sockets.abandoned()}
+    return {pid for pid, link in stdins.items() if link in gone}
 
 
 def holder_of_port(port: int) -> tuple[int, str] | None:
@@ -203,8 +218,9 @@ def _looks_like(pid: int, wanted: Mapping[tuple[str, ...], str]) -> str | None:
     """The name of the server whose command a process runs."""
     argv = _argv(pid)
     for words, name in wanted.items():
-        # A script is shown with the program that runs it before its own path.
-        if argv[-len(words) :] == words or (os.path.basename(argv[0]), *argv[1:]) == words:
+        # What runs a script stands before the script's own path: `python /usr/bin/server`, `uv tool uvx server`.
+        tail = argv[-len(words) :]
+        if words in (tail, (os.path.basename(tail[0]), *tail[1:])):
             return name
     return None
 
@@ -224,7 +240,12 @@ def _is_kept(pid: int) -> bool:
 
 
 def _words(server: Server) -> tuple[str, ...]:
-    return (server.command or "", *server.args)
+    """What stands at the end of the command line of the server's process."""
+    program = os.path.basename(server.command or "")
+    if program == "npx":
+        rest = itertools.dropwhile(lambda word: word.startswith("-"), server.args)
+        return (f"npm exec {' '.join(rest)}",)  # how npx calls itself
+    return (program, *server.args)
 
 
 def _orphan(pid: int, name: str) -> Orphan:
