@@ -54,7 +54,7 @@ def cause_of(status: Status) -> str:
     _, found, cause = status.why.partition("likely cause: ")
     if found:
         return cause
-    return status.last_error or status.why if status.state in ("backing_off", "failed") else status.why
+    return status.last_error or status.why if status.state in DOWN else status.why
 
 
 def exit_of(statuses: Iterable[Status], problems: Iterable[Problem] = ()) -> Exit:

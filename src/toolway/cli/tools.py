@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from toolway.upstream.status import Status
 
 _OLD = 24 * 3600.0  # seconds after which it is said that the lists are from an earlier time
-_WORDS = {"starting": "still starting", "backing_off": "down", "failed": "down"}
 
 
 async def show_tools(
@@ -86,7 +85,8 @@ def _print_notes(output: Output, statuses: Sequence[Status], kept: Kept, found: 
         output.say("")
     for status in _down(statuses):
         stale = ", its tools are those of an earlier run" if status.stale and status.tools else ""
-        output.prose(f"{status.server} is {_WORDS[status.state]}: {cause_of(status)}{stale}", "red")
+        how = "down" if status.last_error else "still starting"
+        output.prose(f"{status.server} is {how}: {cause_of(status)}{stale}", "red")
     if _down(statuses):
         output.say(f"see more, and what to do: toolway doctor {_down(statuses)[0].server}")
     shown = [kept.at[name] for name in {tool.server for tool in found} if name in kept.at]
