@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import client_tables
 import typer
 
 from toolway.cli.app import app
@@ -54,6 +55,7 @@ def pages() -> dict[Path, str]:
     parts = {
         REFERENCE / "config.md": {"spec": config(SPEC), "gateway": config(GATEWAY)},
         REFERENCE / "cli.md": {"commands": commands(), "exits": exits()},
+        REFERENCE / "clients.md": {"files": client_tables.files(), "fields": client_tables.fields()},
         REFERENCE / "errors.md": {"codes": rpc_codes()},
         ERRORS / "index.md": {"codes": error_codes()},
         EXPLANATION / "upstream-life.md": {"life": f"```mermaid\n{diagram()}\n```"},
