@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from toolway.config import jsonc
+from toolway.config.find import Scope
 from toolway.config.mask import masked
 
-Scope = Literal["user", "project", "local"]
 LEVELS: Final = 6  # of keys whose line is known; what is deeper has the line of the last of them
 
 

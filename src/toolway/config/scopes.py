@@ -11,9 +11,7 @@ One file that cannot be read does not hide the others.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,15 +20,15 @@ from typing import Any, Final
 
 from toolway.config import jsonc
 from toolway.config.approvals import Approvals, digest, open_approvals
-from toolway.config.find import VARIABLE, nothing_found
+from toolway.config.find import PROJECT_FILES, VARIABLE, Places, Scope, find, nothing_found
 from toolway.config.formats import OUR_BLOCK, Loaded, content, entries_of, normalised, parse, read, text_of
 from toolway.config.gateway import GatewaySettings, read_block
-from toolway.config.origins import LEVELS, Origin, Scope, Value, place, values
+from toolway.config.origins import LEVELS, Origin, Value, place, values
 from toolway.config.problems import Problem
 from toolway.config.spec import Server
 from toolway.errors import ConfigError
 
-PROJECT_FILES: Final = (".mcp.json", "mcp.json")  # of both, the last one wins
+__all__ = ["APPROVAL", "Merged", "Places", "Waiting", "find", "in_folder", "load", "loaded"]
 APPROVAL: Final = "E-CONFIG-APPROVAL"
 
 
@@ -45,22 +43,6 @@ class Waiting:
     @property
     def digest(self) -> str:
         return digest(self.content)
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where files are looked for. `project` are those that exist."""
-
-    root: Path  # of the project
-    user: Path
-    project: tuple[Path, ...]
-    local: Path
-
-    def all(self) -> Iterator[tuple[Scope, Path]]:
-        """Lowest first."""
-        yield "user", self.user
-        yield from (("project", path) for path in self.project)
-        yield "local", self.local
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +64,6 @@ class Merged:
         return {value.path: value.origin for value in self.values}
 
 
-def find(environment: Mapping[str, str], directory: Path) -> Places:
-    """Where the files are for somebody who works in `directory`."""
-    home = Path(environment.get("HOME") or Path.home())
-    config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config") / "toolway"
-    user = config / "mcp.json"
-    root = _root(directory.absolute(), home)
-    found = (root / name for name in PROJECT_FILES)
-    project = tuple(path for path in found if path.is_file() and not _same(path, user))
-    label = re.sub(r"[^A-Za-z0-9.-]+", "-", root.name).strip("-") or "root"
-    number = hashlib.sha256(os.path.realpath(root).encode()).hexdigest()[:10]
-    return Places(root, user, project, config / "projects" / f"{label}-{number}" / "mcp.json")
-
-
 def load(environment: Mapping[str, str], directory: Path) -> Merged:
     """All that is found, merged. A project's file that is not approved is not used, and `waiting` has it."""
     return _Merging(find(environment, directory), environment).merged()
@@ -109,7 +78,7 @@ def loaded(environment: Mapping[str, str], directory: Path, named: Path | None =
         return read(named, environment)
     merged = load(environment, directory)
     if not merged.files and not merged.waiting and not merged.broken:
-        raise nothing_found([merged.places.root / name for name in PROJECT_FILES] + [merged.places.user])
+        raise nothing_found(merged.places)
     if not merged.servers:
         _raise_why(merged)
     main = merged.files[0].file if merged.files else os.fspath(merged.places.user)
@@ -134,22 +103,6 @@ def _watched(places: Places, environment: Mapping[str, str]) -> Iterator[Path]:
         yield open_approvals(environment).file
     except ConfigError:
         return
-
-
-def _root(directory: Path, home: Path) -> Path:
-    """The nearest folder with a project's file, no further up than its repository, and not as far as the home."""
-    for folder in (directory, *directory.parents):
-        if folder != directory and _same(folder, home):
-            break
-        if any((folder / name).is_file() for name in PROJECT_FILES):
-            return folder
-        if (folder / ".git").exists():
-            return folder
-    return directory
-
-
-def _same(one: Path, other: Path) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)
 
 
 class _Merging:
