@@ -6,130 +6,19 @@ that a part of it that got out is found as well.
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
-import http.server
 import json
 import os
-import re
-import socketserver
 import sys
 import textwrap
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.journeys.canary_servers import RUN, SERVERS, SPEAKER
+from tests.journeys.canary_watch import Canaries
+from toolway.config.scopes import find
 from toolway.secrets import open_store
-
-END = 10  # characters at each end of a canary that nothing else has
-
-
-class Canaries:
-    """The secrets, by place."""
-
-    def __init__(self, seed: str) -> None:
-        self._seed = seed
-        self.all: dict[str, str] = {}
-
-    def __call__(self, place: str) -> str:
-        return self.all.setdefault(place, hashlib.sha256(f"{self._seed} {place}".encode()).hexdigest()[:32])
-
-    def seen_in(self, data: bytes) -> set[str]:
-        """The places whose secrets, or parts of them, are in `data`: as they are, or in base64."""
-        whole = data + b" " + b" ".join(_decoded(word) for word in re.findall(rb"[A-Za-z0-9+/]{24,}={0,2}", data))
-        return {
-            place
-            for place, secret in list(self.all.items())  # others are made meanwhile
-            if secret[:END].encode() in whole or secret[-END:].encode() in whole
-        }
-
-
-def _decoded(word: bytes) -> bytes:
-    with contextlib.suppress(ValueError):
-        return base64.b64decode(word + b"=" * (-len(word) % 4))
-    return b""
-
-
-SPEAKER = """
-import os, sys
-told = [f"{name}={value}" for name, value in os.environ.items()] + [f"argv {sys.argv}"]
-"""
-SERVERS = {
-    # It works, and writes all it was given to stderr.
-    "leaky.py": "print(*told, sep='\\n', file=sys.stderr, flush=True)\n" + "RUN",
-    "dead.py": "print('cannot log in with', *told, sep='\\n', file=sys.stderr)\nsys.exit(3)",
-    "banner.py": "print('welcome', *told, sep='\\n', flush=True)\n" + "RUN",
-    "refuses.py": """
-        import json
-        for line in sys.stdin:
-            request = json.loads(line)
-            if "id" in request:
-                error = {"code": -32603, "message": "wrong token: " + " ".join(told), "data": told}
-                print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}), flush=True)
-    """,
-}
-# As little of a server as works: many of them are started many times.
-RUN = """
-import json
-for line in sys.stdin:
-    request = json.loads(line)
-    if "id" not in request:
-        continue
-    results = {
-        "initialize": {
-            "protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"},
-        },
-        "tools/list": {"tools": [{"name": "add", "description": "Adds.", "inputSchema": {"type": "object"}}]},
-        "tools/call": {"content": [{"type": "text", "text": "done"}]},
-        "ping": {},
-    }
-    known = request["method"] in results
-    answer = {"result": results[request["method"]]} if known else {"error": {"code": -32601, "message": "unknown"}}
-    print(json.dumps({"jsonrpc": "2.0", "id": request["id"], **answer}), flush=True)
-"""
-
-
-class _Echo(http.server.BaseHTTPRequestHandler):
-    """Refuses everybody in the way that the path says, and repeats all that it was sent."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("content-length") or 0))
-        said = f"{self.path} {dict(self.headers)}"
-        kind = self.path.split("?")[0].strip("/")
-        status = {"401": 401, "403": 403, "500": 500, "moved": 307}.get(kind, 200)
-        self.send_response(status, re.sub(r"[^ -~]", "", said)[:500])
-        if status in (401, 403):
-            self.send_header("WWW-Authenticate", f'Bearer error="invalid_token", error_description="{self._flat()}"')
-        if status == 307:
-            self.send_header("Location", f"http://127.0.0.1:1/{self._flat()}")
-        body = f"<html>{said}</html>".encode()
-        self.send_header("Content-Type", "text/html")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    do_GET = do_DELETE = do_POST
-
-    def _flat(self) -> str:
-        return re.sub(r"[^\w-]", "-", f"{self.path} {dict(self.headers)}")
-
-    def log_message(self, *_: Any) -> None: ...
-
-
-@contextlib.contextmanager
-def echo_server() -> Iterator[int]:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Echo) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 class Lab:
@@ -273,8 +162,6 @@ class Lab:
             (self.home / path).write_text(textwrap.dedent(text))
 
     def _project_and_local(self) -> None:
-        from toolway.config.scopes import find
-
         project = self._script("leaky", API_TOKEN=self.canary("project"))
         web = {"url": "https://nowhere.invalid/mcp", "headers": {"X-Key": self.canary("project-header")}}
         block = {"apiToken": self.canary("project-block")}
@@ -316,41 +203,3 @@ class Lab:
             own = file == self.home / ".config/toolway/mcp.json"
             arguments = {place for place in self.canary.all if place.endswith("-args")} if own else set()
             yield self.canary.seen_in(self.placed.get(file, b"")) | arguments
-
-
-class Arguments:
-    """Watches the arguments of all processes of this machine while it is open: `leaks` are those with canaries."""
-
-    def __init__(self, canary: Canaries) -> None:
-        self.leaks: set[str] = set()
-        self.looks = 0
-        self._canary = canary
-        self._seen: set[bytes] = set()
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> Arguments:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._end.is_set():
-            self.looks += 1
-            for process in Path("/proc").glob("[0-9]*"):
-                with contextlib.suppress(OSError):
-                    self._look(process)
-            time.sleep(0.01)
-
-    def _look(self, process: Path) -> None:
-        words = (process / "cmdline").read_bytes()
-        if words in self._seen:
-            return
-        self._seen.add(words)
-        for place in self._canary.seen_in(words):
-            # What somebody wrote into the arguments of a server is in the arguments of that server, and nowhere else.
-            if not (b"leaky.py\0" in words and "args" in place):
-                self.leaks.add(f"{place} in the arguments of {words.split(bytes(1))[:3]!r}")

@@ -24,7 +24,9 @@ from typing import Any
 import pytest
 import typer
 
-from tests.journeys.canary_lab import Arguments, Canaries, Lab, echo_server
+from tests.journeys.canary_lab import Lab
+from tests.journeys.canary_servers import echo_server
+from tests.journeys.canary_watch import Arguments, Canaries
 from toolway.cli.app import app
 
 TOOLWAY = [sys.executable, "-m", "toolway.cli"]
