@@ -26,6 +26,13 @@ def place_of(tmp_path: Path, client: str, scope: str) -> Place:
     return next(place for place in places(tmp_path) if (place.client, place.scope) == (client, scope))
 
 
+def switch_on(place: Place, *names: str) -> None:
+    """A server of a Docker catalog is there when another file says so."""
+    if place.client == "docker-mcp":
+        lines = "".join(f'  "{name}": {{ref: ""}}\n' for name in names)
+        place.path.parent.parent.joinpath("registry.yaml").write_text(f"registry:\n{lines}")
+
+
 def placed(tmp_path: Path, name: str) -> Place:
     """The fixture of that name, in its place."""
     client, scope, _ = name.split(".")
@@ -33,4 +40,5 @@ def placed(tmp_path: Path, name: str) -> Place:
     text = next(file for file in FILES if file.name == name).read_text()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text.replace("@DIRECTORY@", str(folders(tmp_path)[1])))
+    switch_on(place_of(tmp_path, client, scope), "github", "stripe", "events", "new")
     return place_of(tmp_path, client, scope)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.config.clients.fixtures import NAMES, folders, place_of, placed
+from tests.config.clients.fixtures import NAMES, folders, place_of, placed, switch_on
 from toolway.config.clients import CLIENTS, find, own_place, plan_export, portable, read
 from toolway.config.editing.documents import Document
 from toolway.config.editing.write import apply
@@ -155,6 +155,7 @@ def test_a_file_that_cannot_be_read_is_a_problem_and_is_never_overwritten(client
     place = place_of(tmp_path, client, "user")
     place.path.parent.mkdir(parents=True, exist_ok=True)
     place.path.write_text('{"half": [\n')
+    switch_on(place, "half")
     imported = read(place)
     assert imported.entries == ()
     assert [problem.code for problem in imported.problems] == ["E-CONFIG-SYNTAX"]

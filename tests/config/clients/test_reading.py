@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.config.clients.fixtures import place_of
+from tests.config.clients.fixtures import place_of, placed, switch_on
 from toolway.config.clients import plan_export, portable, read
 
 
@@ -135,3 +135,11 @@ def test_what_is_our_affair_alone_is_not_exported_and_not_mentioned(tmp_path):
     export = plan_export(place_of(tmp_path, "cursor", "user"), {"s": entry})
     assert json.loads(export.edit.after)["mcpServers"] == {"s": {"command": "x"}}
     assert export.losses == ()
+
+
+def test_of_a_docker_catalog_only_what_is_on_is_taken(tmp_path):
+    place = placed(tmp_path, "docker-mcp.user.yaml")
+    switch_on(place, "stripe")
+    assert [entry.name for entry in read(place).entries] == ["stripe"]
+    place.path.parent.parent.joinpath("registry.yaml").unlink()
+    assert read(place).entries == ()

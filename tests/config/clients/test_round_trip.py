@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.config.clients.fixtures import NAMES, place_of, placed
+from tests.config.clients.fixtures import NAMES, place_of, placed, switch_on
 from toolway.config.clients import CLIENTS, plan_export, portable, read
 from toolway.config.editing.documents import Document
 from toolway.config.editing.write import apply
@@ -89,6 +89,7 @@ def test_what_another_client_cannot_be_told_is_named_field_by_field(client, ever
     place = place_of(tmp_path, client, "user")
     export = plan_export(place, everything)
     apply(export.edit, tmp_path / "backups")
+    switch_on(place, *everything)
     back = {entry.name: dict(parts(portable(entry))) for entry in read(place).entries}
     for server, value in everything.items():
         lost = fields_lost(export, client, server)

@@ -5,6 +5,7 @@
 
 import copy
 import os
+import re
 from importlib import import_module
 
 import pytest
@@ -114,8 +115,12 @@ def check_replaced(before, behind, after):
 
 
 def check_dropped(before, behind, after, format):
-    """The rest of its line goes with it if that is a comment, and one comma; a map that lost all may say so: `{}`."""
+    """The rest of its line goes with it if that is a comment, and one comma. A map that lost all says so in its place:
+    `{}`, or a header of its own."""
     candidates = [after]
+    if format == "toml":
+        headers = re.finditer(r"^\[mcp_servers[^\n]*\]\r?\n", after, re.MULTILINE)
+        candidates += [after[: found.start()] + after[found.end() :] for found in headers]
     if format == "yaml" and " {}" in after:
         candidates += [after[:at] + after[at + 3 :] for at in range(len(after)) if after.startswith(" {}", at)]
     assert any(_is_without(before, behind, each) for each in candidates), (before, behind, after)

@@ -44,19 +44,24 @@ def find(
 
 def read(place: Place) -> Imported:
     """What a file says. A file that is not there says nothing; one that cannot be read is a problem, not an error."""
+    client = client_named(place.client)
     try:
-        document = Document(place.path, place.format)
-        return _read(client_named(place.client), place, document)
+        chosen = client.chosen(place) if client.chosen else None
+        if not place.path.exists() or chosen == frozenset():
+            return Imported(place)
+        return _read(client, place, Document(place.path, place.format), chosen)
     except ConfigError as exc:
         return Imported(place, problems=(Problem.of(exc),))
 
 
-def _read(client: Client, place: Place, document: Document) -> Imported:
+def _read(client: Client, place: Place, document: Document, chosen: frozenset[str] | None) -> Imported:
     root, problems = _root(client, place, document)
     lines = document.lines(root)
     entries = []
     for key, name, written in servers_at(client, document.at(root)):
         line = lines.get(key)
+        if chosen is not None and name not in chosen:
+            continue
         if not isinstance(written, Mapping):
             problems.append(_no_server(name, "it is no object"))
             continue

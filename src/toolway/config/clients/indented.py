@@ -9,6 +9,7 @@ from toolway.config.clients.dialect import Dialect, Timeout, Value
 from toolway.config.clients.docker import lift_image, lower_image
 from toolway.config.clients.paths import Paths, place
 from toolway.config.clients.values import Client, Place
+from toolway.config.editing.documents import Document
 from toolway.config.syntaxes import OURS, SECRETS, Ref, parse
 
 
@@ -27,10 +28,16 @@ def _continue(paths: Paths) -> list[Place]:
 
 
 def _docker(paths: Paths) -> list[Place]:
-    """Every catalog: which of their servers are on is written elsewhere, and is the toolkit's own affair."""
+    """Every catalog. They offer hundreds of servers; those that are on are named in `registry.yaml`."""
     folder = paths.home / ".docker" / "mcp" / "catalogs"
     found: list[Path] = sorted(folder.glob("*.yaml")) if folder.is_dir() else []
     return [place("docker-mcp", "user", path, "yaml", ("registry",)) for path in found or [folder / "docker-mcp.yaml"]]
+
+
+def _switched_on(place: Place) -> frozenset[str]:
+    registry = place.path.parent.parent / "registry.yaml"
+    found = Document(registry).at(("registry",)) if registry.is_file() else None
+    return frozenset(found) if isinstance(found, dict) else frozenset()
 
 
 def _lift_goose(value: Value, left: Value) -> None:
@@ -89,5 +96,6 @@ CLIENTS: Final = (
         "Docker MCP",
         _docker,
         Dialect(lift=lift_image, lower=lower_image, types={"stdio": "server", "http": "remote", "sse": "remote"}),
+        _switched_on,
     ),
 )

@@ -77,3 +77,4 @@ class Client:
     title: str  # Claude Code
     places: Callable[[Paths], list[Place]] = field(repr=False)
     dialect: Dialect = field(repr=False)
+    chosen: Callable[[Place], frozenset[str]] | None = field(default=None, repr=False)  # what is on, said elsewhere

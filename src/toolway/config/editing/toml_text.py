@@ -147,8 +147,16 @@ class _Moving:
         text = self.text
         for first, last in reversed(_runs(gone)):
             start, end = line_start(text, self.all[first].start), self._past(self.all[last])
-            text = _closed_up(text[:start], text[end:])
+            left = self._left_alone(path[:-1], gone) if first == gone[0] else ""
+            text = f"{text[:start]}{left}{text[end:]}" if left else _closed_up(text[:start], text[end:])
         return text
+
+    def _left_alone(self, parent: KeyPath, gone: list[int]) -> str:
+        """The header of a table that was only there for what is gone."""
+        others = (each for at, each in enumerate(self.all) if at not in gone)
+        if not parent or isinstance(parent[-1], int) or any(each.path[: len(parent)] == parent for each in others):
+            return ""
+        return f"[{render.dotted(parent)}]{self.newline}"
 
     def _dropped_inline(self, node: Node, path: KeyPath) -> str:
         parent = inside(node, path[:-1])
