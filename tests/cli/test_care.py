@@ -208,6 +208,7 @@ def complete(*words):
 def test_names_of_commands_servers_and_tools_are_completed(machine):
     servers(machine, fake=FAKE, other={"command": "x"})
     assert complete("dis") == ["disable"]
+    assert complete("li") == ["lint"]  # and not the name that `ls` had before
     assert complete("get", "f") == ["fake"]
     assert complete("call", "o") == ["other."]
     machine.toolway("tools", "-s", "fake")

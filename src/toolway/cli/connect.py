@@ -13,6 +13,7 @@ from typing import Final
 
 from toolway.cli.exits import Exit, UsageError
 from toolway.cli.gateways import Door, at_address, of_this_machine
+from toolway.cli.meant import did_you_mean
 from toolway.cli.output import Output
 from toolway.cli.places import Where, load
 from toolway.errors import ConfigError
@@ -31,7 +32,8 @@ async def connect(output: Output, where: Where, client: str, group: str | None) 
     """Show what connects a client."""
     told = CLIENTS.get(client)
     if told is None:
-        raise UsageError(f"{client!r} is no client that is known here", fix=f"choose one of {', '.join(CLIENTS)}")
+        fix = did_you_mean(client, CLIENTS) or f"choose one of {', '.join(CLIENTS)}"
+        raise UsageError(f"{client!r} is no client that is known here", fix=fix)
     if group is not None and not _GROUP.fullmatch(group):
         raise UsageError(f"{group!r} is no name of a group", fix="write a group's name, or server/NAME")
     door = _door(output, where)

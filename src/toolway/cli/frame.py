@@ -154,7 +154,9 @@ def _command(name: str, entry: Entry) -> Any:
     function = _function(entry.at)
     more = inspect.getdoc(function)
     text = f"{entry.help}\n\n{more}" if more else entry.help
-    made.command(name, cls=_OneCommand, help=text, context_settings=_HELP)(_with_shared(function, entry.takes))
+    made.command(name, cls=_OneCommand, help=text, hidden=entry.hidden, context_settings=_HELP)(
+        _with_shared(function, entry.takes)
+    )
     return lighten(typer.main.get_command(made))
 
 
