@@ -161,7 +161,10 @@ class Toml(Writer):
             return header + self.table(value, path)
         text = ""  # the table is only there because of those below it
         for key, item in value.items():
-            text += self.note("", "#", "\n") + self.marked((*path, key), self._below(item, (*path, key)))
+            # A comment above the first of them stands above the table itself.
+            text += (self.note("", "#", "\n") if text else "") + self.marked(
+                (*path, key), self._below(item, (*path, key))
+            )
             if len(path) == 1 and self.seldom():
                 other = f"other-{len(self.more)}"
                 self.more[other] = {"k": 1}
