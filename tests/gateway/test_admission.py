@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from toolway.config.entries import entry
 from toolway.config.spec import Server
 from toolway.gateway.admission import objection
 
@@ -53,3 +54,12 @@ def test_what_could_bring_code_of_its_own_is_not(server: Server, why: str) -> No
 
 def test_without_a_list_nothing_is_started() -> None:
     assert objection(Server(command="/opt/server"), ()) is not None
+
+
+@pytest.mark.parametrize("reference", ["${keyring:x}", "${file:/etc/passwd}", "${command:id}"])
+def test_a_token_of_the_gateway_reads_no_secret_of_this_machine(reference: str) -> None:
+    for way in (
+        {"url": "https://x/mcp", "headers": {"A": reference}},
+        {"command": "/opt/server", "env": {"A": reference}},
+    ):
+        assert "reference to a secret" in (objection(entry(way, {}), ALLOWED) or "")
