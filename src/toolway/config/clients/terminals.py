@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 from toolway.config.clients.dialect import OAUTH_KEYS, Dialect, Timeout, Value
 from toolway.config.clients.paths import Paths, place
 from toolway.config.clients.values import Client, Place
-from toolway.config.syntaxes import CURLY, DOLLARS
+from toolway.config.syntaxes import CURLY, DOLLARS, PERCENT
 
 
 def _copilot(paths: Paths) -> list[Place]:
@@ -133,7 +134,7 @@ CLIENTS: Final = (
             deny="excludeTools",
             oauth="oauth",
             oauth_keys={**OAUTH_KEYS, "redirectUri": "redirectUri"},
-            syntax=DOLLARS,
+            syntax=PERCENT if sys.platform == "win32" else DOLLARS,
             lift=_lift_gemini,
         ),
     ),
