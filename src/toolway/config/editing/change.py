@@ -80,6 +80,8 @@ def same(one: Any, other: Any) -> bool:
 
 def difference(now: Any, wanted: Any, path: KeyPath = ()) -> Move | None:
     """The first move on the way from one to the other."""
+    if now is wanted:
+        return None
     if isinstance(now, Mapping) and isinstance(wanted, Mapping):
         return _in_mapping(now, wanted, path)
     if isinstance(now, list) and isinstance(wanted, list):
