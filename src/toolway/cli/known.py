@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import get_args
 
 from toolway.catalog.index import Catalog
-from toolway.catalog.keeping import KINDS
 from toolway.config.spec import Server
+from toolway.events import Kind
 from toolway.sources import USUAL, identity, store_in
 
 
@@ -35,7 +36,7 @@ def kept_lists(servers: Mapping[str, Server]) -> Kept:
         if store is None or stored is None:
             kept.missing.append(name)
             continue
-        for kind in KINDS:
+        for kind in get_args(Kind):
             kept.catalog.replace(name, kind, stored.lists.get(kind, ()), stale=True)
         kept.at[name] = store.kept_at(name, identity(server)) or 0.0
     return kept

@@ -30,7 +30,7 @@ from toolway.model import OnProgress, Reply
 if TYPE_CHECKING:
     from toolway.upstream.status import Status
 
-__all__ = ["Place", "Servers", "Where", "find", "gateway_for", "load"]
+__all__ = ["Place", "Servers", "Where", "file_at_once", "find", "gateway_for", "load"]
 
 
 class Servers(Protocol):
@@ -80,6 +80,13 @@ async def find(output: Output, where: Where) -> Place:
     """The place that the options mean. Raises `ConfigError`, and `GatewayError` where a gateway was named in vain."""
     door = await gateway_for(output, where)
     return _Gateway(door) if door is not None else _File(load(output, where.config))
+
+
+def file_at_once(output: Output, where: Where) -> Place | None:
+    """The file, where no gateway has to be asked whether it is there; nothing is waited for. Raises `ConfigError`."""
+    if where.gateway is not None or (not where.no_gateway and of_this_machine(where.config, where.token) is not None):
+        return None
+    return _File(load(output, where.config))
 
 
 async def gateway_for(output: Output, where: Where) -> Door | None:

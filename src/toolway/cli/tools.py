@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolway.catalog.index import Tool
@@ -12,7 +12,7 @@ from toolway.cli.exits import Exit
 from toolway.cli.known import Kept
 from toolway.cli.options import Session
 from toolway.cli.output import Output, problem_facts
-from toolway.cli.places import Place, find
+from toolway.cli.places import Place, file_at_once, find
 from toolway.cli.running import DOWN, cause_of, exit_of, wait_listed
 from toolway.doctor.tokens import cost_of
 
@@ -22,19 +22,46 @@ if TYPE_CHECKING:
 _OLD = 24 * 3600.0  # seconds after which it is said that the lists are from an earlier time
 
 
-async def show_tools(
+def show_tools(
     session: Session, words: Sequence[str], server: str | None, *, wait: float, refresh: bool, tokens: bool
+) -> Exit | Coroutine[Any, Any, Exit]:
+    """The tools in which all words occur; at once, where everything is on disk."""
+    query = " ".join(words)
+    place = file_at_once(session.output, session.where)
+    kept = place.kept(server) if place is not None and not refresh else None
+    if place is None or kept is None or kept.missing:
+        return _ask_and_show(session, place, query, server, wait, refresh, tokens)
+    return _show(session.output, place, _found(kept, query, server), [], kept, server, tokens)
+
+
+async def _ask_and_show(
+    session: Session, place: Place | None, query: str, server: str | None, wait: float, refresh: bool, tokens: bool
 ) -> Exit:
-    """The tools in which all words occur."""
     output = session.output
-    place = await find(output, session.where)
+    place = place if place is not None else await find(output, session.where)
     kept = place.kept(server)
     if kept is None or refresh:
-        found, statuses = await _asked(output, place, " ".join(words), server, wait)
+        found, statuses = await _asked(output, place, query, server, wait)
         kept = Kept()
     else:
         statuses = await _ask_missing(output, place, kept, wait)
-        found = kept.catalog.search(" ".join(words), server) if words else kept.catalog.tools(server)
+        found = _found(kept, query, server)
+    return _show(output, place, found, statuses, kept, server, tokens)
+
+
+def _found(kept: Kept, query: str, server: str | None) -> list[Tool]:
+    return kept.catalog.search(query, server) if query else kept.catalog.tools(server)
+
+
+def _show(
+    output: Output,
+    place: Place,
+    found: list[Tool],
+    statuses: list[Status],
+    kept: Kept,
+    server: str | None,
+    tokens: bool,
+) -> Exit:
     problems = place.problems(server)
     if output.as_json:
         facts = {"tools": [_facts(tool) for tool in found], "down": [_down_facts(s) for s in _down(statuses)]}

@@ -1,16 +1,21 @@
-"""What a gateway keeps on disk, for its owner alone: token, key, API keys, and where it can be found."""
+"""What a gateway keeps on disk, for its owner alone: token, key, API keys, and where it can be found.
+
+The command line looks here at every start whether a gateway runs; what seals and reads keys is loaded when it is used.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from toolway.errors import ConfigError
-from toolway.gateway.principals import Keyring, token_in
-from toolway.gateway.sealed import key_of, write_private
+
+if TYPE_CHECKING:
+    from toolway.gateway.principals import Keyring
 
 VARIABLE = "TOOLWAY_STATE"
 
@@ -43,15 +48,23 @@ class State:
         return State(Path(base) / "toolway" / "gateway")
 
     def token(self) -> str:
+        from toolway.gateway.principals import token_in
+
         return token_in(self.folder / "token")
 
     def key(self) -> bytes:
+        from toolway.gateway.sealed import key_of
+
         return key_of(self.folder / "key")
 
     def keyring(self) -> Keyring:
+        from toolway.gateway.principals import Keyring
+
         return Keyring(self.folder / "keys.json", self.token())
 
     def announce(self, running: Running) -> None:
+        from toolway.gateway.sealed import write_private
+
         write_private(self.folder / "running.json", msgspec.json.encode(running))
 
     def withdraw(self) -> None:
