@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.fake"]}
-HEAVY = {"mcp", "mcp_types", "pydantic", "rich", "httpx2", "toolway.hub"}
+HEAVY = {"mcp", "mcp_types", "pydantic", "rich", "httpx2", "cryptography", "toolway.hub"}
 
 
 def loaded_by(*words):
