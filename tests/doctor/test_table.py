@@ -16,6 +16,14 @@ from tests.doctor.rows import ROWS, Row
 MODULES = (commands_rows, starts_rows, files_rows, web_rows, tools_rows)
 AT_ONCE = 8
 LIMIT = 50.0  # seconds for one row
+#: What people meet most often; none of these may be lost.
+USUAL = (
+    *("missing command", "wrong PATH", "nvm-only node", "unset variable", "token expired", "port taken"),
+    *("exit 3 with a message on stderr", "stdout banner", "slow download", "silent server", "wrong root key"),
+    *("wrong type spelling", "BOM", "JSONC", "duplicate entry", "bad schema", "name over 64"),
+    *("two servers with one name", "TLS failure", "redirect", "401", "HTML instead of JSON", "legacy-only", "SSE-only"),
+    "orphan left over",
+)
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +56,8 @@ async def _run_all(folder: Path) -> dict[str, str]:
 def test_the_doctor_names_the_cause_and_a_fix_that_works(name: str, results: Mapping[str, str]) -> None:
     if results[name]:
         pytest.fail(results[name], pytrace=False)
+
+
+def test_the_usual_setups_are_in_the_table() -> None:
+    assert set(USUAL) <= ROWS.keys()
+    assert len(USUAL) == 25
