@@ -80,5 +80,11 @@ def test_a_name_that_takes_the_whole_line_gives_way_to_the_rest():
     assert about == "what it does"
 
 
+def test_a_narrow_terminal_is_not_overrun():
+    cells = [("server", "state", "why"), ("github", "backing_off", "a variable is missing")]
+    for row in rows_of(cells, 30, cut=True):
+        assert sum(columns_of(cell) for [cell] in row) + 2 * 2 <= 30
+
+
 def test_styles_are_codes_of_a_terminal():
     assert painted("no", "bold red") == "\x1b[1;31mno\x1b[0m"

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Final
 
 GAP: Final = "  "
-NARROWEST: Final = 16  # of a last column, however narrow the terminal
+NARROWEST: Final = 16  # columns that others leave to the last one, as far as they can
+_LEAST: Final = 4  # of a last column, however narrow the terminal
 _CODES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 
 
@@ -60,7 +61,7 @@ def rows_of(
     widths = [max(columns_of(row[number]) for row in cells) for number in range(last)]
     if width is not None:
         widths = _narrowed(widths, width)
-    room = None if width is None else max(NARROWEST, width - sum(widths) - len(GAP) * last)
+    room = None if width is None else max(_LEAST, width - sum(widths) - len(GAP) * last)
     found = []
     for row in cells:
         front = [
