@@ -119,7 +119,7 @@ def check_dropped(before, behind, after, format):
     `{}`, or a header of its own."""
     candidates = [after]
     if format == "toml":
-        headers = re.finditer(r"^\[mcp_servers[^\n]*\]\r?\n", after, re.MULTILINE)
+        headers = re.finditer("(?:^|(?<=\ufeff))\\[mcp_servers[^\n]*\\]\r?\n", after, re.MULTILINE)
         candidates += [after[: found.start()] + after[found.end() :] for found in headers]
     if format == "yaml" and " {}" in after:
         candidates += [after[:at] + after[at + 3 :] for at in range(len(after)) if after.startswith(" {}", at)]
