@@ -58,7 +58,7 @@ def old_sse(request: Request) -> Answer:
 
 
 @asynccontextmanager
-async def serving(site: Site, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+async def serving(site: Site, tls: ssl.SSLContext | None = None, port: int = 0) -> AsyncIterator[int]:
     """The port at which `site` answers."""
     tasks: set[asyncio.Task[Any]] = set()
 
@@ -72,7 +72,7 @@ async def serving(site: Site, tls: ssl.SSLContext | None = None) -> AsyncIterato
         tasks.discard(task)
         writer.close()
 
-    server = await asyncio.start_server(talk, "127.0.0.1", 0, ssl=tls)
+    server = await asyncio.start_server(talk, "127.0.0.1", port, ssl=tls)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

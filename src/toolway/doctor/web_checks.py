@@ -100,6 +100,9 @@ def _refused(server: Server, status: int, failure: Loss, closer: Closer) -> Chec
             failure.code,
         )
     what = f"the server refuses the token in headers.{header} (401)"
+    if closer.skew:
+        said = f"{what}, and this machine's clock is {_apart(closer)} the server's"
+        return Check("auth", "fail", said, evidence, "set the clock: tokens end by it", code=failure.code)
     return Check(
         "auth", "fail", what, evidence, "get a new token from the service, and put it there", code=failure.code
     )
@@ -113,8 +116,11 @@ def _challenge(closer: Closer) -> str:
 def _clock(closer: Closer) -> str:
     if not closer.skew:
         return ""
-    side = "behind" if closer.skew > 0 else "ahead of"
-    return f"this machine's clock is {ago(abs(closer.skew))} {side} the server's: tokens end by the clock"
+    return f"this machine's clock is {_apart(closer)} the server's: tokens end by the clock"
+
+
+def _apart(closer: Closer) -> str:
+    return f"{ago(abs(closer.skew))} {'behind' if closer.skew > 0 else 'ahead of'}"
 
 
 def _redirect(failure: Loss, closer: Closer) -> Check:
