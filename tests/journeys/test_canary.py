@@ -134,6 +134,7 @@ def run(lab: Lab, words: list[str], endless: bool = False) -> bytes:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # we may run in the background
     )
     piped = lab.canary("typed").encode() + b"\n" if words[:2] == ["secrets", "set"] else b""
     try:
@@ -142,6 +143,8 @@ def run(lab: Lab, words: list[str], endless: bool = False) -> bytes:
         assert endless, f"{words} did not end"
         process.send_signal(signal.SIGINT)
         written, _ = process.communicate(timeout=LIMIT)
+    finally:
+        process.kill()
     return written
 
 
