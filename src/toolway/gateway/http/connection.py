@@ -403,7 +403,7 @@ class Connection(asyncio.Protocol):
         else:
             self._owner.on_answered(self)
 
-    def send(self, data: bytes, more: bytes = b"") -> None:
+    def send(self, data: bytes) -> None:
         """Write, unless too much of what was written before still waits for the client."""
         transport = self._transport
         if transport is None or transport.is_closing() or self._left:
@@ -411,11 +411,8 @@ class Connection(asyncio.Protocol):
         if transport.get_write_buffer_size() > self._owner.limits.unread:
             self.abort()
             return
-        self._sent += len(data) + len(more)
-        if more:
-            transport.writelines((data, more))
-        else:
-            transport.write(data)
+        self._sent += len(data)
+        transport.write(data)
 
     def _refuse(self, refusal: Refusal) -> None:
         """Say why and end. The client may still be sending: what comes is dropped for a while instead of resetting the

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 from toolway.gateway.http.messages import LAST_CHUNK, Fields, Request, chunk, head
-
-LARGE: Final = 16 * 1024  # bytes of a body that are not worth to be copied behind their head
 
 
 class Wire(Protocol):
@@ -18,7 +16,7 @@ class Wire(Protocol):
     @property
     def draining(self) -> bool: ...
 
-    def send(self, data: bytes, more: bytes = b"") -> None: ...
+    def send(self, data: bytes) -> None: ...
 
     def finished(self, close: bool) -> None: ...
 
@@ -64,12 +62,7 @@ class Exchange:
         assert not self.opened, "a response has begun already"
         close, size = self._begin(), len(body)
         data = head(status, (*fields, *self.fields) if self.fields else fields, length=size, close=close)
-        if self._bodiless:
-            self._wire.send(data)
-        elif size <= LARGE:
-            self._wire.send(data + body)
-        else:
-            self._wire.send(data, body)
+        self._wire.send(data if self._bodiless else data + body)
         self._end()
 
     def open(self, status: int, fields: Fields) -> None:
