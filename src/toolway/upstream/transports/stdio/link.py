@@ -118,7 +118,10 @@ class StdioLink:
         )
 
     def _lose(self, loss: Loss) -> None:
-        """The link is over: say why, once, and end all that waits on it."""
+        """The link is over: say why, once, and end all that waits on it. What has not left must not leave any more:
+        whoever waits is told that it was not sent, and may send it elsewhere."""
+        if self._writer is not None:
+            self._writer.close()
         if self._loss is not None and not self._loss.done():
             self._loss.set_result(loss)
         if self._slow_check is not None:

@@ -1,0 +1,47 @@
+"""A link that ends sends nothing more: what is reported as not sent never arrives."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from toolway.errors import Certainty
+from toolway.hub import Hub
+from toolway.model import Attempt
+from toolway.testing import fake_server
+from toolway.upstream.link import Fault, Loss
+from toolway.upstream.transports.stdio.link import StdioLink
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_what_waits_to_be_written_when_a_link_ends_is_never_executed(tmp_path: Path) -> None:
+    effects = tmp_path / "effects"
+    async with Hub({"fake": fake_server(effects=str(effects))}, catalog_dir=None) as hub:
+        await hub.wait_ready(timeout=30)
+        session = hub._upstreams["fake"]._session
+        assert session is not None and isinstance(session.link, StdioLink)
+        attempts = [Attempt() for _ in range(20)]
+        calls = [
+            asyncio.create_task(session.request("tools/call", _counter(number), attempt))
+            for number, attempt in enumerate(attempts)
+        ]
+        await asyncio.sleep(0)  # all have written, the first at once and the others to leave with the end of the turn
+        session.link._lose(Loss("a fault", "E-FRAME-BAD"))
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        unsent = {
+            f"n{number}"
+            for number, result in enumerate(results)
+            if isinstance(result, Fault) and result.certainty is Certainty.C0
+        }
+        assert len(unsent) >= 18, results
+        await asyncio.sleep(0.5)
+        seen = effects.read_text() if effects.exists() else ""
+        executed = {line.split("\t")[1] for line in seen.splitlines()}
+        assert not executed & unsent
+
+
+def _counter(number: int) -> dict[str, object]:
+    return {"name": "counter", "arguments": {"nonce": f"n{number}"}}
