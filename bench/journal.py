@@ -8,6 +8,7 @@ rest stays.
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ Place: TypeAlias = tuple[Any, ...]
 #: What makes two rows measurements of the same thing.
 KEYS: Final = ("peer", "behind", "work", "era", "connections")
 NUMBERS: Final = ("rate", "p50", "p99", "max", "cpu_us", "rss_mb", "seconds", "mb", "items")
+
+_PATHS = re.compile(r"(?<![\w.:/])/[\w.+-]+(?:/[\w.+-]*)+")  # of the machine, in what a peer said
 
 
 def place(row: Row) -> Place:
@@ -111,7 +114,7 @@ def medians(rows: Iterable[Row]) -> Iterator[Row]:
         if len(rates) > 1:
             row["spread"] = _short((max(rates) - min(rates)) / statistics.median(rates))
         if said := next((said for one in group if (said := one.get("failed") or one.get("first_error"))), ""):
-            row["said"] = said[:200]
+            row["said"] = _PATHS.sub("…", said)[:200]
         yield row
 
 
