@@ -129,7 +129,7 @@ class Client:
         self._door = wire.Door(9, headers={"Authorization": f"Bearer {token}"})
         self._answered: asyncio.Future[bytes] = self._loop.create_future()
         self._connection = Connection(gateway.http)
-        self._connection.connection_made(Played(lambda data: self._answered.set_result(data)))  # type: ignore[arg-type]
+        self._connection.connection_made(Played(lambda data: self._answered.set_result(data)))  # type: ignore[arg-type]  # it has what is used
 
     def request(self, work: str) -> bytes:
         if work == "list":
@@ -161,7 +161,7 @@ async def _measure(calls: int, rounds: int) -> dict[tuple[str, str], float]:
     """The cheapest round of each work, by (trick that is off, work)."""
     best: dict[tuple[str, str], float] = {}
     places = [("", work, contextlib.nullcontext) for work in ("echo", "big", "list")]
-    places += [(trick.name, trick.work, trick.off) for trick in TRICKS]  # type: ignore[misc]
+    places += [(trick.name, trick.work, trick.off) for trick in TRICKS]  # type: ignore[misc]  # one of them is a class
     with _folder() as folder, mock.patch.object(Dialer, "dial", _dial):
         keyring = Keyring(folder / "keys.json", "tw_" + "a" * 40)
         token, _ = keyring.create("bench", None, False, 0.0)

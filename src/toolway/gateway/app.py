@@ -19,7 +19,7 @@ from toolway.gateway.door import Door, Refused, cors, preflight, problem
 from toolway.gateway.handshake import HandshakeHttp
 from toolway.gateway.http.connection import Refusal
 from toolway.gateway.http.exchange import Exchange
-from toolway.gateway.http.messages import JSON, Fields, Request
+from toolway.gateway.http.messages import JSON, JSON_FIELDS, Fields, Request
 from toolway.gateway.modern import Modern, is_modern
 from toolway.gateway.principals import Principal
 from toolway.gateway.selection import EVERYTHING, NOTHING, Selection, of_server
@@ -37,7 +37,6 @@ _ALL: Final = (EVERYTHING, None)
 _OPEN: Final = frozenset({"/healthz", "/readyz"})  # to everybody who gets so far
 _SERVER: Final = re.compile(r"/mcp/server/([a-z0-9-]{1,64})")
 _GROUP: Final = re.compile(r"/mcp/([a-z0-9-]{1,64})")
-_JSON: Final = (("content-type", JSON),)
 
 
 class Admitted(msgspec.Struct, frozen=True, gc=False):
@@ -154,7 +153,7 @@ class App:
 
     def _health(self, exchange: Exchange) -> None:
         well = exchange.request.path == "/healthz" or self.ready
-        exchange.reply(200 if well else 503, b'{"ok":true}' if well else b'{"ok":false}', _JSON)
+        exchange.reply(200 if well else 503, b'{"ok":true}' if well else b'{"ok":false}', JSON_FIELDS)
 
     async def _elsewhere(self, exchange: Exchange, principal: Principal, endpoint: str | None) -> None:
         path = exchange.request.path
@@ -232,7 +231,7 @@ class App:
 
     def _turn_away(self, exchange: Exchange, status: int, code: int, why: str, id_: wire.Id | None = None) -> None:
         data = {"executed": "no", "certainty": "C0", "retryable": True, "retryAfterMs": 1000, "attempts": 0}
-        exchange.reply(status, error(id_, code, why, data), (*_JSON, ("retry-after", "1")))
+        exchange.reply(status, error(id_, code, why, data), (*JSON_FIELDS, ("retry-after", "1")))
 
     # -- what there is to see -----------------------------------------------------------------------------------------
 
@@ -284,13 +283,13 @@ def _is_json(exchange: Exchange) -> bool:
     content = exchange.request.headers.get("content-type", "")
     if content == JSON or content.partition(";")[0].strip().lower() == JSON:
         return True
-    exchange.reply(415, error(None, INVALID_REQUEST, f"the content type must be {JSON}"), _JSON)
+    exchange.reply(415, error(None, INVALID_REQUEST, f"the content type must be {JSON}"), JSON_FIELDS)
     return False
 
 
 def _refuse_message(exchange: Exchange, bad: wire.BadMessage) -> None:
     code = INVALID_REQUEST if bad.reason.startswith(_NO_ENVELOPE) else PARSE_ERROR
-    exchange.reply(400, error(bad.id, code, bad.reason), _JSON)
+    exchange.reply(400, error(bad.id, code, bad.reason), JSON_FIELDS)
 
 
 _NO_ENVELOPE: Final = ("not a JSON-RPC", "neither a request", "params that", "an id that")

@@ -22,7 +22,7 @@ from toolway.gateway.answers import Stream, error
 from toolway.gateway.discovery import Discovery
 from toolway.gateway.failures import Failure
 from toolway.gateway.http.exchange import Exchange
-from toolway.gateway.http.messages import EVENTS, JSON
+from toolway.gateway.http.messages import EVENTS, JSON_FIELDS
 from toolway.gateway.listen import Listening, Subscriber
 from toolway.gateway.principals import Principal
 from toolway.gateway.relay import Relay, Result
@@ -353,15 +353,15 @@ class HandshakeHttp:
         try:
             id_, result = self._sessions.initialize(principal, view, endpoint, message.body)
         except Failure as failure:
-            exchange.reply(400, error(message.id, failure.code, failure.message), _JSON)
+            exchange.reply(400, error(message.id, failure.code, failure.message), JSON_FIELDS)
             return
         assert message.id is not None
-        exchange.reply(200, wire.result(message.id, result), (*_JSON, (SESSION, id_)))
+        exchange.reply(200, wire.result(message.id, result), (*JSON_FIELDS, (SESSION, id_)))
 
     async def get(self, exchange: Exchange, principal: Principal, view: View, endpoint: str) -> None:
         """The stream of what belongs to no request, until the client leaves or the session ends."""
         if EVENTS not in exchange.request.headers.get("accept", ""):
-            exchange.reply(406, error(None, INVALID_REQUEST, f"Accept must list {EVENTS}"), _JSON)
+            exchange.reply(406, error(None, INVALID_REQUEST, f"Accept must list {EVENTS}"), JSON_FIELDS)
             return
         session = self._session(exchange, None, principal, view, endpoint)
         if session is None:
@@ -407,16 +407,15 @@ class HandshakeHttp:
         headers = exchange.request.headers
         version = headers.get(VERSION)
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
-            exchange.reply(400, error(id_, INVALID_REQUEST, f"unsupported protocol version {version[:40]}"), _JSON)
+            exchange.reply(
+                400, error(id_, INVALID_REQUEST, f"unsupported protocol version {version[:40]}"), JSON_FIELDS
+            )
             return None
         named = headers.get(SESSION)
         if named is None or SESSION in exchange.request.repeated:
-            exchange.reply(400, error(id_, INVALID_REQUEST, "a session begins with initialize"), _JSON)
+            exchange.reply(400, error(id_, INVALID_REQUEST, "a session begins with initialize"), JSON_FIELDS)
             return None
         session = self._sessions.find(named, principal, view, endpoint)
         if session is None:
-            exchange.reply(404, error(id_, INVALID_REQUEST, "Session not found"), _JSON)
+            exchange.reply(404, error(id_, INVALID_REQUEST, "Session not found"), JSON_FIELDS)
         return session
-
-
-_JSON: Final = (("content-type", JSON),)

@@ -105,7 +105,7 @@ class Relay:
     # -- lists --------------------------------------------------------------------------------------------------------
 
     async def _list(self, visit: Visit, kind: Kind, params: Json) -> Result:
-        complete = visit.view.complete(kind) or await self._wait_for_lists(visit, kind)
+        complete = await self._wait_for_lists(visit, kind)
 
         def whole(items: msgspec.Raw, cursor: str | None) -> Json:
             result: Json = {LISTS[kind][2]: items}
@@ -122,10 +122,11 @@ class Relay:
 
     async def _wait_for_lists(self, visit: Visit, kind: Kind) -> bool:
         """Give servers that have only just been started the time to say what they have; whether all have."""
-        missing = visit.view.missing(kind)
+        if visit.view.complete(kind):
+            return True
         left = self._settled_at - asyncio.get_running_loop().time()
-        if missing and left > 0:
-            await self._hub.wait_listed(missing, kind, left)
+        if left > 0:
+            await self._hub.wait_listed(visit.view.missing(kind), kind, left)
         return visit.view.complete(kind)
 
     async def _find(self, visit: Visit, kind: Kind, name: object) -> Item | None:

@@ -60,8 +60,8 @@ class Exchange:
     def reply(self, status: int, body: bytes = b"", fields: Fields = ()) -> None:
         """The whole response."""
         assert not self.opened, "a response has begun already"
-        close, size = self._begin(), len(body)
-        data = head(status, (*fields, *self.fields) if self.fields else fields, length=size, close=close)
+        close = self._begin()
+        data = head(status, (*fields, *self.fields) if self.fields else fields, length=len(body), close=close)
         self._wire.send(data if self._bodiless else data + body)
         self._end()
 

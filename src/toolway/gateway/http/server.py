@@ -63,9 +63,9 @@ class HttpServer:
     async def wait_quiet(self) -> None:
         """Return when nobody is being answered."""
         while self._answering:
-            self._quiet = asyncio.Event()
+            if self._quiet is None:
+                self._quiet = asyncio.Event()
             await self._quiet.wait()
-        self._quiet = None
 
     @property
     def busy(self) -> int:
@@ -175,6 +175,7 @@ class HttpServer:
         self._answering.discard(connection)
         if self._quiet is not None and not self._answering:
             self._quiet.set()
+            self._quiet = None
 
     # -- who is slow --------------------------------------------------------------------------------------------------
 
