@@ -14,10 +14,7 @@ import base64
 import hashlib
 import json
 import secrets
-import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
 from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
@@ -28,28 +25,6 @@ from toolway.testing.fakes.http_endpoint import Endpoint
 from toolway.testing.fakes.http_wire import Exchange
 
 Json = dict[str, Any]
-
-
-@asynccontextmanager
-async def elsewhere(*servers: FakeHttp) -> AsyncIterator[None]:
-    """Run them on a loop of their own, so that their work for many calls at once is not felt as the hub's."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    async def there(work: Coroutine[Any, Any, None]) -> None:
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
-
-    try:
-        for server in servers:
-            await there(server.start())
-        yield
-    finally:
-        for server in servers:
-            await there(server.stop())
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 class Issuer(FakeHttp):

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.lab import ERAS, Served, lab
-from tests.security.oauth_lab import Guarded, Issuer, elsewhere
+from tests.security.apart import apart
+from tests.security.oauth_lab import Guarded, Issuer
 from toolway import Denied
 from toolway.security import wallet
 
@@ -25,21 +26,19 @@ TROUBLES = {
 @pytest.mark.alone
 async def test_a_hundred_calls_with_an_expired_token_make_one_renewal(era: str, tmp_path: Path) -> None:
     effects = tmp_path / "effects"
-    issuer = Issuer()
-    guarded = Guarded(issuer, era=era, effects=str(effects))
     async with (
-        elsewhere(issuer, guarded),
-        lab({"bad": {"url": guarded.url}}, login=issuer.login, effects=effects) as bench,
+        apart(era=era, effects=effects) as pair,
+        lab({"bad": {"url": pair.url}}, login=pair.login, effects=effects) as bench,
     ):
         (await bench.call("bad.counter")).expect(None)
         for expected in (1, 2):
-            issuer.expire()
+            await pair.tell("expire")
             calls = [bench.start("bad.counter") for _ in range(100)]
             for outcome in await asyncio.gather(*calls):
                 outcome.expect(None)
                 assert bench.happened(outcome) == 1
-            assert issuer.made["refresh_token"] == expected
-        assert (issuer.made["login"], issuer.made["registration"]) == (1, 1)
+            assert (await pair.facts()).made["refresh_token"] == expected
+        assert (pair.logins, (await pair.facts()).made["registration"]) == (1, 1)
 
 
 @ERAS
@@ -47,22 +46,18 @@ async def test_a_hundred_calls_with_an_expired_token_make_one_renewal(era: str, 
 @pytest.mark.alone
 async def test_a_token_that_ends_by_the_clock_is_renewed_once_before_anything_is_sent(era: str, tmp_path: Path) -> None:
     effects = tmp_path / "effects"
-    issuer = Issuer()
-    guarded = Guarded(issuer, era=era, effects=str(effects))
-    issuer.lifetime = 2
-    async with (
-        elsewhere(issuer, guarded),
-        lab({"bad": {"url": guarded.url}}, login=issuer.login, effects=effects) as bench,
-    ):
-        (await bench.call("bad.counter")).expect(None)
-        await asyncio.sleep(2.1)
-        issuer.lifetime = 3600
-        before, sent = issuer.made["refresh_token"], len(guarded.sent)
-        calls = [bench.start("bad.counter") for _ in range(100)]
-        for outcome in await asyncio.gather(*calls):
-            outcome.expect(None)
-        assert issuer.made["refresh_token"] == before + 1
-        assert len(guarded.sent) == sent + 100
+    async with apart(era=era, effects=effects) as pair:
+        await pair.tell("lifetime 2")
+        async with lab({"bad": {"url": pair.url}}, login=pair.login, effects=effects) as bench:
+            (await bench.call("bad.counter")).expect(None)
+            await asyncio.sleep(2.1)
+            before = await pair.tell("lifetime 3600")
+            calls = [bench.start("bad.counter") for _ in range(100)]
+            for outcome in await asyncio.gather(*calls):
+                outcome.expect(None)
+            after = await pair.facts()
+            assert after.made["refresh_token"] == before.made["refresh_token"] + 1
+            assert after.sent == before.sent + 100
 
 
 @ERAS
