@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
+from toolway.addresses.policy import PUBLIC, Addresses
 from toolway.config.references import Unresolved
 from toolway.errors import ConfigError
 from toolway.model import Effect
@@ -146,6 +147,7 @@ class Server:
     restart: Restart = Restart()
     health: Health = Health()
     limits: Limits = Limits()
+    addresses: Addresses = PUBLIC  # which addresses beside the public ones its URLs may lead to
     extras: Mapping[str, Any] = field(default_factory=dict, repr=False)  # keys of the file that we do not know
 
     def __post_init__(self) -> None:
@@ -182,6 +184,11 @@ class Server:
         if self.command is not None:
             return "stdio"
         return "http" if self.url is not None else "memory"
+
+    @property
+    def reach(self) -> Addresses:
+        """Which addresses may be connected to on behalf of this server: whoever opens a connection asks for it."""
+        return self.addresses.naming(self.url, self.auth.issuer if self.auth is not None else None)
 
 
 ServerLike = Server | str | Mapping[str, Any] | Any
