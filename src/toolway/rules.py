@@ -89,7 +89,7 @@ class Rules:
 
     def supervised(self, server: str) -> bool:
         """Whether the server is a process of ours, or an object in it."""
-        return self._server(server).transport != "http"
+        return self._server(server).transport in ("stdio", "memory")
 
     def retry(self, call: Call) -> Retry:
         policy = self._terms(call).server.retry

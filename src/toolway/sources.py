@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,7 +46,12 @@ def server_of(value: ServerLike) -> Server:
 
 def identity(server: Server) -> str:
     """What makes a server the same server for its stored lists; never a secret."""
-    return json.dumps([server.command, server.args, server.cwd, server.url])
+    words: list[Any] = [server.command, server.args, server.cwd, server.url]
+    if server.openapi is not None:
+        api = server.openapi
+        inline = sha256(json.dumps(api.document, default=str).encode()).hexdigest() if api.document else ""
+        words += [api.url, api.file, inline, repr((api.include, api.exclude, api.outputs))]
+    return json.dumps(words)
 
 
 def store_in(folder: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Store | None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, cast, get_args
 
-from toolway.config import auth, calls
+from toolway.config import auth, calls, openapi
 from toolway.config.expand import expand_home
 from toolway.config.fields import KEY, Fields, kind, quoted, wrong
 from toolway.config.problems import Problem
@@ -23,7 +23,7 @@ STDIO_TYPES: Final = frozenset({"stdio", "local"})
 HTTP_TYPES: Final = frozenset({"http", "streamablehttp", "remote"})
 LATER_TYPES: Final = frozenset({"sse", "ws", "websocket"})
 OUR_KEYS: Final = (
-    *("command", "args", "env", "cwd", *URL_KEYS, "headers", "auth", "type", "transport"),
+    *("command", "args", "env", "cwd", *URL_KEYS, "headers", "auth", "openapi", "type", "transport"),
     *("timeout", "startTimeout", "connectTimeout", "maxRestarts", "enabled", "disabled", "lazy", "idleStop"),
     *("keepAliveInterval", "era", "shared", "env_policy", "envPolicy", "limits"),
     *calls.KEYS,
@@ -87,14 +87,18 @@ def _from_text(text: str) -> dict[str, Any]:
 def _way(fields: Fields) -> dict[str, Any]:
     """How the server is reached."""
     type_ = _type(fields)
+    api, address = openapi.read(fields, type_)
     command, cwd, url = fields.text("command"), fields.text("cwd"), _url(fields)
+    if address is not None and url not in (None, address):
+        raise ConfigError("the API has two addresses", evidence="url and openapi.server", fix="keep one", code=KEY)
     way = {
         "command": command and expand_home(command, fields.variables),
         "args": fields.texts("args"),
         "env": fields.text_map("env"),
         "cwd": cwd and expand_home(cwd, fields.variables),
-        "url": url,
+        "url": address or url,
         "headers": fields.text_map("headers"),
+        "openapi": api,
     }
     if type_ in STDIO_TYPES and command is None:
         raise ConfigError("a stdio server needs a command", fix='add "command", or set "type": "http"', code=KEY)
@@ -110,12 +114,12 @@ def _type(fields: Fields) -> str:
     if written is None:
         return ""
     plain = written.lower().replace("-", "").replace("_", "")
-    if plain in STDIO_TYPES | HTTP_TYPES:
+    if plain in STDIO_TYPES | HTTP_TYPES | {openapi.TYPE}:
         return plain
     known = plain in LATER_TYPES
     raise ConfigError(
         f"servers of type {written} are not supported yet" if known else f"{quoted(written)} is not a type of server",
-        evidence="supported are stdio and http (Streamable HTTP)",
+        evidence="supported are openapi, stdio and http (Streamable HTTP)",
         fix='set "type": "http" if the server has a Streamable HTTP endpoint' if known else "",
         code="E-CONFIG-TYPE",
     )
@@ -178,6 +182,7 @@ def _limits(fields: Fields) -> Limits:
         frame=inner.whole("frame", default.frame, least=1024),
         stderr=inner.whole("stderr", default.stderr),
         compression=inner.flag("compression", default.compression),
+        tools=inner.whole("tools", default.tools, least=1),
     )
     for key in inner.rest:
         fields.warn(f"limits.{key} is not known", evidence="it is kept and has no effect")

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
+from urllib.parse import quote
 
 from toolway.config.references import Unresolved
 from toolway.config.spec import Server
@@ -19,6 +21,7 @@ _SECRET_NAME: Final = re.compile(r"key|token|secret|passw|pwd|auth|credential|co
 _VARIABLE: Final = re.compile(r"\$\{[^}]*\}|\$\w+|%\w+%|\{env:\w+\}")
 _SCHEME: Final = re.compile(r"\s*(?:bearer|basic|token|apikey)?\s*", re.IGNORECASE)
 _HARMLESS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
+_NO_CREDENTIAL: Final = frozenset({"type", "in", "name", "scheme", "username"})  # of a `security` with a type
 _PAIR: Final = re.compile(r"(?P<name>-{0,2}[\w.-]+)(?P<between>=|:\s*)(?P<value>.+)", re.DOTALL)
 
 
@@ -37,13 +40,18 @@ def _secrets(server: Server) -> Iterator[str]:
         if not isinstance(value, Unresolved) and (_SECRET_NAME.search(name) or is_secret_like(name, value)):
             yield value
             yield from secret_in_address(value)
-    for value in server.headers.values():
+    openapi = server.openapi
+    for value in (*server.headers.values(), *(openapi.headers.values() if openapi is not None else ())):
         if not isinstance(value, Unresolved):
             yield value
             yield value.rpartition(" ")[2]  # "Bearer …": the token alone
     yield from secrets_in_args(server.args)
     if server.url is not None:
         yield from secret_in_address(server.url)
+    for key in openapi.credentials if openapi is not None else ():
+        if not isinstance(key.value, Unresolved):
+            yield from (key.value, quote(key.value, safe=""), b64encode(key.value.encode()).decode())
+            yield key.value.partition(":")[2]  # user:password
     if server.auth is not None:
         for secret in (server.auth.client_secret, server.auth.private_key):
             if secret is not None and not isinstance(secret, Unresolved):
@@ -82,10 +90,17 @@ def masked(value: Any, *path: str) -> Any:
     if not isinstance(value, str):
         return value
     name = path[-1] if path else ""
-    hidden = _plain_part(value) if "headers" in path[:-1] and name.lower() not in _HARMLESS else False
+    hidden = _plain_part(value) if _is_credential(path, name) else False
     if hidden or (names_secret(name) and _plain_part(value)) or is_secret_like(name, value):
         return _without(set(secret_in_address(value)), value) if "://" in value else HIDDEN
     return _without(set(secret_in_address(value)), value)
+
+
+def _is_credential(path: tuple[str, ...], name: str) -> bool:
+    """Whether what stands here is for a server to know us by: a header, or the `security` of an API."""
+    if "headers" in path[:-1]:
+        return name.lower() not in _HARMLESS
+    return "security" in path[-3:-1] and "openapi" in path[-4:-2] and name not in _NO_CREDENTIAL
 
 
 def _plain_part(value: str) -> bool:

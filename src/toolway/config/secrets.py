@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from toolway.config.references import Reference, Unresolved
-from toolway.config.spec import OAuth, Server
+from toolway.config.spec import OAuth, OpenApi, Server
 from toolway.errors import ConfigError
 
 Values = Mapping[Reference, str]
@@ -30,6 +30,7 @@ def filled(server: Server, values: Values) -> Server:
             headers={name: _fill(text, values, _in_header(name)) for name, text in server.headers.items()},
             url=server.url and _fill(server.url, values, _in_url),
             auth=server.auth and _auth(server.auth, values),
+            openapi=server.openapi and _openapi(server.openapi, values),
         )
     except ConfigError as exc:
         # What checks the whole server may repeat a value that is a secret now.
@@ -42,9 +43,25 @@ def _auth(auth: OAuth, values: Values) -> OAuth:
     return replace(auth, **new)
 
 
+def _openapi(openapi: OpenApi, values: Values) -> OpenApi:
+    return replace(
+        openapi,
+        url=openapi.url and _fill(openapi.url, values, _in_url),
+        headers={name: _fill(text, values, _in_header(name)) for name, text in openapi.headers.items()},
+        credentials=tuple(
+            replace(each, value=_fill(each.value, values, _in_header(each.name or "security")))
+            for each in openapi.credentials
+        ),
+    )
+
+
 def _texts(server: Server) -> Iterator[Unresolved]:
     auth = [getattr(server.auth, each.name) for each in fields(server.auth)] if server.auth is not None else []
-    for text in (*server.env.values(), *server.headers.values(), server.url, *auth):
+    api: list[str | None] = []
+    if server.openapi is not None:
+        keys = [each.value for each in server.openapi.credentials]
+        api = [server.openapi.url, *server.openapi.headers.values(), *keys]
+    for text in (*server.env.values(), *server.headers.values(), server.url, *auth, *api):
         if isinstance(text, Unresolved):
             yield text
 

@@ -19,8 +19,11 @@ from toolway.model import Effect
 EraSetting = Literal["auto", "modern", "legacy"]
 EnvPolicy = Literal["safe", "inherit", "none"]
 Grant = Literal["authorization_code", "client_credentials"]
+CredentialKind = Literal["scheme", "apiKey", "bearer", "basic"]
+CredentialPlace = Literal["header", "query", "cookie"]
 
 MAX_TIMEOUT = 900.0  # a synchronous call is never longer than 15 minutes; longer work is a task
+KEY_META = "toolway/idempotencyKey"  # of `_meta`: how a key travels to a link that makes a header of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class Limits:
     frame: int = 8 * 1024 * 1024  # bytes of one message from the server
     stderr: int = 64 * 1024  # bytes of stderr kept
     compression: bool = False  # accept gzip and deflate from an HTTP server (20:1 at most)
+    tools: int = 1000  # of a server; the rest is left out, and the status says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +124,69 @@ class OAuth:
 
 
 @dataclass(frozen=True, slots=True)
+class Picks:
+    """Operations of an OpenAPI document, by what they are. `*` stands for anything."""
+
+    tags: tuple[str, ...] = ()  # those with one of these tags
+    paths: tuple[str, ...] = ()  # those whose path in the document is one of these: /pets/*
+    methods: tuple[str, ...] = ()  # those of one of these methods: get
+    operations: tuple[str, ...] = ()  # those with one of these operationIds
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What an API knows us by, and where it goes. It is sent to the API's own origin alone."""
+
+    value: str = field(repr=False)  # a key, a token, or user:password
+    kind: CredentialKind = "scheme"  # scheme: the document says where it goes; else every request has it
+    name: str = ""  # of the document's security scheme; of the header, query parameter or cookie of an apiKey
+    place: CredentialPlace = "header"  # of an apiKey
+
+
+@dataclass(frozen=True, slots=True)
+class OpenApi:
+    """An HTTP API that an OpenAPI or Swagger document describes. Exactly one of url, file and document."""
+
+    url: str | None = None  # where the document is
+    file: str | None = None  # the same on this machine
+    document: Mapping[str, Any] | None = field(default=None, repr=False)  # the same, as it is
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent where the document is fetched
+    include: Picks = Picks()  # only operations that fit every kind of pattern given here
+    exclude: Picks = Picks()  # and of those none that fits one of these
+    credentials: tuple[Credential, ...] = ()  # `security` in files
+    key_header: str | None = None  # the header by which the API itself honours idempotency keys
+    outputs: bool = True  # promise what the document says of answers; false where answers do not keep it
+    refresh: float = 3600.0  # fetch the document again after so many seconds; 0 = never
+
+    def __post_init__(self) -> None:
+        given = [k for k in ("url", "file", "document") if getattr(self, k) is not None]
+        if len(given) != 1:
+            raise ConfigError(
+                "openapi needs exactly one of url, file or document",
+                evidence=f"found {' and '.join(given) or 'none'}",
+                fix='write "openapi": {"url": "https://…/openapi.json"}',
+                code="E-CONFIG-OPENAPI",
+            )
+        if self.url is not None and not re.match(r"https?://[^/\s]", self.url):
+            what = "the address of an OpenAPI document must begin with http:// or https://"
+            raise ConfigError(what, evidence=_scheme(self.url), fix='use "file" for a file', code="E-CONFIG-OPENAPI")
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
-    """One configured server: a command, a URL, or an object in this process; exactly one of the three."""
+    """One configured server: a command, a URL, an object in this process, or an API; exactly one of the four. The API
+    may have a URL too, which goes before the `servers` of its document."""
 
     command: str | None = None  # a program; never run through a shell
     args: tuple[str, ...] = ()  # its arguments
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  # added to what `env_policy` passes on
     cwd: str | None = None  # working directory of the program
     env_policy: EnvPolicy = "safe"  # safe: base, proxy and CA variables; inherit: everything; none: base only
-    url: str | None = None  # a Streamable HTTP endpoint
+    url: str | None = None  # a Streamable HTTP endpoint, or with `openapi` the address of the API
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with every HTTP request
     auth: OAuth | None = None  # how to get a token for the url
     instance: Any = None  # an SDK `MCPServer` or `Server` in this process
+    openapi: OpenApi | None = None  # an HTTP API, each of whose operations is a tool
     era: EraSetting = "auto"  # auto: find out; modern or legacy: do not ask
     enabled: bool = True  # false: known, but not started
     lazy: bool = False  # start at the first call instead of at once
@@ -152,11 +207,12 @@ class Server:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "args", tuple(self.args))
-        given = [k for k in ("command", "url", "instance") if getattr(self, k) is not None]
+        ways = ("command", "url", "instance") if self.openapi is None else ("command", "instance", "openapi")
+        given = [k for k in ways if getattr(self, k) is not None]
         if len(given) != 1:
             found = " and ".join(given) or "neither"
             raise ConfigError(
-                "a server needs exactly one of command, url or instance",
+                "a server needs exactly one of command, url, openapi or instance",
                 evidence=f"found {found}",
                 fix='write {"command": "npx", "args": [...]} or {"url": "https://…/mcp"}',
                 code="E-CONFIG-SERVER",
@@ -178,11 +234,15 @@ class Server:
             raise _bad_auth("auth is for servers with a url", "give other servers their credentials in `env`")
         if self.auth is not None and any(name.lower() == "authorization" for name in self.headers):
             raise _bad_auth("a server has either auth or an Authorization header", "remove one of them")
+        if self.openapi is not None and self.openapi.key_header and self.key_meta is None:
+            object.__setattr__(self, "key_meta", KEY_META)  # the link takes it from there
 
     @property
-    def transport(self) -> Literal["stdio", "http", "memory"]:
+    def transport(self) -> Literal["stdio", "http", "openapi", "memory"]:
         if self.command is not None:
             return "stdio"
+        if self.openapi is not None:
+            return "openapi"
         return "http" if self.url is not None else "memory"
 
     @property

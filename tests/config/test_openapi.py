@@ -1,0 +1,129 @@
+"""Entries of HTTP APIs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from toolway.config.entries import entry, read_entry
+from toolway.config.mask import masked, masker
+from toolway.config.secrets import filled, references
+from toolway.config.spec import KEY_META, Credential, OpenApi, Picks, Server
+from toolway.errors import ConfigError
+
+DOCUMENT = "https://api.example/openapi.json"
+
+
+def api(**openapi: Any) -> Server:
+    return entry({"type": "openapi", "openapi": {"url": DOCUMENT, **openapi}})
+
+
+def problem(value: dict[str, Any]) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        entry(value)
+    return caught.value
+
+
+def test_the_document_is_an_address_a_file_or_stands_in_the_entry():
+    assert api().openapi == OpenApi(url=DOCUMENT)
+    assert entry({"openapi": DOCUMENT}) == api()
+    assert entry({"openapi": "~/api.yaml"}).openapi != entry({"openapi": "api.yaml"}).openapi
+    inline = {"openapi": "3.1.0", "info": {"title": "${HOME}", "version": "1"}, "paths": {}}
+    for key in ("document", "schema"):
+        found = entry({"type": "openapi", "openapi": {key: inline}}).openapi
+        assert found is not None and found.document == inline
+
+
+def test_an_api_is_a_transport_of_its_own_and_its_url_is_where_it_is():
+    assert api().transport == "openapi"
+    assert api(server="https://api.example/v2").url == "https://api.example/v2"
+    assert api(servers=[{"url": "https://api.example/v2"}]).url == "https://api.example/v2"
+    assert entry({"url": "https://api.example/v2", "openapi": DOCUMENT}).url == "https://api.example/v2"
+    assert (
+        "two addresses" in problem({"url": "https://x/1", "openapi": {"url": DOCUMENT, "server": "https://x/2"}}).what
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"type": "openapi"}, "needs its document"),
+        ({"type": "openapi", "url": DOCUMENT}, "needs its document"),
+        ({"type": "openapi", "openapi": {}}, "exactly one of"),
+        ({"type": "openapi", "openapi": {"url": DOCUMENT, "file": "x"}}, "exactly one of"),
+        ({"type": "http", "url": DOCUMENT, "openapi": DOCUMENT}, 'is of type "openapi"'),
+        ({"openapi": DOCUMENT, "command": "x"}, "exactly one of"),
+        ({"openapi": {"url": "ftp://x"}}, "must begin with http"),
+        ({"openapi": 7}, "must be an object"),
+        ({"openapi": {"url": DOCUMENT, "include": ["pets"]}}, "must be an object"),
+        ({"openapi": {"url": DOCUMENT, "exclude": {"tag": ["admin"]}}}, "exclude.tag is not known"),
+        ({"openapi": {"url": DOCUMENT, "idempotencyHeader": "a b"}}, "the name of a header"),
+        ({"openapi": {"url": DOCUMENT, "security": {"type": "apiKey", "value": "x"}}}, "a name and a value"),
+        ({"openapi": {"url": DOCUMENT, "security": {"type": "http"}}}, "bearer needs a token"),
+        ({"openapi": {"url": DOCUMENT, "security": {"type": "http", "scheme": "basic"}}}, "basic needs"),
+        ({"openapi": {"url": DOCUMENT, "security": {"type": "oauth2"}}}, "auth is for servers with a url"),
+    ],
+)
+def test_what_is_wrong_is_told(value: dict[str, Any], said: str):
+    assert said in problem(value).what
+
+
+def test_operations_are_chosen_by_tag_path_method_and_id():
+    found = api(include={"tags": ["pets"], "methods": "get"}, exclude={"paths": ["/admin/*"], "operationIds": ["x"]})
+    assert found.openapi is not None
+    assert found.openapi.include == Picks(tags=("pets",), methods=("get",))
+    assert found.openapi.exclude == Picks(paths=("/admin/*",), operations=("x",))
+
+
+@pytest.mark.parametrize(
+    ("security", "expected"),
+    [
+        ({"api_key": "k"}, (Credential("k", "scheme", "api_key"),)),
+        (
+            {"type": "apiKey", "in": "query", "name": "key", "value": "k"},
+            (Credential("k", "apiKey", "key", "query"),),
+        ),
+        ({"type": "apiKey", "apiKey": {"name": "X-Key", "value": "k"}}, (Credential("k", "apiKey", "X-Key"),)),
+        ({"type": "http", "scheme": "bearer", "token": "t"}, (Credential("t", "bearer"),)),
+        ({"type": "http", "scheme": "basic", "username": "u", "password": "p"}, (Credential("u:p", "basic"),)),
+    ],
+)
+def test_credentials(security: dict[str, Any], expected: tuple[Credential, ...]):
+    found = api(security=security).openapi
+    assert found is not None and found.credentials == expected
+
+
+def test_oauth_is_the_brokers_affair_and_needs_the_address_of_the_api():
+    found = api(server="https://api.example", security={"type": "oauth2", "clientId": "us", "scopes": "a b"})
+    assert found.auth is not None and (found.auth.client_id, found.auth.scopes) == ("us", ("a", "b"))
+    assert found.openapi is not None and not found.openapi.credentials
+
+
+def test_a_key_header_takes_the_idempotency_key_of_a_call():
+    assert api(idempotencyHeader="Idempotency-Key").key_meta == KEY_META
+    assert api().key_meta is None
+
+
+def test_secrets_of_an_api_are_fetched_late_and_shown_never():
+    value = {
+        "openapi": {
+            "url": DOCUMENT,
+            "headers": {"X-Doc": "${keyring:doc}"},
+            "security": {"type": "http", "scheme": "basic", "username": "u", "password": "${keyring:word}"},
+        }
+    }
+    server = entry(value)
+    assert [str(each) for each in references(server)] == ["${keyring:doc}", "${keyring:word}"]
+    ready = filled(server, dict.fromkeys(references(server), "s3cret-value"))
+    assert ready.openapi is not None and ready.openapi.credentials[0].value == "u:s3cret-value"
+    assert "s3cret" not in repr(ready)
+    plain = {"openapi": {"url": DOCUMENT, "security": {"pets": "canary-of-pets"}}}
+    assert "canary" not in json.dumps(masked({"mcpServers": {"x": plain}}))
+    assert "canary" not in masker([entry(plain)])("it sent canary-of-pets")
+
+
+def test_unknown_keys_are_mentioned():
+    _, problems = read_entry({"openapi": {"url": DOCUMENT, "colour": 1}}, {})
+    assert [each.what for each in problems] == ["openapi.colour is not known"]
