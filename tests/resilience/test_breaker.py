@@ -254,3 +254,21 @@ def test_the_policy_is_obeyed(share, good) -> None:
     assert needed == max(20 - good, 10 if share == 0.5 and good else 0)
     trial(breaker, 6.0, good=True)
     assert breaker.position is CLOSED
+
+
+def test_a_person_opens_it_from_anywhere_for_the_longest_time() -> None:
+    half_open = opened()
+    assert half_open.wait(50.0) == 0.0 and half_open.position is HALF_OPEN
+    for breaker in (a_breaker(), opened(), half_open):
+        breaker.trip(100.0)
+        facts = breaker.facts(100.0)
+        assert facts.position is OPEN and facts.wait == BreakerPolicy().longest
+        assert breaker.wait(100.0 + BreakerPolicy().longest) == 0.0 and breaker.position is HALF_OPEN
+
+
+def test_the_facts_of_a_breaker_count_what_it_saw() -> None:
+    breaker = a_breaker()
+    breaker.succeeded(1.0)
+    breaker.failed(1.0)
+    facts = breaker.facts(1.0)
+    assert (facts.position, facts.wait, facts.in_a_row, facts.ended, facts.failures) == (CLOSED, 0.0, 1, 2, 1)

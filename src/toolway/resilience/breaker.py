@@ -5,7 +5,7 @@
       └──────────────(2 successes in a row)───────────────────┼──────────────────────────────┤
                                                               └───────────(a failure)────────┘
 
-Pure: the time and the dice are handed in. The table below is the machine; the class keeps the counts that raise its
+A person may open one from anywhere. Pure: the time and the dice are handed in. The table below is the machine; the class keeps the counts that raise its
 events.
 """
 
@@ -30,12 +30,17 @@ class Happening(enum.StrEnum):
     TIME_OVER = "time over"
     FAILED = "trial failed"
     RECOVERED = "trials succeeded"
+    TRIPPED = "opened by a person"
 
 
 TRANSITIONS: Final[Mapping[Position, Mapping[Happening, Position]]] = {
-    Position.CLOSED: {Happening.TOO_MANY: Position.OPEN},
-    Position.OPEN: {Happening.TIME_OVER: Position.HALF_OPEN},
-    Position.HALF_OPEN: {Happening.FAILED: Position.OPEN, Happening.RECOVERED: Position.CLOSED},
+    Position.CLOSED: {Happening.TOO_MANY: Position.OPEN, Happening.TRIPPED: Position.OPEN},
+    Position.OPEN: {Happening.TIME_OVER: Position.HALF_OPEN, Happening.TRIPPED: Position.OPEN},
+    Position.HALF_OPEN: {
+        Happening.FAILED: Position.OPEN,
+        Happening.RECOVERED: Position.CLOSED,
+        Happening.TRIPPED: Position.OPEN,
+    },
 }
 
 
@@ -50,6 +55,18 @@ class BreakerPolicy:
     longest: float = 60.0
     forget: float = 300.0  # closed for so long, and the next pause is the first again
     trials: int = 2  # successes in a row that close it
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerFacts:
+    """A breaker at one moment, for a person who looks."""
+
+    position: Position
+    wait: float  # seconds until it may be tried again
+    in_a_row: int  # failures
+    ended: int  # attempts within the window
+    failures: int  # of those
+    openings: int  # lately
 
 
 class Breaker:
@@ -107,6 +124,18 @@ class Breaker:
         self._recent.failed(now)
         if self.position is Position.CLOSED and self._too_many(now):
             self._open(Happening.TOO_MANY, now)
+
+    def trip(self, now: float) -> None:
+        """Open it because a person says so, for the longest time that it is ever open."""
+        self._move(Happening.TRIPPED)
+        self._opens_until = now + self._policy.longest
+        self._in_a_row = 0
+        self._recent.clear()
+
+    def facts(self, now: float) -> BreakerFacts:
+        ended, failures = self._recent.count(now)
+        wait = max(0.0, self._opens_until - now) if self.position is Position.OPEN else 0.0
+        return BreakerFacts(self.position, wait, self._in_a_row, ended, failures, self._openings)
 
     def _too_many(self, now: float) -> bool:
         policy = self._policy

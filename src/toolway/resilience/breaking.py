@@ -13,7 +13,7 @@ from typing import Final
 
 from toolway.errors import CallError, Certainty, OutcomeUnknown, ProtocolError, TimedOut, Unavailable
 from toolway.model import Call, Next, Reply, Stage
-from toolway.resilience.breaker import Breaker, Position
+from toolway.resilience.breaker import Breaker, BreakerFacts, Position
 
 CLOSED: Final = Position.CLOSED
 MOST: Final = 10_000  # breakers of tools that are remembered
@@ -43,6 +43,19 @@ class Board:
             if len(self._tools) > MOST:
                 self._tools.popitem(last=False)
         return found
+
+    def facts(self, now: float) -> dict[tuple[str, str], BreakerFacts]:
+        """Every breaker that has something to tell, by server and tool; the tool of a server's own is empty."""
+        servers = {(name, ""): each.facts(now) for name, each in self._servers.items()}
+        tools = {key: each.facts(now) for key, each in self._tools.items()}
+        return {key: each for key, each in (servers | tools).items() if each.position is not CLOSED or each.failures}
+
+    def reset(self, server: str, tool: str) -> None:
+        """Close a breaker because a person says so."""
+        if tool:
+            self._tools.pop((server, tool), None)
+        else:
+            self._servers.pop(server, None)
 
     def reconnected(self, server: str) -> None:
         """There is a new link: what happened on the old one says nothing about it."""
