@@ -83,9 +83,10 @@ def _body(text: str) -> bytes:
 @contextlib.asynccontextmanager
 async def http1(where: str) -> AsyncIterator[Ask]:
     """The client of our HTTP link."""
+    from toolway.addresses.policy import ANYWHERE
     from toolway.upstream.transports.http1.client import Client, Target, header_block
 
-    client, target, headers = Client(), Target.parse(where), header_block(_HEADERS)
+    client, target, headers = Client(addresses=ANYWHERE), Target.parse(where), header_block(_HEADERS)
 
     async def ask(text: str) -> bool:
         async with client.send("POST", target, [headers], _body(text)) as response:

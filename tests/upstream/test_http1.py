@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.upstream.raw_http import Conn, Received, always, chunk, loops, once, peer, reacting, response
+from toolway.addresses import Addresses, Pinned
 from toolway.model import Certainty
 from toolway.upstream.transports.http1 import dial as http1_dial
 from toolway.upstream.transports.http1.client import Client, HttpFault, HttpLimits, Target, header_block
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.anyio
 
 QUICK = HttpLimits(connect=2, write=0.3, head=0.3, slow_window=0.3, idle=0.3, linger=0.3)
 OK = response(200, b"ok")
+HERE = Addresses(("127.0.0.0/8", "::1", "localhost"))
 
 
 @pytest.fixture(params=loops(), ids=lambda p: "uvloop" if p[1]["use_uvloop"] else "asyncio")
@@ -33,7 +35,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 async def client(anyio_backend: Any):
-    client = Client(QUICK)
+    client = Client(QUICK, HERE)
     yield client
     client.close()
     await asyncio.sleep(0)
@@ -122,7 +124,7 @@ def falling_silent(*, lost: bool) -> tuple[Any, asyncio.Event]:
 @pytest.mark.parametrize("lost", [True, False], ids=["silence", "reset"])
 async def test_after_an_exchange_without_a_byte_no_connection_of_before_is_trusted(lost: bool) -> None:
     script, gone = falling_silent(lost=lost)
-    client = Client(replace(QUICK, idle=30))
+    client = Client(replace(QUICK, idle=30), HERE)
     async with peer(script) as server:
         await asyncio.gather(*(fetch(client, server.url) for _ in range(5)))
         assert server.connections == 5
@@ -333,7 +335,7 @@ async def test_a_resolver_that_hangs_costs_the_connect_limit_and_one_thread(monk
         return real(host, port, type=type, flags=flags)
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
-    client = Client(replace(QUICK, connect=0.2))
+    client = Client(replace(QUICK, connect=0.2), HERE)
     try:
         began = time.monotonic()
         faults = await asyncio.gather(*(fault_of(client, "http://slow.test/") for _ in range(20)))
@@ -345,15 +347,11 @@ async def test_a_resolver_that_hangs_costs_the_connect_limit_and_one_thread(monk
         client.close()
 
 
-async def test_the_next_address_is_tried_when_one_refuses(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_next_address_is_tried_when_one_refuses() -> None:
+    client = Client(QUICK, replace(HERE, lookup=lambda _: ["127.0.0.2", "127.0.0.1"]))
     async with peer(always(OK)) as server:
-        with socket.socket() as unused:
-            unused.bind(("127.0.0.2", 0))
-            refusing = (socket.AF_INET, socket.SOCK_STREAM, 6, "", unused.getsockname())
-            serving = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", server.port))
-            monkeypatch.setattr(http1_dial, "_numeric", lambda *_: [])
-            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [refusing, serving])
-            assert await fetch(client, f"http://two.test:{server.port}/") == b"ok"
+        assert await fetch(client, f"http://two.test:{server.port}/") == b"ok"
+    client.close()
 
 
 async def test_a_name_that_cannot_be_one_is_not_sent(client: Client) -> None:
@@ -364,7 +362,7 @@ async def test_a_name_that_cannot_be_one_is_not_sent(client: Client) -> None:
 async def test_an_address_that_is_slow_is_overtaken_and_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[socket.socket] = []
 
-    async def open_slowly(address: http1_dial.Address) -> socket.socket:
+    async def open_slowly(address: Pinned) -> socket.socket:
         try:
             await asyncio.sleep(address.sockaddr)
         except asyncio.CancelledError:
@@ -375,7 +373,7 @@ async def test_an_address_that_is_slow_is_overtaken_and_leaves_nothing_open(monk
 
     monkeypatch.setattr(http1_dial, "_STAGGER", 0.02)
     monkeypatch.setattr(http1_dial, "_open", open_slowly)
-    addresses = [http1_dial.Address(0, delay) for delay in (5.0, 0.9, 0.05)]
+    addresses = [Pinned(0, delay) for delay in (5.0, 0.9, 0.05)]
     winner = await http1_dial._first_of(addresses)
     assert winner is opened[0]
     assert [sock.fileno() >= 0 for sock in opened] == [True, False]
@@ -629,7 +627,7 @@ async def test_a_compressed_answer_that_nobody_asked_for_is_refused(client: Clie
     ids=["gzip", "x-gzip", "deflate", "bare deflate", "identity"],
 )
 async def test_a_compressed_answer_is_opened_where_that_is_enabled(body: bytes, coding: str) -> None:
-    client = Client(replace(QUICK, compression=True))
+    client = Client(replace(QUICK, compression=True), HERE)
     async with peer(always(compressed(body, coding))) as server:
         assert await fetch(client, server.url) == TEXT
         assert await fetch(client, server.url) == TEXT
@@ -652,7 +650,7 @@ async def test_a_compressed_answer_is_opened_where_that_is_enabled(body: bytes, 
     ids=["bomb", "nested", "cut", "trailing", "no gzip", "one byte", "br", "zstd"],
 )
 async def test_a_compressed_answer_that_is_a_trap_fails_and_is_not_held(body: bytes, coding: str) -> None:
-    client = Client(replace(QUICK, compression=True))
+    client = Client(replace(QUICK, compression=True), HERE)
     async with peer(always(compressed(body, coding))) as server:
         tracemalloc.start()
         fault = await fault_of(client, server.url, limit=100_000_000)
@@ -704,14 +702,12 @@ async def test_leaving_the_block_before_the_end_closes_the_connection(client: Cl
             await closed.wait()
 
 
-async def test_cancelling_while_connecting_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow(*_: Any) -> list[Any]:
+async def test_cancelling_while_connecting_sends_nothing() -> None:
+    def slow(_: str) -> list[str]:
         time.sleep(0.3)
         return []
 
-    monkeypatch.setattr(http1_dial, "_numeric", lambda *_: [])
-    monkeypatch.setattr(http1_dial, "_resolve", slow)
-    client = Client(QUICK)
+    client = Client(QUICK, replace(HERE, lookup=slow))
     sent: list[int] = []
     task = asyncio.create_task(fetch(client, "http://any.test/", on_sent=lambda: sent.append(1)))
     await asyncio.sleep(0.05)
@@ -723,7 +719,7 @@ async def test_cancelling_while_connecting_sends_nothing(monkeypatch: pytest.Mon
 
 
 async def test_closing_the_client_fails_what_is_under_way_and_what_comes_later() -> None:
-    client = Client(QUICK)
+    client = Client(QUICK, HERE)
     asked = asyncio.Event()
 
     async def script(conn: Conn) -> None:
@@ -745,13 +741,13 @@ async def test_closing_the_client_while_it_connects_leaves_nothing_open(monkeypa
     begun, go = asyncio.Event(), asyncio.Event()
     real = http1_dial._first_of
 
-    async def held(addresses: list[http1_dial.Address]) -> socket.socket:
+    async def held(addresses: tuple[Pinned, ...]) -> socket.socket:
         begun.set()
         await go.wait()
         return await real(addresses)
 
     monkeypatch.setattr(http1_dial, "_first_of", held)
-    client = Client(QUICK)
+    client = Client(QUICK, HERE)
     async with peer(always(OK)) as server:
         task = asyncio.create_task(fault_of(client, server.url))
         await begun.wait()

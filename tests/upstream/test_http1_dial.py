@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import ipaddress
 import ssl
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.upstream.raw_http import Conn, Received, always, loops, peer, reacting, response
+from toolway.addresses import Addresses
 from toolway.model import Certainty
 from toolway.upstream.transports.http1 import dial as http1_dial
 from toolway.upstream.transports.http1.client import Client, HttpFault, HttpLimits, Target
@@ -23,6 +25,7 @@ from toolway.upstream.transports.http1.client import Client, HttpFault, HttpLimi
 pytestmark = pytest.mark.anyio
 
 OK = response(200, b"ok")
+HERE = Addresses(("127.0.0.0/8", "::1", "localhost"))
 
 
 @pytest.fixture(params=loops(), ids=lambda p: "uvloop" if p[1]["use_uvloop"] else "asyncio")
@@ -39,7 +42,7 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def client(anyio_backend: Any):
-    client = Client(HttpLimits(connect=2))
+    client = Client(HttpLimits(connect=2), HERE)
     yield client
     client.close()
     await asyncio.sleep(0)
@@ -141,7 +144,7 @@ async def test_a_server_without_tls_is_never_spoken_to_in_plaintext(client: Clie
 
 
 async def test_a_server_that_hangs_in_the_handshake_costs_the_connect_limit() -> None:
-    client = Client(HttpLimits(connect=0.2))
+    client = Client(HttpLimits(connect=0.2), HERE)
 
     async def script(conn: Conn) -> None:
         await conn.gone()
@@ -285,10 +288,10 @@ async def test_loopback_is_never_asked_of_a_proxy(client: Client, monkeypatch: p
         assert await fetch(client, f"http://{host}:{server.port}/") == b"ok"
 
 
-async def test_hosts_named_by_no_proxy_are_reached_directly(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hosts_named_by_no_proxy_are_reached_directly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", ".inside.test")
-    real = http1_dial._resolve
-    monkeypatch.setattr(http1_dial, "_resolve", lambda _, port, flags=0: [] if flags else real("127.0.0.1", port))
+    client = Client(HttpLimits(connect=2), replace(HERE, lookup=lambda _: ["127.0.0.1"]))
     async with peer(always(OK)) as server:
         assert await fetch(client, f"http://a.inside.test:{server.port}/") == b"ok"
+    client.close()

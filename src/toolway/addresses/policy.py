@@ -92,9 +92,6 @@ class Addresses:
         return kind.name in _OWN and host == str(ip) and host in self.written
 
 
-PUBLIC: Final = Addresses()  # and no others
-
-
 def host_of(url: str) -> str:
     """The host that a URL names; empty where there is none."""
     try:
@@ -150,3 +147,7 @@ def _bad(text: str, why: str) -> ConfigError:
         fix=f"name hosts without scheme and port, or networks: {_EXAMPLE}",
         code="E-CONFIG-KEY",
     )
+
+
+PUBLIC: Final = Addresses()  # and no others
+ANYWHERE: Final = Addresses(("0.0.0.0/0", "::/0"))  # for what the user of this machine names by himself

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from toolway.addresses.policy import ANYWHERE
 from toolway.catalog.index import Catalog, Tool
 from toolway.catalog.resolve import check_server
 from toolway.cli.exits import GatewayAdmin, GatewayError
@@ -95,7 +96,8 @@ class Remote:
             raise NotFound(
                 f"{name!r} names no tool", evidence="a tool is called server.tool", fix="see them all: toolway tools"
             )
-        gateway = Server(url=f"{self._door.url}/mcp", headers=self._door.headers, era="modern")
+        where = f"{self._door.url}/mcp"
+        gateway = Server(url=where, headers=self._door.headers, era="modern", addresses=ANYWHERE)
         async with Hub({GATEWAY: gateway}, catalog_dir=None) as hub:
             try:
                 reply = await hub.call_tool(

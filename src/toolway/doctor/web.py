@@ -74,7 +74,7 @@ class Closer:
 
 async def look_closer(server: Server) -> Closer:
     """Look at the address of `server`, and at the usual ones beside it. Never raises for what it meets there."""
-    client = Client(replace(base.limits(server), connect=min(LIMIT, server.timeout.connect)))
+    client = Client(replace(base.limits(server), connect=min(LIMIT, server.timeout.connect)), server.reach)
     try:
         assert server.url is not None
         post = await _ask(client, server, server.url, "POST")

@@ -13,6 +13,7 @@ import pytest
 from tests.faults.lab import ERAS, Served, lab
 from tests.faults.matrix.b_web import behind_proxy, calm_down, lose_connections
 from toolway import Server, Timeout, Unavailable
+from toolway.addresses import Addresses
 from toolway.testing import FakeHttp
 
 pytestmark = pytest.mark.anyio
@@ -76,7 +77,8 @@ async def test_a_resolver_that_hangs_costs_one_connect_limit_and_nobody_else_any
 async def test_a_name_that_stops_resolving_while_the_server_runs_fails_calls_unsent(era: str, names: Names) -> None:
     async with behind_proxy(era) as (fake, proxy):
         url = f"http://{HOST}:{proxy.port}/mcp"
-        async with lab({"bad": Server(url=url, timeout=Timeout(total=20, connect=1))}) as bench:
+        server = Server(url=url, timeout=Timeout(total=20, connect=1), addresses=Addresses((HOST,)))
+        async with lab({"bad": server}) as bench:
             fake.server.effects = str(bench.effects)
             (await bench.call("bad.counter")).expect(None)
             names.failure = socket.gaierror(socket.EAI_AGAIN, "try again")

@@ -10,6 +10,7 @@ import pytest
 from tests.faults.lab import ERAS, Served, lab
 from tests.upstream.raw_http import peer
 from toolway import ProtocolError
+from toolway.addresses import Pinned
 from toolway.testing import FakeHttp
 from toolway.upstream.transports.http1 import dial
 
@@ -59,7 +60,7 @@ async def test_no_other_address_is_even_connected_to(era: str, monkeypatch: pyte
     dialled: list[Any] = []
     open_ = dial._open
 
-    async def watch(address: dial.Address) -> socket.socket:
+    async def watch(address: Pinned) -> socket.socket:
         dialled.append(address.sockaddr)
         return await open_(address)
 

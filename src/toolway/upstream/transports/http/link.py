@@ -59,7 +59,7 @@ class HttpLink:
         self._server = server
         self._authorizer = authorizer
         self._frame = server.limits.frame
-        self._client = Client(limits or base.limits(server))
+        self._client = Client(limits or base.limits(server), server.reach)
         self._asks = ServerRequests(partial(self._post_quietly, REPLY_TIME))
         self._era: Era | None = None
         self._version = ""

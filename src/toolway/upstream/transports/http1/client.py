@@ -3,7 +3,7 @@
 It exists because a general client costs 200 to 1000 µs a call, and none tells how many bytes of a request left, which
 decides whether a lost call may be repeated. It follows no redirect and repeats nothing: one `send`, one attempt.
 
-    client = Client()
+    client = Client(addresses=server.reach)
     headers = header_block({"Content-Type": "application/json"})
     async with client.send("POST", Target.parse(url), [headers], body) as response:
         if response.status == 200:
@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final
 
+from toolway.addresses import PUBLIC, Addresses
 from toolway.protocol.heads import Heads
 from toolway.upstream.transports.http1.connection import Connection, Head
 from toolway.upstream.transports.http1.dial import Dialer
@@ -197,11 +198,12 @@ class Response(Incoming):
 
 
 class Client:
-    """Connections to any number of origins. Belongs to one event loop; `close` ends every exchange."""
+    """Connections to any number of origins, at public addresses and those that `addresses` allows. Belongs to one event
+    loop; `close` ends every exchange."""
 
-    def __init__(self, limits: HttpLimits | None = None) -> None:
+    def __init__(self, limits: HttpLimits | None = None, addresses: Addresses = PUBLIC) -> None:
         self.limits = limits or HttpLimits()
-        self._dialer = Dialer()
+        self._dialer = Dialer(addresses)
         self._proxies: dict[Origin, Proxy | None] = {}
         self.heads: Heads[Head] = Heads(KNOWN_HEADS)
         self._open: set[Connection] = set()

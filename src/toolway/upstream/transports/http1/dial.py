@@ -1,45 +1,40 @@
 """From an origin to a connected protocol: name look-up, TCP, proxy, TLS. Whatever fails here was not sent.
 
-A name is looked up in a thread of its own, one at a time for each name, because a resolver that hangs must cost only
-those who ask for that name. Plaintext is never tried in place of TLS.
+Only addresses that were checked are connected to (`toolway.addresses`); the name is kept for `Host` and for TLS.
+Plaintext is never tried in place of TLS.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import ssl
-import threading
-from collections.abc import Callable
-from itertools import chain, zip_longest
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final, TypeVar
 
+from toolway.addresses import AddressError, Addresses, Pinned, resolve
+from toolway.addresses.aside import in_thread
+from toolway.addresses.policy import ANYWHERE
+from toolway.addresses.resolving import check_literal
 from toolway.upstream.transports.http1.limits import HttpFault
 from toolway.upstream.transports.http1.proxy import Proxy, Tunnel
 from toolway.upstream.transports.http1.request import Origin
 
-T = TypeVar("T")
 P = TypeVar("P", bound=asyncio.Protocol)
 
 _STAGGER: Final = 0.25  # seconds an address has before the next one is tried beside it
-_MAX_ADDRESSES: Final = 8
 # A peer that vanished is noticed within a minute, whether we wait for it or it for us.
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 20), ("TCP_KEEPALIVE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 _USER_TIMEOUT: Final = ("TCP_USER_TIMEOUT", 50_000)
 
 
-class Address(NamedTuple):
-    family: int
-    sockaddr: Any
-
-
 class Dialer:
-    """Opens connections, and keeps nothing of them."""
+    """Opens connections, and keeps nothing of them. `addresses` are those that it may connect to."""
 
-    def __init__(self) -> None:
-        self._lookups: dict[tuple[str, int], asyncio.Future[list[Address] | OSError]] = {}
+    def __init__(self, addresses: Addresses) -> None:
+        self._addresses = addresses
 
     async def dial(self, origin: Origin, proxy: Proxy | None, make: Callable[[], P]) -> P:
         """A protocol of `make`, connected to `origin`. Raises `HttpFault`; the caller bounds the time."""
@@ -66,7 +61,9 @@ class Dialer:
     async def _connect(self, origin: Origin, proxy: Proxy | None) -> socket.socket:
         host, port = (proxy.host, proxy.port) if proxy is not None else (origin.host, origin.port)
         try:
-            return await _first_of(_numeric(host, port) or await self._look_up(host, port))
+            return await _first_of(await self._addresses_of(origin, proxy))
+        except AddressError as exc:
+            raise HttpFault(exc.reason, code=exc.code, fix=exc.fix) from None
         except OSError as exc:
             raise HttpFault(
                 f"cannot connect to {proxy or origin} ({_why(exc)})",
@@ -74,71 +71,18 @@ class Dialer:
                 fix=f"check that something listens on port {port} of {host}",
             ) from None
 
-    async def _look_up(self, host: str, port: int) -> list[Address]:
-        lookup = self._lookups.get((host, port))
-        if lookup is None:
-            lookup = self._lookups[host, port] = in_thread(_resolve, host, port)
-            lookup.add_done_callback(lambda _: self._lookups.pop((host, port), None))
-        found = await asyncio.shield(lookup)
-        if isinstance(found, OSError):
-            raise HttpFault(
-                f"the name {host} was not found ({_why(found)})",
-                code="E-HTTP-DNS",
-                fix="check the host in the url, and the network's name server",
-            )
-        return found
+    async def _addresses_of(self, origin: Origin, proxy: Proxy | None) -> tuple[Pinned, ...]:
+        if proxy is None:
+            return await resolve(origin.host, origin.port, self._addresses)
+        check_literal(origin.host, self._addresses)  # the proxy looks up names
+        anywhere = replace(ANYWHERE, lookup=self._addresses.lookup)  # whoever set our environment chose the proxy
+        return await resolve(proxy.host, proxy.port, anywhere)
 
 
-def in_thread(work: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-    """What `work` returns, from a thread that nobody has to wait for, not even the interpreter at its end."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def deliver(value: T | None, failure: Exception | None) -> None:
-        if future.done():
-            return
-        if failure is not None:
-            future.set_exception(failure)
-        else:
-            future.set_result(cast(T, value))
-
-    def run() -> None:
-        value, failure = None, None
-        try:
-            value = work(*args)
-        except Exception as exc:
-            failure = exc
-        with contextlib.suppress(RuntimeError):  # the loop may be gone by now
-            loop.call_soon_threadsafe(deliver, value, failure)
-
-    threading.Thread(target=run, name="toolway-dial", daemon=True).start()
-    return future
+# -- connections
 
 
-# -- addresses
-
-
-def _numeric(host: str, port: int) -> list[Address]:
-    """The address that `host` spells out, if it does; this needs no look-up."""
-    found = _resolve(host, port, socket.AI_NUMERICHOST)
-    return [] if isinstance(found, OSError) else found
-
-
-def _resolve(host: str, port: int, flags: int = 0) -> list[Address] | OSError:
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-    except OSError as exc:
-        return exc
-    except UnicodeError as exc:
-        return OSError(str(exc))
-    addresses = [Address(family, sockaddr) for family, _, _, _, sockaddr in found]
-    first = [a for a in addresses if a.family == addresses[0].family]
-    other = [a for a in addresses if a.family != addresses[0].family]
-    mixed = chain.from_iterable(zip_longest(first, other))
-    return [a for a in mixed if a is not None][:_MAX_ADDRESSES]
-
-
-async def _first_of(addresses: list[Address]) -> socket.socket:
+async def _first_of(addresses: Iterable[Pinned]) -> socket.socket:
     """The first that connects. The next is tried when one has failed or has taken a moment. Raises `OSError`."""
     waiting: set[asyncio.Task[socket.socket]] = set()
     left = list(addresses)
@@ -164,7 +108,7 @@ async def _first_of(addresses: list[Address]) -> socket.socket:
                 late.close()
 
 
-async def _open(address: Address) -> socket.socket:
+async def _open(address: Pinned) -> socket.socket:
     sock = socket.socket(address.family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from ipaddress import ip_address
 from typing import Final, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
+from toolway.addresses.proxies import proxy_of
 from toolway.upstream.transports.http1.limits import HttpFault
 from toolway.upstream.transports.http1.request import Origin
 
@@ -25,15 +25,10 @@ class Proxy(NamedTuple):
 
 def proxy_for(origin: Origin) -> Proxy | None:
     """The proxy that `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` name. Loopback never has one."""
-    from urllib import request as environment  # costly to load, and rarely needed
-
-    proxies = environment.getproxies_environment()
-    url = proxies.get(origin.scheme) or proxies.get("all")
-    if not url or _is_loopback(origin.host):
+    url = proxy_of(*origin)
+    if url is None:
         return None
-    if environment.proxy_bypass_environment(f"{origin.host}:{origin.port}", proxies):  # type: ignore[attr-defined]
-        return None
-    parts = urlsplit(url if "://" in url else f"http://{url}")
+    parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
         raise HttpFault(
             f"the environment names a proxy of an unknown kind for {origin}: {parts.scheme}://{parts.hostname}",
@@ -45,15 +40,6 @@ def proxy_for(origin: Origin) -> Proxy | None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         authorization = "Basic " + base64.b64encode(pair.encode()).decode("ascii")
     return Proxy(parts.hostname, parts.port or 80, authorization)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class Tunnel(asyncio.Protocol):
