@@ -129,7 +129,8 @@ class Overloaded(CallError):
 
 
 class TimedOut(CallError):
-    """The deadline passed. `phase` is where the call was: queue, start, send or server."""
+    """The deadline passed. `phase` is what the call waited for: queue, pause, turn, start,
+    connect, auth, send, server, stream or retry."""
 
     code = "E-TIMEOUT"
 

@@ -1,24 +1,27 @@
-"""Facts that others may watch with `async for event in hub.events()`. Frozen, and never a question."""
+"""Facts that others may watch with `async for event in hub.events()`, or hear at once with `hub.listen(sink)`.
+
+Frozen, and never a question. Structs, because a call that is listened to makes one.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from toolway.errors import Executed
+import msgspec
+
+from toolway.errors import Certainty, Executed
+from toolway.model import Json, Marks, Slips
 
 Kind = Literal["tools", "prompts", "resources", "templates"]
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """Something that happened to one server."""
 
     server: str
 
 
-@dataclass(frozen=True, slots=True)
-class StateChanged(Event):
+class StateChanged(Event, frozen=True):
     """An upstream moved from one state of its life to another."""
 
     old: str
@@ -26,8 +29,7 @@ class StateChanged(Event):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Connected(Event):
+class Connected(Event, frozen=True):
     """A link is up and the era is known."""
 
     era: str
@@ -35,15 +37,13 @@ class Connected(Event):
     pid: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Lost(Event):
+class Lost(Event, frozen=True):
     """A link that was up is gone."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogChanged(Event):
+class CatalogChanged(Event, frozen=True):
     """A list of a server is not what it was."""
 
     kind: Kind
@@ -52,23 +52,20 @@ class CatalogChanged(Event):
     changed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceUpdated(Event):
+class ResourceUpdated(Event, frozen=True):
     """A server says that a resource changed."""
 
     uri: str
     caller: str = ""  # on whose own link it was said; empty for the one that is shared
 
 
-@dataclass(frozen=True, slots=True)
-class TaskChanged(Event):
+class TaskChanged(Event, frozen=True):
     """A server says how a task of its own stands."""
 
     task: Any  # as it was sent, with its `taskId`
 
 
-@dataclass(frozen=True, slots=True)
-class Logged(Event):
+class Logged(Event, frozen=True):
     """A server's log message, as it sent it."""
 
     level: str
@@ -78,19 +75,109 @@ class Logged(Event):
     caller: str = ""  # on whose own link it was said; empty for the one that is shared
 
 
-@dataclass(frozen=True, slots=True)
-class CallFinished(Event):
-    """A call reached its one end."""
+class CallStarted(Event, frozen=True):
+    """A call has come. Which server it is for is known as far as the caller said."""
 
+    id: str
     method: str
-    name: str
-    outcome: str  # ok, tool_error, or the code of the error
+    name: str  # as the caller asked for it
+    caller: str = ""  # whose call it is: the authorization context; empty for the owner
+    trace: str = ""  # the id of the trace it belongs to, as 32 hex digits
+    at: float = 0.0  # seconds since 1970
+
+
+class AttemptFinished(Event, frozen=True):
+    """One try of a call has ended, well or badly."""
+
+    id: str  # of the call
+    method: str
+    tool: str
+    number: int  # from 1
+    outcome: str  # as in `CallFinished`
     executed: Executed
+    certainty: Certainty
+    wait: float | None = None  # seconds until the next try, where there is one
+
+
+class Phase(msgspec.Struct, frozen=True, gc=False):
+    """For how long a try waited for one thing."""
+
+    name: str  # queue, pause, turn, start, connect, auth, send, server, stream, caller or retry
+    began: float  # seconds after the call came
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class LoopStalled(Event):
+class Try(msgspec.Struct, frozen=True):
+    """One try of a call, as its timings tell of it."""
+
+    number: int  # from 1
+    began: float  # seconds after the call came
+    seconds: float
+    outcome: str
+    certainty: Certainty
+    phases: tuple[Phase, ...]
+
+
+class CallFinished(Event, frozen=True):
+    """A call reached its one end."""
+
+    method: str
+    name: str  # as the caller asked for it
+    outcome: str  # ok, tool_error, cancelled, or the code of the error
+    executed: Executed
+    seconds: float
+    id: str = ""
+    tool: str = ""  # the tool, prompt or URI as the server knows it
+    caller: str = ""  # whose call it was: the authorization context; empty for the owner
+    trace: str = ""  # the id of the trace it belongs to, as 32 hex digits
+    at: float = 0.0  # when it came: seconds since 1970
+    attempts: int = 0
+    certainty: Certainty = Certainty.C0
+    effect: str = ""  # read, idempotent or unsafe; empty where nobody found out
+    source: str = ""  # cache, replay or shared, where the answer is that of another call
+    what: str = ""  # of an error, like the two below; not masked
+    evidence: str = ""
+    fix: str = ""
+    marks: Marks = ()  # when each phase began; empty where nobody listened when it came
+    slips: Slips = ()  # the tries that failed before the last
+    end: float = 0.0  # on the clock of `marks`
+    params: Json | None = None  # as they were sent; never to be shown as they are
+
+    @property
+    def failed(self) -> bool:
+        return self.outcome != "ok"
+
+    @property
+    def tries(self) -> tuple[Try, ...]:
+        """What became of each try, and where its time went. Found out when asked for, not while a call waits."""
+        return tuple(_tries(self))
+
+
+def _tries(fact: CallFinished) -> list[Try]:
+    """Every mark of "queue" after the first begins a try."""
+    marks = fact.marks
+    if not marks:
+        return []
+    zero = marks[0][1]
+    starts = [index for index, (phase, _) in enumerate(marks) if phase == "queue" and index]
+    found = []
+    for number, start in enumerate(starts, 1):
+        last = number == len(starts)
+        end = fact.end if last else marks[starts[number]][1]
+        ends = [at for _, at in marks[start + 1 : starts[number] if not last else None]] + [end]
+        phases = tuple(
+            Phase(phase, at - zero, until - at)
+            for (phase, at), until in zip(marks[start : start + len(ends)], ends, strict=True)
+        )
+        slip = next((slip for slip in fact.slips if slip[0] == number), None)
+        outcome, certainty = (slip[1], slip[2]) if slip is not None else (fact.outcome, fact.certainty)
+        pause = phases[-1].seconds if phases[-1].name == "retry" else 0.0
+        began = marks[start][1]
+        found.append(Try(number, began - zero, end - began - pause, outcome, certainty, phases))
+    return found
+
+
+class LoopStalled(Event, frozen=True):
     """The event loop stands still, or stood, as can be told only now. `server` is empty, for it concerns all."""
 
     seconds: float  # so far
@@ -104,15 +191,27 @@ class LoopStalled(Event):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LoopResumed(Event):
+class LoopResumed(Event, frozen=True):
     """It turns again. `server` is empty."""
 
     seconds: float  # for which it stood
 
 
-@dataclass(frozen=True, slots=True)
-class EventsMissed(Event):
+class EventsMissed(Event, frozen=True):
     """This watcher was too slow: so many events were dropped. `server` is empty."""
 
     count: int
+
+
+class Sink(Protocol):
+    """Hears of everything at once, in the middle of the work: it returns quickly and never waits. What it raises is
+    logged, and changes nothing."""
+
+    def on_call(self, fact: CallFinished) -> None: ...
+
+    def on_event(self, fact: Event) -> None:
+        """All other facts. `CallStarted` and `AttemptFinished` only where the sink `wants_steps`."""
+        ...
+
+    @property
+    def wants_steps(self) -> bool: ...

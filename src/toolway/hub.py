@@ -26,10 +26,12 @@ from toolway.catalog.outputs import Outputs
 from toolway.catalog.resolve import check_server, must_exist, resolve
 from toolway.config.secrets import references
 from toolway.config.spec import Retry, Server, ServerLike, Timeout, check_server_name, with_defaults
-from toolway.errors import CallError, Certainty, ConfigError, Executed, NotFound, ProtocolError, Unavailable
-from toolway.events import CallFinished, CatalogChanged, Connected, Event, Kind
-from toolway.model import Asks, Call, Era, Json, OnProgress, Reply, Stage, ToolRef
+from toolway.errors import CallError, Certainty, ConfigError, NotFound, ProtocolError, Unavailable
+from toolway.events import CatalogChanged, Connected, Event, Kind, Sink
+from toolway.model import Asks, Attempt, Call, Era, Json, OnProgress, Reply, Stage, ToolRef
+from toolway.observing import Observer, Tracer
 from toolway.pipeline import chain, in_order
+from toolway.resilience.breaker import BreakerFacts
 from toolway.resilience.breaking import Board, breaker
 from toolway.resilience.budget import Budget
 from toolway.resilience.cache import Cache, cache
@@ -97,7 +99,8 @@ class Hub:
         self._catalog = Catalog()
         self._keeping = Keeping(self._catalog, store_in(catalog_dir, world.environ))
         self._watchers = Watchers()
-        self._watchdog = Watchdog(self._watchers.emit, world.stall)
+        self._observer = Observer(self._watchers)
+        self._watchdog = Watchdog(self._observer.emit, world.stall)
         self._upstreams: dict[str, Upstream] = {}
         self._slots: dict[str, Slots] = {}
         self._spawner = Spawner(runtime_dir(world.environ))
@@ -121,7 +124,14 @@ class Hub:
             keys=keys(key_store),
             cache=cache(self._cache, rules.cache_identity, rules.cache_seconds),
             dedup=dedup(rules.shared_identity),
-            retry=retry(rules.retry, self._budgets.__getitem__, now, self._world.dice, self._world.sleep),
+            retry=retry(
+                rules.retry,
+                self._budgets.__getitem__,
+                now,
+                self._world.dice,
+                self._world.sleep,
+                self._observer.try_failed,
+            ),
             breaker=breaker(self._board, now, self._sign_of_life, rules.supervised),
             limit=limit(self._slots.__getitem__, rules.queue, now),
         )
@@ -312,26 +322,32 @@ class Hub:
         values = completion.get("values") if isinstance(completion, dict) else None
         return [v for v in values if isinstance(v, str)] if isinstance(values, list) else []
 
-    async def _call(self, call: Call) -> Reply:
+    def _call(self, call: Call) -> Coroutine[Any, Any, Reply]:
+        return self._observed(call) if self._observer.on else self._unobserved(call)
+
+    async def _unobserved(self, call: Call) -> Reply:
         if not self._open:
             self._must_be_open()
         began = self._loop.time()
+        reply = await self._pipeline(call)
+        return changed(reply, seconds=self._loop.time() - began)
+
+    async def _observed(self, call: Call) -> Reply:
+        if not self._open:
+            self._must_be_open()
+        observer, began = self._observer, self._loop.time()
+        call = observer.begin(call)
         try:
             reply = await self._pipeline(call)
         except CallError as exc:
-            self._tell_end(call, exc.server, exc.code, exc.executed, self._loop.time() - began)
+            observer.failed(call, exc, self._loop.time() - began)
             raise
         except BaseException:
-            executed = call.attempt.judge().executed
-            self._tell_end(call, call.server, "cancelled", executed, self._loop.time() - began)
+            observer.abandoned(call, self._loop.time() - began)
             raise
         seconds = self._loop.time() - began
-        if self._watchers.want(CallFinished):
-            self._tell_end(call, reply.server, "tool_error" if reply.is_error else "ok", "yes", seconds)
+        observer.answered(call, reply, seconds)
         return changed(reply, seconds=seconds)
-
-    def _tell_end(self, call: Call, server: str, outcome: str, executed: Executed, seconds: float) -> None:
-        self._watchers.emit(CallFinished(server, call.method, call.target, outcome, executed, seconds))
 
     async def _sign_of_life(self, server: str) -> None:
         await self._upstream(server).sign_of_life()
@@ -339,6 +355,8 @@ class Hub:
     async def _reach(self, call: Call) -> Reply:
         """The end of the pipeline: the upstream itself, or the one after it where it was replaced before it had the
         call."""
+        if self._observer.on:
+            call = self._observer.reached(call)
         shared = self._upstream(call.server)
         try:
             upstream = shared
@@ -468,6 +486,27 @@ class Hub:
             problems=self._catalog.problems(name),
         )
 
+    def breakers(self) -> dict[tuple[str, str], BreakerFacts]:
+        """The breakers that have something to tell, by server and tool; the tool of a server's own is empty."""
+        return self._board.facts(self._now())
+
+    def trip(self, server: str, tool: str = "") -> None:
+        """Let a server, or one tool of it, be left alone for a minute. Raises `NotFound`."""
+        check_server(self._servers, server)
+        if tool:
+            must_exist(self._catalog, ToolRef(server, tool))
+        (self._board.tool(server, tool) if tool else self._board.server(server)).trip(self._now())
+
+    def reset(self, server: str, tool: str = "") -> None:
+        """Close the breaker of a server, or of one tool of it. Raises `NotFound`."""
+        check_server(self._servers, server)
+        self._board.reset(server, tool)
+
+    def crowd(self, server: str) -> tuple[int, int, int]:
+        """Calls that wait for a slot of a server, retries under way, and retries that its budget refused."""
+        slots, budget = self._slots.get(server), self._budgets.get(server)
+        return (slots.waiting if slots else 0, budget.active if budget else 0, budget.refused if budget else 0)
+
     async def wait_ready(self, name: str | None = None, *, timeout: float | None = None) -> None:
         """Return when `name`, or every enabled server, is ready. Raises `Unavailable` as soon as one cannot be had."""
         self._must_be_open()
@@ -485,11 +524,30 @@ class Hub:
         many."""
         return self._watchers.watch(*kinds)
 
+    def listen(self, sink: Sink) -> None:
+        """Let `sink` hear of everything at once, until `unlisten`."""
+        self._observer.listen(sink)
+
+    def unlisten(self, sink: Sink) -> None:
+        self._observer.leave(sink)
+
+    def trace_with(self, tracer: Tracer | None) -> None:
+        """Let `tracer` say which trace each call belongs to, or nobody."""
+        self._observer.trace_with(tracer)
+
+    def running(self) -> list[Call]:
+        """The calls under way, the oldest first; none where nobody listens."""
+        return list(self._observer.running.values())
+
     # -- for a gateway ------------------------------------------------------------------------------------------------
 
     def request(self, call: Call) -> Coroutine[Any, Any, Reply]:
         """A call as it is, of whatever method. Raises `CallError`."""
         return self._call(call)
+
+    def new_attempt(self, *, keeps_bytes: bool) -> Attempt:
+        """What a call is made with: it remembers more where somebody listens."""
+        return self._observer.attempt(keeps_bytes=keeps_bytes)
 
     @property
     def catalog(self) -> Catalog:
@@ -565,7 +623,7 @@ class Hub:
     def emit(self, fact: Event) -> None:
         if isinstance(fact, Connected):
             self._board.reconnected(fact.server)
-        self._watchers.emit(fact)
+        self._observer.emit(fact)
 
     def on_list(
         self, server: str, kind: Kind, items: list[Any], problems: list[str], era: Era

@@ -7,7 +7,8 @@ dataclass costs ten times as much.
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -25,6 +26,15 @@ OnProgress: TypeAlias = Callable[[float, float | None, str | None], None]
 OnNotice: TypeAlias = Callable[[str, Json], None]
 
 Era: TypeAlias = Literal["modern", "handshake"]
+
+#: Of phases. Not the loop's, which some loops turn once a millisecond.
+clock = time.perf_counter
+
+#: (phase, when it began), by a clock of its own
+Marks: TypeAlias = Sequence[tuple[str, float]]
+
+#: (number, outcome, certainty) of a try that failed
+Slips: TypeAlias = Sequence[tuple[int, str, Certainty]]
 
 
 class ToolRef(msgspec.Struct, frozen=True):
@@ -51,16 +61,28 @@ class Attempt:
     outside (deadline, cancellation) can still tell the truth about it."""
 
     certainty: Certainty = Certainty.C0  # of the try under way
-    phase: str = "queue"  # queue → start → send → server, and retry while waiting for the next try
+    phase: str = "queue"  # what it waits for: see `resilience/deadline.py`
     number: int = 0  # tries begun
     worst: Certainty = Certainty.C0  # of the tries before
     keeps_bytes: bool = False  # whoever calls would pass the answer on as it came
+    caller: str = ""  # whose call it is, where it is not the owner's: another's credential is not for it
     encoded: memoryview | None = None  # the result of the last answer as it came, where that is wanted and known
     leader: Attempt | None = None  # the call is answered by another one, which this is the attempt of
     give_back_slot: Callable[[], None] | None = None  # while one is held
     _asking: int = 0  # questions that the caller has not answered yet
     _asking_since: float = 0.0
     _asked: float = 0.0  # seconds the caller took to answer earlier ones
+
+    def fresh(self) -> Attempt:
+        """One of the same kind for the same work, which has its own record."""
+        return Attempt()
+
+    def connecting(self) -> None:
+        """There is no connection yet: one is being made."""
+        self.phase = "connect"
+
+    def failed(self, outcome: str, certainty: Certainty) -> None:
+        """Hear what became of a try; kept where somebody listens."""
 
     def sent(self) -> None:
         """The first byte has left: from now on it may have been executed."""
@@ -124,6 +146,54 @@ class Attempt:
         return self.phase if self.leader is None else self.leader.where
 
 
+class TimedAttempt(Attempt):
+    """An attempt that remembers when each of its phases began, for those who listen; others do not pay for it."""
+
+    __slots__ = ("_phase", "effect", "marks", "slips", "trace")
+
+    def __init__(self, keeps_bytes: bool = False) -> None:
+        self.marks: list[tuple[str, float]] = []
+        self.slips: Slips = ()
+        self.trace: Any = None  # what a tracer keeps for the call
+        self.effect: str = ""  # of the call, once it is known
+        super().__init__(keeps_bytes=keeps_bytes)
+
+    @property
+    def phase(self) -> str:  # the same to everybody who reads or writes it
+        return self._phase
+
+    @phase.setter
+    def phase(self, value: str) -> None:
+        self._phase = value
+        self.marks.append((value, clock()))
+
+    def fresh(self) -> TimedAttempt:
+        other = TimedAttempt()
+        other.trace = self.trace
+        return other
+
+    def history(self) -> Marks:
+        """When its phases began, or those of the call that it was answered by, from when it came itself."""
+        leader = self.leader
+        if not isinstance(leader, TimedAttempt):
+            return self.marks
+        came = self.marks[0][1]
+        return [self.marks[0], *((phase, max(at, came)) for phase, at in leader.marks[1:])]
+
+    def failed(self, outcome: str, certainty: Certainty) -> None:
+        self.slips = (*self.slips, (self.number, outcome, certainty))
+
+    def ask_begins(self, now: float) -> None:
+        if not self.is_asked:
+            self.marks.append(("caller", clock()))
+        super().ask_begins(now)
+
+    def ask_ends(self, now: float) -> None:
+        super().ask_ends(now)
+        if not self.is_asked:
+            self.marks.append((self._phase, clock()))
+
+
 class Asks(Protocol):
     """What a server may ask back while it works: elicitation, sampling, roots."""
 
@@ -159,6 +229,19 @@ class Refusal:
 
 class Authorizer(Protocol):
     """Keeps the credential for one server. What it keeps is for that server's origin alone."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to send, as far as is known: then nothing is asked before the server wants it."""
+        ...
+
+    def wake(self) -> None:
+        """Hear that the server wants a credential."""
+        ...
+
+    def serves(self, caller: str) -> bool:
+        """Whether the credential is for calls of this caller; what the hub does for itself has none."""
+        ...
 
     @property
     def interactive(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from toolway.events import Event, EventsMissed
@@ -32,6 +32,7 @@ class Watchers:
     def __init__(self) -> None:
         self._all: set[_Watcher] = set()
         self._wanted: dict[type[Event], bool] = {}
+        self.on_change: Callable[[], None] = lambda: None  # somebody has come or gone
 
     def want(self, kind: type[Event]) -> bool:
         """Whether anybody watches for events of this kind."""
@@ -55,6 +56,7 @@ class Watchers:
         watcher = _Watcher(kinds or (Event,))
         self._all.add(watcher)
         self._wanted = {}
+        self.on_change()
         return self._events(watcher)
 
     async def _events(self, watcher: _Watcher) -> AsyncIterator[Event]:
@@ -72,3 +74,4 @@ class Watchers:
         finally:
             self._all.discard(watcher)
             self._wanted = {}
+            self.on_change()

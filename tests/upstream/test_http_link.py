@@ -435,7 +435,7 @@ async def test_a_server_that_cannot_be_reached_was_sent_nothing() -> None:
         with pytest.raises(Fault) as caught:
             await link.request(modern(attempt=attempt))
     assert (caught.value.code, caught.value.certainty) == ("E-HTTP-CONNECT", Certainty.C0)
-    assert (attempt.certainty, attempt.phase) == (Certainty.C0, "send")
+    assert (attempt.certainty, attempt.phase) == (Certainty.C0, "connect")
     await link.close()
 
 

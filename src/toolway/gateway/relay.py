@@ -39,7 +39,7 @@ from toolway.gateway.parking import LONGEST, Deaf, Ear, Leg, Parking, lacks
 from toolway.gateway.sealed import Sealer
 from toolway.gateway.visit import Visit, can_answer, meta_of
 from toolway.hub import Hub
-from toolway.model import Attempt, Call, Json, Reply
+from toolway.model import Call, Json, Reply
 from toolway.protocol.eras import LISTS
 from toolway.protocol.wire import AsItCame, encode
 
@@ -290,7 +290,7 @@ class Relay:
             asks=visit.asks,
             capabilities=visit.capabilities,
             hands_back=visit.era == "modern",
-            attempt=Attempt(keeps_bytes=as_it_came),
+            attempt=self._hub.new_attempt(keeps_bytes=as_it_came),
             id=f"{self._run}{next(self._calls):x}",
         )
         return call, ear

@@ -41,8 +41,13 @@ def _timed_out(call: Call, seconds: float) -> TimedOut:
     where = {
         "queue": "it was still waiting for a free slot",
         "start": "the server was still starting",
+        "pause": "the server had asked us to wait",
+        "turn": "it was waiting for its turn: this server takes one caller at a time",
+        "connect": "there was no connection to the server yet",
+        "auth": "there was no credential for the server yet",
         "send": "it was still being sent",
         "server": "the server had not answered",
+        "stream": "the server had begun to answer, and had not ended",
         "retry": "it was waiting to be tried again",
     }[attempt.where]
     return TimedOut(

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from toolway.model import Attempt, Call, Next, Reply, Stage
+from toolway.model import Call, Next, Reply, Stage
 from toolway.resilience.flights import Flights
 
 FOLLOWERS: Final = 100
@@ -28,7 +28,7 @@ def dedup(identity_of: Callable[[Call], Hashable | None]) -> Stage:
     async def shared(identity: Hashable, call: Call, next: Next) -> Reply:
         flight = flights.get(identity)
         if flight is None or flight.leaving:
-            own = replace(call, attempt=Attempt())  # whoever leaves first, the work has its own record
+            own = replace(call, attempt=call.attempt.fresh())  # whoever leaves first, the work has its own record
             flight = flights.start(identity, lambda _: next(own), own.attempt)
         elif flight.waiting > FOLLOWERS:
             return await next(call)

@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from toolway.errors import CallError, Certainty, Denied, OutcomeUnknown, ProtocolError, Unavailable
-from toolway.model import Attempt, Call, Json, Next, Reply, Stage
+from toolway.model import Call, Json, Next, Reply, Stage
 from toolway.resilience.flights import Flight, Flights
 
 LONGEST_KEY: Final = 255
@@ -131,7 +131,7 @@ async def _lead(running: Flights, store: KeyStore, id_: KeyId, print_: str, call
             call.on_progress(progress, total, message)
 
     listener = heard if call.on_progress is not None else None
-    shared = replace(call, attempt=Attempt(), on_progress=listener)
+    shared = replace(call, attempt=call.attempt.fresh(), on_progress=listener)
     flight = running.start(id_, lambda flight: _once(flight, store, id_, print_, shared, next), shared.attempt, print_)
     try:
         return await running.join(flight, call.attempt)

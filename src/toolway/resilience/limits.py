@@ -151,6 +151,7 @@ async def _wait_out_pause(call: Call, slots: Slots, queue: float, now: Callable[
     left = slots.paused_until - now()
     if left > min(queue, call.deadline - now()):
         raise _overloaded(call, f"the server asked us to wait another {left:.1f} s", retry_after=left)
+    call.attempt.phase = "pause"
     try:
         async with asyncio.timeout(left):
             await asyncio.Event().wait()

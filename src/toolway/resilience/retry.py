@@ -107,7 +107,10 @@ def retry(
     now: Callable[[], float],
     dice: Callable[[], float],
     sleep: Callable[[float], Awaitable[None]],
+    on_failed: Callable[[Call, CallError, float | None], None] = lambda *_: None,
 ) -> Stage:
+    """`on_failed` hears of every try that failed, and of the wait before the next one, where there is one."""
+
     async def stage(call: Call, next: Next) -> Reply:
         budget = budget_of(call.server)
         call.attempt.begin()
@@ -136,7 +139,9 @@ def retry(
             wait = wait_before_retry(facts, policy, backoff, dice)
             failure.attempts = attempt.number
             if wait is None or not budget.allow(now()):
+                on_failed(call, failure, None)
                 raise _as_a_whole(failure, attempt.judge())
+            on_failed(call, failure, wait)
             attempt.phase = "retry"
             try:
                 await sleep(wait)

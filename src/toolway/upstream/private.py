@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+from msgspec.structs import replace as retold
+
 from toolway.config.spec import Server
 from toolway.errors import Certainty, Overloaded
 from toolway.events import CatalogChanged, Event, Kind, Logged, ResourceUpdated
@@ -39,7 +41,7 @@ class Aside:
     def emit(self, fact: Event) -> None:
         """What happens to such a link concerns nobody else; what the server says there may concern its caller."""
         if self._caller and isinstance(fact, ResourceUpdated | Logged):
-            self._around.emit(replace(fact, caller=self._caller))
+            self._around.emit(retold(fact, caller=self._caller))
 
     def on_list(
         self, server: str, kind: Kind, items: list[Any], problems: list[str], era: Era

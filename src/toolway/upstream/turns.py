@@ -33,6 +33,7 @@ class Turns:
         """Wait for the first turn of a call that asks. A library has one caller, who knows what is his."""
         if call.asks is None:
             return
+        call.attempt.phase = "turn"
         if call.name not in self._asks:
             await self._try(call.name)
         if self._asks.get(call.name):

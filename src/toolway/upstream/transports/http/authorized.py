@@ -18,15 +18,22 @@ T = TypeVar("T")
 NONE: Final = header_block({})
 RENEWALS: Final = 4  # of one request, whatever its server says
 STATUSES: Final = (401, 403)
+PERSONAL: Final = "E-AUTH-PERSONAL"
 
 
 async def authorized(
     authorizer: Authorizer, what: str, send: Callable[[HeaderBlock], Awaitable[T]], attempt: Attempt | None = None
 ) -> T:
     """What `send` gives, with the credential in its headers. Raises `Fault`."""
+    if attempt is not None and attempt.caller and not authorizer.serves(attempt.caller):
+        raise Fault("the credential of this link is another's", Certainty.C0, code=PERSONAL)
     asked_for_another = False  # by 401, which is answered once
     for last in [False] * RENEWALS + [True]:
+        if attempt is not None:
+            attempt.phase = "auth"
         sent = await credential(authorizer)
+        if attempt is not None:
+            attempt.phase = "send"
         try:
             return await send(_block(sent))
         except Fault as fault:
@@ -39,6 +46,7 @@ async def authorized(
             asked_for_another = asked_for_another or fault.status == 401
             if attempt is not None:
                 attempt.certainty = Certainty.C0  # the next sending is the first that counts
+                attempt.phase = "auth"
             if not await _another(authorizer, refusal, attempt):
                 raise
     raise AssertionError("the last round returns or raises")

@@ -135,12 +135,19 @@ class HttpLink:
         take = partial(self._answer, id_, request, in_session)
         try:
             if self._authorizer is None:
-                return await self._post(body, lines, take, head=head, max_idle=max_idle, on_sent=attempt.sent)
+                return await self._post(
+                    body, lines, take, head=head, max_idle=max_idle, on_sent=attempt.sent, on_dial=attempt.connecting
+                )
             return await authorized(
                 self._authorizer,
                 f"{request.method} {request.params.get('name', '')}",
                 lambda token: self._post(
-                    body, HeaderBlock(lines + token), take, max_idle=max_idle, on_sent=attempt.sent
+                    body,
+                    HeaderBlock(lines + token),
+                    take,
+                    max_idle=max_idle,
+                    on_sent=attempt.sent,
+                    on_dial=attempt.connecting,
                 ),
                 attempt,
             )
@@ -173,6 +180,7 @@ class HttpLink:
         head: Prepared | None = None,
         max_idle: float | None = None,
         on_sent: Callable[[], None] | None = None,
+        on_dial: Callable[[], None] | None = None,
     ) -> T:
         """What `take` makes of the response, behind redirects within the origin. `head` is `headers`, prepared. Raises
         `Fault`."""
@@ -182,6 +190,7 @@ class HttpLink:
                 if head is None:
                     head = self._client.prepare("POST", target, (self._bases.post, headers))
                 response = self._client.send_prepared(head, target, body, max_idle=max_idle, on_sent=on_sent)
+                response.on_dial = on_dial
                 await response.begin()
                 try:
                     if not 300 <= response.status < 400:
@@ -263,6 +272,7 @@ class HttpLink:
 
     async def _answer_in_events(self, response: Response, id_: int, request: Request) -> wire.Message:
         found: list[wire.Message] = []
+        request.attempt.phase = "stream"
 
         async def deliver(event: Event) -> bool:
             answer = await self._sort(event, id_, request)

@@ -61,7 +61,7 @@ class Response(Incoming):
     Header names are lower-case; a field that came several times is one value, joined by ", ".
     """
 
-    __slots__ = ("_client", "_inflate", "_max_idle", "_on_sent", "_request", "_target")
+    __slots__ = ("_client", "_inflate", "_max_idle", "_on_sent", "_request", "_target", "on_dial")
 
     def __init__(
         self, client: Client, target: Target, request: bytes, max_idle: float | None, on_sent: Callable[[], None] | None
@@ -72,6 +72,7 @@ class Response(Incoming):
         self._request = request
         self._max_idle = max_idle
         self._on_sent = on_sent
+        self.on_dial: Callable[[], None] | None = None  # called where a connection has to be made first
         self._inflate: Inflate | None = None
 
     async def __aenter__(self) -> Response:
@@ -86,7 +87,11 @@ class Response(Incoming):
     async def begin(self) -> None:
         """Send, and wait for the head of the response. `leave` must follow where it does not raise."""
         origin = self._target.origin
-        connection = self._client._kept(origin, self._max_idle) or await self._client._dial(origin)
+        connection = self._client._kept(origin, self._max_idle)
+        if connection is None:
+            if self.on_dial is not None:
+                self.on_dial()
+            connection = await self._client._dial(origin)
         loop = connection.loop
         began = loop.time()
         connection.start(self, self._request, self._on_sent)

@@ -1,0 +1,219 @@
+"""The facts of calls: what is told of each, when nobody pays for it, and that a listener changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+
+from toolway import Hub, NotFound
+from toolway.config.spec import Retry
+from toolway.errors import Certainty
+from toolway.events import AttemptFinished, CallFinished, CallStarted, Event, StateChanged
+from toolway.model import Attempt, TimedAttempt
+from toolway.telemetry.calls import RecentCalls, Wanted, is_light, summary, waterfall
+from toolway.testing import FakeHttp, fake_server
+
+pytestmark = pytest.mark.anyio
+
+
+class Ears:
+    """A sink that keeps all."""
+
+    wants_steps = True
+
+    def __init__(self) -> None:
+        self.calls: list[CallFinished] = []
+        self.events: list[Event] = []
+
+    def on_call(self, fact: CallFinished) -> None:
+        self.calls.append(fact)
+
+    def on_event(self, fact: Event) -> None:
+        self.events.append(fact)
+
+
+def phases(fact: CallFinished) -> list[list[str]]:
+    return [[phase.name for phase in each.phases] for each in fact.tries]
+
+
+async def test_where_nobody_listens_nothing_is_kept_of_a_call() -> None:
+    async with Hub({"fake": fake_server()}, catalog_dir=None) as hub:
+        assert type(hub.new_attempt(keeps_bytes=True)) is Attempt
+        await hub.call_tool("fake.echo", {"text": "x"})
+        assert hub.running() == []
+        ears = Ears()
+        hub.listen(ears)
+        assert type(hub.new_attempt(keeps_bytes=True)) is TimedAttempt
+        hub.unlisten(ears)
+        assert type(hub.new_attempt(keeps_bytes=True)) is Attempt
+        watching = hub.events(CallFinished)
+        assert type(hub.new_attempt(keeps_bytes=True)) is TimedAttempt
+        await hub.call_tool("fake.echo", {"text": "y"})
+        assert isinstance(await anext(watching), CallFinished)
+        del watching
+        gc.collect()
+
+
+async def test_a_retried_call_tells_of_each_try_and_where_its_time_went() -> None:
+    ears = Ears()
+    async with FakeHttp() as fake, Hub({"s": fake.url}, retry=Retry(attempts=3, delay=0.05), catalog_dir=None) as hub:
+        hub.listen(ears)
+        await hub.wait_ready()
+        fake.set_mode("status=503;on=echo;times=1")
+        await hub.call_tool("s.echo", {"text": "x"})
+    (call,) = ears.calls
+    assert (call.server, call.tool, call.name, call.outcome, call.executed) == ("s", "echo", "s.echo", "ok", "yes")
+    assert (call.attempts, call.certainty, call.effect) == (2, Certainty.C3, "read")
+    first, second = call.tries
+    assert (first.number, first.certainty, second.outcome) == (1, Certainty.C2, "ok")
+    assert first.outcome.startswith("E-")
+    names = [[name for name in names if name != "connect"] for names in phases(call)]  # one may have been kept
+    assert names == [["queue", "send", "server", "retry"], ["queue", "send", "server"]]
+    assert second.began >= first.began + first.seconds
+    whole = sum(phase.seconds for each in call.tries for phase in each.phases)
+    assert whole == pytest.approx(call.seconds, abs=0.01)
+    steps = [event for event in ears.events if isinstance(event, CallStarted | AttemptFinished)]
+    assert [type(event).__name__ for event in steps] == ["CallStarted", "AttemptFinished", "AttemptFinished"]
+    assert {event.id for event in steps} == {call.id}
+    failed, well = steps[1:]
+    assert isinstance(failed, AttemptFinished) and isinstance(well, AttemptFinished)
+    assert (failed.number, failed.outcome, well.number, well.outcome, well.wait) == (1, first.outcome, 2, "ok", None)
+    assert failed.wait is not None
+
+
+async def test_a_call_that_waits_for_a_start_says_so() -> None:
+    ears = Ears()
+    async with Hub({"s": {**fake_server(), "lazy": True}}, catalog_dir=None) as hub:
+        hub.listen(ears)
+        await hub.call_tool("s.echo", {"text": "x"})
+    (call,) = ears.calls
+    (names,) = phases(call)
+    assert names[:2] == ["queue", "start"] and names[-2:] == ["send", "server"]
+    start = next(phase for phase in call.tries[0].phases if phase.name == "start")
+    assert start.seconds > 0.01  # a process was started meanwhile
+    assert [event.new for event in ears.events if isinstance(event, StateChanged)][:2] == ["starting", "ready"]
+
+
+async def test_a_call_to_a_server_without_a_connection_says_that_one_was_made() -> None:
+    ears = Ears()
+    async with FakeHttp(answer="sse") as fake, Hub({"s": fake.url}, catalog_dir=None) as hub:
+        hub.listen(ears)
+        await hub.wait_ready()
+        calls = [hub.call_tool("s.sleep", {"seconds": 0.05}) for _ in range(3)]
+        await asyncio.gather(*calls)
+    assert any("connect" in names for call in ears.calls for names in phases(call))
+    assert all("stream" in names for call in ears.calls for names in phases(call))
+
+
+async def test_waiting_for_a_slot_is_the_queue() -> None:
+    ears = Ears()
+    async with Hub({"s": {**fake_server(), "limits": {"concurrent": 1}}}, catalog_dir=None) as hub:
+        hub.listen(ears)
+        await hub.wait_ready()
+        await asyncio.gather(*(hub.call_tool("s.sleep", {"seconds": 0.1}) for _ in range(2)))
+    longest = max(phase.seconds for call in ears.calls for each in call.tries for phase in each.phases[:1])
+    assert longest >= 0.09
+
+
+async def test_an_error_is_told_with_its_reason_and_what_may_have_happened() -> None:
+    ears = Ears()
+    async with Hub({"s": fake_server()}, catalog_dir=None) as hub:
+        hub.listen(ears)
+        await hub.wait_ready()
+        with pytest.raises(NotFound):
+            await hub.call_tool("s.nothing")
+        gone = asyncio.create_task(hub.call_tool("s.sleep", {"seconds": 30}))
+        while not any(call.attempt.phase == "server" for call in hub.running()):
+            await asyncio.sleep(0.01)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        assert hub.running() == []
+    missing, cancelled = ears.calls
+    assert (missing.outcome, missing.executed, missing.attempts, missing.tries) == ("E-NOT-FOUND", "no", 0, ())
+    assert "no tool" in missing.what
+    assert (cancelled.outcome, cancelled.executed) == ("cancelled", "unknown")
+
+
+async def test_the_trace_that_a_caller_names_is_told() -> None:
+    ears, parent = Ears(), "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with Hub({"s": fake_server()}, catalog_dir=None) as hub:
+        hub.listen(ears)
+        await hub.call_tool("s.echo", {"text": "x"}, meta={"traceparent": parent})
+        await hub.call_tool("s.echo", {"text": "x"}, meta={"traceparent": "nonsense" * 5})
+    assert [call.trace for call in ears.calls] == ["0af7651916cd43dd8448eb211c80319c", ""]
+
+
+async def test_a_sink_that_fails_is_logged_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Ears):
+        def on_call(self, fact: CallFinished) -> None:
+            raise ValueError("broken")
+
+        def on_event(self, fact: Event) -> None:
+            raise ValueError("broken")
+
+    ears = Ears()
+    async with Hub({"s": fake_server()}, catalog_dir=None) as hub:
+        hub.listen(Broken())
+        hub.listen(ears)
+        assert (await hub.call_tool("s.echo", {"text": "x"})).text == "x"
+    assert len(ears.calls) == 1
+    assert "a sink of facts failed" in caplog.text
+
+
+async def test_reads_that_share_one_request_show_its_timings() -> None:
+    ears = Ears()
+    async with Hub({"s": {**fake_server(), "trusted": True}}, catalog_dir=None) as hub:
+        hub.listen(ears)
+        await hub.wait_ready()
+        await asyncio.gather(*(hub.call_tool("s.sleep", {"seconds": 0.1}) for _ in range(2)))
+    assert {call.source for call in ears.calls} == {"shared"}
+    assert all(names[-1] == "server" for call in ears.calls for names in phases(call))
+
+
+# -- the last calls ---------------------------------------------------------------------------------------------------
+
+
+def ended(number: int, outcome: str = "ok", **facts: Any) -> CallFinished:
+    return CallFinished("s", "tools/call", "s.t", outcome, "yes", 0.01, id=f"c{number}", tool="t", at=number, **facts)
+
+
+def test_the_last_calls_are_bounded_and_failures_stay_longer() -> None:
+    recent = RecentCalls(most=10, most_failed=5)
+    for number in range(100):
+        recent.on_call(ended(number, "E-TIMEOUT" if number % 20 == 0 else "ok"))
+    assert recent.count == 100
+    assert [fact.id for fact in recent.newest(limit=3)] == ["c99", "c98", "c97"]
+    assert [fact.id for fact in recent.newest(Wanted(failed=True))] == ["c80", "c60", "c40", "c20", "c0"]
+    assert len(recent.newest()) == 15
+    assert recent.find("c0") is not None
+    assert recent.find("c1") is None
+
+
+def test_calls_are_found_by_what_is_known_of_them() -> None:
+    recent = RecentCalls()
+    recent.on_call(ended(1, caller="key:1"))
+    recent.on_call(ended(2, "E-TIMEOUT", what="it took longer"))
+    assert [fact.id for fact in recent.newest(Wanted(caller="key:1"))] == ["c1"]
+    assert [fact.id for fact in recent.newest(Wanted(text="LONGER"))] == ["c2"]
+    assert recent.newest(Wanted(slow=1.0)) == []
+    assert recent.newest(Wanted(server="other")) == []
+
+
+def test_large_arguments_are_not_kept() -> None:
+    recent = RecentCalls()
+    recent.on_call(ended(1, params={"name": "t", "arguments": {"text": "x"}}))
+    recent.on_call(ended(2, params={"name": "t", "arguments": {"text": "x" * 100_000}}))
+    recent.on_call(ended(3, params={"name": "t", "arguments": {"list": list(range(10_000))}}))
+    assert [fact.params is not None for fact in recent.newest()] == [False, False, True]
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert not is_light(deep)
+
+
+def test_what_is_shown_of_a_call_has_no_arguments() -> None:
+    fact = ended(1, params={"name": "t", "arguments": {"password": "hunter2"}})
+    assert "hunter2" not in str(summary(fact)) + str(waterfall(fact))
