@@ -26,7 +26,7 @@ from toolway.catalog.outputs import Outputs
 from toolway.catalog.resolve import check_server, must_exist, resolve
 from toolway.config.secrets import references
 from toolway.config.spec import Retry, Server, ServerLike, Timeout, check_server_name, with_defaults
-from toolway.errors import CallError, Certainty, ConfigError, NotFound, ProtocolError, Unavailable
+from toolway.errors import CallError, Certainty, ConfigError, Denied, NotFound, ProtocolError, Unavailable
 from toolway.events import CatalogChanged, Connected, Event, Kind, Sink
 from toolway.model import Asks, Attempt, Call, Era, Json, OnProgress, Reply, Stage, ToolRef
 from toolway.observing import Observer, Tracer
@@ -43,12 +43,14 @@ from toolway.resilience.retry import retry
 from toolway.resolving import LateLink, resolved
 from toolway.rules import Rules
 from toolway.security.broker import Broker
-from toolway.security.tokens import TokenStore
+from toolway.security.sealed_tokens import of_this_user
+from toolway.security.tokens import USUAL_TOKENS, TokenStore
 from toolway.security.wallet import Login
 from toolway.sources import USUAL, Source, identity, runtime_dir, server_of, servers_of, store_in
 from toolway.sync import SyncHub
 from toolway.upstream.gate import StartGate
 from toolway.upstream.link import Link
+from toolway.upstream.border import PERSONAL, denied
 from toolway.upstream.private import PrivateUpstreams
 from toolway.upstream.probe import Agreement
 from toolway.upstream.process.spawn import Spawner
@@ -87,7 +89,7 @@ class Hub:
         roots: Roots | None = None,
         asks: Asks | None = None,
         login: Login | None = None,
-        tokens: TokenStore | None = None,
+        tokens: TokenStore | None = USUAL_TOKENS,
         catalog_dir: str | os.PathLike[str] | None = USUAL,
         world: World | None = None,
     ) -> None:
@@ -106,7 +108,8 @@ class Hub:
         self._spawner = Spawner(runtime_dir(world.environ))
         self._gate = StartGate(max(4, 2 * world.cores))
         self._private = PrivateUpstreams(self)
-        self._broker = Broker(login, tokens)
+        store = of_this_user(world.environ) if tokens is USUAL_TOKENS else tokens
+        self._broker = Broker(login, store, on_login=self._login_came)
         self._retiring = Retiring(self)
         self._open = False
         self._rules = Rules(self._servers, self._catalog)
@@ -248,6 +251,34 @@ class Hub:
         self._board.forget(name)
         if server.enabled:
             upstream = self._upstreams[name] = Upstream(name, server, self, hint)
+    async def log_in(self, name: str, login: Login, *, caller: str = "", redirect_uri: str | None = None) -> None:
+        """Let a person log in to a server, whatever there is already, and keep what comes of it. `redirect_uri` is
+        where the login ends, if not where the entry says. Raises `NotFound` and `Denied`."""
+        with denied(name):
+            server = await self._for_login(name)
+            await self._broker.log_in(name, server, login, caller=caller, redirect_uri=redirect_uri)
+        self._login_came(name, caller)
+
+    async def log_out(self, name: str, *, caller: str = "") -> bool:
+        """Forget a login, and take it back where its issuer can do that; whether there was one. Raises `NotFound` and
+        `Denied`."""
+        with denied(name):
+            had = await self._broker.log_out(name, await self._for_login(name), caller=caller)
+        self._login_came(name, caller)
+        return had
+
+    async def _for_login(self, name: str) -> Server:
+        check_server(self._servers, name)
+        server = self._servers[name]
+        return await self._resolved(server) if references(server) else server
+
+    def _login_came(self, name: str, caller: str) -> None:
+        """Whoever was refused without it begins again."""
+        if not caller and name in self._upstreams and self._open:
+            self.restart(name)
+        elif caller and (private := self._private.get(name, caller)) is not None:
+            private.restart()
+
             upstream.start(after=self._retiring.before(name))
 
     # -- calling ------------------------------------------------------------------------------------------------------
@@ -360,8 +391,10 @@ class Hub:
         shared = self._upstream(call.server)
         try:
             upstream = shared
-            if call.caller and not shared.is_modern:
-                upstream = await self._upstream_of_caller(call, shared)
+            if call.caller:
+                call.attempt.caller = call.caller
+                if not shared.is_modern or self._broker.is_personal(call.server):
+                    upstream = await self._upstream_of_caller(call, shared)
             if call.method != "tools/call":
                 result = await upstream.call(call)
             else:
@@ -387,6 +420,9 @@ class Hub:
                 upstream.refresh("tools")
             raise exc
         # The definition must have changed: read it again, and send the call once more, which was refused.
+        except Denied as exc:
+            if exc.code != PERSONAL or not self._broker.is_personal(call.server):
+                raise  # else the server has just asked for a credential, and the caller has one of his own, or none
         await upstream.fetch_now("tools")
         tool = await self._listed_tool(call, upstream)
         return tool, await upstream.call(call, tool.input_schema)
@@ -405,7 +441,11 @@ class Hub:
     def _is_private(self, name: str, upstream: Upstream) -> bool:
         """Whether each caller has a link of his own to the server."""
         server = self._servers[name]
-        return not server.shared and server.transport != "memory" and upstream.era == "handshake"
+        if self._broker.is_personal(call.server) and not upstream.retired:
+            return self._private.of(call.server, server, call.caller)  # whether or not the owner has logged in
+        if server.shared or server.transport == "memory":
+            return False
+        return upstream.era == "handshake" or self._broker.is_personal(name)
 
     async def _listed_tool(self, call: Call, upstream: Upstream) -> Tool:
         """The tool's definition, waiting for the server's first list where there is none yet. Raises `NotFound`."""
@@ -607,17 +647,20 @@ class Hub:
     def dice(self) -> Callable[[], float]:
         return self._world.dice
 
-    def open_link(self, name: str, server: Server) -> Link:
+    def open_link(self, name: str, server: Server, caller: str = "") -> Link:
         if not references(server):
-            return self._link(name, server)
+            return self._link(name, server, caller)
 
         async def with_secrets() -> Link:
-            return self._link(name, await resolved(server, self._world.environ, self._spawner))
+            return self._link(name, await self._resolved(server), caller)
 
         return LateLink(with_secrets)
 
-    def _link(self, name: str, server: Server) -> Link:
-        authorizer = self._broker.authorizer(name, server)
+    async def _resolved(self, server: Server) -> Server:
+        return await resolved(server, self._world.environ, self._spawner)
+
+    def _link(self, name: str, server: Server, caller: str) -> Link:
+        authorizer = self._broker.authorizer(name, server, caller)
         return self._world.make_link(name, server, self._spawner, self._world.environ, authorizer)
 
     def emit(self, fact: Event) -> None:

@@ -101,7 +101,7 @@ class Around:
     def dice(self) -> Callable[[], float]:
         return lambda: self.weather.roll
 
-    def open_link(self, name: str, server: Server) -> Link:
+    def open_link(self, name: str, server: Server, caller: str = "") -> Link:
         self.links.append(WeatherLink(self.weather))
         return self.links[-1]
 

@@ -51,10 +51,10 @@ async def test_a_server_that_wants_a_login_gets_one_by_itself() -> None:
 
 async def test_without_a_way_to_log_in_the_error_says_what_to_do() -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded:
-        plain = await _fails(_hub(guarded), "E-HTTP-STATUS")
-        assert "login=" in str(plain) and "headers" in str(plain)
+        plain = await _fails(_hub(guarded), "E-AUTH-LOGIN")
+        assert "toolway login guarded" in str(plain) and "headers" in str(plain)
         configured = await _fails(_hub(guarded, auth={}), "E-AUTH-LOGIN")
-        assert "login=" in str(configured)
+        assert "toolway login guarded" in str(configured)
         assert not issuer.seen
 
 

@@ -9,6 +9,8 @@ from typing import Final
 
 import httpx2
 
+from toolway.addresses import AddressError, Addresses
+from toolway.addresses.pinned import PinnedTransport
 from toolway.model import NotAuthorized
 from toolway.security.urls import check_url
 
@@ -18,17 +20,20 @@ LARGEST: Final = 256 * 1024  # bytes of an answer
 _trusted: ssl.SSLContext | None = None
 
 
-async def fetch(request: httpx2.Request, limit: float = LIMIT) -> httpx2.Response:
+async def fetch(request: httpx2.Request, reach: Addresses, limit: float = LIMIT) -> httpx2.Response:
     """The whole response, whatever its status; no redirect is followed. Raises `NotAuthorized`."""
     check_url(str(request.url))
     try:
-        async with asyncio.timeout(limit), httpx2.AsyncClient(verify=await _trust(), timeout=limit) as client:
+        transport = PinnedTransport(reach, await _trust())
+        async with asyncio.timeout(limit), httpx2.AsyncClient(transport=transport, timeout=limit) as client:
             request.headers["Accept-Encoding"] = "identity"
             response = await client.send(request, stream=True, follow_redirects=False)
             try:
                 return _whole(response, await _read(response))
             finally:
                 await response.aclose()
+    except AddressError as exc:
+        raise NotAuthorized(exc.reason, code=exc.code, fix=exc.fix) from None
     except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError) as exc:
         why = "took too long" if isinstance(exc, TimeoutError | httpx2.TimeoutException) else "cannot be reached"
         raise NotAuthorized(
@@ -38,9 +43,11 @@ async def fetch(request: httpx2.Request, limit: float = LIMIT) -> httpx2.Respons
         ) from None
 
 
-async def post(url: str, form: dict[str, str], headers: dict[str, str], limit: float) -> tuple[int, bytes]:
+async def post(
+    url: str, form: dict[str, str], headers: dict[str, str], reach: Addresses, limit: float
+) -> tuple[int, bytes]:
     """Status and body. Raises `NotAuthorized`."""
-    answer = await fetch(httpx2.Request("POST", url, data=form, headers=headers), limit)
+    answer = await fetch(httpx2.Request("POST", url, data=form, headers=headers), reach, limit)
     return answer.status_code, answer.content
 
 

@@ -9,7 +9,7 @@ is not the configured one gets nothing, and what an authorization server says in
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -36,6 +36,7 @@ from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull,
 from mcp_types import LATEST_PROTOCOL_VERSION
 from pydantic import AnyUrl
 
+from toolway.addresses import Addresses
 from toolway.config.spec import OAuth
 from toolway.model import NotAuthorized, Refusal
 from toolway.security.fetching import fetch
@@ -61,6 +62,17 @@ class Wanted:
     settings: OAuth
     refusal: Refusal
     before: Credential | None  # what it refused, if it was one of ours
+    reach: Addresses  # where requests for it may go
+
+
+async def asked_for(url: str, headers: Mapping[str, str], reach: Addresses) -> Refusal:
+    """What a server says to whoever shows no credential. Raises `NotAuthorized` where it wants none."""
+    form = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": LATEST_PROTOCOL_VERSION}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    answer = await fetch(httpx2.Request("POST", url, headers={**headers, **form}, json=body), reach)
+    if answer.status_code < 300:
+        raise NotAuthorized("the server wants no login", code="E-AUTH-FLOW", fix="use it as it is")
+    return Refusal(401, answer.headers.get("www-authenticate", ""), "", "login")
 
 
 async def still_trusts(wanted: Wanted, issuer: str) -> bool:
@@ -76,7 +88,8 @@ async def _trusted(wanted: Wanted) -> list[str] | None:
     answer = _refusal(wanted)
     named = extract_resource_metadata_from_www_auth(answer)
     for url in build_protected_resource_metadata_discovery_urls(named, wanted.url):
-        found = await handle_protected_resource_response(await fetch(create_oauth_metadata_request(url)))
+        answer = await fetch(create_oauth_metadata_request(url), wanted.reach)
+        found = await handle_protected_resource_response(answer)
         if found is not None:
             return [str(issuer) for issuer in found.authorization_servers]
     return None
@@ -87,7 +100,7 @@ async def obtain(wanted: Wanted, ask: Ask | None, now: Callable[[], float]) -> C
     provider = _provider(wanted, ask)
     mark = _ours.set(True)
     try:
-        await _drive(provider, _refusal(wanted), wanted.settings)
+        await _drive(provider, wanted)
     except NotAuthorized:
         raise
     except OAuthFlowError as exc:
@@ -99,7 +112,8 @@ async def obtain(wanted: Wanted, ask: Ask | None, now: Callable[[], float]) -> C
     return _credential(provider.context, wanted.settings, now())
 
 
-async def _drive(provider: OAuthClientProvider, refusal: httpx2.Response, settings: OAuth) -> None:
+async def _drive(provider: OAuthClientProvider, wanted: Wanted) -> None:
+    refusal, settings = _refusal(wanted), wanted.settings
     request = refusal.request
     async with aclosing(provider.async_auth_flow(request)) as flow:
         await flow.__anext__()  # the request itself, which was sent already
@@ -109,17 +123,17 @@ async def _drive(provider: OAuthClientProvider, refusal: httpx2.Response, settin
             if outgoing is request:
                 return
             _settle(provider.context, settings)
-            answer = await _step(provider.context, settings, outgoing)
+            answer = await _step(provider.context, wanted, outgoing)
     raise _failed("it does not come to an end")
 
 
-async def _step(context: OAuthContext, settings: OAuth, outgoing: httpx2.Request) -> httpx2.Response:
+async def _step(context: OAuthContext, wanted: Wanted, outgoing: httpx2.Request) -> httpx2.Response:
     if outgoing.method == "POST":
-        _must_know_issuer(context, settings)
+        _must_know_issuer(context, wanted.settings)
     registering = outgoing.method == "POST" and context.client_info is None
     if registering and context.oauth_metadata is not None and context.oauth_metadata.registration_endpoint is None:
         raise _no_client("the authorization server registers no clients by itself")
-    answer = await fetch(outgoing)
+    answer = await fetch(outgoing, wanted.reach)
     if outgoing.method == "POST" and answer.status_code >= 400:
         if registering:
             raise _no_client(f"the authorization server did not register us ({answer.status_code})")
@@ -254,7 +268,7 @@ def _provider(wanted: Wanted, ask: Ask | None) -> OAuthClientProvider:
             raise NotAuthorized(
                 "the server wants a login",
                 code="E-AUTH-LOGIN",
-                fix="give the hub a way to log in, Hub(…, login=…), or a token under `headers`",
+                fix="give the hub a way to log in: Hub(…, login=…)",
             )
         return _Login(wanted, ask)
     assert settings.client_id is not None
@@ -286,7 +300,7 @@ def _known_client(wanted: Wanted) -> OAuthClientInformationFull | None:
             issuer=settings.issuer,
             redirect_uris=[AnyUrl(settings.redirect_uri)],
         )
-    if wanted.before is None:
+    if wanted.before is None or wanted.before.client.redirect not in ("", settings.redirect_uri):
         return None
     client = wanted.before.client
     return OAuthClientInformationFull(
@@ -321,11 +335,14 @@ def _credential(context: OAuthContext, settings: OAuth, now: float) -> Credentia
     credential = Credential(
         issuer=issuer,
         token_url=str(found.token_endpoint) if found is not None else f"{issuer}/token",
-        client=Client(client.client_id, client.client_secret, client.token_endpoint_auth_method or "none"),
+        client=Client(
+            client.client_id, client.client_secret, client.token_endpoint_auth_method or "none", settings.redirect_uri
+        ),
         access=token.access_token,
         refresh=token.refresh_token if settings.grant == "authorization_code" else None,  # else we ask anew
         scope=token.scope,
         resource=context.get_resource_url(),
+        revoke_url=str(found.revocation_endpoint) if found is not None and found.revocation_endpoint else None,
     )
     return credential.lasting(token.expires_in, now)
 

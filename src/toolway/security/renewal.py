@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from toolway.model import NotAuthorized
-from toolway.security.tokens import Credential
+from toolway.security.tokens import Client, Credential
 
 _WORD = re.compile(r"[a-z_]{1,40}")
 
@@ -22,11 +22,23 @@ _WORD = re.compile(r"[a-z_]{1,40}")
 def renewal(credential: Credential) -> tuple[dict[str, str], dict[str, str]]:
     """The form and the headers with which the issuer is asked."""
     assert credential.refresh is not None
-    client = credential.client
-    form = {"grant_type": "refresh_token", "refresh_token": credential.refresh, "client_id": client.id}
-    headers = {"Accept": "application/json"}
+    form = {"grant_type": "refresh_token", "refresh_token": credential.refresh}
     if credential.resource is not None:
         form["resource"] = credential.resource
+    return _shown_by(credential.client, form)
+
+
+def revocation(credential: Credential) -> tuple[dict[str, str], dict[str, str]]:
+    """The same for taking the login back."""
+    if credential.refresh is not None:
+        return _shown_by(credential.client, {"token": credential.refresh, "token_type_hint": "refresh_token"})
+    return _shown_by(credential.client, {"token": credential.access, "token_type_hint": "access_token"})
+
+
+def _shown_by(client: Client, form: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The form with what shows that it is this client's, and the headers."""
+    form = {**form, "client_id": client.id}
+    headers = {"Accept": "application/json"}
     if client.secret is not None and client.method == "client_secret_basic":
         pair = f"{quote(client.id, safe='')}:{quote(client.secret, safe='')}"
         headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, Protocol
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, NamedTuple, Protocol
 
 AHEAD: Final = 60.0  # seconds before its end in which a token is renewed; a short-lived one, in its last quarter
 
@@ -15,6 +15,7 @@ class Client:
     id: str
     secret: str | None = field(default=None, repr=False)
     method: str = "none"  # by which it wants us to show that we are it
+    redirect: str = ""  # where its logins end, as it was registered
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Credential:
     resource: str | None = None
     renew_at: float | None = None  # seconds of the wall clock, like `expires_at`; None = it does not say
     expires_at: float | None = None
+    revoke_url: str | None = None  # where it can be taken back
 
     @property
     def header(self) -> str:
@@ -41,6 +43,16 @@ class Credential:
             return replace(self, renew_at=None, expires_at=None)
         end = now + seconds
         return replace(self, renew_at=end - min(AHEAD, seconds / 4), expires_at=end)
+
+
+def packed(credential: Credential) -> dict[str, Any]:
+    """As it is written where it is sealed."""
+    return asdict(credential)
+
+
+def unpacked(facts: dict[str, Any]) -> Credential:
+    """Raises `TypeError` or `KeyError` for what is none."""
+    return Credential(**{**facts, "client": Client(**facts["client"])})
 
 
 class Key(NamedTuple):
@@ -66,6 +78,9 @@ class TokenStore(Protocol):
 class MemoryTokens:
     """Lost with the process."""
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
     def __init__(self) -> None:
         self._kept: dict[Key, Credential] = {}
 
@@ -81,3 +96,6 @@ class MemoryTokens:
 
     async def issuers(self, upstream: str, principal: str) -> list[str]:
         return [key.issuer for key in reversed(self._kept) if key[1:] == (upstream, principal)]
+
+
+USUAL_TOKENS: Final[TokenStore] = MemoryTokens()  # stands for "the store that all programs of this user share"

@@ -3,45 +3,64 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from toolway.addresses import PUBLIC, Addresses
 from toolway.config.spec import OAuth
 from toolway.model import NotAuthorized, Refusal
 from toolway.security.patience import Patience, wants_more_scope
-from toolway.security.renewal import renewal, renewed
-from toolway.security.tokens import Credential, Key, TokenStore
+from toolway.security.renewal import revocation
+from toolway.security.shelf import RENEW_LIMIT, Now, Shelf, part
+from toolway.security.tokens import Credential
 
 #: Called with (server, the address to log in at). Brings a person there and returns the address at which the login
 #: ended, which is `redirect_uri` with what the authorization server added.
 Login: TypeAlias = Callable[[str, str], str | Awaitable[str]]
-Now: TypeAlias = Callable[[], float]
 
-RENEW_LIMIT: Final = 10.0  # seconds for renewing a token
 LOGIN_LIMIT: Final = 300.0  # seconds for all of a login; a person is slow
 CALM: Final = 5.0  # seconds after a failure in which the issuer is not asked again
 CALM_LOGIN: Final = 300.0  # the same for a person
 
-_NOBODY: Final = "give the hub a way to log in, Hub(…, login=…), or a token under `headers`"
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """What a wallet is for."""
+
+    server: str
+    url: str
+    principal: str = ""  # empty for the hub's own
+    for_all: bool = False  # whether every caller of a gateway is served by it
+    reach: Addresses = PUBLIC  # where requests for it may go
 
 
 class Wallet:
     """An `Authorizer`. Times are of the wall clock, because tokens end by it."""
 
     def __init__(
-        self, server: str, url: str, principal: str, settings: OAuth, store: TokenStore, login: Login | None, now: Now
+        self,
+        whose: Whose,
+        settings: OAuth,
+        shelf: Shelf,
+        login: Login | None,
+        now: Now,
+        on_awake: Callable[[], None],
+        on_wanting: Callable[[], None],
     ) -> None:
-        self._server = server
-        self._url = url
-        self._upstream = f"{server} {url}"
-        self._principal = principal
+        self.whose = whose
         self._settings = settings
-        self._store = store
+        self._shelf = shelf
         self._login = login
         self._now = now
+        self._on_awake = on_awake
+        self._on_wanting = on_wanting
+        self.wants_login = False  # somebody was told to log in
+        #: Whether there is nothing to send and nobody has asked for it, as with most servers: then links go by us.
+        self.idle = login is None and settings == OAuth() and not shelf.may_hold
         self._patience = Patience()
         self._loaded = False
         self._credential: Credential | None = None
@@ -50,6 +69,13 @@ class Wallet:
         self._failed: tuple[float, NotAuthorized] | None = None  # the same for getting another credential
         self._work: asyncio.Task[None] | None = None
 
+    def wake(self) -> None:
+        self.idle = False
+        self._on_awake()
+
+    def serves(self, caller: str) -> bool:
+        return self.whose.for_all or caller in ("", self.whose.principal)
+
     @property
     def interactive(self) -> bool:
         return self._login is not None and self._settings.grant == "authorization_code"
@@ -57,7 +83,7 @@ class Wallet:
     # -- what the link asks -------------------------------------------------------------------------------------------
 
     async def authorization(self) -> str:
-        while not self._loaded:
+        while not self._loaded or self._shelf.changed():
             await self._once(self._load)
         held = self._credential
         if held is None:
@@ -96,6 +122,49 @@ class Wallet:
     def _header(self) -> str:
         return self._credential.header if self._credential is not None else ""
 
+    def login_came(self) -> bool:
+        """Whether somebody has logged in elsewhere, who was wanted."""
+        if self.wants_login and self._shelf.changed() and self._shelf.may_hold:
+            self.wants_login = False
+            self.forgive()
+            return True
+        return False
+
+    # -- what a person asks -------------------------------------------------------------------------------------------
+
+    async def log_in(self, login: Login, headers: Mapping[str, str], redirect_uri: str) -> Credential:
+        """Let a person log in, whatever there is already. Raises `NotAuthorized`."""
+        flow = await part("flow")
+        settings = replace(self._settings, redirect_uri=redirect_uri)
+        refusal = await flow.asked_for(self.whose.url, headers, self.whose.reach)
+        held = await self._shelf.load()
+        before = replace(held, scope=None) if held is not None else None  # who we are there, not what we may
+        wanted = flow.Wanted(self.whose.url, settings, refusal, before, self.whose.reach)
+        try:
+            async with asyncio.timeout(LOGIN_LIMIT):
+                credential: Credential = await flow.obtain(wanted, partial(self._ask, login), self._now)
+        except TimeoutError:
+            raise NotAuthorized("nobody logged in in time", code="E-AUTH-FLOW", fix="try again") from None
+        await self._keep(credential)
+        return credential
+
+    async def log_out(self) -> bool:
+        """Forget the login, and take it back where its issuer can do that; whether there was one. Raises
+        `NotAuthorized`."""
+        dropped = await self._shelf.drop()
+        self._take(None)
+        for credential in dropped:
+            await self._take_back(credential)
+        return bool(dropped)
+
+    async def _take_back(self, credential: Credential) -> None:
+        """Whether the issuer hears it or not, we have forgotten it."""
+        if credential.revoke_url is None:
+            return
+        form, headers = revocation(credential)
+        with suppress(NotAuthorized):
+            await (await part("fetching")).post(credential.revoke_url, form, headers, self.whose.reach, RENEW_LIMIT)
+
     # -- one at a time ------------------------------------------------------------------------------------------------
 
     async def _once(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -119,20 +188,22 @@ class Wallet:
     # -- the work -----------------------------------------------------------------------------------------------------
 
     async def _load(self) -> None:
-        try:
-            for issuer in (await self._store.issuers(self._upstream, self._principal))[:1]:
-                self._credential = await self._store.get(Key(issuer, self._upstream, self._principal))
-        except Exception as exc:
-            raise _store_failed(exc) from exc
+        """What lies on the shelf: another process may have logged in or out, or renewed."""
+        found = await self._shelf.load()
+        if found != self._credential:
+            self._take(found)
         self._loaded = True
 
-    async def _keep(self, credential: Credential) -> None:
-        try:
-            await self._store.put(Key(credential.issuer, self._upstream, self._principal), credential)
-        except Exception as exc:
-            raise _store_failed(exc) from exc
+    def _take(self, credential: Credential | None) -> None:
         self._credential = credential
         self._spent = self._trouble = self._failed = None
+        if credential is not None:
+            self.wants_login = False
+            self.wake()
+
+    async def _keep(self, credential: Credential) -> None:
+        await self._shelf.keep(credential)
+        self._take(credential)
 
     def _renewable(self, held: Credential) -> bool:
         return held.refresh is not None and held.refresh != self._spent
@@ -141,42 +212,47 @@ class Wallet:
         """Replace `held`, or raise `NotAuthorized` and keep it."""
         if self._trouble is not None and self._now() < self._trouble[0]:
             raise self._trouble[1]
-        form, headers = renewal(held)
         try:
-            post = (await _loaded("fetching")).post
-            status, body = await post(held.token_url, form, headers, RENEW_LIMIT)
-            new = renewed(held, status, body, self._now())
+            self._take(await self._shelf.renew(held, self.whose.reach))
         except NotAuthorized as trouble:
             if trouble.code == "E-AUTH-LOGIN":
                 self._spent = held.refresh
+                trouble = self._log_in_again(trouble.reason)
             self._trouble = self._now() + CALM, trouble
-            raise
-        await self._keep(new)
+            raise trouble from None
 
     async def _replace(self, refusal: Refusal) -> None:
         """Get another credential than the one refused. Raises `NotAuthorized`."""
-        flow = await _loaded("flow")
-        wanted = flow.Wanted(self._url, self._settings, refusal, self._credential)
+        self.wake()
+        await self._load()
         held = self._credential
+        if self._header != refusal.sent:
+            return  # another process has it already
+        if held is None:
+            self._must_be_able()
+        flow = await part("flow")
+        wanted = flow.Wanted(self.whose.url, self._settings, refusal, held, self.whose.reach)
         may_renew = held is not None and self._renewable(held) and not wants_more_scope(refusal)
         if held is not None and may_renew and await flow.still_trusts(wanted, held.issuer):
             try:
                 await self._renew(held)
                 return
             except NotAuthorized as trouble:
-                if trouble.code != "E-AUTH-LOGIN":
+                if trouble.code != "E-AUTH-LOGIN" or not self._can_obtain:
                     raise
         self._must_be_able()
-        await self._obtain(wanted)
+        await self._obtain(wanted, partial(self._ask, self._login) if self._login is not None else None)
 
-    async def _obtain(self, wanted: Any) -> None:
+    async def _obtain(self, wanted: Any, ask: Any) -> None:
         if self._failed is not None and self._now() < self._failed[0]:
             raise self._failed[1]
-        flow = await _loaded("flow")
-        ask = self._ask if self._login is not None else None
+        flow = await part("flow")
         try:
-            async with asyncio.timeout(LOGIN_LIMIT if self.interactive else RENEW_LIMIT):
-                await self._keep(await flow.obtain(wanted, ask, self._now))
+            async with asyncio.timeout(LOGIN_LIMIT if self.interactive else 2 * RENEW_LIMIT):
+                if self._settings.grant == "client_credentials":
+                    await self._obtain_alone(wanted)
+                else:
+                    await self._keep(await flow.obtain(wanted, ask, self._now))
         except TimeoutError:
             reason = "nobody logged in" if self.interactive else "the authorization server took too long"
             trouble = NotAuthorized(f"{reason} in time", code="E-AUTH-FLOW", fix="try again")
@@ -185,6 +261,14 @@ class Wallet:
         except NotAuthorized as trouble:
             self._failed = self._now() + self._calm(trouble), trouble
             raise
+
+    async def _obtain_alone(self, wanted: Any) -> None:
+        """One process gets the token for all that share the shelf."""
+        flow = await part("flow")
+        async with self._shelf.alone():
+            await self._load()
+            if self._credential == wanted.before:
+                await self._keep(await flow.obtain(wanted, None, self._now))
 
     def _calm(self, trouble: NotAuthorized) -> float:
         return CALM_LOGIN if self.interactive and trouble.code != "E-AUTH-SERVER" else CALM
@@ -195,25 +279,22 @@ class Wallet:
 
     def _must_be_able(self) -> None:
         if not self._can_obtain:
-            raise NotAuthorized(f"{self._server} wants a login", code="E-AUTH-LOGIN", fix=_NOBODY)
+            raise self._log_in_again(f"{self.whose.server} wants a login")
 
-    async def _ask(self, url: str) -> str:
-        assert self._login is not None
+    def _log_in_again(self, reason: str) -> NotAuthorized:
+        self.wants_login = True
+        self._on_wanting()
+        fix = f"toolway login {self.whose.server}"
+        if self.whose.principal:
+            fix += ", with --gateway and your key"
+        return NotAuthorized(reason, code="E-AUTH-LOGIN", fix=fix + "; or give its token under `headers`")
+
+    async def _ask(self, login: Login, url: str) -> str:
         try:
-            ended_at = self._login(self._server, url)
+            ended_at = login(self.whose.server, url)
             return await ended_at if inspect.isawaitable(ended_at) else ended_at
         except NotAuthorized:
             raise
         except Exception as exc:
             reason = f"the login callback failed: {type(exc).__name__}"
             raise NotAuthorized(reason, code="E-AUTH-FLOW", fix="see what the callback does") from exc
-
-
-async def _loaded(module: str) -> Any:
-    """A part of OAuth, which is large: not loaded before it is needed, and then aside, so that no call waits for it."""
-    return await asyncio.to_thread(importlib.import_module, f"toolway.security.{module}")
-
-
-def _store_failed(exc: Exception) -> NotAuthorized:
-    reason = f"the store of tokens failed: {type(exc).__name__}"
-    return NotAuthorized(reason, code="E-AUTH-STORE", fix="see what is wrong with it")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from toolway.errors import CallError, Denied, OutcomeUnknown, Overloaded, ProtocolError, Unavailable
-from toolway.model import Certainty
+from toolway.model import Certainty, NotAuthorized
 from toolway.protocol.wire import certainty_of_error
 from toolway.upstream.link import Fault, RpcError
 
+PERSONAL: Final = "E-AUTH-PERSONAL"  # the credential of a link is not the caller's
 _PASSING: Final = (429, 503)  # refusals that say something about now, not about the request
 _NOT_AN_ANSWER = ("E-ANSWER", "E-FRAME", "E-HTTP-ID", "E-HTTP-CONTENT", "E-HTTP-PROTOCOL", "E-HTTP-LIMIT", "E-ROUNDS")
 
@@ -68,6 +70,15 @@ def _failed(exc: Fault, server: str, name: str, certainty: Certainty) -> CallErr
 def no_credential(exc: Fault) -> bool:
     """Whoever keeps the credentials has none: trying again at once finds the same."""
     return exc.code.startswith("E-AUTH-")
+
+
+@contextmanager
+def denied(server: str) -> Iterator[None]:
+    """Raises `Denied` where there is no credential for a server."""
+    try:
+        yield
+    except NotAuthorized as exc:
+        raise call_error(Fault(exc.reason, Certainty.C0, code=exc.code, fix=exc.fix), server, "") from None
 
 
 def _kind(exc: Fault, server: str, certainty: Certainty) -> tuple[type[CallError], str]:

@@ -35,8 +35,8 @@ class Aside:
         self._around = around
         self._caller = caller
 
-    def open_link(self, name: str, server: Server) -> Link:
-        return self._around.open_link(name, server)
+    def open_link(self, name: str, server: Server, caller: str = "") -> Link:
+        return self._around.open_link(name, server, caller or self._caller)
 
     def emit(self, fact: Event) -> None:
         """What happens to such a link concerns nobody else; what the server says there may concern its caller."""

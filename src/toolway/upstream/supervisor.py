@@ -45,7 +45,9 @@ _log = logging.getLogger(__name__)
 class Surroundings(Protocol):
     """What an upstream needs from its hub."""
 
-    def open_link(self, name: str, server: Server) -> Link: ...
+    def open_link(self, name: str, server: Server, caller: str = "") -> Link:
+        """A link to the server; `caller` is whose, where it is one caller's alone."""
+        ...
 
     def emit(self, fact: Fact) -> None: ...
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from toolway.model import Attempt, Authorizer, Certainty, NotAuthorized, Refusal
+from toolway.upstream.border import PERSONAL
 from toolway.upstream.link import Fault
 from toolway.upstream.transports.http1.client import HeaderBlock, header_block
 

@@ -134,12 +134,25 @@ class HttpLink:
         max_idle = FRESH if request.fresh else None
         take = partial(self._answer, id_, request, in_session)
         try:
-            if self._authorizer is None:
-                return await self._post(
-                    body, lines, take, head=head, max_idle=max_idle, on_sent=attempt.sent, on_dial=attempt.connecting
-                )
+            authorizer = self._authorizer
+            if authorizer is None or authorizer.idle:
+                try:
+                    return await self._post(
+                        body,
+                        lines,
+                        take,
+                        head=head,
+                        max_idle=max_idle,
+                        on_sent=attempt.sent,
+                        on_dial=attempt.connecting,
+                    )
+                except Fault as fault:
+                    if authorizer is None or fault.status != 401:
+                        raise
+                    authorizer.wake()
+                    attempt.certainty = Certainty.C0  # it was refused, so the next sending is the first that counts
             return await authorized(
-                self._authorizer,
+                authorizer,
                 f"{request.method} {request.params.get('name', '')}",
                 lambda token: self._post(
                     body,
@@ -165,7 +178,7 @@ class HttpLink:
     async def _post_authorized(
         self, body: bytes, headers: HeaderBlock, take: Callable[[Response], Awaitable[T]], what: str = ""
     ) -> T:
-        if self._authorizer is None:
+        if self._authorizer is None or self._authorizer.idle:
             return await self._post(body, headers, take)
         return await authorized(
             self._authorizer, what, lambda token: self._post(body, HeaderBlock(headers + token), take)
