@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from toolway._version import __version__
 
 if TYPE_CHECKING:
+    from toolway.addresses.policy import Addresses
     from toolway.catalog.index import Prompt, Resource, Tool
     from toolway.config.spec import Health, Limits, Restart, Retry, Server, Timeout, ToolRule
     from toolway.errors import (
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from toolway.upstream.status import Status
 
 _HOME = {
+    "toolway.addresses.policy": ("Addresses",),
     "toolway.catalog.index": ("Prompt", "Resource", "Tool"),
     "toolway.config.spec": ("Health", "Limits", "Restart", "Retry", "Server", "Timeout", "ToolRule"),
     "toolway.errors": (
@@ -56,6 +58,7 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "Addresses",
     "CallError",
     "ConfigError",
     "Denied",

@@ -19,11 +19,13 @@ from typing import Any, Self, TypeVar
 from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
 from msgspec.structs import replace as changed
 
+from toolway.addresses.policy import PUBLIC, Addresses
 from toolway.asks import Callback, CallbackAsks, Roots
 from toolway.catalog.index import Catalog, Item, Prompt, Resource, Tool
 from toolway.catalog.keeping import Keeping
 from toolway.catalog.outputs import Outputs
 from toolway.catalog.resolve import check_server, must_exist, resolve
+from toolway.config.addresses import allowing
 from toolway.config.secrets import references
 from toolway.config.spec import Retry, Server, ServerLike, Timeout, check_server_name, with_defaults
 from toolway.errors import CallError, Certainty, ConfigError, Denied, NotFound, ProtocolError, Unavailable
@@ -74,7 +76,8 @@ class Hub:
     that have none of their own. `elicitation`, `sampling` and `roots` answer what servers ask back, or `asks` answers
     all of it.
     `login` brings a person to where a server wants him to log in, and `tokens` keeps what came of it.
-    `catalog_dir` is where the last known lists are kept; None keeps none. `world` is for tests. Raises `ConfigError`.
+    `catalog_dir` is where the last known lists are kept; None keeps none. `addresses` are those beside the public ones
+    that URLs may lead to, `Addresses(("jira.corp.example", "10.0.0.0/8"))`. `world` is for tests. Raises `ConfigError`.
     """
 
     def __init__(
@@ -91,12 +94,14 @@ class Hub:
         login: Login | None = None,
         tokens: TokenStore | None = USUAL_TOKENS,
         catalog_dir: str | os.PathLike[str] | None = USUAL,
+        addresses: Addresses = PUBLIC,
         world: World | None = None,
     ) -> None:
         self._world = world = world if world is not None else World()
         self._timeout = Timeout(timeout) if isinstance(timeout, int | float) else timeout
         self._retry = retry
-        self._servers, self.problems = servers_of(source, self._timeout, retry)
+        self._allowed = addresses
+        self._servers, self.problems, self._addresses = servers_of(source, self._timeout, retry, addresses)
         self._asks = asks if asks is not None else CallbackAsks(elicitation, sampling, roots)
         self._catalog = Catalog()
         self._keeping = Keeping(self._catalog, store_in(catalog_dir, world.environ))
@@ -177,7 +182,7 @@ class Hub:
         """Add a server while running. Raises `ConfigError` where the name is taken."""
         if name in self._servers:
             raise ConfigError(f"there is a server {name!r} already", fix="use replace()", code="E-CONFIG-NAME")
-        self._put_in(check_server_name(name), with_defaults(server_of(server), self._timeout, self._retry))
+        self._put_in(check_server_name(name), self._with_defaults(server))
 
     async def remove(self, name: str) -> None:
         """Forget a server; returns when it is stopped. Calls under way are finished first, for at most 30 s. Raises
@@ -188,7 +193,7 @@ class Hub:
     async def replace(self, name: str, server: ServerLike) -> None:
         """Give a server another definition, which takes new calls at once; one that is the same keeps running. Returns
         when the old one is stopped, after what it was doing, or 30 s. Raises `NotFound`."""
-        new = with_defaults(server_of(server), self._timeout, self._retry)
+        new = self._with_defaults(server)
         check_server(self._servers, name)
         if new != self._servers[name]:
             await all_gone(self._exchange(name, new))
@@ -196,7 +201,7 @@ class Hub:
     async def apply(self, source: Source) -> dict[str, str]:
         """Become what `source` says: servers that are the same keep running. Returns what was done with the others; the
         old ones finish what they are doing, as with `replace`. Raises `ConfigError`, and then nothing has changed."""
-        wanted, self.problems = servers_of(source, self._timeout, self._retry)
+        wanted, self.problems, self._addresses = servers_of(source, self._timeout, self._retry, self._allowed)
         done: dict[str, str] = {}
         for name in [name for name in self._servers if name not in wanted]:
             done[name] = "removed"
@@ -209,6 +214,9 @@ class Hub:
                 done[name] = "changed"
                 self._exchange(name, server)
         return done
+
+    def _with_defaults(self, server: ServerLike) -> Server:
+        return allowing(with_defaults(server_of(server), self._timeout, self._retry), self._addresses)
 
     # Changes of servers do not wait for anything in between, so each finds what the one before it has left.
 

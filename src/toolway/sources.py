@@ -9,7 +9,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
+from toolway.addresses.policy import Addresses
 from toolway.catalog.store import Store
+from toolway.config.addresses import allowing
 from toolway.config.entries import entry, server_from_text
 from toolway.config.formats import Loaded, read
 from toolway.config.scopes import loaded
@@ -20,18 +22,21 @@ USUAL: Final = Path()  # stands for "the user's cache folder"
 
 
 def servers_of(
-    source: Source, timeout: Timeout | None, retry: Retry | None
-) -> tuple[dict[str, Server], tuple[Any, ...]]:
+    source: Source, timeout: Timeout | None, retry: Retry | None, addresses: Addresses
+) -> tuple[dict[str, Server], tuple[Any, ...], Addresses]:
+    """The servers, what is wrong with others, and the addresses that a further server may lead to."""
     problems: tuple[Any, ...] = ()
+    allowed = addresses
     if source is None:
         source = loaded(os.environ, Path.cwd())
     if isinstance(source, str | os.PathLike):
         source = read(source)
     if isinstance(source, Loaded):
-        servers, problems = source.servers, source.problems
+        servers, problems, allowed = source.servers, source.problems, addresses.joined(source.addresses)
     else:
         servers = {check_server_name(name): server_of(value) for name, value in source.items()}
-    return {name: with_defaults(server, timeout, retry) for name, server in servers.items()}, problems
+    given = {name: with_defaults(server, timeout, retry) for name, server in servers.items()}
+    return {name: allowing(server, addresses) for name, server in given.items()}, problems, allowed
 
 
 def server_of(value: ServerLike) -> Server:

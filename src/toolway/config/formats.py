@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from toolway.addresses.policy import PUBLIC, Addresses
 from toolway.config import jsonc
+from toolway.config.addresses import allowing, read_addresses
 from toolway.config.entries import URL_KEYS, entry, read_entry, server_from_text
 from toolway.config.fields import duration, kind
 from toolway.config.find import EXAMPLE
@@ -39,6 +41,7 @@ class Loaded:
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     again: Callable[[], Loaded] | None = field(default=None, compare=False)  # reads it anew; without it, `file` is read
     watched: tuple[str, ...] = ()  # further files whose change may change it
+    addresses: Addresses = PUBLIC  # what it allows; its servers have that already
 
 
 def read(path: str | os.PathLike[str], variables: Mapping[str, str] | None = None) -> Loaded:
@@ -80,7 +83,9 @@ def parse(text: str, file: str = "", variables: Mapping[str, str] | None = None)
         if server is not None:
             servers[name] = server
     servers = reading.with_our_timeout(servers, entries, names)
-    return Loaded(servers, tuple(reading.problems), file, reading.gateway())
+    addresses = reading.addresses()
+    servers = {name: allowing(server, addresses) for name, server in servers.items()}
+    return Loaded(servers, tuple(reading.problems), file, reading.gateway(), addresses=addresses)
 
 
 def entries_of(document: jsonc.Document, file: str) -> tuple[jsonc.Path, dict[str, Any]]:
@@ -159,6 +164,15 @@ class _Reading:
             name: server if name in own else replace(server, timeout=replace(server.timeout, total=total))
             for name, server in servers.items()
         }
+
+    def addresses(self) -> Addresses:
+        """What the `toolway` block allows, or nothing where it cannot be read."""
+        try:
+            return read_addresses(self._document.value.get(OUR_BLOCK), self._variables)
+        except ConfigError as exc:
+            line = self._document.lines.get((OUR_BLOCK, "addresses"))
+            self.problems.append(replace(Problem.of(exc), file=self._file, line=line))
+            return PUBLIC
 
     def gateway(self) -> GatewaySettings:
         """What the `toolway` block says about the gateway. Raises `ConfigError`: half of it could let in anybody."""

@@ -18,7 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from toolway.addresses.policy import PUBLIC, Addresses
 from toolway.config import jsonc
+from toolway.config.addresses import allowing
 from toolway.config.approvals import Approvals, digest, open_approvals
 from toolway.config.find import PROJECT_FILES, VARIABLE, Places, Scope, find, nothing_found
 from toolway.config.formats import OUR_BLOCK, Loaded, content, entries_of, normalised, parse, read, text_of
@@ -58,6 +60,7 @@ class Merged:
     shadowed: Mapping[str, tuple[Origin, ...]]  # by server: entries that another goes before
     waiting: tuple[Waiting, ...]  # for approval
     broken: tuple[ConfigError, ...]  # files that cannot be used at all
+    addresses: Addresses = PUBLIC  # what all of them allow
 
     @property
     def origins(self) -> dict[tuple[str, ...], Origin]:
@@ -84,7 +87,7 @@ def loaded(environment: Mapping[str, str], directory: Path, named: Path | None =
     main = merged.files[0].file if merged.files else os.fspath(merged.places.user)
     watched = [os.fspath(path) for path in _watched(merged.places, environment)]
     again = partial(loaded, environment, directory)
-    return Loaded(merged.servers, merged.problems, main, merged.gateway, again, tuple(watched))
+    return Loaded(merged.servers, merged.problems, main, merged.gateway, again, tuple(watched), merged.addresses)
 
 
 def _raise_why(merged: Merged) -> None:
@@ -120,6 +123,7 @@ class _Merging:
         self._files: list[Origin] = []
         self._waiting: list[Waiting] = []
         self._broken: list[ConfigError] = []
+        self._addresses = PUBLIC
 
     def merged(self) -> Merged:
         for scope, path in self._places.all():
@@ -139,6 +143,7 @@ class _Merging:
             self._shadowed,
             tuple(self._waiting),
             tuple(self._broken),
+            self._addresses,
         )
 
     def _take(self, scope: Scope, path: Path) -> None:
@@ -152,6 +157,7 @@ class _Merging:
         origin = Origin(scope, file)
         self._files.append(origin)
         self._problems.extend(loaded.problems)
+        self._addresses = self._addresses.joined(loaded.addresses)
         self._add(loaded, text, origin)
 
     def _approved(self, path: Path, data: bytes) -> bool:
@@ -201,6 +207,8 @@ class _Merging:
             )
         self._places_of[name] = origin
         self._servers.pop(name, None)
+        # A file may use what those before it allow; what it allows itself is not for their servers.
+        server = allowing(server, self._addresses)
         self._servers[name] = server if origin.scope == "user" else in_folder(server, self._places.root)
 
     def _put_setting(self, key: str, value: Any, found: list[Value]) -> None:

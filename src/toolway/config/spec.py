@@ -248,7 +248,9 @@ class Server:
     @property
     def reach(self) -> Addresses:
         """Which addresses may be connected to on behalf of this server: whoever opens a connection asks for it."""
-        return self.addresses.naming(self.url, self.auth.issuer if self.auth is not None else None)
+        issuer = self.auth.issuer if self.auth is not None else None
+        document = self.openapi.url if self.openapi is not None else None
+        return self.addresses.naming(self.url, issuer, document)
 
 
 ServerLike = Server | str | Mapping[str, Any] | Any
