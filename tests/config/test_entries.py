@@ -38,7 +38,13 @@ def test_stdio_in_every_spelling(spelling):
     assert entry({"type": spelling, "command": "x"}).transport == "stdio"
 
 
-@pytest.mark.parametrize("spelling", ["sse", "SSE", "ws", "websocket"])
+@pytest.mark.parametrize("spelling", ["sse", "SSE"])
+def test_sse_in_every_spelling(spelling):
+    assert entry({"type": spelling, "url": "https://x/sse"}).transport == "sse"
+    assert "an sse server needs a url" in problem({"type": spelling, "command": "x"}).what
+
+
+@pytest.mark.parametrize("spelling", ["ws", "websocket"])
 def test_a_transport_that_comes_later_is_told_as_such(spelling):
     found = problem({"type": spelling, "url": "https://x/sse"})
     assert found.code == "E-CONFIG-TYPE"
@@ -47,7 +53,7 @@ def test_a_transport_that_comes_later_is_told_as_such(spelling):
 
 def test_an_unknown_type_is_told_with_what_is_known():
     found = problem({"type": "carrier-pigeon", "url": "https://x"})
-    assert (found.code, "stdio and http" in found.evidence) == ("E-CONFIG-TYPE", True)
+    assert (found.code, "stdio, http" in found.evidence) == ("E-CONFIG-TYPE", True)
 
 
 def test_the_type_must_fit_what_is_given():

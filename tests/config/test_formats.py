@@ -40,7 +40,7 @@ def test_a_file_without_a_map_of_servers_is_an_error_with_a_fix(value):
 
 def test_one_bad_entry_does_not_hide_the_others():
     found = parse(
-        '{"mcpServers": {\n"a": {"command": 12},\n"b": {"command": "x"},\n"c": {"type": "sse", "url": "u"}}}', "f"
+        '{"mcpServers": {\n"a": {"command": 12},\n"b": {"command": "x"},\n"c": {"type": "ws", "url": "u"}}}', "f"
     )
     assert list(found.servers) == ["b"]
     assert [(p.server, p.line, p.code, p.severity) for p in found.problems] == [

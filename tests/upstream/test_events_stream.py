@@ -8,7 +8,7 @@ import tracemalloc
 
 import pytest
 
-from toolway.upstream.transports.http.events_stream import Event, EventStream, EventTooLong
+from toolway.upstream.transports.http.events_stream import TOO_LONG, Event, EventStream, EventTooLong
 
 LIMIT = 10_000
 
@@ -139,3 +139,34 @@ def test_a_flood_of_comments_is_passed_over_quickly() -> None:
         assert stream.feed(b":\n" * 100_000) == []
     assert time.process_time() - began < 5
     assert stream.comments == 1_000_000
+
+
+def shared(*chunks: bytes, limit: int = 100) -> list[Event]:
+    stream = EventStream(limit, skips=True)
+    return [event for chunk in chunks for event in stream.feed(chunk)]
+
+
+def test_where_others_wait_an_event_that_is_too_long_is_told_once_and_passed_over() -> None:
+    long = b'data: {"id":7,"result":"' + b"x" * 500 + b'"}\n'
+    whole = b"data: before\n\n" + long + long + b"\ndata: after\n\n"
+    for size in (1, 2, 7, 50, 333, len(whole)):
+        pieces = [whole[at : at + size] for at in range(0, len(whole), size)]
+        told, before, after = sorted(shared(*pieces), key=lambda event: event.event is not TOO_LONG)
+        assert (before.data, after.data) == (b"before", b"after"), size
+        assert told.event is TOO_LONG and told.data.removeprefix(b"data: ").startswith(b'{"id":7,"result":"')
+
+
+def test_the_end_of_a_long_line_is_not_taken_for_the_end_of_its_event() -> None:
+    events = shared(b"data: " + b"x" * 200, b"\n", b"data: of the same event\n", b"\n", b"data: next\n\n")
+    assert [event.data for event in events if event.event is not TOO_LONG] == [b"next"]
+
+
+def test_what_is_passed_over_is_counted_and_not_kept() -> None:
+    stream = EventStream(100, skips=True)
+    for _ in range(1000):
+        stream.feed(b"data: " + b"x" * 1000)
+    assert stream.skipped > 900_000
+    assert len(stream._line) + len(stream._data) < 200
+    stream.feed(b"\n\n")
+    assert stream.skipped == 0
+    assert stream.feed(b"data: fine\n\n") == [Event(b"fine", "message", "")]

@@ -21,7 +21,8 @@ from toolway.errors import ConfigError
 URL_KEYS: Final = ("url", "httpUrl", "serverUrl", "uri")
 STDIO_TYPES: Final = frozenset({"stdio", "local"})
 HTTP_TYPES: Final = frozenset({"http", "streamablehttp", "remote"})
-LATER_TYPES: Final = frozenset({"sse", "ws", "websocket"})
+SSE: Final = "sse"
+LATER_TYPES: Final = frozenset({"ws", "websocket"})
 OUR_KEYS: Final = (
     *("command", "args", "env", "cwd", *URL_KEYS, "headers", "auth", "openapi", "type", "transport"),
     *("timeout", "startTimeout", "connectTimeout", "maxRestarts", "enabled", "disabled", "lazy", "idleStop"),
@@ -97,13 +98,15 @@ def _way(fields: Fields) -> dict[str, Any]:
         "env": fields.text_map("env"),
         "cwd": cwd and expand_home(cwd, fields.variables),
         "url": address or url,
+        "sse": type_ == SSE,
         "headers": fields.text_map("headers"),
         "openapi": api,
     }
     if type_ in STDIO_TYPES and command is None:
         raise ConfigError("a stdio server needs a command", fix='add "command", or set "type": "http"', code=KEY)
-    if type_ in HTTP_TYPES and url is None:
-        raise ConfigError("an http server needs a url", fix='add "url", or set "type": "stdio"', code=KEY)
+    if type_ in (*HTTP_TYPES, SSE) and url is None:
+        named = "sse" if type_ == SSE else "http"
+        raise ConfigError(f"an {named} server needs a url", fix='add "url", or set "type": "stdio"', code=KEY)
     return way
 
 
@@ -114,12 +117,12 @@ def _type(fields: Fields) -> str:
     if written is None:
         return ""
     plain = written.lower().replace("-", "").replace("_", "")
-    if plain in STDIO_TYPES | HTTP_TYPES | {openapi.TYPE}:
+    if plain in STDIO_TYPES | HTTP_TYPES | {SSE, openapi.TYPE}:
         return plain
     known = plain in LATER_TYPES
     raise ConfigError(
         f"servers of type {written} are not supported yet" if known else f"{quoted(written)} is not a type of server",
-        evidence="supported are openapi, stdio and http (Streamable HTTP)",
+        evidence="supported are stdio, http (Streamable HTTP), sse and openapi",
         fix='set "type": "http" if the server has a Streamable HTTP endpoint' if known else "",
         code="E-CONFIG-TYPE",
     )

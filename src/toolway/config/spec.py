@@ -183,6 +183,7 @@ class Server:
     cwd: str | None = None  # working directory of the program
     env_policy: EnvPolicy = "safe"  # safe: base, proxy and CA variables; inherit: everything; none: base only
     url: str | None = None  # a Streamable HTTP endpoint, or with `openapi` the address of the API
+    sse: bool = False  # the url speaks HTTP+SSE of 2024-11-05, which is deprecated; what is not said is found out
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with every HTTP request
     auth: OAuth | None = None  # how to get a token for the url
     instance: Any = None  # an SDK `MCPServer` or `Server` in this process
@@ -238,12 +239,14 @@ class Server:
             object.__setattr__(self, "key_meta", KEY_META)  # the link takes it from there
 
     @property
-    def transport(self) -> Literal["stdio", "http", "openapi", "memory"]:
+    def transport(self) -> Literal["stdio", "http", "sse", "openapi", "memory"]:
         if self.command is not None:
             return "stdio"
         if self.openapi is not None:
             return "openapi"
-        return "http" if self.url is not None else "memory"
+        if self.url is not None:
+            return "sse" if self.sse else "http"
+        return "memory"
 
     @property
     def reach(self) -> Addresses:

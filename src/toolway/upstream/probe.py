@@ -18,11 +18,10 @@ from mcp_types.jsonrpc import METHOD_NOT_FOUND
 from toolway.config.spec import EraSetting
 from toolway.model import Certainty, Era, Json
 from toolway.protocol import eras, wire
+from toolway.upstream.finding import NOT_ABOUT_THE_ERA
 from toolway.upstream.link import Fault, Link, Request, RpcError
 
 GRACE: Final = 3.0  # silence after which `initialize` is asked too
-# HTTP refusals that say something about who asks or when, not about what the server speaks.
-_NOT_ABOUT_THE_ERA: Final = frozenset({401, 403, 407, 408, 421, 425, 429})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ async def _discover(link: Link, info: Json, capabilities: Json) -> Agreement:
             raise
         result = await _ask_discover(link, version, info, capabilities)
     except Fault as exc:
-        if exc.status is not None and 400 <= exc.status < 500 and exc.status not in _NOT_ABOUT_THE_ERA:
+        if exc.status is not None and 400 <= exc.status < 500 and exc.status not in NOT_ABOUT_THE_ERA:
             raise _SpeaksHandshake from None
         raise
     agreed = eras.modern_version(result)

@@ -21,6 +21,7 @@ from toolway.protocol import eras
 from toolway.upstream import probe
 from toolway.upstream.bucket import Bucket
 from toolway.upstream.callers import Callers
+from toolway.upstream.finding import FIND_TIME
 from toolway.upstream.link import Fault, Link, Request, RpcError
 
 CLIENT_INFO: Final[Json] = {"name": "toolway", "version": __version__}
@@ -32,6 +33,8 @@ USUAL_LEVEL: Final = "info"  # where a caller wants log messages and has not sai
 OF_CALL: Final = "toolway/ofCall"  # marks, for our own ears, a log message that a caller has got
 
 Listener = Callable[[str, Json], None]
+#: Another link to the same server, where what it refused with allows for one.
+Older = Callable[[Fault | RpcError], Link | None]
 _log = logging.getLogger(__name__)
 
 
@@ -57,15 +60,41 @@ class Session:
         self.dropped = 0  # notifications beyond the rate
         self.on_renewed: Callable[[], None] | None = None  # the server has forgotten what it was told
 
-    async def open(self, setting: EraSetting, hint: Era | None) -> None:
-        """Open the link and agree on the era. Raises `Fault` or `RpcError`."""
+    async def open(self, setting: EraSetting, hint: Era | None, older: Older | None = None) -> None:
+        """Open the link and agree on the era. `older` is asked for another link where the refusal of this one may mean
+        that it is of the wrong transport. Raises `Fault` or `RpcError`."""
         await self.link.open(self)
-        agreed = await probe.agree(self.link, setting, hint, CLIENT_INFO, self._asks.capabilities)
+        try:
+            agreed = await self._agree(setting, hint)
+        except (Fault, RpcError) as exc:
+            link = older(exc) if older is not None else None
+            if link is None or not await self._changed_to(link):
+                raise
+            agreed = await self._agree(setting, hint)
         if agreed.era == "modern":
             self.link.adopt("modern", agreed.version)
-        # A pipe does not say whose question it brings; only a process has one.
-        self._takes_turns = agreed.era == "handshake" and self.link.facts().pid is not None
+        facts = self.link.facts()
+        # A pipe does not say whose question it brings, and only a process has one; nor does the stream of HTTP+SSE.
+        self._takes_turns = agreed.era == "handshake" and (facts.pid is not None or facts.transport == "sse")
         self.agreement = agreed
+
+    async def _agree(self, setting: EraSetting, hint: Era | None) -> probe.Agreement:
+        return await probe.agree(self.link, setting, hint, CLIENT_INFO, self._asks.capabilities)
+
+    async def _changed_to(self, link: Link) -> bool:
+        """Whether `link` opens; it is then the link of this session."""
+        try:
+            async with asyncio.timeout(FIND_TIME):
+                await link.open(self)
+        except (Fault, TimeoutError):
+            await link.close()
+            return False
+        except BaseException:
+            await link.close()
+            raise
+        before, self.link = self.link, link
+        await before.close()
+        return True
 
     @property
     def agreed(self) -> probe.Agreement:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from toolway.model import Era
 from toolway.upstream.link import Loss
 from toolway.upstream.state import State
+
+DEPRECATED: Final = "HTTP+SSE, which is deprecated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +36,21 @@ class Status:
 
 
 def sentence(
-    state: State, server: str, protocol: str | None, failure: Loss | None, cause: str, stderr: str, wait: float | None
+    state: State,
+    server: str,
+    protocol: str | None,
+    failure: Loss | None,
+    cause: str,
+    stderr: str,
+    wait: float | None,
+    transport: str = "",
 ) -> str:
     """Why a server is in its state."""
     reason = _reason(failure, cause, stderr)
     match state:
         case State.READY:
-            return f"ready, speaking {protocol}" + (f"; restarted after: {reason}" if reason else "")
+            old = f" over {DEPRECATED}" if transport == "sse" else ""
+            return f"ready, speaking {protocol}{old}" + (f"; restarted after: {reason}" if reason else "")
         case State.STARTING:
             return "starting" + (f" again after: {reason}" if reason else ": waiting for its first answer")
         case State.BACKING_OFF:

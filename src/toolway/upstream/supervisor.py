@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
 
 from mcp_types.jsonrpc import METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
@@ -23,6 +24,7 @@ from toolway.protocol.eras import LIST_CHANGES, LISTS
 from toolway.upstream import listing
 from toolway.upstream.border import call_error, no_credential
 from toolway.upstream.causes import likely_cause
+from toolway.upstream.finding import may_be_older
 from toolway.upstream.flag import Flag
 from toolway.upstream.gate import StartGate, Turn
 from toolway.upstream.health import watch_health
@@ -83,6 +85,7 @@ class Upstream:
         self._session: Session | None = None
         self._failure: Loss | None = None
         self._last_facts = LinkFacts()
+        self._older = False  # the url was found to speak HTTP+SSE, and is asked for that first
         self._start_failures = 0
         self._retry_at = 0.0
         self._since = self._loop.time()
@@ -248,7 +251,7 @@ class Upstream:
         cause = self._cause(failure, facts)
         return Status(
             server=self.name,
-            transport=self.server.transport,
+            transport=facts.transport or self.server.transport,
             state=self.state.value,
             era=agreed.era if agreed else self._hint,
             protocol=agreed.version if agreed else None,
@@ -267,6 +270,7 @@ class Upstream:
                 cause[0],
                 self._last_facts.stderr,
                 wait,
+                facts.transport,
             ),
             fix=cause[1],
         )
@@ -338,8 +342,10 @@ class Upstream:
     async def _starting(self) -> Event:
         self._again.clear()
         turn = await self._turn()
-        session = Session(self.name, self._around.open_link(self.name, self.server), self._around.asks, self._hear)
+        server = replace(self.server, sse=True) if self._older else self.server
+        session = Session(self.name, self._around.open_link(self.name, server), self._around.asks, self._hear)
         self._session = session
+        self._older = False
         try:
             await self._unless_stopped(self._enter(session))
         except (Fault, RpcError, TimeoutError) as exc:
@@ -353,6 +359,7 @@ class Upstream:
         self._last_used = self._loop.time()
         agreed = session.agreed
         self._hint = agreed.era
+        self._older = session.link.facts().transport == "sse"
         self._around.emit(Connected(self.name, agreed.era, agreed.version, session.link.facts().pid))
         return Event.CONNECTED
 
@@ -364,13 +371,19 @@ class Upstream:
 
     async def _enter(self, session: Session) -> None:
         async with asyncio.timeout(self.server.timeout.start):
-            await session.open(self.server.era, self._hint)
+            await session.open(self.server.era, self._hint, self._other_link)
             try:
                 await self._fetch(session, "tools")
             except RpcError as exc:
                 if exc.code != METHOD_NOT_FOUND:
                     raise  # it has tools and does not tell which: perhaps the next start does
                 self._take_list(session, "tools", [], [])
+
+    def _other_link(self, exc: Fault | RpcError) -> Link | None:
+        """The link of the transport before, for a URL that refused the newer one."""
+        if not may_be_older(self.server, exc):
+            return None
+        return self._around.open_link(self.name, replace(self.server, sse=True))
 
     async def _why_no_start(self, session: Session, exc: Exception) -> Loss:
         """The reason of a start that failed; the end of a process says more than the request that met it."""

@@ -18,6 +18,11 @@ def link_for(
         from toolway.upstream.transports.stdio.link import StdioLink
 
         return StdioLink(server, spawner, environ)
+    if server.transport == "sse":
+        from toolway.upstream.transports.sse.link import SseLink
+
+        return SseLink(server, authorizer=authorizer)
+
     if server.url is not None:
         from toolway.upstream.transports.http.link import HttpLink
 

@@ -42,6 +42,7 @@ FRESH: Final = 2.0  # seconds a kept connection may have been idle where a loss 
 MAX_REDIRECTS: Final = 3
 MAX_HEADS: Final = 1000  # that are kept ready, by method and name
 _UNLIKE: Final = frozenset({"resources/read", "tasks/get", "tasks/update", "tasks/cancel"})  # named by something else
+_FIRST: Final = frozenset({"server/discover", "initialize"})
 MAX_NOTICES: Final = 64  # of cancellation under way; one more is not sent
 CANCEL_TIME: Final = 0.5
 REPLY_TIME: Final = 10.0
@@ -264,7 +265,7 @@ class HttpLink:
     async def _answer(self, id_: int, request: Request, in_session: bool, response: Response) -> Json:
         status = response.status
         if status >= 400:
-            body = await _start(response)
+            body = await start_of(response)
             raise verdict.refusal(status, response.headers, body, id_, in_session=in_session)
         if request.method == "initialize":
             self._begin_session(response.headers.get("mcp-session-id"))
@@ -280,7 +281,7 @@ class HttpLink:
         elif kind == "text/event-stream":
             message = await self._answer_in_events(response, id_, request)
         else:
-            raise verdict.no_answer(status, response.headers, await _start(response))
+            raise verdict.no_answer(status, response.headers, await start_of(response))
         return verdict.result_of(message, id_, status)
 
     async def _answer_in_events(self, response: Response, id_: int, request: Request) -> wire.Message:
@@ -318,6 +319,8 @@ class HttpLink:
             message = None
         if message is None:
             self._noise += 1
+            if event.event == "endpoint" and method in _FIRST:
+                raise verdict.older_transport()
         elif message.kind == "notification":
             self._on_notification(message, about)
         elif message.kind == "request":
@@ -411,12 +414,12 @@ async def _message(frame: bytes, method: str) -> wire.Message:
 async def _accepted(in_session: bool, response: Response) -> None:
     """The server took a message that has no answer. Raises `Fault` where it did not."""
     if not 200 <= response.status < 300:
-        body = await _start(response)
+        body = await start_of(response)
         raise verdict.refused_notice(response.status, response.headers, body, in_session=in_session)
     response.finish_soon()
 
 
-async def _start(response: Response) -> bytes:
+async def start_of(response: Response) -> bytes:
     """What the body says, as far as it comes in a moment: the status has decided already."""
     body = bytearray()
     with contextlib.suppress(HttpFault, TimeoutError):

@@ -12,6 +12,7 @@ from typing import Final
 from toolway.model import Certainty, Json
 from toolway.protocol import wire
 from toolway.protocol.retry_after import parse_retry_after
+from toolway.upstream.finding import OLD
 from toolway.upstream.link import Fault, RpcError
 from toolway.upstream.transports.http1.client import HttpFault, Target
 
@@ -74,6 +75,17 @@ def too_long(limit: int) -> Fault:
         _C2,
         code="E-HTTP-LIMIT",
         fix="raise `limits.frame` of this server",
+    )
+
+
+def older_transport() -> Fault:
+    """A server that begins the older transport, whatever the method of the request."""
+    return Fault(
+        "the server answered a POST with the beginning of HTTP+SSE, the transport before Streamable HTTP",
+        _C1,
+        code=OLD,
+        status=405,
+        fix='set "type": "sse" for this server',
     )
 
 
