@@ -1,0 +1,165 @@
+"""Leases and places: one owner at a time, by the clock of the database."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from sqlalchemy import insert, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from toolway.cluster.record.clock import seconds_now
+from toolway.cluster.record.engine import open_engine, upgrade
+from toolway.cluster.record.nodes import Card, Nodes
+from toolway.cluster.record.places import Place, Places
+from toolway.cluster.record.tables import Base, NodeRow, ServerRow
+from toolway.cluster.tenure import TTL
+
+pytestmark = pytest.mark.anyio
+
+PLACE = Place("acme", "files")
+
+
+def _card(id: str) -> Card:
+    return Card(id, f"http://{id}", "1", labels=("gpu",))
+
+
+async def _server(engine: AsyncEngine, instances: int = 1) -> Places:
+    async with engine.begin() as db:
+        await db.execute(insert(ServerRow).values(tenant="acme", name="files", definition={}, revision=1))
+    places = Places(engine)
+    await places.declare("acme", "files", instances)
+    return places
+
+
+async def _end_lease(engine: AsyncEngine, id: str, ago: float = 1.0) -> None:
+    async with engine.begin() as db:
+        await db.execute(update(NodeRow).where(NodeRow.id == id).values(lease_until=seconds_now() - ago))
+
+
+async def test_the_migrations_make_the_tables_of_the_models(engine: AsyncEngine) -> None:
+    def differences(db: object) -> list[object]:
+        from alembic.autogenerate import compare_metadata
+        from alembic.migration import MigrationContext
+
+        return list(compare_metadata(MigrationContext.configure(db), Base.metadata))  # type: ignore[arg-type]
+
+    async with engine.connect() as db:
+        assert await db.run_sync(differences) == []
+
+
+async def test_many_may_upgrade_at_once_and_again(url: str) -> None:
+    engines = [open_engine(url) for _ in range(4)]
+    if url.startswith("sqlite"):
+        await upgrade(engines[0])
+    await asyncio.gather(*(upgrade(engine) for engine in engines))
+    assert await Nodes(engines[0]).alive() == []
+    for engine in engines:
+        await engine.dispose()
+
+
+async def test_a_node_joins_renews_and_leaves(engine: AsyncEngine) -> None:
+    nodes = Nodes(engine)
+    epoch = await nodes.join(_card("a"))
+    (seen,) = await nodes.alive()
+    assert (seen.card, seen.epoch, seen.draining) == (_card("a"), epoch, False)
+    assert TTL - 2 < seen.left <= TTL
+    assert await nodes.renew("a", epoch)
+    assert await nodes.drain("a") and not await nodes.drain("b")
+    assert (await nodes.alive())[0].draining
+    await nodes.leave("a", epoch)
+    assert await nodes.alive() == []
+    assert not await nodes.renew("a", epoch)
+
+
+async def test_every_tenure_has_a_number_of_its_own(engine: AsyncEngine) -> None:
+    nodes = Nodes(engine)
+    epochs = await asyncio.gather(*(nodes.join(_card(id)) for id in "abcde"), *(nodes.join(_card("a")) for _ in "123"))
+    assert len(set(epochs)) == 8
+
+
+async def test_a_lease_that_ended_is_not_renewed(engine: AsyncEngine) -> None:
+    nodes = Nodes(engine)
+    epoch = await nodes.join(_card("a"))
+    await _end_lease(engine, "a")
+    assert not await nodes.renew("a", epoch)
+    assert await nodes.alive() == []
+    assert await nodes.join(_card("a")) > epoch
+    assert not await nodes.renew("a", epoch)
+
+
+async def test_of_many_who_want_a_place_one_gets_it(engine: AsyncEngine) -> None:
+    places, nodes = await _server(engine), Nodes(engine)
+    epochs = {id: await nodes.join(_card(id)) for id in "abcde"}
+    for turn in range(1, 21):
+        assert await places.owner(PLACE) is None
+        fences = await asyncio.gather(*(places.take(PLACE, id, epoch) for id, epoch in epochs.items()))
+        assert sorted(fence for fence in fences if fence is not None) == [turn]
+        winner = list(epochs)[[fence is not None for fence in fences].index(True)]
+        owner = await places.owner(PLACE)
+        assert owner is not None and (owner.node, owner.fence) == (winner, turn)
+        assert await places.owned_by(winner, epochs[winner]) == [owner]
+        assert await places.give_up(PLACE, winner, turn)
+
+
+async def test_a_place_moves_when_the_lease_of_its_owner_ended_and_its_fence_grows(engine: AsyncEngine) -> None:
+    places, nodes = await _server(engine), Nodes(engine)
+    a, b = await nodes.join(_card("a")), await nodes.join(_card("b"))
+    assert await places.take(PLACE, "a", a) == 1
+    assert await places.take(PLACE, "b", b) is None
+    await _end_lease(engine, "a", ago=3)
+    assert await places.owner(PLACE) is None
+    (free,) = await places.free([PLACE.slot], 10)
+    assert free.place == PLACE and 2.5 < free.since < 10
+    assert await places.take(PLACE, "b", b) == 2
+    assert not await places.give_up(PLACE, "a", 1)  # who was the owner before changes nothing any more
+    assert await places.free([PLACE.slot], 10) == []
+
+
+async def test_who_has_no_lease_takes_nothing(engine: AsyncEngine) -> None:
+    places, nodes = await _server(engine), Nodes(engine)
+    epoch = await nodes.join(_card("a"))
+    assert await places.take(PLACE, "a", epoch - 1) is None
+    await _end_lease(engine, "a")
+    assert await places.take(PLACE, "a", epoch) is None
+    assert await places.take(PLACE, "nobody", 1) is None
+
+
+async def test_a_node_that_joins_anew_owns_nothing_of_what_it_had(engine: AsyncEngine) -> None:
+    places, nodes = await _server(engine), Nodes(engine)
+    first = await nodes.join(_card("a"))
+    await places.take(PLACE, "a", first)
+    second = await nodes.join(_card("a"))
+    assert await places.owner(PLACE) is None
+    assert await places.owned_by("a", second) == [] == await places.owned_by("a", first)
+    assert await places.take(PLACE, "a", second) == 2
+
+
+async def test_what_is_handed_back_is_free_at_once(engine: AsyncEngine) -> None:
+    places, nodes = await _server(engine, instances=2), Nodes(engine)
+    epoch = await nodes.join(_card("a"))
+    for instance in range(2):
+        assert await places.take(Place("acme", "files", instance), "a", epoch) == 1
+    assert await places.give_up(PLACE, "a", 1)
+    assert [free.place for free in await places.free([PLACE.slot], 10)] == [PLACE]
+    await nodes.leave("a", epoch)
+    both = {Place("acme", "files", instance) for instance in range(2)}
+    assert {free.place for free in await places.free([place.slot for place in both], 10)} == both
+
+
+async def test_fewer_instances_take_the_last_ones_away(engine: AsyncEngine) -> None:
+    places, nodes = await _server(engine, instances=3), Nodes(engine)
+    epoch = await nodes.join(_card("a"))
+    last = Place("acme", "files", 2)
+    assert await places.take(last, "a", epoch) == 1
+    await places.declare("acme", "files", 1)
+    assert await places.owner(last) is None
+    assert await places.take(last, "a", epoch) is None
+    await places.declare("acme", "files", 3)
+    assert await places.take(last, "a", epoch) == 1
+
+
+async def test_only_slots_that_were_asked_for_are_looked_at(engine: AsyncEngine) -> None:
+    places = await _server(engine)
+    assert await places.free([], 10) == []
+    assert await places.free([PLACE.slot + 1], 10) == []

@@ -1,0 +1,83 @@
+"""Servers spread by capacity, and a node that comes or goes moves only its share."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from toolway.cluster.placement import RANKS, SLOTS, Node, Ring, patience, slot_of
+
+SERVERS = [slot_of("", f"server-{number}") for number in range(10_000)]
+
+
+def _owners(ring: Ring) -> list[str]:
+    return [ring.ranked(slot)[0] for slot in SERVERS]
+
+
+def _nodes(count: int) -> list[Node]:
+    return [Node(f"node-{number}") for number in range(count)]
+
+
+def test_servers_are_spread_evenly() -> None:
+    shares = Counter(_owners(Ring(_nodes(10))))
+    assert len(shares) == 10
+    assert min(shares.values()) > 600 and max(shares.values()) < 1400
+
+
+def test_a_node_twice_as_large_owns_twice_as_many() -> None:
+    shares = Counter(_owners(Ring([Node("small", 100), Node("large", 200)])))
+    assert 1.6 < shares["large"] / shares["small"] < 2.4
+
+
+def test_a_node_that_joins_takes_its_share_and_moves_nothing_else() -> None:
+    nodes = _nodes(10)
+    ring = Ring(nodes[:9])
+    before = _owners(ring)
+    ring.join(nodes[9])
+    moved = [(old, new) for old, new in zip(before, _owners(ring), strict=True) if old != new]
+    assert {new for _, new in moved} == {"node-9"}
+    assert 600 < len(moved) < 1400
+
+
+def test_a_node_that_leaves_gives_its_share_to_all_and_moves_nothing_else() -> None:
+    ring = Ring(_nodes(10))
+    before = _owners(ring)
+    ring.leave("node-3")
+    moved = [(old, new) for old, new in zip(before, _owners(ring), strict=True) if old != new]
+    assert {old for old, _ in moved} == {"node-3"}
+    assert len({new for _, new in moved}) == 9
+
+
+def test_the_order_in_which_nodes_came_and_went_does_not_matter() -> None:
+    one, other = Ring(_nodes(8)), Ring(reversed(_nodes(12)))
+    for number in range(8, 12):
+        other.leave(f"node-{number}")
+    assert [one.ranked(slot) for slot in range(SLOTS)] == [other.ranked(slot) for slot in range(SLOTS)]
+
+
+def test_ranks_are_as_deep_as_there_are_nodes_and_no_deeper_than_needed() -> None:
+    assert Ring().ranked(0) == ()
+    assert len(Ring(_nodes(2)).ranked(7)) == 2
+    ring = Ring(_nodes(9))
+    assert len(ring.ranked(7)) == RANKS
+    assert all(ring.rank(slot, "node-4") == place for slot, place in ring.slots("node-4"))
+    assert ring.rank(7, "nobody") is None
+
+
+def test_the_next_in_line_waits_for_those_before_it() -> None:
+    assert [patience(rank) for rank in range(3)] == [0, 2, 4]
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_instances_of_one_server_mostly_fall_on_different_nodes(count: int) -> None:
+    ring = Ring(_nodes(20))
+    spread = [
+        len({ring.ranked(slot_of("", f"server-{number}", instance))[0] for instance in range(count)})
+        for number in range(200)
+    ]
+    assert sum(spread) / len(spread) > 0.85 * count
+
+
+def test_tenants_do_not_meet() -> None:
+    assert slot_of("a", "b") != slot_of("ab", "")
