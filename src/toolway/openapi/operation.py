@@ -23,17 +23,18 @@ class Parameter:
     allow_reserved: bool = False  # its value may contain :/?#[]@!$&'()*+,;= as they are, as far as that is safe
     allow_empty: bool = False  # an empty value is written as a bare name
     content_type: str = ""  # where the value is written in a format of its own, as JSON is
-    schema: Json = field(default_factory=dict, repr=False)
+    given: bool = False  # the operator supplies it: it is no argument of the tool, and may be absent
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """How one field of a form is written."""
 
-    content_type: str = ""
-    style: str = "form"
+    content_type: str = ""  # empty: as the value wants it
+    style: str = ""  # empty: objects are written as JSON, lists as one field for each item
     explode: bool = True
     allow_reserved: bool = False
+    is_file: bool = False  # its value may be {"base64": …, "filename": …, "contentType": …}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,6 @@ class Content:
     """One way in which a body can be written."""
 
     media_type: str  # as it is sent: "application/json"
-    schema: Json = field(default_factory=dict, repr=False)
     parts: dict[str, Part] = field(default_factory=dict, repr=False)  # of forms, by field
 
 
@@ -53,6 +53,7 @@ class Body:
     contents: tuple[Content, ...]  # the first is used where the caller names none
     required: bool = False
     type_argument: str = ""  # the argument that names one of the contents; empty where there is no choice
+    description: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
