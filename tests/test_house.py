@@ -20,7 +20,7 @@ ADDRESSES = re.compile(
 def test_the_public_names_are_these():
     assert set(toolway.__all__) == {
         *("Hub", "Server", "Timeout", "Retry", "Restart", "Health", "Limits", "ToolRule", "Effect"),
-        *("Reply", "Tool", "ToolRef", "Prompt", "Resource", "Status"),
+        *("Reply", "Tool", "ToolRef", "Prompt", "Resource", "Status", "Addresses"),
         *("ToolwayError", "ConfigError", "CallError", "NotFound", "Denied", "Unavailable", "Overloaded"),
         *("TimedOut", "OutcomeUnknown", "ProtocolError", "ToolFailed"),
         "__version__",

@@ -602,6 +602,11 @@ class Hub:
         return self._catalog
 
     @property
+    def addresses(self) -> Addresses:
+        """Where a server may lead to that is added now."""
+        return self._addresses
+
+    @property
     def servers(self) -> Mapping[str, Server]:
         """Every configured server."""
         return self._servers

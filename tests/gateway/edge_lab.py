@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.gateway.http.raw import Answer, Raw, connected
+from toolway.addresses import Addresses
 from toolway.config.entries import entry
 from toolway.gateway.clients import OnlyClients
 from toolway.gateway.gateway import Gateway
@@ -178,7 +179,8 @@ async def edge(
         for fake in fakes.values():
             await stack.enter_async_context(fake)
         entries = {name: entry({"url": fake.url}) for name, fake in fakes.items()}
-        hub = await stack.enter_async_context(Hub(entries, asks=OnlyClients()))
+        here = Addresses(("127.0.0.1",))  # for what is added by /admin
+        hub = await stack.enter_async_context(Hub(entries, asks=OnlyClients(), addresses=here))
         gateway = Gateway(hub, key, keyring, groups=lambda: chosen, limits=limits, **options)
         port = await gateway.listen("127.0.0.1", 0)
         await hub.wait_ready(timeout=60)

@@ -107,6 +107,17 @@ async def test_an_added_server_takes_nothing_from_our_environment(tmp_path: Path
         assert "canary" not in repr(found.hub.servers.get("c"))
 
 
+async def test_a_server_that_is_added_reaches_nothing_inside_by_naming_it(tmp_path: Path):
+    """`edge` allows 127.0.0.1 alone; what a name leads to is seen when it is connected to."""
+    async with FakeHttp(name="inside") as fake, edge(tmp_path) as found:
+        for host in ("127.0.0.2", "10.0.0.1", "[::1]", "169.254.169.254"):
+            answer = await found.ask("PUT", "/admin/servers/c", {"url": f"http://{host}:{fake.port}/mcp"})
+            assert answer.status == 422, host
+            error = json.loads(answer.body)["error"]
+            assert error["code"] == "E-ADMISSION" and "toolway.addresses" in error["fix"]
+        assert not fake.stats.requests
+
+
 async def test_keys_are_made_shown_once_and_revoked_without_a_restart(tmp_path: Path):
     async with edge(tmp_path) as found:
         made = json.loads((await found.ask("POST", "/admin/keys", {"name": "ci", "scopes": ["server/a"]})).body)

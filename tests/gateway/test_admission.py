@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from toolway.addresses import Addresses
 from toolway.config.entries import entry
 from toolway.config.spec import Server
-from toolway.gateway.admission import objection
+from toolway.gateway.admission import objection, of_stranger
 
 ALLOWED = ("npx", "uvx", "python3", "/opt/server")
 
@@ -63,3 +64,24 @@ def test_a_token_of_the_gateway_reads_no_secret_of_this_machine(reference: str) 
         {"command": "/opt/server", "env": {"A": reference}},
     ):
         assert "reference to a secret" in (objection(entry(way, {}), ALLOWED) or "")
+
+
+INSIDE = ("127.0.0.1", "127.1", "0x7f000001", "10.0.0.1", "169.254.169.254", "[::1]", "[64:ff9b::a00:1]", "0.0.0.0")
+
+
+@pytest.mark.parametrize("host", INSIDE)
+def test_a_token_of_the_gateway_opens_no_address_inside(host: str) -> None:
+    for way in ({"url": f"http://{host}/mcp"}, {"openapi": {"url": f"http://{host}/api.json"}}):
+        server = of_stranger(entry(way, {}))
+        assert "not connected to" in (objection(server, ALLOWED) or "")
+        assert server.reach.written == ()
+
+
+def test_what_the_operator_allowed_may_be_added() -> None:
+    server = of_stranger(Server(url="http://10.0.0.1/mcp"))
+    assert objection(server, (), Addresses(("10.0.0.0/8",))) is None
+    assert objection(server, (), Addresses(("10.0.0.2",))) is not None
+
+
+def test_a_document_of_this_machine_is_not_read() -> None:
+    assert "read a file" in (objection(entry({"openapi": {"file": "/etc/passwd"}}, {}), ALLOWED) or "")

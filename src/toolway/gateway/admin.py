@@ -15,7 +15,7 @@ from toolway._version import __version__
 from toolway.config.entries import read_entry
 from toolway.config.mask import masker
 from toolway.errors import CallError, ConfigError, NotFound, ToolwayError
-from toolway.gateway.admission import objection
+from toolway.gateway.admission import objection, of_stranger
 from toolway.gateway.door import problem
 from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.http.messages import JSON
@@ -111,13 +111,14 @@ class Admin:
 
     async def _put_server(self, name: str, body: Json) -> Json:
         """Add or change a server until the next reload; nothing is taken from our own environment."""
-        server, problems = read_entry(body, {})
-        why_not = objection(server, self._commands())
+        entry, problems = read_entry(body, {})
+        server = of_stranger(entry)
+        why_not = objection(server, self._commands(), self._hub.addresses)
         if why_not is not None:
             raise ConfigError(
                 f"the server {name!r} is not taken",
                 evidence=why_not,
-                fix="write it into the file of servers, or list its command in toolway.gateway.commands",
+                fix="write it into the file of servers, or allow it there: toolway.gateway.commands, toolway.addresses",
                 code="E-ADMISSION",
             )
         if name in self._hub.servers:

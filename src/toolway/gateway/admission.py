@@ -1,16 +1,21 @@
 """Which servers may be started by somebody who only has a token: what `/admin` adds is not what the operator wrote.
 
-A URL may be added. A command must be one that the operator listed, a package that it runs must have a fixed version,
-and neither its flags nor its environment may bring code of their own.
+A URL may be added, if it leads to a public address, or to one that the operator allowed. A command must be one that the
+operator listed, a package that it runs must have a fixed version, and neither its flags nor its environment may bring
+code of their own.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Final
 
+from toolway.addresses import PUBLIC, Addresses, AddressRefused
+from toolway.addresses.policy import host_of
+from toolway.addresses.resolving import check_literal
 from toolway.config.secrets import references
 from toolway.config.spec import Server
 
@@ -24,12 +29,19 @@ _HOOKS: Final = re.compile(
 )
 
 
-def objection(server: Server, allowed: Collection[str]) -> str | None:
+def of_stranger(server: Server) -> Server:
+    """The server, whose entry allows no address by naming it."""
+    return replace(server, addresses=replace(server.addresses, trusts_entries=False))
+
+
+def objection(server: Server, allowed: Collection[str], addresses: Addresses = PUBLIC) -> str | None:
     """Why a server that came by way of `/admin` is not taken, or None."""
     if references(server):
         return "a reference to a secret would read files or run commands of this machine"
+    if server.openapi is not None and server.openapi.file is not None:
+        return "openapi.file would read a file of this machine"
     if server.command is None:
-        return None
+        return _wrong_address(server, addresses)
     if server.command not in allowed:
         return f"the command {server.command!r} is not among toolway.gateway.commands"
     hook = next((name for name in server.env if _HOOKS.fullmatch(name)), None)
@@ -40,6 +52,17 @@ def objection(server: Server, allowed: Collection[str]) -> str | None:
         return f"the flag {flag} could bring code of its own"
     if _is_runner(server.command) and not _PINNED.fullmatch(_package(server.args)):
         return "a package must have a fixed version: name@1.2.3 or name==1.2.3"
+    return None
+
+
+def _wrong_address(server: Server, addresses: Addresses) -> str | None:
+    """What can be seen without asking a name server; the rest is seen when it is connected to."""
+    document = server.openapi.url if server.openapi is not None else None
+    for url in filter(None, (server.url, document)):
+        try:
+            check_literal(host_of(url), addresses)
+        except AddressRefused as exc:
+            return exc.reason
     return None
 
 
