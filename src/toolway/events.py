@@ -197,6 +197,26 @@ class LoopResumed(Event, frozen=True):
     seconds: float  # for which it stood
 
 
+class AuditFailed(Event, frozen=True):
+    """The audit log cannot be written: calls that change something are refused. `server` is empty."""
+
+    why: str
+
+
+class AuditResumed(Event, frozen=True):
+    """It can again. `server` is empty."""
+
+    lost: int  # records that had no place meanwhile
+
+
+class CallRecovered(Event, frozen=True):
+    """The audit log of an earlier run has a call that was begun and never ended: nobody knows what became of it."""
+
+    id: str
+    tool: str
+    caller: str = ""
+
+
 class EventsMissed(Event, frozen=True):
     """This watcher was too slow: so many events were dropped. `server` is empty."""
 

@@ -21,11 +21,13 @@ from msgspec.structs import replace as changed
 
 from toolway.addresses.policy import PUBLIC, Addresses
 from toolway.asks import Callback, CallbackAsks, Roots
+from toolway.auditing import Auditing
 from toolway.catalog.index import Catalog, Item, Prompt, Resource, Tool
 from toolway.catalog.keeping import Keeping
 from toolway.catalog.outputs import Outputs
 from toolway.catalog.resolve import check_server, must_exist, resolve
 from toolway.config.addresses import allowing
+from toolway.config.audit import AuditSettings
 from toolway.config.secrets import references
 from toolway.config.spec import Retry, Server, ServerLike, Timeout, check_server_name, with_defaults
 from toolway.errors import CallError, Certainty, ConfigError, Denied, NotFound, ProtocolError, Unavailable
@@ -76,6 +78,7 @@ class Hub:
     that have none of their own. `elicitation`, `sampling` and `roots` answer what servers ask back, or `asks` answers
     all of it.
     `login` brings a person to where a server wants him to log in, and `tokens` keeps what came of it.
+    `audit` is the file of an audit log, none without it; see docs/howto/audit.md.
     `catalog_dir` is where the last known lists are kept; None keeps none. `addresses` are those beside the public ones
     that URLs may lead to, `Addresses(("jira.corp.example", "10.0.0.0/8"))`. `world` is for tests. Raises `ConfigError`.
     """
@@ -94,6 +97,7 @@ class Hub:
         login: Login | None = None,
         tokens: TokenStore | None = USUAL_TOKENS,
         catalog_dir: str | os.PathLike[str] | None = USUAL,
+        audit: str | os.PathLike[str] | AuditSettings | None = None,
         addresses: Addresses = PUBLIC,
         world: World | None = None,
     ) -> None:
@@ -123,8 +127,9 @@ class Hub:
         self._board = Board(world.dice)
         self._budgets: dict[str, Budget] = {}
         self._key_store = key_store or MemoryKeys(self._now)
+        self._auditing = Auditing(AuditSettings.of(audit), self.emit) if audit is not None else None
 
-    def _stages(self, key_store: KeyStore, now: Callable[[], float]) -> tuple[Stage, ...]:
+    def _stages(self, key_store: KeyStore, now: Callable[[], float], audit: Stage | None) -> tuple[Stage, ...]:
         rules = self._rules
         return in_order(
             resolve=resolve(self._catalog, self._servers.keys(), rules.settle),
@@ -132,6 +137,7 @@ class Hub:
             keys=keys(key_store),
             cache=cache(self._cache, rules.cache_identity, rules.cache_seconds),
             dedup=dedup(rules.shared_identity),
+            audit=audit,
             retry=retry(
                 rules.retry,
                 self._budgets.__getitem__,
@@ -153,12 +159,20 @@ class Hub:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        self._pipeline = chain(self._stages(self._key_store, self._loop.time), self._reach)
+        audit = await self._open_audit(self._auditing) if self._auditing is not None else None
+        self._pipeline = chain(self._stages(self._key_store, self._loop.time, audit), self._reach)
         self._open = True
         self._watchdog.start()
         for name in self._servers:
             self._bring_up(name)
         return self
+
+    async def _open_audit(self, auditing: Auditing) -> Stage:
+        """Before any server is started. Raises `ConfigError` where the log cannot be trusted or written."""
+        stage = await auditing.open(self._rules.definition)
+        if auditing.book is not None:
+            self._observer.listen(auditing.book)
+        return stage
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -175,6 +189,8 @@ class Hub:
         await self._broker.close()
         await self._keeping.close()
         await self._spawner.close()
+        if self._auditing is not None:
+            await self._auditing.close()
         self._watchdog.stop()
         self._watchers.close()
 

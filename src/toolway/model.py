@@ -69,6 +69,7 @@ class Attempt:
     encoded: memoryview | None = None  # the result of the last answer as it came, where that is wanted and known
     leader: Attempt | None = None  # the call is answered by another one, which this is the attempt of
     give_back_slot: Callable[[], None] | None = None  # while one is held
+    late: Callable[[Json], None] | None = None  # who wants an answer that comes when the call has ended
     _asking: int = 0  # questions that the caller has not answered yet
     _asking_since: float = 0.0
     _asked: float = 0.0  # seconds the caller took to answer earlier ones

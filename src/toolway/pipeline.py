@@ -5,6 +5,7 @@
     keys       a call with an idempotency key is executed once
     cache      an answer that may be given again
     dedup      the same read at the same time is made once
+    audit      what changes something is in the log before it is sent; absent where no log is kept
     retry      tried again, where that is safe
     breaker    sees every attempt; leaves alone what keeps failing
     limit      a slot, held only while an attempt is really under way
@@ -27,12 +28,14 @@ def in_order(
     keys: Stage,
     cache: Stage,
     dedup: Stage,
+    audit: Stage | None = None,
     retry: Stage,
     breaker: Stage,
     limit: Stage,
 ) -> tuple[Stage, ...]:
     """The stages, outermost first."""
-    return (resolve, deadline, keys, cache, dedup, retry, breaker, limit)
+    logged = (audit,) if audit is not None else ()
+    return (resolve, deadline, keys, cache, dedup, *logged, retry, breaker, limit)
 
 
 def chain(stages: Sequence[Stage], last: Next) -> Next:

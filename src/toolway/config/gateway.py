@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from toolway.config.audit import AuditSettings, Escalating, read_audit, read_escalations
 from toolway.config.fields import KEY, Fields, wrong
 from toolway.config.spec import check_server_name
 from toolway.errors import ConfigError
@@ -39,6 +40,8 @@ class GatewaySettings:
     origins: tuple[str, ...] = ()  # web pages that may use it
     commands: tuple[str, ...] = ()  # commands that an administrator may start through /admin; none without it
     groups: Mapping[str, Group] = field(default_factory=dict)  # by their names
+    audit: AuditSettings | None = None  # none is kept without it
+    escalations: Escalating | None = None
 
 
 def read_block(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
@@ -61,6 +64,8 @@ def read_block(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
             _group_name(name): _group(name, value, variables)
             for name, value in _object("toolway.groups", block.get("groups")).items()
         },
+        audit=read_audit(block.get("audit"), variables),
+        escalations=read_escalations(block.get("escalations"), variables),
     )
     _nothing_left(fields, "toolway.gateway", "host, port, hosts, origins and commands")
     return settings

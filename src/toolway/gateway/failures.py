@@ -145,7 +145,12 @@ def _facts(error: CallError, call_id: str) -> Json:
     return facts
 
 
-_BY_NAME: Final = {"E-KEY-MISMATCH": KEY_MISMATCH, "E-KEY-STORE": STORE_UNAVAILABLE, "E-DENIED": DENIED}
+_BY_NAME: Final = {
+    "E-KEY-MISMATCH": KEY_MISMATCH,
+    "E-KEY-STORE": STORE_UNAVAILABLE,
+    "E-AUDIT": STORE_UNAVAILABLE,
+    "E-DENIED": DENIED,
+}
 _CODES: Final[tuple[tuple[type[CallError], Callable[[CallError], int]], ...]] = (
     (NotFound, lambda error: INVALID_PARAMS),
     (OutcomeUnknown, lambda error: OUTCOME_UNKNOWN),

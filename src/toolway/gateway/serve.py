@@ -45,8 +45,9 @@ class Serving:
         self._loaded = loaded
         self._state = state
         self._keyring: Keyring | None = state.keyring() if auth else None
-        self.hub = Hub(loaded, asks=OnlyClients())
         settings = loaded.gateway
+        audit = settings.audit.in_folder(state.folder) if settings.audit is not None else None
+        self.hub = Hub(loaded, asks=OnlyClients(), audit=audit)
         self.gateway = Gateway(
             self.hub,
             state.key(),
@@ -141,6 +142,8 @@ class Serving:
             before, self._loaded = self._loaded.gateway, loaded
             self._selections = _selections(loaded.gateway)
             self.gateway.reconfigured(loaded.gateway.hosts, loaded.gateway.origins)
+            if before.audit != loaded.gateway.audit:
+                _log.warning("the audit log has changed in its file: it is kept as before until the next start")
             if (before.host, before.port) != (loaded.gateway.host, loaded.gateway.port):
                 _log.warning("the address of the gateway has changed in its file: it is used from the next start on")
             return {"changed": done, "problems": [problem.what for problem in loaded.problems]}

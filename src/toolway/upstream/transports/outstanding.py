@@ -12,6 +12,7 @@ from toolway.model import Certainty, Json
 from toolway.protocol import wire
 from toolway.upstream.link import Fault, Request, RpcError
 
+MOST_LEFT: Final = 256
 _NOBODY: Final = (None, None)
 
 
@@ -19,6 +20,7 @@ class Outstanding:
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[Request, asyncio.Future[Json]]] = {}
         self._loop = asyncio.get_running_loop()
+        self._left: dict[int, Request] = {}  # whose late answer somebody wants to hear of
         self._last_id = 0
         self.dropped = 0
 
@@ -32,7 +34,11 @@ class Outstanding:
         return self._last_id, future
 
     def forget(self, id: int) -> None:
-        self._waiting.pop(id, None)
+        request, _ = self._waiting.pop(id, _NOBODY)
+        if request is not None and request.attempt.late is not None:
+            self._left[id] = request
+            if len(self._left) > MOST_LEFT:
+                del self._left[next(iter(self._left))]
 
     def settle(self, message: wire.Message, frame: bytes = b"") -> None:
         """Give a result or an error to the one who waits for it. `frame` is the message as it came."""
@@ -40,6 +46,9 @@ class Outstanding:
         request, future = self._waiting.pop(id_, _NOBODY)
         if future is None or request is None or future.done():
             self.dropped += 1
+            left = self._left.pop(id_, None)
+            if left is not None and left.attempt.late is not None:
+                left.attempt.late(message.body)
         elif message.kind == "result":
             if message.plain and request.attempt.keeps_bytes:
                 request.attempt.encoded = wire.result_bytes(frame, id_)

@@ -1,0 +1,190 @@
+"""What is written down of calls and of everything else: facts → records.
+
+Of a call: who, what, when, and what became of it. Not what it said: arguments are a digest, unless the operator wants
+them, and then without secrets; answers are never written, and neither are the texts of errors, which servers make.
+
+A call that changes something, or has a key, gets two records: the intent, on disk before it is sent, and the outcome.
+Of any other call the outcome says all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from toolway.errors import CallError, Certainty, Denied, NotFound, ProtocolError
+from toolway.events import CallFinished, CatalogChanged, Connected, Event, Lost, StateChanged
+from toolway.model import Call, Effect, Json, Reply
+from toolway.telemetry.audit.ledger import Ledger, LogUnavailable
+from toolway.telemetry.audit.records import INTENT, LATE, OUTCOME, Fields
+from toolway.telemetry.redact import CUT, Redactor
+
+READS_GO_ON: Final = 300.0  # seconds for which what changes nothing is done although it cannot be written down
+LARGEST: Final = 16 * 1024  # bytes of arguments, where they are wanted
+MOST_INTENDED: Final = 20_000
+NAMES: Final = 50  # of tools in one record
+_REJECTED: Final = frozenset({NotFound.code, Denied.code, "E-KEY", "E-KEY-MISMATCH"})
+_NAME: Final = 300  # characters of the name of a tool or resource
+
+
+class Book:
+    """Listens to a hub (`events.Sink`), and is asked by its stage (`stage.py`)."""
+
+    wants_steps = False
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        redactor: Redactor,
+        definition_of: Callable[[Call], str],
+        now: Callable[[], float],
+        *,
+        arguments: bool = False,
+    ) -> None:
+        self._ledger = ledger
+        self._redactor = redactor
+        self._definition_of = definition_of
+        self._now = now
+        self._arguments = arguments
+        self._intended: dict[str, None] = {}  # calls under way whose outcome is written by the stage
+
+    # -- for the stage ------------------------------------------------------------------------------------------------
+
+    async def intend(self, call: Call) -> None:
+        """Return when the intent is on disk. Raises `LogUnavailable`."""
+        self._intended[call.id] = None
+        if len(self._intended) > MOST_INTENDED:
+            self._intended.pop(next(iter(self._intended)))  # its end was never told of
+        fields = self._call(call)
+        fields["definition"] = self._definition_of(call)
+        await self._ledger.intend(INTENT, fields)
+
+    def check_read(self) -> None:
+        """Raises `LogUnavailable` where nothing could be written down for too long."""
+        trouble = self._ledger.trouble
+        if trouble is not None and self._now() - trouble.since > READS_GO_ON:
+            raise LogUnavailable(trouble.why)
+
+    def answered(self, call: Call, reply: Reply) -> None:
+        kind = reply.raw.get("resultType", "complete")
+        outcome = "tool_error" if reply.is_error else "ok" if kind == "complete" else str(kind)[:40]
+        self._outcome(call, outcome, Certainty.C3, "")
+
+    def failed(self, call: Call, exc: CallError) -> None:
+        self._outcome(call, outcome_of(exc), exc.certainty or Certainty.C0, exc.code)
+
+    def cut_off(self, call: Call) -> None:
+        certainty = call.attempt.judge()
+        outcome = "unknown" if certainty > Certainty.C1 else "not_executed"
+        self._outcome(call, outcome, certainty, "E-TIMEOUT" if self._now() >= call.deadline else "cancelled")
+
+    def late(self, call: Call, answer: Any) -> None:
+        """An answer came after the call had ended."""
+        self._ledger.note(LATE, {**self._who(call), "result": self._redactor.digest(answer)})
+
+    def _outcome(self, call: Call, outcome: str, certainty: Certainty, code: str) -> None:
+        ended: Fields = {"certainty": certainty.name, "outcome": outcome, "attempts": call.attempt.made}
+        if code:
+            ended["code"] = code
+        self._ledger.note(OUTCOME, {**self._who(call), **ended})
+
+    def _who(self, call: Call) -> Fields:
+        fields: Fields = {"call": call.id, "caller": call.caller, "server": call.server}
+        fields["tool"] = self._name(call.method, call.name)
+        return fields
+
+    def _call(self, call: Call) -> Fields:
+        fields = self._who(call)
+        fields["method"] = call.method
+        fields["effect"] = call.effect.value
+        fields["arguments"] = self._redactor.digest(call.params.get("arguments"))
+        if call.key is not None:
+            fields["key"] = self._redactor.digest(call.key)
+        if self._arguments:
+            fields["given"] = self._given(call.params)
+        return fields
+
+    def _given(self, params: Json) -> Any:
+        shown = self._redactor.value(params.get("arguments"))
+        return shown if len(msgspec.json.encode(shown)) <= LARGEST else CUT
+
+    def _name(self, method: str, name: str) -> str:
+        """Tools have names; what else is asked for may be an address."""
+        return name[:_NAME] if method == "tools/call" else self._redactor.text(name)[:_NAME]
+
+    # -- what is heard ------------------------------------------------------------------------------------------------
+
+    def on_call(self, fact: CallFinished) -> None:
+        """The end of a call that had no intent: one that changes nothing, or was refused, or answered from memory."""
+        if fact.id in self._intended:
+            del self._intended[fact.id]
+            return
+        fields: Fields = {"call": fact.id, "caller": fact.caller, "server": fact.server}
+        fields["tool"] = self._name(fact.method, fact.tool or fact.name)
+        fields["method"] = fact.method
+        if fact.effect:
+            fields["effect"] = fact.effect
+        fields |= _ended(fact)
+        if self._arguments and fact.params is not None:
+            fields["given"] = self._given(fact.params)
+        self._ledger.note(OUTCOME, fields)
+
+    def on_event(self, fact: Event) -> None:
+        found = _told(fact)
+        if found is not None:
+            kind, fields = found
+            self.write(kind, {"server": fact.server, **fields})
+
+    def write(self, kind: str, fields: Fields) -> None:
+        """Something else that happened, without secrets."""
+        self._ledger.note(kind, {name: self._redactor.value(value, name) for name, value in fields.items()})
+
+
+def outcome_of(exc: CallError) -> str:
+    """What became of a call, in the words of the log."""
+    if exc.executed == "unknown":
+        return "unknown"
+    if exc.executed == "yes" or (isinstance(exc, ProtocolError) and exc.rpc_code is not None):
+        return "protocol_error"
+    return "rejected" if isinstance(exc, NotFound | Denied) else "not_executed"
+
+
+def _ended(fact: CallFinished) -> Fields:
+    executed = fact.certainty.executed
+    outcome, code = fact.outcome, ""
+    if outcome not in ("ok", "tool_error"):
+        code = fact.outcome
+        outcome = {"no": "not_executed", "unknown": "unknown", "yes": "protocol_error"}[executed]
+        if executed == "no" and code in _REJECTED:
+            outcome = "rejected"
+    fields: Fields = {"certainty": fact.certainty.name, "outcome": outcome, "attempts": fact.attempts}
+    if code:
+        fields["code"] = code
+    if fact.source:
+        fields["source"] = fact.source
+    return fields
+
+
+def _told(fact: Event) -> tuple[str, Fields] | None:
+    """What is written of a fact that is not a call, if anything."""
+    if isinstance(fact, Connected):
+        return "process.start" if fact.pid is not None else "link.up", {"era": fact.era, "pid": fact.pid}
+    if isinstance(fact, Lost):
+        return "process.exit", {"why": fact.why}
+    if isinstance(fact, StateChanged) and fact.new == "failed":
+        return "process.given_up", {"why": fact.why}
+    if isinstance(fact, CatalogChanged):
+        return "definition.change", {
+            "what": fact.kind,
+            "added": list(fact.added[:NAMES]),
+            "removed": list(fact.removed[:NAMES]),
+            "changed": list(fact.changed[:NAMES]),
+            "counts": [len(fact.added), len(fact.removed), len(fact.changed)],
+        }
+    return None
+
+
+def needs_intent(call: Call) -> bool:
+    return call.effect is Effect.UNSAFE or call.key is not None
