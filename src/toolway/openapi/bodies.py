@@ -35,7 +35,7 @@ class Reader:
         content = raw.get("content")
         if not isinstance(content, dict):
             return None
-        named = sorted((name for name in content if media.is_sendable(name)), key=media.rank)
+        named = _ways(content)
         if not named:
             return None
         contents: list[Content] = []
@@ -43,7 +43,8 @@ class Reader:
         for name in named:
             entry = self._pointers.object(content[name]) if content[name] is not None else {}
             made, schema, maker = self._content(name, entry)
-            contents.append(made)
+            if all(made.media_type != known.media_type for known in contents):
+                contents.append(made)
             if all(schema.schema != known.schema for known, _ in schemas):
                 schemas.append((schema, maker))
         body = Body(
@@ -57,7 +58,8 @@ class Reader:
 
     def _content(self, name: str, entry: Json) -> tuple[Content, Converted, Schemas]:
         node, kind = entry.get("schema", {}), media.kind(name)
-        maker = self._forms if kind in ("form", "multipart") else self._inputs
+        parts = self._parts(node, entry.get("encoding")) if kind in ("form", "multipart") else {}
+        maker = self._forms if any(part.is_file for part in parts.values()) else self._inputs
         if kind in ("text", "xml"):
             said = keywords.notes(node) if isinstance(node, dict) else {}
             schema = Converted(
@@ -67,8 +69,7 @@ class Reader:
             schema = Converted(keywords.FILE, (), 300)
         else:
             schema = maker.unfold(maker.convert(node))
-        parts = self._parts(node, entry.get("encoding")) if maker is self._forms else {}
-        return Content("application/json" if "*" in name and kind == "json" else name, parts), schema, maker
+        return Content(media.sent(name), parts), schema, maker
 
     def _parts(self, node: Any, encoding: Any) -> dict[str, Part]:
         """What is special about the fields of a form."""
@@ -105,6 +106,13 @@ class Reader:
             return self._pointers.follow(node)
         except Unresolved:
             return None
+
+
+def _ways(content: Json) -> list[str]:
+    """The media types of a body, best first. XML is a text that a model would have to write; nobody wants that where
+    the same can be said in JSON."""
+    named = sorted((name for name in content if media.is_sendable(name)), key=media.rank)
+    return [name for name in named if media.kind(name) != "xml" or media.kind(named[0]) == "xml"]
 
 
 def _part(said: Json, *, is_file: bool) -> Part:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from toolway.model import Json
-from toolway.openapi import access, answers, bodies, naming, parameters, swagger, tools, words
+from toolway.openapi import access, answers, bodies, naming, parameters, places, swagger, tools, words
 from toolway.openapi.choice import EVERYTHING, Choice
 from toolway.openapi.operation import Document, Operation, SetAside
 from toolway.openapi.pointers import Pointers, Unresolved
@@ -61,6 +61,7 @@ class _Loader:
             for each in self._schemes.values()
             if each.kind == "apiKey"
         )
+        self._reserved = frozenset(name for place, name in self._given if place in ("", "query"))
         self._set_aside: list[SetAside] = []
 
     def document(self, odd: list[str]) -> Document:
@@ -142,7 +143,7 @@ class _Loader:
         replies = answers.read(
             found.raw.get("responses"), self._pointers, self._dialect, self._media(found, "produces")
         )
-        promised = answers.output(replies, self._outputs)
+        promised = answers.output(replies, self._outputs) if found.method != "HEAD" else None
         title, description = words.of_operation(found.raw, found.method, found.path)
         tool: Json = {"name": name} | ({"title": title} if title else {}) | {"description": description}
         tool["inputSchema"] = tools.input_schema(head, body, ways, self._inputs)
@@ -164,6 +165,7 @@ class _Loader:
             wraps=promised is not None and promised[1],
             operation_id=found.operation_id,
             tags=found.tags,
+            reserved=self._reserved,
         )
 
     def _raw_body(self, found: _Found, raws: list[Json]) -> Any:
@@ -195,6 +197,6 @@ def _dialect(tree: Json, where: str) -> str:
 def _bad_path(path: str) -> str | None:
     if not path.startswith("/"):
         return "its path does not begin with /: write it as the server knows it"
-    if path.startswith("//") or any(part in (".", "..") for part in path.partition("?")[0].split("/")):
+    if path.startswith("//") or places.leads_away(path.partition("?")[0]):
         return "its path leads out of the place of the API: write it without // and dots"
     return None

@@ -33,6 +33,12 @@ def kind(media: str) -> Kind:
     return "bytes"
 
 
+def sent(media: str) -> str:
+    """A media type that can be sent, where a document names a range of them."""
+    ranges = {"json": "application/json", "text": "text/plain", "multipart": "multipart/form-data"}
+    return ranges.get(kind(media), media) if "*" in bare(media) else media
+
+
 def rank(media: str) -> int:
     """What a caller who does not choose is best served by comes first."""
     return _ORDER.index(kind(media))

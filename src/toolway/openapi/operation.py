@@ -23,7 +23,7 @@ class Parameter:
     allow_reserved: bool = False  # its value may contain :/?#[]@!$&'()*+,;= as they are, as far as that is safe
     allow_empty: bool = False  # an empty value is written as a bare name
     content_type: str = ""  # where the value is written in a format of its own, as JSON is
-    given: bool = False  # the operator supplies it: it is no argument of the tool, and may be absent
+    given: bool = False  # the operator supplies it: it is no argument of the tool, and never encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,12 @@ class Operation:
     tool: Json = field(default_factory=dict, repr=False)  # the MCP tool definition
     servers: tuple[Base, ...] = ()  # of this operation alone; empty where the document's are meant
     accept: str = "*/*"  # what the answer may be
-    wraps: bool = False  # structured content is {"result": answer}, because the answer need not be an object
+    #: Structured content is {"result": answer}, because the answer need not be an object. An empty answer is {}, which
+    #: every output schema of ours allows.
+    wraps: bool = False
     operation_id: str = ""  # as in the document
     tags: tuple[str, ...] = ()
+    reserved: frozenset[str] = frozenset()  # names in a query that no argument may use: credentials
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,7 @@ class Reader:
 
     def _parameter(self, raw: Json, place: Place) -> tuple[Parameter, Converted]:
         name = raw["name"]
+        key = name.lower() if place == "header" else name
         schema, content_type = self._schema(raw)
         style = raw.get("style") if raw.get("style") in _STYLES[place] else _STYLES[place][0]
         explode = raw.get("explode")
@@ -92,7 +93,7 @@ class Reader:
             allow_reserved=raw.get("allowReserved") is True and place == "query",
             allow_empty=raw.get("allowEmptyValue") is True and place == "query",
             content_type=content_type,
-            given=bool(self._given & {("", name), (place, name.lower() if place == "header" else name)}),
+            given=not self._given.isdisjoint({("", name), ("", key), (place, key)}),
         )
         return parameter, self._described(raw, self._schemas.convert(schema))
 

@@ -71,7 +71,7 @@ def _body_fields(body: Body, schemas: list[Json]) -> Json:
             "type": "string",
             "enum": names,
             "default": names[0],
-            "description": "Of the body.",
+            "description": "How the body is written.",
         }
     return fields
 
