@@ -112,7 +112,7 @@ def test_silence() -> None:
         client.send_call("bad")
         client.send_call("echo")
         assert client.quiet()
-        client.process.kill()
+        client.end_input()  # it has read everything by the time it ends
         assert client.line().startswith(b'{"jsonrpc"')
 
 
