@@ -27,6 +27,7 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
         self._addresses = addresses
         self._trust = trust
         self._direct = httpx2.AsyncHTTPTransport(verify=trust, trust_env=False, limits=_ALONE)
+        self._proxied: dict[str, httpx2.AsyncHTTPTransport] = {}
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         url = request.url
@@ -47,10 +48,15 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
         return await self._direct.handle_async_request(_at(pinned[-1], request, host))
 
     def _through(self, proxy: str) -> httpx2.AsyncHTTPTransport:
-        return httpx2.AsyncHTTPTransport(verify=self._trust, trust_env=False, limits=_ALONE, proxy=proxy)
+        if proxy not in self._proxied:
+            self._proxied[proxy] = httpx2.AsyncHTTPTransport(
+                verify=self._trust, trust_env=False, limits=_ALONE, proxy=proxy
+            )
+        return self._proxied[proxy]
 
     async def aclose(self) -> None:
-        await self._direct.aclose()
+        for transport in (self._direct, *self._proxied.values()):
+            await transport.aclose()
 
 
 def _at(pinned: Pinned, request: httpx2.Request, host: str) -> httpx2.Request:
