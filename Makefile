@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients accept edits conformance canary process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour idle cost sim fuzz bench bench-quick bench-page startup screens docs pins clean
+.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients accept edits openapi conformance canary process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour idle cost sim fuzz bench bench-quick bench-page startup screens docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -129,6 +129,10 @@ edits: setup ## 10,000 random edits of files with comments and unknown keys: not
 accept: setup ## Claude Code, Codex and Gemini CLI read what we export, and we read what they write
 	$(BIN)/python interop/install.py --into .interop --clients
 	$(BIN)/python interop/accept.py --installed .interop
+
+openapi: setup ## every real OpenAPI document: what becomes of its operations, how long it takes, how much memory
+	$(BIN)/python scripts/openapi.py $(ARGS)
+	TOOLWAY_EXAMPLES=20000 $(BIN)/python -m pytest tests/openapi/test_places.py --timeout=3600
 
 conformance: setup ## the official conformance suite: the fixture alone, and the gateway before it
 	$(BIN)/python conformance/install.py --into .conformance
