@@ -87,7 +87,7 @@ async def _once(name: str, server: Server, environ: Mapping[str, str], spawner: 
             await session.open(server.era, "handshake" if hint else None)
             seen.agreed, seen.agreement = clock.now(), session.agreement
             seen.fetched = _fetched(server, tap.heard)
-            await _list(session, seen)
+            await _list(session, seen, server.limits.tools)
             seen.listed = clock.now()
     except (Fault, RpcError, TimeoutError) as exc:
         seen.failure, seen.status = await _why(session, server, exc), getattr(exc, "status", None)
@@ -129,11 +129,12 @@ def _fetched(server: Server, heard: Heard) -> float | None:
     return processes.seconds_between(heard.pid, below[0]) if below else None
 
 
-async def _list(session: Session, seen: Start) -> None:
+async def _list(session: Session, seen: Start, most: int) -> None:
     if not listing.offered("tools", session.agreed.capabilities):
         return
     try:
-        seen.tools, seen.list_problems = await listing.fetch(session.request, "tools")
+        seen.tools, seen.list_problems = await listing.fetch(session.request, "tools", most)
+        seen.list_problems += session.link.facts().notes
     except RpcError as exc:
         if exc.code != METHOD_NOT_FOUND:
             raise

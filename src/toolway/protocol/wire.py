@@ -147,7 +147,7 @@ def parse_gently(frame: bytes, items: str = "", breathe: pieces.Breathe = _hold)
     names the list that the answer was asked for, if it was one: then an item of very many values is set aside, and the
     others stay."""
     try:
-        return _envelope(_decode_gently(frame, items, breathe))
+        return _envelope(decode_gently(frame, items, breathe))
     except _TooMany as exc:
         raise BadMessage(str(exc), readable_id(frame), code="E-ANSWER-LIMIT", fix=_ASK_FOR_LESS) from None
     except (ValueError, RecursionError) as exc:
@@ -161,7 +161,7 @@ class _TooMany(ValueError):
 _ASK_FOR_LESS: Final = "ask the server for less at a time, for instance by pages; many values may come as one text"
 
 
-def _decode_gently(data: bytes, items: str, breathe: pieces.Breathe) -> Any:
+def decode_gently(data: bytes, items: str, breathe: pieces.Breathe) -> Any:
     """As strict, and slower, but nobody waits for it long."""
     found = weight.weigh(data, MAX_VALUES, breathe)
     if found.values > MAX_VALUES and items:

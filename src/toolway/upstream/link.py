@@ -86,6 +86,7 @@ class LinkFacts:
     stderr: str = ""  # the last lines
     dropped: int = 0  # answers nobody waited for
     noise: int = 0  # lines that were no messages
+    notes: tuple[str, ...] = ()  # what else should be known about its list of tools
     transport: str = ""  # where it is not the one that the entry is usually reached by
 
 

@@ -20,8 +20,10 @@ def offered(kind: Kind, capabilities: Json) -> bool:
     return isinstance(capabilities.get(LISTS[kind][0]), dict)
 
 
-async def fetch(ask: Ask, kind: Kind) -> tuple[list[Any], list[str]]:
-    """The items as the server sent them, and what was wrong with the list as a whole."""
+async def fetch(ask: Ask, kind: Kind, tools: int = MAX_ITEMS["tools"]) -> tuple[list[Any], list[str]]:
+    """The items as the server sent them, and what was wrong with the list as a whole. `tools` is how many of those are
+    taken."""
+    most = tools if kind == "tools" else MAX_ITEMS[kind]
     _, method, key = LISTS[kind]
     items: list[Any] = []
     seen: set[str] = set()
@@ -32,8 +34,9 @@ async def fetch(ask: Ask, kind: Kind) -> tuple[list[Any], list[str]]:
         if not isinstance(found, list):
             return items, [f"{method} answered without `{key}`"]
         items.extend(found)
-        if len(items) > MAX_ITEMS[kind]:
-            return items[: MAX_ITEMS[kind]], [f"{method} has more than {MAX_ITEMS[kind]} items; the rest is left out"]
+        if len(items) > most:
+            more = "; raise `limits.tools` to have more" if kind == "tools" else ""
+            return items[:most], [f"{method} has more than {most} items; the rest is left out{more}"]
         cursor = page.get("nextCursor")
         if not isinstance(cursor, str):
             return items, []

@@ -520,8 +520,9 @@ class Upstream:
         if not listing.offered(kind, session.agreed.capabilities):
             self._take_list(session, kind, [], [])
             return
-        items, problems = await listing.fetch(session.request, kind)
-        self._take_list(session, kind, items, problems)
+        items, problems = await listing.fetch(session.request, kind, self.server.limits.tools)
+        notes = session.link.facts().notes if kind == "tools" else ()
+        self._take_list(session, kind, items, [*problems, *notes])
 
     def _take_list(self, session: Session, kind: Kind, items: list[Any], problems: list[str]) -> None:
         changed = self._around.on_list(self.name, kind, items, problems, session.agreed.era)

@@ -22,7 +22,10 @@ def link_for(
         from toolway.upstream.transports.sse.link import SseLink
 
         return SseLink(server, authorizer=authorizer)
+    if server.openapi is not None:
+        from toolway.upstream.transports.openapi.link import OpenApiLink
 
+        return OpenApiLink(server, environ, authorizer)
     if server.url is not None:
         from toolway.upstream.transports.http.link import HttpLink
 

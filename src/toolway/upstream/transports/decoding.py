@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final
+from typing import Any, Final
 
 from toolway.protocol import eras, wire
 
@@ -14,6 +14,11 @@ BREATH: Final = 0.0002  # seconds: long enough for the loop to wake up and take 
 async def parse_heavy(frame: bytes, method: str) -> wire.Message:
     """The message that came in answer to `method`. Raises `BadMessage`."""
     return await asyncio.to_thread(wire.parse_gently, frame, eras.ITEMS_OF.get(method, ""), _breathe)
+
+
+async def decode_heavy(data: bytes) -> Any:
+    """Any JSON. Raises `ValueError`."""
+    return await asyncio.to_thread(wire.decode_gently, data, "", _breathe)
 
 
 def _breathe() -> None:

@@ -255,6 +255,12 @@ class Client:
         """The same as `send`, with a head that was prepared for `target`."""
         return Response(self, target, request_bytes(head, body), max_idle, on_sent)
 
+    async def connect(self, origin: Origin) -> None:
+        """One more connection to `origin`, kept for the next request to it. Raises `HttpFault`."""
+        connection = await self._dial(origin)
+        connection.idle_since = connection.loop.time()
+        self.on_free(connection)
+
     def close(self) -> None:
         """End every exchange with a fault and close every connection."""
         self._closed = True

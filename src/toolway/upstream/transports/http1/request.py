@@ -18,6 +18,7 @@ _FIELDS: Final = re.compile(r"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+: [\t\x20-\x7e]*\r\
 _PATH: Final = re.compile(r"/[!-~]*")
 _HOST: Final = re.compile(r"[0-9A-Za-z._~%-]+|[0-9A-Fa-f:.]+")
 _PORTS: Final = {"http": 80, "https": 443}
+_WITH_BODY: Final = frozenset({"PATCH", "POST", "PUT"})  # an empty one is said to be empty
 # Fields that say how a message is framed belong to the client alone.
 _OURS: Final = frozenset(
     {
@@ -118,7 +119,7 @@ def prepared(method: str, target: Target, headers: Iterable[HeaderBlock], *, abs
     origin = target.origin
     where = f"{origin}{target.path}" if absolute else target.path
     line = f"{method} {where} HTTP/1.1\r\nHost: {origin.authority}\r\n"
-    return Prepared(b"".join((line.encode("ascii"), *headers)), method == "POST")
+    return Prepared(b"".join((line.encode("ascii"), *headers)), method in _WITH_BODY)
 
 
 def request_bytes(prepared: Prepared, body: bytes) -> bytes:

@@ -1,0 +1,1 @@
+"""An HTTP API behind an OpenAPI document: each operation is a tool."""
