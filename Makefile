@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients accept edits openapi conformance canary process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour idle cost sim fuzz bench bench-quick bench-page startup screens docs pins clean
+.PHONY: help audit-kill machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients accept edits openapi conformance canary process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour idle cost sim fuzz bench bench-quick bench-page startup screens docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -83,6 +83,9 @@ cycles: setup ## 100 starts and stops of a hub, and what is left behind
 
 neighbour: setup ## how slow a healthy server becomes beside a bad one
 	$(BIN)/python scripts/long_run.py neighbour
+
+audit-kill: setup ## kill -9 a gateway 50 times under load, and what its audit log knows after each (ARGS="--times 5")
+	$(BIN)/python scripts/audit_kill.py $(ARGS)
 
 idle: setup ## 10,000 connections that say nothing, or a byte at a time, and what they cost those who call
 	TOOLWAY_LONG=1 $(BIN)/python -m pytest -s tests/faults/matrix/test_c_connections.py $(ARGS)

@@ -46,6 +46,7 @@ After every row the invariants named in its last column were checked:
 - **I5** a healthy neighbour has no error, and its p99 grows by 50 ms at most
 - **I6** tasks, descriptors and processes are back to what they were within 10 s
 - **I7** memory stays within the limit of the row
+- **I9** the audit log, where one is kept, is whole: no record was changed, and none is missing
 """
 
 

@@ -1,0 +1,263 @@
+"""D3, D4, D5: the audit log through kills, full disks and damage."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.faults.lab import lab, server
+from tests.faults.results import results
+from tests.gateway.killings import Slaughter
+from tests.telemetry.audit.reading import calls, records
+from toolway import Hub, Unavailable
+from toolway.errors import ConfigError
+from toolway.telemetry.audit.ledger import Ledger
+from toolway.telemetry.audit.records import Row
+from toolway.telemetry.audit.sqlite import SqliteSink
+from toolway.testing import fake_server
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of a few hundred kilobytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", folder], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def ledger_of(hub: Hub) -> Ledger:
+    assert hub._auditing is not None and hub._auditing.ledger is not None
+    return hub._auditing.ledger
+
+
+@pytest.mark.row("D3")
+@pytest.mark.dear
+@pytest.mark.parametrize("to", ["sqlite", "jsonl"])
+async def test_what_a_killed_gateway_was_doing_is_accounted_for(to: str, tmp_path: Path, seed: int) -> None:
+    log = Slaughter(tmp_path, seed, to)
+    found = [await log.kill_once(1.0) for _ in range(3)]
+    assert not [wrong for each in found for wrong in each.wrong]
+    assert sum(each.open for each in found), "every call had ended when the gateway was killed"
+    results.checked("I3", "I4", "I6", "I9")
+
+
+@pytest.mark.row("D4")
+async def test_a_full_disk_stops_what_changes_something_and_nothing_else(small_disk: Path) -> None:
+    log = small_disk / "audit.sqlite"
+    async with lab({"bad": server()}, audit=log) as bench:
+        (await bench.call("bad.counter")).expect(None)
+        ledger = ledger_of(bench.hub)
+        await ledger.flush()
+        _fill(small_disk)
+        await bench.until(lambda: ledger.trouble is not None or _poke(bench.hub), 10)
+        refused = await bench.call("bad.counter")
+        refused.expect(Unavailable, "no")
+        assert refused.error is not None and refused.error.code == "E-AUDIT"
+        assert bench.happened(refused) == 0
+        (await bench.call("bad.counter", key="k")).expect(Unavailable, "no")
+        (await bench.call("bad.echo")).expect(None)
+        (small_disk / "filler").unlink()
+        await bench.until(lambda: ledger.trouble is None, 10)
+        (await bench.call("bad.counter")).expect(None)
+        await ledger.flush()
+        kept = calls(log)
+    told = [each for each in kept if each.get("code") == "E-AUDIT"]
+    assert len(told) == 2 and {each["outcome"] for each in told} == {"not_executed"}
+    assert [each["tool"] for each in kept].count("echo") >= 1, "what was read meanwhile is in the log"
+    results.checked("I9")
+
+
+def _fill(disk: Path) -> None:
+    with (disk / "filler").open("wb") as file, suppress(OSError):
+        while True:
+            os.write(file.fileno(), b"x" * 1024)
+
+
+def _make_read_only(disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+
+
+def _poke(hub: Hub) -> bool:
+    """Let something be written: a log that has nothing to write does not notice."""
+    ledger_of(hub).note("test.poke", {"text": "x" * 2000})
+    return False
+
+
+class Failing(SqliteSink):
+    """A disk that answers with an I/O error, or slowly."""
+
+    fault: Exception | None = None
+    slow = 0.0
+
+    def append(self, rows: list[Row]) -> None:
+        time.sleep(self.slow)
+        if self.fault is not None:
+            raise self.fault
+        super().append(rows)
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> type[Failing]:
+    monkeypatch.setattr("toolway.telemetry.audit.sqlite.SqliteSink", Failing)
+    monkeypatch.setattr(Failing, "fault", None)
+    monkeypatch.setattr(Failing, "slow", 0.0)
+    return Failing
+
+
+BROKEN = OSError(5, "Input/output error")
+READ_ONLY = sqlite3.OperationalError("attempt to write a readonly database")
+
+
+@pytest.mark.row("D4")
+@pytest.mark.parametrize("fault", [BROKEN, READ_ONLY], ids=["io-error", "read-only"])
+async def test_a_disk_that_fails_refuses_calls_until_it_is_well(
+    fault: Exception, failing: type[Failing], tmp_path: Path
+) -> None:
+    log = tmp_path / "audit.sqlite"
+    async with lab({"bad": server()}, audit=log) as bench:
+        failing.fault = fault
+        refused = [bench.start("bad.counter") for _ in range(20)]
+        for each in await asyncio.gather(*refused):
+            each.expect(Unavailable, "no")
+            assert bench.happened(each) == 0
+        (await bench.call("bad.echo")).expect(None)
+        failing.fault = None
+        ledger = ledger_of(bench.hub)
+        await bench.until(lambda: ledger.trouble is None, 10)
+        (await bench.call("bad.counter")).expect(None)
+        await ledger.flush()
+    resumed = records(log, "log.resumed")
+    assert resumed and str(fault) in resumed[0]["why"] and resumed[0]["lost"] == 0
+    results.checked("I9")
+
+
+@pytest.mark.row("D4")
+async def test_a_read_only_disk_stops_the_start_and_says_so(small_disk: Path) -> None:
+    _make_read_only(small_disk)
+    with pytest.raises(ConfigError) as caught:
+        async with Hub({"s": fake_server()}, audit=small_disk / "audit.sqlite"):
+            pass
+    assert caught.value.code == "E-AUDIT-OPEN"
+    assert "Read-only file system" in caught.value.evidence
+
+
+@pytest.mark.row("D4")
+async def test_reads_stop_too_when_nothing_could_be_written_for_long(
+    failing: type[Failing], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolway.telemetry.audit.book.READS_GO_ON", 0.5)
+    async with Hub({"bad": fake_server()}, audit=tmp_path / "audit.sqlite") as hub:
+        await hub.wait_ready()
+        failing.fault = BROKEN
+        with pytest.raises(Unavailable):
+            await hub.call_tool("bad.counter")
+        await hub.call_tool("bad.echo")
+        await asyncio.sleep(0.6)
+        with pytest.raises(Unavailable, match="audit log cannot be written"):
+            await hub.call_tool("bad.echo")
+        failing.fault = None
+        async with asyncio.timeout(10):
+            while ledger_of(hub).trouble is not None:
+                await asyncio.sleep(0.05)
+        await hub.call_tool("bad.echo")
+
+
+@pytest.mark.row("D4")
+async def test_a_slow_disk_holds_up_what_must_be_written_first_and_nobody_else(
+    failing: type[Failing], tmp_path: Path
+) -> None:
+    log = tmp_path / "audit.sqlite"
+    async with lab({"bad": server()}, audit=log) as bench:
+        failing.slow = 5.0
+        slow = [bench.start("bad.counter") for _ in range(20)]
+        await asyncio.sleep(0.1)
+        assert (await bench.call("bad.echo")).expect(None).seconds < 1.0
+        done = await asyncio.gather(*slow)
+        assert all(each.expect(None).seconds < 12 for each in done), "they did not share a write"
+        assert min(each.seconds for each in done) > 4.5
+        failing.slow = 0.0
+        await ledger_of(bench.hub).flush()
+    results.checked("I9")
+
+
+@pytest.mark.row("D4")
+async def test_a_disk_that_never_answers_is_given_up(failing: type[Failing], tmp_path: Path) -> None:
+    async with lab({"bad": server()}, audit=tmp_path / "audit.sqlite") as bench:
+        ledger = ledger_of(bench.hub)
+        ledger._patience = 0.5
+        failing.slow = 2.0
+        refused = await bench.call("bad.counter")
+        assert refused.expect(Unavailable, "no").seconds < 1.5
+        assert bench.happened(refused) == 0
+        failing.slow = 0.0
+        await bench.until(lambda: ledger.trouble is None, 10)
+        (await bench.call("bad.counter")).expect(None)
+
+
+@pytest.mark.row("D5")
+async def test_half_a_record_at_the_end_is_set_aside_and_the_log_goes_on(tmp_path: Path) -> None:
+    log = tmp_path / "audit.jsonl"
+    async with Hub({"s": fake_server()}, audit=log) as hub:
+        await hub.call_tool("s.counter")
+    whole = log.read_bytes()
+    log.write_bytes(whole[: len(whole) - 40])
+    async with lab({"bad": server()}, audit=log) as bench:
+        (await bench.call("bad.counter")).expect(None)
+        await ledger_of(bench.hub).flush()
+    (torn,) = records(log, "log.torn")
+    assert Path(torn["kept"]).read_bytes() == whole[: len(whole) - 40].splitlines()[-1]
+    assert torn["bytes"] == len(Path(torn["kept"]).read_bytes())
+    results.checked("I9")
+
+
+@pytest.mark.row("D5")
+async def test_a_torn_write_of_the_database_is_undone_and_the_log_goes_on(tmp_path: Path) -> None:
+    log = tmp_path / "audit.sqlite"
+    copy = tmp_path / "copy" / "audit.sqlite"
+    copy.parent.mkdir()
+    async with Hub({"s": fake_server()}, audit=log) as hub:
+        await hub.call_tool("s.counter")
+        await ledger_of(hub).flush()
+        for file in tmp_path.glob("audit.sqlite*"):
+            shutil.copy(file, copy.parent)  # as a power cut leaves them
+    wal = copy.with_name("audit.sqlite-wal")
+    os.truncate(wal, wal.stat().st_size - 100)
+    async with lab({"bad": server()}, audit=copy) as bench:
+        (await bench.call("bad.counter")).expect(None)
+        await ledger_of(bench.hub).flush()
+    assert len(records(copy, "log.open")) == 2
+    results.checked("I9")
+
+
+@pytest.mark.row("D5")
+@pytest.mark.parametrize("name", ["audit.sqlite", "audit.jsonl"])
+async def test_a_flipped_bit_in_the_middle_stops_the_start_and_says_where(name: str, tmp_path: Path, seed: int) -> None:
+    log = tmp_path / name
+    async with Hub({"s": fake_server()}, audit=log) as hub:
+        for number in range(20):
+            await hub.call_tool("s.counter", {"nonce": str(number)})
+    data = bytearray(log.read_bytes())
+    places = [at for at in range(len(data)) if data.startswith(b'"kind":"call.intent"', at)]
+    data[places[len(places) // 2 + seed % 5] + 9] ^= 1 << seed % 7
+    log.write_bytes(data)
+    with pytest.raises(ConfigError) as caught:
+        async with Hub({"s": fake_server()}, audit=log):
+            pass
+    assert caught.value.code == "E-AUDIT-ALTERED"
+    assert "record" in caught.value.evidence and "toolway audit verify" in caught.value.fix
+    results.checked("I9")
