@@ -48,6 +48,22 @@ ROUTES: Final = (
     ("POST", "/admin/keys"),
     ("DELETE", "/admin/keys/00000000"),
     ("POST", "/admin/reload"),
+    ("GET", "/admin/overview"),
+    ("GET", "/admin/servers/a/detail"),
+    ("POST", "/admin/servers/a/disable"),
+    ("GET", "/admin/calls"),
+    ("GET", "/admin/calls/0"),
+    ("POST", "/admin/calls/0/replay"),
+    ("POST", "/admin/call"),
+    ("GET", "/admin/events"),
+    ("GET", "/admin/catalog"),
+    ("GET", "/admin/tools/a/echo"),
+    ("POST", "/admin/breakers/a/trip"),
+    ("GET", "/admin/groups"),
+    ("GET", "/admin/config"),
+    ("POST", "/admin/config/rollback/1"),
+    ("POST", "/admin/doctor"),
+    ("POST", "/admin/links"),
 )
 OPEN: Final = (("GET", "/healthz"), ("GET", "/readyz"))  # to everybody, once the address is right
 ADMIN: Final = tuple(route for route in ROUTES if route[1].startswith("/admin"))

@@ -8,17 +8,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import asdict
 from typing import Any, Final
 
 from toolway._version import __version__
 from toolway.config.entries import read_entry
 from toolway.config.mask import masker
 from toolway.errors import CallError, ConfigError, NotFound, ToolwayError
+from toolway.gateway import shown
 from toolway.gateway.admission import objection, of_stranger
+from toolway.gateway.desk import Desk
 from toolway.gateway.door import problem
 from toolway.gateway.http.exchange import Exchange
-from toolway.gateway.http.messages import JSON
+from toolway.gateway.http.messages import EVENTS, JSON
 from toolway.gateway.principals import ApiKey, Keyring, Principal
 from toolway.hub import Hub
 from toolway.model import Json
@@ -38,12 +39,14 @@ class Admin:
         commands: Callable[[], Collection[str]],
         reload: Callable[[], Awaitable[Json]],
         facts: Callable[[], Json],
+        desk: Desk,
     ) -> None:
         self._hub = hub
         self._keyring = keyring
         self._commands = commands
         self._reload = reload
         self._facts = facts
+        self._desk = desk
 
     async def handle(self, exchange: Exchange, principal: Principal) -> None:
         if not principal.admin:
@@ -55,7 +58,12 @@ class Admin:
             body = wire.decode(request.body) if request.body else {}
             if not isinstance(body, dict):
                 raise ValueError("an object is expected")
-            answer = await self._answer(request.method, parts, body, request.query)
+            if parts == ["events"] and request.headers.get("accept") == EVENTS:
+                await self._desk.follow(exchange)
+                return
+            answer = await self._answer(request.method, parts, body)
+            if answer is None:
+                answer = await self._desk.answer(request.method, parts, body, request.query, principal)
         except ValueError as exc:
             exchange.reply(*problem(400, f"the request cannot be read: {exc}"))
         except NotFound as exc:
@@ -72,7 +80,7 @@ class Admin:
             else:
                 exchange.reply(200, wire.encode(answer), _FIELDS)
 
-    async def _answer(self, method: str, parts: list[str], body: Json, query: str) -> Json | None:
+    async def _answer(self, method: str, parts: list[str], body: Json) -> Json | None:
         match method, parts:
             case "GET", []:
                 return {**self._facts(), "version": __version__, "pid": os.getpid(), "paths": _PATHS}
@@ -97,11 +105,8 @@ class Admin:
         return None
 
     def _shown(self, status: Status) -> Json:
-        """What a server writes may hold what it was given to keep."""
-        mask = masker([self._hub.servers[status.server]] if status.server in self._hub.servers else [])
-        facts = asdict(status)
-        facts["problems"] = [mask(each) for each in status.problems]
-        return {key: mask(value) if isinstance(value, str) else value for key, value in facts.items()}
+        servers = self._hub.servers
+        return shown.status(status, masker([servers[status.server]] if status.server in servers else []))
 
     def _status(self, name: str) -> Status:
         found = self._hub.status().get(name)
@@ -155,6 +160,24 @@ _PATHS: Final = [
     "GET|POST /admin/keys",
     "DELETE /admin/keys/<id>",
     "POST /admin/reload",
+    "GET /admin/overview",
+    "GET /admin/servers/<name>/detail",
+    "POST /admin/servers/<name>/enable|disable",
+    "GET /admin/calls",
+    "GET /admin/calls/<id>",
+    "POST /admin/calls/<id>/replay",
+    "POST /admin/call",
+    "GET /admin/events",
+    "GET /admin/catalog",
+    "GET /admin/tools/<server>/<tool>",
+    "GET /admin/breakers",
+    "POST /admin/breakers/<server>[/<tool>]/trip|reset",
+    "GET /admin/groups",
+    "GET /admin/config",
+    "GET /admin/config/diff/<version>",
+    "POST /admin/config/rollback/<version>",
+    "POST /admin/doctor",
+    "POST /admin/links",
 ]
 
 

@@ -14,7 +14,9 @@ from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR
 
 from toolway.gateway.admin import Admin
 from toolway.gateway.answers import error
+from toolway.gateway.browser import Browsers
 from toolway.gateway.codes import QUOTA, SHUTTING_DOWN
+from toolway.gateway.dashboard import Dashboard, is_here
 from toolway.gateway.door import Door, Refused, cors, preflight, problem
 from toolway.gateway.handshake import HandshakeHttp
 from toolway.gateway.http.connection import Refusal
@@ -59,6 +61,8 @@ class App:
         handshake: HandshakeHttp,
         sse: Sse,
         admin: Admin,
+        dashboard: Dashboard,
+        browsers: Browsers,
         groups: Callable[[], Mapping[str, Selection]],
     ) -> None:
         self._hub = hub
@@ -67,6 +71,8 @@ class App:
         self._handshake = handshake
         self._sse = sse
         self._admin = admin
+        self._dashboard = dashboard
+        self._browsers = browsers
         self._groups = groups
         self._views: dict[tuple[str, tuple[str, ...] | None], tuple[Selection, View]] = {}
         self._under_way: dict[str, set[Exchange]] = {}  # by principal
@@ -118,13 +124,21 @@ class App:
             if request.path in _OPEN:
                 self._health(exchange)
                 return None
+            if is_here(request.path):
+                self._dashboard.handle(exchange)
+                return None
             return self._admit(request)
         except Refused as refused:
             exchange.reply(refused.status, refused.body, refused.fields)
             return None
 
     def _admit(self, request: Request) -> Admitted:
-        """Equal heads are let in alike, until keys or names change. Raises `Refused`."""
+        """Equal heads are let in alike, until keys or names change; but a browser's session has an end of its own.
+        Raises `Refused`."""
+        if "cookie" in request.headers and "authorization" not in request.headers and _is_admin(request.path):
+            person = self._browsers.who(request)
+            if person is not None:
+                return Admitted(self._door.version, person, tuple(cors(request)), None)
         principal = self._door.who(request)
         admitted = Admitted(self._door.version, principal, tuple(cors(request)), _endpoint(request.path))
         request.notes.admitted = admitted
@@ -140,7 +154,7 @@ class App:
         try:
             self._door.check_address(request)
             page = cors(request)
-            if request.path in _OPEN:
+            if request.path in _OPEN or is_here(request.path):
                 raise Refused(413, "nothing is read here")
             return self._admit(request).principal.id
         except Refused as refused:
@@ -171,10 +185,12 @@ class App:
                 self._refuse(exchange, message.id)
             elif message is not None:
                 await self._sse.post(exchange, message, principal)
-        elif path == "/admin" or path.startswith("/admin/"):
+        elif _is_admin(path):
             await self._admin.handle(exchange, principal)
         else:
-            exchange.reply(*problem(404, "there is nothing at this path", endpoints=["/mcp", "/sse", "/admin"]))
+            exchange.reply(
+                *problem(404, "there is nothing at this path", endpoints=["/mcp", "/sse", "/admin", "/dashboard"])
+            )
 
     # -- MCP ----------------------------------------------------------------------------------------------------------
 
@@ -303,6 +319,10 @@ def _endpoint(path: str) -> str | None:
         return f"server/{server[1]}"
     group = _GROUP.fullmatch(path)
     return group[1] if group is not None and group[1] != "server" else None
+
+
+def _is_admin(path: str) -> bool:
+    return path == "/admin" or path.startswith("/admin/")
 
 
 def _is_handshake(exchange: Exchange) -> bool:

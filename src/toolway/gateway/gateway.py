@@ -16,8 +16,12 @@ from typing import Any, Final
 
 from toolway.gateway.admin import Admin
 from toolway.gateway.app import App
+from toolway.gateway.browser import Browsers
+from toolway.gateway.dashboard import Dashboard
+from toolway.gateway.desk import Desk, Doctor
 from toolway.gateway.discovery import Discovery
 from toolway.gateway.door import Door
+from toolway.gateway.files import Files
 from toolway.gateway.handshake import Handshake, HandshakeHttp
 from toolway.gateway.http.limits import HttpLimits
 from toolway.gateway.http.server import HttpServer
@@ -30,6 +34,7 @@ from toolway.gateway.sealed import Sealer
 from toolway.gateway.selection import Selection
 from toolway.gateway.sse import Sse
 from toolway.gateway.stdio import StdioClient
+from toolway.gateway.watch import Watch
 from toolway.hub import Hub
 from toolway.model import Json
 
@@ -50,6 +55,8 @@ class Gateway:
         groups: Callable[[], Mapping[str, Selection]] = dict,
         commands: Callable[[], Collection[str]] = tuple,
         reload: Callable[[], Awaitable[Json]] | None = None,
+        files: Files | None = None,
+        doctor: Doctor | None = None,
         limits: HttpLimits | None = None,
         parking: Parking | None = None,
         hosts: Iterable[str] = (),
@@ -64,13 +71,21 @@ class Gateway:
         self._sessions = Handshake(self._relay, self._discovery, self.listening, sealer)
         self._sse = Sse(self._sessions, sealer)
         self._door = Door(keyring, hosts, origins)
+        self._secure = False
+        browsers = Browsers(sealer, keyring, time.time)
+        self.watch = Watch(lambda: hub.servers)
+        hub.listen(self.watch)
+        desk = Desk(hub, self.watch, keyring, browsers, groups, files, doctor)
+        take = reload if reload is not None else _nothing_to_reload
         self.app = App(
             hub,
             self._door,
             Modern(self._relay, self._discovery, self.listening),
             HandshakeHttp(self._sessions),
             self._sse,
-            Admin(hub, keyring, commands, reload if reload is not None else _nothing_to_reload, self._facts),
+            Admin(hub, keyring, commands, take, self._facts, desk),
+            Dashboard(self._door, browsers, lambda: self._secure),
+            browsers,
             groups,
         )
         self.http = HttpServer(self.app.handle, limits, self.app.greet)
@@ -81,6 +96,7 @@ class Gateway:
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Serve; the port, where 0 was asked for. Raises `OSError`."""
         self.listening.start()
+        self._secure = tls is not None
         port = await self.http.listen(host, port, tls)
         self._door.stands_at(host, port)
         return port

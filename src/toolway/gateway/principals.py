@@ -82,6 +82,10 @@ class Keyring:
         key = self._keys.get(hashed)
         return key.principal() if key is not None else None
 
+    def principal(self, id: str) -> Principal | None:
+        """The holder of a key, for as long as there is such a key."""
+        return next((key.principal() for key in self._keys.values() if key.id == id), None)
+
     def all(self) -> Sequence[ApiKey]:
         return list(self._keys.values())
 

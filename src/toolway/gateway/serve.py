@@ -25,6 +25,8 @@ from toolway.config.formats import Loaded, read
 from toolway.config.gateway import GatewaySettings
 from toolway.errors import ConfigError
 from toolway.gateway.clients import OnlyClients
+from toolway.gateway.desk import Doctor
+from toolway.gateway.files import Files
 from toolway.gateway.gateway import DRAIN_DELAY, Gateway
 from toolway.gateway.principals import Keyring
 from toolway.gateway.relay import START_TIME
@@ -41,7 +43,7 @@ _log = logging.getLogger("toolway.gateway")
 class Serving:
     """One gateway, its file and its state."""
 
-    def __init__(self, loaded: Loaded, state: State, *, auth: bool = True) -> None:
+    def __init__(self, loaded: Loaded, state: State, *, auth: bool = True, doctor: Doctor | None = None) -> None:
         self._loaded = loaded
         self._state = state
         self._keyring: Keyring | None = state.keyring() if auth else None
@@ -55,6 +57,8 @@ class Serving:
             groups=self._groups,
             commands=lambda: self._loaded.gateway.commands,
             reload=self.reload,
+            files=Files(lambda: self._loaded, self.reload, os.environ),
+            doctor=doctor,
             hosts=settings.hosts,
             origins=settings.origins,
         )

@@ -1,0 +1,217 @@
+// What `/admin` answers. Names are its own.
+
+export interface Pulse {
+  calls: number;
+  errors: number;
+  per_minute: number[];
+  errors_per_minute: number[];
+  p50: number | null;
+  p95: number | null;
+  p99: number | null;
+}
+
+export interface Server {
+  server: string;
+  transport: string;
+  state: string;
+  era: string | null;
+  protocol: string | null;
+  pid: number | null;
+  restarts: number;
+  in_flight: number;
+  last_error: string | null;
+  stderr: string;
+  next_retry: number | null;
+  since: number;
+  why: string;
+  fix: string;
+  tools: number;
+  stale: boolean;
+  problems: string[];
+}
+
+export interface ServerRow extends Server {
+  pulse: Pulse;
+  breaker: string;
+  open_tools: number;
+  limit: number;
+  waiting: number;
+  retrying: number;
+  refused: number;
+}
+
+export interface Overview {
+  now: number;
+  servers: ServerRow[];
+  pulse: Pulse;
+  calls: number;
+  last_event: number;
+}
+
+export interface Breaker {
+  server: string;
+  tool: string;
+  position: string;
+  wait: number;
+  in_a_row: number;
+  ended: number;
+  failures: number;
+  openings: number;
+}
+
+export interface Happening {
+  n: number;
+  at: number;
+  kind: string;
+  server: string;
+  text: string;
+  state?: string;
+}
+
+export interface Detail {
+  now: number;
+  status: Server;
+  timeline: { at: number; state: string; why: string }[];
+  pulse: Pulse;
+  definition: Record<string, unknown>;
+  breakers: Breaker[];
+  events: Happening[];
+  crowd: { waiting: number; retrying: number; refused: number };
+}
+
+export interface Call {
+  id: string;
+  at: number;
+  server: string;
+  tool: string;
+  name: string;
+  method: string;
+  outcome: string;
+  executed: string;
+  certainty: string;
+  effect: string;
+  seconds: number;
+  attempts: number;
+  who: string;
+  trace: string;
+  source: string;
+  what: string;
+  evidence: string;
+  fix: string;
+}
+
+export interface Phase {
+  name: string;
+  began: number;
+  seconds: number;
+}
+
+export interface Try {
+  number: number;
+  began: number;
+  seconds: number;
+  outcome: string;
+  certainty: string;
+  phases: Phase[];
+}
+
+export interface WholeCall extends Call {
+  tries: Try[];
+  arguments: unknown;
+}
+
+export interface ToolRow {
+  server: string;
+  tool: string;
+  model_name: string;
+  title: string;
+  description: string;
+  size: number;
+  read_only: boolean;
+  destructive: boolean;
+}
+
+export interface WholeTool extends ToolRow {
+  raw: { inputSchema?: Schema; outputSchema?: Schema; annotations?: Record<string, unknown> };
+}
+
+export interface Schema {
+  type?: string | string[];
+  properties?: Record<string, Schema>;
+  required?: string[];
+  enum?: unknown[];
+  items?: Schema;
+  description?: string;
+  title?: string;
+  default?: unknown;
+  minimum?: number;
+  maximum?: number;
+}
+
+export interface Group {
+  name: string;
+  path: string;
+  patterns: string[];
+  tools: number;
+  size: number;
+  servers: string[];
+}
+
+export interface Endpoints {
+  all: { path: string; tools: number };
+  groups: Group[];
+  servers: string[];
+}
+
+export interface Key {
+  id: string;
+  name: string;
+  scopes: string[] | null;
+  admin: boolean;
+  created: number;
+}
+
+export interface Config {
+  file: string;
+  text: string;
+  versions: { version: number; until: number; bytes: number }[];
+  problems: { severity: string; server: string; what: string; fix: string; line: number | null }[];
+}
+
+export interface Check {
+  name: string;
+  state: string;
+  what: string;
+  evidence: string;
+  fix: string;
+  command?: string;
+  code?: string;
+}
+
+export interface Report {
+  state: string;
+  first_line: string;
+  subjects: { kind: string; name: string; way?: string; source?: string; checks: Check[] }[];
+}
+
+export interface Result {
+  id: string;
+  result: {
+    content?: Block[];
+    structuredContent?: unknown;
+    isError?: boolean;
+    [key: string]: unknown;
+  };
+  seconds: number;
+  attempts: number;
+}
+
+export interface Block {
+  type: string;
+  text?: string;
+  data?: string;
+  mimeType?: string;
+  uri?: string;
+  name?: string;
+  resource?: { uri?: string; text?: string; mimeType?: string };
+}

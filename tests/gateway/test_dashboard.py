@@ -1,0 +1,143 @@
+"""The dashboard's door: a code works once, a session has two halves, and the page may load nothing from elsewhere."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.edge_lab import TOKEN, Edge, edge
+from tests.gateway.http.raw import Answer
+from toolway.gateway import browser
+from toolway.gateway.browser import Browsers
+from toolway.gateway.principals import OWNER, Keyring
+from toolway.gateway.sealed import Sealer
+
+pytestmark = pytest.mark.anyio
+
+
+async def opened(found: Edge, token: str = TOKEN) -> tuple[str, str]:
+    """A session by a link: its cookie and the key of its page."""
+    link = json.loads((await found.ask("POST", "/admin/links", token=token)).body)["path"]
+    code = link.removeprefix("/dashboard/#code=")
+    return halves(await found.ask("POST", "/dashboard/session", fields={"X-Toolway-Code": code}, token=None))
+
+
+def halves(answer: Answer) -> tuple[str, str]:
+    assert answer.status == 200, answer
+    cookie = answer.headers["set-cookie"]
+    assert "; HttpOnly" in cookie and "; SameSite=Strict" in cookie and "; Path=/admin" in cookie
+    return cookie.partition(";")[0], json.loads(answer.body)["page"]
+
+
+async def test_a_code_becomes_a_session_once(tmp_path: Path):
+    async with edge(tmp_path) as found:
+        link = json.loads((await found.ask("POST", "/admin/links")).body)["path"]
+        code = {"X-Toolway-Code": link.rpartition("=")[2]}
+        cookie, page = halves(await found.ask("POST", "/dashboard/session", fields=code, token=None))
+        fields = {"Cookie": cookie, "X-Toolway-Page": page}
+        assert (await found.ask("GET", "/admin/overview", fields=fields, token=None)).status == 200
+        again = await found.ask("POST", "/dashboard/session", fields=code, token=None)
+        assert again.status == 401 and b"toolway ui" in again.body
+
+
+async def test_half_a_session_opens_nothing(tmp_path: Path):
+    async with edge(tmp_path) as found:
+        cookie, page = await opened(found)
+        _, other = await opened(found)
+        for fields in (
+            {"Cookie": cookie},
+            {"X-Toolway-Page": page},
+            {"Cookie": cookie, "X-Toolway-Page": other},
+            {"Cookie": f"{cookie}x", "X-Toolway-Page": page},
+            {"Cookie": f"{cookie}; {cookie}", "X-Toolway-Page": page},
+            {"Cookie": cookie.replace("toolway-", "other-"), "X-Toolway-Page": page},
+        ):
+            assert (await found.ask("GET", "/admin/servers", fields=fields, token=None)).status == 401, fields
+
+
+async def test_pages_of_other_addresses_cannot_use_a_session(tmp_path: Path):
+    async with edge(tmp_path) as found:
+        cookie, page = await opened(found)
+        mine = {"Cookie": cookie, "X-Toolway-Page": page}
+        for more, status in (
+            ({"Sec-Fetch-Site": "same-origin"}, 200),
+            ({"Sec-Fetch-Site": "same-site"}, 401),  # another port of this machine
+            ({"Sec-Fetch-Site": "cross-site"}, 401),
+            ({"Origin": f"http://127.0.0.1:{found.port}"}, 200),
+            ({"Origin": "http://127.0.0.1:1"}, 403),
+            ({"Origin": "https://evil.example"}, 403),
+        ):
+            answer = await found.ask("POST", "/admin/servers/a/restart", fields=mine | more, token=None)
+            assert answer.status == status, more
+
+
+async def test_a_session_opens_admin_and_no_endpoint(tmp_path: Path):
+    async with edge(tmp_path) as found:
+        cookie, page = await opened(found)
+        fields = {"Cookie": cookie, "X-Toolway-Page": page}
+        for method, path in (("POST", "/mcp"), ("GET", "/sse"), ("POST", "/mcp/server/a")):
+            assert (await found.ask(method, path, fields=fields, token=None)).status == 401, path
+
+
+async def test_a_session_ends_with_its_key(tmp_path: Path):
+    async with edge(tmp_path) as found:
+        token = found.key(admin=True)
+        cookie, page = await opened(found, token)
+        fields = {"Cookie": cookie, "X-Toolway-Page": page}
+        assert (await found.ask("GET", "/admin/servers", fields=fields, token=None)).status == 200
+        assert found.keyring.revoke(found.keyring.all()[0].id)
+        assert (await found.ask("GET", "/admin/servers", fields=fields, token=None)).status == 401
+
+
+async def test_a_token_becomes_a_session_for_administrators_alone(tmp_path: Path):
+    async with edge(tmp_path) as found:
+        assert (await found.ask("POST", "/dashboard/session", token=None)).status == 401
+        assert (await found.ask("POST", "/dashboard/session", token=found.key())).status == 403
+        halves(await found.ask("POST", "/dashboard/session"))
+        gone = await found.ask("DELETE", "/dashboard/session", token=None)
+        assert gone.status == 204 and "Max-Age=0" in gone.headers["set-cookie"]
+
+
+def test_codes_and_sessions_have_an_end(tmp_path: Path):
+    now = [0.0]
+    browsers = Browsers(Sealer(bytes(32), lambda: now[0]), Keyring(tmp_path / "keys", TOKEN), lambda: now[0])
+    code = browsers.code(OWNER)
+    now[0] = browser.CODE_LIFE
+    assert browsers.redeem(code) is None
+    codes = [browsers.code(OWNER) for _ in range(browser.MAX_CODES + 1)]
+    assert browsers.redeem(codes[0]) is None and browsers.redeem(codes[1]) is OWNER
+
+
+async def test_the_page_is_for_everybody_and_may_load_nothing_from_elsewhere(tmp_path: Path):
+    async with edge(tmp_path) as found:
+        page = await found.ask("GET", "/dashboard", token=None)
+        policy, text = page.headers["content-security-policy"], page.body.decode()
+        assert page.status == 200 and '<div id="root">' in text
+        assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
+        assert page.headers["x-content-type-options"] == "nosniff"
+        for path in ("/dashboard/", "/dashboard/servers/a", "/dashboard/calls?status=failed"):
+            assert (await found.ask("GET", path, token=None)).body == page.body, path
+        assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\son\w+=|https?://", text)
+        for name in re.findall(r"/dashboard/files/[\w.-]+", text):
+            plain = await found.ask("GET", name, token=None)
+            packed = await found.ask("GET", name, fields={"Accept-Encoding": "gzip"}, token=None)
+            assert plain.status == 200 and "immutable" in plain.headers["cache-control"], name
+            assert gzip.decompress(packed.body) == plain.body
+            assert packed.headers["content-security-policy"] == policy
+
+
+async def test_only_the_files_of_the_page_are_sent(tmp_path: Path):
+    async with edge(tmp_path) as found:
+        for name in ("", "..", "../admin.py", "%2e%2e/admin.py", "nothing.js", "inputs", "/etc/passwd"):
+            answer = await found.ask("GET", f"/dashboard/files/{name}", token=None)
+            assert answer.status == 404, name
+        for method in ("POST", "PUT", "DELETE"):
+            assert (await found.ask(method, "/dashboard/", token=None)).status == 405
+        large = await found.ask("POST", "/dashboard/session", b"x" * 10, token=None)
+        assert large.status == 413
+        page = await found.ask("GET", "/dashboard", fields={"Host": "evil.example"}, token=None)
+        assert page.status == 421

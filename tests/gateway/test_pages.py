@@ -1,0 +1,35 @@
+"""The built page is part of the repository: it must be the one that its sources make, and small."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ROOT / "src" / "toolway" / "gateway" / "pages"
+
+
+def test_the_page_was_built_from_the_sources_that_are_here():
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "dashboard.py", "check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_page_is_small():
+    assert sum(len(gzip.compress(file.read_bytes())) for file in PAGES.iterdir()) < 300_000
+
+
+def test_the_sources_put_no_text_into_the_page_as_markup():
+    for file in (ROOT / "dashboard" / "src").rglob("*.ts*"):
+        text = file.read_text()
+        for forbidden in ("dangerouslySetInnerHTML", "innerHTML", "insertAdjacentHTML", "document.write", "eval("):
+            assert forbidden not in text, (file, forbidden)
+
+
+def test_the_packages_are_exact_and_come_from_no_address():
+    lock = (ROOT / "dashboard" / "package-lock.json").read_text()
+    assert '"integrity": "sha512-' in lock and '"resolved"' not in lock
+    assert "^" not in (ROOT / "dashboard" / "package.json").read_text()
