@@ -70,6 +70,28 @@ async def no_host(lab: Lab) -> None:
         await lab.is_well()
 
 
+@row("a host that leads inside")
+async def inside(lab: Lab) -> None:
+    """A number that is spelt as nobody spells it stands for a name here: both need a word."""
+    async with serving(mcp) as port:
+        lab.servers(acme={"url": f"http://127.1:{port}/mcp"})
+        check = await lab.finds("acme: 127.1 leads to 127.0.0.1, which is a loopback address")
+        document = json.loads(lab.file.read_text())
+        lab.write(json.dumps(document | json.loads("{" + check.copy + "}")))
+        await lab.is_well()
+
+
+@row("an address that cannot be allowed")
+async def not_an_address(lab: Lab) -> None:
+    async with serving(mcp) as port:
+        block = {"addresses": {"allow": ["http://x"]}}
+        lab.write(json.dumps({"mcpServers": {"acme": address(port)}, "toolway": block}))
+        check = await lab.finds("'http://x' cannot be allowed")
+        assert "without scheme" in check.fix
+        lab.edit("http://x", "x")
+        await lab.is_well()
+
+
 @row("a proxy that is not there")
 async def proxy(lab: Lab) -> None:
     """The proxy is a variable of ours, so the program itself is run. A loopback address would not use one."""

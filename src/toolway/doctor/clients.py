@@ -8,6 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from toolway.addresses.policy import Addresses
+from toolway.config import scopes
+from toolway.config.addresses import allowing
 from toolway.config.approvals import open_approvals
 from toolway.config.clients.catalog import CLIENTS, client_named
 from toolway.config.clients.importing import find, read
@@ -36,7 +39,7 @@ def of_client(name: str, environ: Mapping[str, str], directory: Path, *, project
     nobody knows. With `project` the servers of a project's file are started even if nobody approved it."""
     client = client_named(name)
     places = [place for place in find(environ, directory) if place.client == name]
-    found = _scene([place for place in places if place.exists], environ, project)
+    found = _scene([place for place in places if place.exists], environ, directory, project)
     if not found.files:
         looked = "\n".join(str(place.path) for place in places)
         check = Check("file", "fail", f"{client.title} has no file of servers here", f"looked for\n{looked}")
@@ -45,11 +48,11 @@ def of_client(name: str, environ: Mapping[str, str], directory: Path, *, project
 
 
 def of_all_clients(environ: Mapping[str, str], directory: Path, *, project: bool = False) -> Scene:
-    return _scene([place for place in find(environ, directory) if place.exists], environ, project)
+    return _scene([place for place in find(environ, directory) if place.exists], environ, directory, project)
 
 
-def _scene(places: Sequence[Place], environ: Mapping[str, str], project: bool) -> Scene:
-    found = Scene()
+def _scene(places: Sequence[Place], environ: Mapping[str, str], directory: Path, project: bool) -> Scene:
+    found = Scene(addresses=scopes.load(environ, directory).addresses)
     seen: set[str] = set()
     for place in places:
         client = CLIENTS[place.client]
@@ -93,15 +96,21 @@ def _targets(place: Place, client: Client, environ: Mapping[str, str], scene: Sc
     for entry in imported.entries:
         problems = [each for each in imported.problems if each.server == entry.name]
         problems += _spelling(client, entry)
-        yield _of_entry(place, client, entry, problems, environ)
+        yield _of_entry(place, client, entry, problems, environ, scene.addresses)
 
 
 def _of_entry(
-    place: Place, client: Client, entry: Entry, problems: list[Problem], environ: Mapping[str, str]
+    place: Place,
+    client: Client,
+    entry: Entry,
+    problems: list[Problem],
+    environ: Mapping[str, str],
+    addresses: Addresses,
 ) -> Target:
     server = None
     try:
         server, said = read_entry(entry.value, environ)
+        server = allowing(server, addresses)
         problems += said
     except ConfigError as exc:
         problems.append(Problem.of(exc, entry.name))

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from toolway.addresses.policy import PUBLIC, Addresses
 from toolway.config import scopes
+from toolway.config.addresses import allowing
 from toolway.config.find import VARIABLE
 from toolway.config.formats import Loaded, content, normalised, parse, text_of
 from toolway.doctor.file_checks import File, Reader, look
@@ -24,6 +26,7 @@ class Scene:
 
     files: list[Subject] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
+    addresses: Addresses = PUBLIC  # what the files so far allow
 
 
 def scene(environ: Mapping[str, str], directory: Path, named: Named = None) -> Scene:
@@ -69,7 +72,8 @@ def _take(scene: Scene, path: Path, environ: Mapping[str, str], folder: Path | N
     loaded = _loaded(file, environ)
     scene.files.append(Subject("file", path.name, tuple(file.checks), source=os.fspath(path)))
     if loaded is not None:
-        scene.targets += [_target(loaded, file, name, folder) for name in file.entries or {}]
+        scene.addresses = scene.addresses.joined(loaded.addresses)
+        scene.targets += [_target(loaded, file, name, folder, scene.addresses) for name in file.entries or {}]
 
 
 def _loaded(file: File, environ: Mapping[str, str]) -> Loaded | None:
@@ -77,19 +81,23 @@ def _loaded(file: File, environ: Mapping[str, str]) -> Loaded | None:
         return None
     name = os.fspath(file.path)
     try:
-        return parse(text_of(content(name), name), name, environ)
+        loaded = parse(text_of(content(name), name), name, environ)
+        for problem in loaded.problems:
+            if not problem.server:
+                file.add("fail", problem.what, problem.evidence, problem.fix, code=problem.code)
+        return loaded
     except ConfigError as exc:
         file.add("fail", exc.what, exc.evidence, exc.fix, code=exc.code)
         return None
 
 
-def _target(loaded: Loaded, file: File, written: str, folder: Path | None) -> Target:
+def _target(loaded: Loaded, file: File, written: str, folder: Path | None, addresses: Addresses) -> Target:
     problems = tuple(problem for problem in loaded.problems if problem.server == written)
     usable = not any(problem.severity == "error" for problem in problems)
     name = written if written in loaded.servers else normalised(written)
     server = loaded.servers.get(name) if usable else None
     if server is not None and folder is not None:
-        server = scopes.in_folder(server, folder)
+        server = scopes.in_folder(allowing(server, addresses), folder)
     value = (file.entries or {}).get(written)
     return Target(
         name=name if usable else written,

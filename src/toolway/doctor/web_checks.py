@@ -6,7 +6,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from toolway.config.spec import Server
 from toolway.doctor.entry_checks import entry_text
-from toolway.doctor.report import Check
+from toolway.doctor.report import Check, split_fix
 from toolway.doctor.starting import Start
 from toolway.doctor.values import ago
 from toolway.doctor.web import Closer
@@ -22,6 +22,8 @@ def of_failure(server: Server, seen: Start, closer: Closer) -> Check:
     assert failure is not None
     if "proxy" in failure.reason and failure.code in _CONNECT:
         return _proxy(server, failure)
+    if failure.code == "E-HTTP-ADDRESS":
+        return _inside(failure)
     if failure.code in _CONNECT:
         return Check("connect", "fail", failure.reason, fix=_start_it(server, failure), code=failure.code)
     if failure.code == "E-HTTP-TLS":
@@ -42,6 +44,13 @@ def _proxy(server: Server, failure: Loss) -> Check:
     said = "it comes from HTTP_PROXY, HTTPS_PROXY or ALL_PROXY"
     fix = "correct that variable, or leave this host out"
     return Check("connect", "fail", failure.reason, said, fix, f"export NO_PROXY={host}", failure.code)
+
+
+def _inside(failure: Loss) -> Check:
+    """Nothing is wrong with the server, as far as can be known: it was not asked."""
+    evidence = "Toolway connects to public addresses, to numbers that an entry writes down, and to what you allow"
+    fix, copy = split_fix(failure.fix)
+    return Check("connect", "fail", failure.reason, evidence, fix, copy, failure.code)
 
 
 def _start_it(server: Server, failure: Loss) -> str:
