@@ -65,37 +65,37 @@ def _flat(value: Any, explode: bool, quoted: Quoted) -> list[str]:
     return [quoted(text_of(value))]
 
 
-def pairs(name: str, value: Any, style: str, explode: bool, quoted: Quoted) -> Pairs:
-    """In queries, cookies and forms."""
-    own = quoted(name)
+def pairs(name: str, value: Any, style: str, explode: bool, named: Quoted, quoted: Quoted) -> Pairs:
+    """In queries, cookies and forms. `named` encodes names, and `quoted` values, which may be allowed more."""
+    own = named(name)
     if style == "deepObject" and isinstance(value, dict):
-        return _deep(own, value, quoted, 0)
+        return _deep(own, value, named, quoted, 0)
     if isinstance(value, list):
         if explode or style == "deepObject":
             return [(own, quoted(text_of(each))) for each in value]
         return [(own, _DELIMITERS[style].join(quoted(text_of(each)) for each in value))] if value else []
     if isinstance(value, dict):
         if explode:
-            return [pair for key, each in value.items() for pair in _exploded(key, each, quoted)]
+            return [pair for key, each in value.items() for pair in _exploded(named(key), each, quoted)]
         texts = [quoted(text) for key, each in value.items() for text in (key, text_of(each))]
         return [(own, _DELIMITERS[style].join(texts))] if texts else []
     return [(own, quoted(text_of(value)))]
 
 
-def _exploded(key: str, value: Any, quoted: Quoted) -> Pairs:
+def _exploded(own: str, value: Any, quoted: Quoted) -> Pairs:
     values = value if isinstance(value, list) else [value]
-    return [(quoted(key), quoted(text_of(each))) for each in values]
+    return [(own, quoted(text_of(each))) for each in values]
 
 
-def _deep(own: str, value: Any, quoted: Quoted, level: int) -> Pairs:
+def _deep(own: str, value: Any, named: Quoted, quoted: Quoted, level: int) -> Pairs:
     """`filter[a][b]=1`; a list is repeated, as most servers read it."""
     if level > _DEEPEST:
         raise BadArguments("an object in a query that is nested too deeply")
     found: Pairs = []
     for key, each in value.items():
-        inner = f"{own}%5B{quoted(key)}%5D"
+        inner = f"{own}%5B{named(key)}%5D"
         if isinstance(each, dict):
-            found.extend(_deep(inner, each, quoted, level + 1))
+            found.extend(_deep(inner, each, named, quoted, level + 1))
         else:
             found.extend((inner, quoted(text_of(item))) for item in (each if isinstance(each, list) else [each]))
     return found

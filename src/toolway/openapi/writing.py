@@ -53,7 +53,7 @@ def _form(fields: Mapping[str, Any], parts: Mapping[str, Part]) -> bytes:
         if value is None:
             continue
         if part.style:
-            found.extend(styles.pairs(name, value, part.style, part.explode, quoted))
+            found.extend(styles.pairs(name, value, part.style, part.explode, places.in_query, quoted))
             continue
         for each in value if isinstance(value, list) else [value]:
             data = _file(each)[0] if part.is_file else styles.text_of(each)
