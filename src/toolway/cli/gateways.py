@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from toolway.cli.exits import GatewayAdmin, GatewayDenied, GatewayError, UsageError
 from toolway.config.find import VARIABLE
-from toolway.errors import ConfigError, NotFound, ToolwayError
+from toolway.errors import ConfigError, Denied, NotFound, ToolwayError
 from toolway.gateway.state import State
 from toolway.model import Json
 
@@ -49,6 +49,13 @@ class Door:
 
     async def ask(self, method: str, path: str, body: Json | None = None) -> Json:
         """The document at a path of `/admin`. Raises `GatewayError`, or what the gateway says is wrong."""
+        return await self._ask(method, f"/admin/{path}", body)
+
+    async def log(self, method: str, path: str, body: Json | None = None) -> Json:
+        """The same of `/login`, which is open to every key."""
+        return await self._ask(method, f"/login/{path}", body)
+
+    async def _ask(self, method: str, path: str, body: Json | None) -> Json:
         import asyncio
 
         from toolway.protocol import wire
@@ -57,7 +64,7 @@ class Door:
         try:
             async with asyncio.timeout(PATIENCE):
                 status, data = await self._exchange(
-                    method, f"/admin/{path}", fields, wire.encode(body) if body is not None else b""
+                    method, path, fields, wire.encode(body) if body is not None else b""
                 )
         except TimeoutError:
             raise _silent(self.url, f"no answer within {PATIENCE:g} s") from None
@@ -136,6 +143,8 @@ def _refusal(url: str, status: int, said: Any) -> ToolwayError:
         return GatewayAdmin(f"the gateway at {url} keeps this for administrators", evidence=what, fix=fix)
     if status == 404 and code:
         return NotFound(what, evidence=evidence, fix=fix, code=code)
+    if status == 502 and code.startswith("E-AUTH"):
+        return Denied(what, evidence=evidence, fix=fix, code=code)
     if status in (400, 422):
         return ConfigError(what, evidence=evidence, fix=fix, code=code)
     return GatewayError(f"the gateway at {url} answers with status {status}", evidence=what, fix=fix)

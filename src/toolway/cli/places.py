@@ -30,7 +30,7 @@ from toolway.model import OnProgress, Reply
 if TYPE_CHECKING:
     from toolway.upstream.status import Status
 
-__all__ = ["Place", "Servers", "Where", "file_at_once", "find", "gateway_for", "load"]
+__all__ = ["Place", "Servers", "Where", "file_at_once", "find", "gateway_for", "load", "usable"]
 
 
 class Servers(Protocol):
@@ -160,20 +160,24 @@ class _File:
             yield hub
 
     def _must_be_usable(self, name: str | None) -> None:
-        """Raise what is wrong with the entry of this name: `ConfigError`, or `NotFound` where there is none."""
-        if name is None or name in self._loaded.servers:
-            return
-        for problem in self._loaded.problems:
-            if problem.severity == "error" and name in (problem.server, normalised(problem.server)):
-                raise ConfigError(
-                    f"{problem.server}: {problem.what}",
-                    file=problem.file,
-                    line=problem.line,
-                    evidence=problem.evidence,
-                    fix=problem.fix,
-                    code=problem.code,
-                )
-        check_server(self._loaded.servers, name)
+        if name is not None:
+            usable(self._loaded, name)
+
+
+def usable(loaded: Loaded, name: str) -> Server:
+    """The server of this name. Raises what is wrong with its entry, `ConfigError`, or `NotFound` for no entry."""
+    for problem in loaded.problems if name not in loaded.servers else ():
+        if problem.severity == "error" and name in (problem.server, normalised(problem.server)):
+            raise ConfigError(
+                f"{problem.server}: {problem.what}",
+                file=problem.file,
+                line=problem.line,
+                evidence=problem.evidence,
+                fix=problem.fix,
+                code=problem.code,
+            )
+    check_server(loaded.servers, name)
+    return loaded.servers[name]
 
 
 class _Gateway:

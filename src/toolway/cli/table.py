@@ -49,6 +49,8 @@ TABLE: Final = {
         "Show what is configured, and where each value comes from.", "configuration:config", FILE, of=CONFIG
     ),
     "secrets": Entry("What servers need and no file should hold.", of=SECRETS),
+    "login": Entry("Log in to a server that wants it.", "trust:login"),
+    "logout": Entry("Forget a login, and tell its issuer.", "trust:logout"),
     "approve": Entry("Look at a project's file, and let it be used.", "trust:approve", TALK),
     "logs": Entry("Show what servers write to stderr.", "care:logs"),
     "ps": Entry("Show the processes of servers, and what is left over.", "care:ps"),
@@ -67,7 +69,7 @@ SECTIONS: Final = {
     "Servers": ("ls", "status", "get", "rm", "enable", "disable", "edit", "restart"),
     "Tools": ("tools", "call"),
     "When something is wrong": ("doctor", "lint", "logs", "ps", "explain"),
-    "Configuration": ("config", "secrets", "approve"),
+    "Configuration": ("config", "secrets", "login", "logout", "approve"),
     "The gateway": ("serve", "connect", "keys", "token"),
     "For shells and programs": ("completion", "agent-help"),
 }
@@ -93,6 +95,9 @@ MEANT: Final = {
     "rollback": "config rollback",
     "undo": "config rollback",
     "history": "config history",
-    "login": "secrets set",
+    "auth": "login",
+    "authenticate": "login",
+    "signin": "login",
+    "signout": "logout",
     "help": "--help",
 }

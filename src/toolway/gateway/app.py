@@ -22,6 +22,7 @@ from toolway.gateway.handshake import HandshakeHttp
 from toolway.gateway.http.connection import Refusal
 from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.http.messages import JSON, JSON_FIELDS, Fields, Request
+from toolway.gateway.logins import Logins
 from toolway.gateway.modern import Modern, is_modern
 from toolway.gateway.principals import Principal
 from toolway.gateway.selection import EVERYTHING, NOTHING, Selection, of_server
@@ -74,6 +75,7 @@ class App:
         self._dashboard = dashboard
         self._browsers = browsers
         self._groups = groups
+        self._logins = Logins(hub, self._sees)
         self._views: dict[tuple[str, tuple[str, ...] | None], tuple[Selection, View]] = {}
         self._under_way: dict[str, set[Exchange]] = {}  # by principal
         self.ready = True  # what balancers are told
@@ -187,6 +189,8 @@ class App:
                 await self._sse.post(exchange, message, principal)
         elif _is_admin(path):
             await self._admin.handle(exchange, principal)
+        elif path.startswith("/login/"):
+            await self._logins.handle(exchange, principal)
         else:
             exchange.reply(
                 *problem(404, "there is nothing at this path", endpoints=["/mcp", "/sse", "/admin", "/dashboard"])
@@ -284,6 +288,10 @@ class App:
             name = endpoint.removeprefix("server/")
             return (of_server(name), name) if name in self._hub.servers else (None, None)
         return self._groups().get(endpoint), None
+
+    def _sees(self, principal: Principal, server: str) -> bool:
+        """Whether a principal may see anything of a server."""
+        return self._permitted(principal.scopes).touches(server)
 
     def _permitted(self, scopes: tuple[str, ...] | None) -> Selection:
         """All that a principal may see, whatever the endpoint: what its groups hold together."""

@@ -63,13 +63,17 @@ def _failed(exc: Fault, server: str, name: str, certainty: Certainty) -> CallErr
         fix=exc.fix,
         code=exc.code,
     )
-    error.retryable = exc.status in _PASSING or (certainty is not Certainty.C1 and not no_credential(exc))
+    error.retryable = exc.status in _PASSING or (certainty is not Certainty.C1 and not no_credential(exc.code))
     return error
 
 
-def no_credential(exc: Fault) -> bool:
+def no_credential(code: str) -> bool:
     """Whoever keeps the credentials has none: trying again at once finds the same."""
-    return exc.code.startswith("E-AUTH-")
+    return code.startswith("E-AUTH-")
+
+
+def no_valid_credential(server: str) -> str:
+    return f"there is no valid credential for {server}"
 
 
 @contextmanager
@@ -82,8 +86,8 @@ def denied(server: str) -> Iterator[None]:
 
 
 def _kind(exc: Fault, server: str, certainty: Certainty) -> tuple[type[CallError], str]:
-    if no_credential(exc):
-        return Denied, f"there is no valid credential for {server}"
+    if no_credential(exc.code):
+        return Denied, no_valid_credential(server)
     if exc.status in (401, 403):
         return Denied, f"{server} refuses our credentials"
     if exc.status in _PASSING and certainty is Certainty.C1:

@@ -16,13 +16,13 @@ from typing import Any, Final, Protocol, TypeVar
 from mcp_types.jsonrpc import METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
 
 from toolway.config.spec import Server
-from toolway.errors import CallError, Unavailable
+from toolway.errors import CallError, Denied, Unavailable
 from toolway.events import CatalogChanged, Connected, Kind, Logged, Lost, ResourceUpdated, StateChanged, TaskChanged
 from toolway.events import Event as Fact
 from toolway.model import Asks, Attempt, Call, Certainty, Era, Json
 from toolway.protocol.eras import LIST_CHANGES, LISTS
 from toolway.upstream import listing
-from toolway.upstream.border import call_error, no_credential
+from toolway.upstream.border import call_error, no_credential, no_valid_credential
 from toolway.upstream.causes import likely_cause
 from toolway.upstream.finding import may_be_older
 from toolway.upstream.flag import Flag
@@ -168,7 +168,7 @@ class Upstream:
                 self._hint = None
                 self._again.set()
             return exc.code == UNSUPPORTED_PROTOCOL_VERSION
-        stale = exc.certainty is Certainty.C0 and not no_credential(exc)
+        stale = exc.certainty is Certainty.C0 and not no_credential(exc.code)
         if stale:
             self._suspect.set()
         return stale
@@ -622,12 +622,12 @@ class Upstream:
 
     def _unavailable(self) -> CallError:
         status = self.status()
-        return Unavailable(
-            f"{self.name} is not available",
-            server=self.name,
-            certainty=Certainty.C0,
-            retry_after=status.next_retry,
-            evidence=status.why,
-            fix=status.fix,
-            code=self._failure.code if self._failure else "",
-        )
+        code = self._failure.code if self._failure else ""
+        if no_credential(code) and code != "E-AUTH-SERVER" and not self.retired:
+            error: CallError = Denied(no_valid_credential(self.name), server=self.name, evidence=status.why)
+            error.retryable = False  # it waits for a person
+        else:
+            error = Unavailable(f"{self.name} is not available", server=self.name, evidence=status.why)
+            error.retry_after = status.next_retry
+        error.certainty, error.fix, error.code = Certainty.C0, status.fix, code or error.code
+        return error

@@ -1,4 +1,4 @@
-"""approve, secrets."""
+"""approve, secrets, login, logout."""
 
 from __future__ import annotations
 
@@ -7,12 +7,39 @@ from typing import Annotated
 
 import typer
 
+from toolway.cli import complete
 from toolway.cli.frame import Work
 from toolway.cli.options import Session
 
 SecretName = Annotated[
     str, typer.Argument(metavar="NAME", help="As server.NAME; an entry names it ${keyring:NAME}.", show_default=False)
 ]
+
+
+ServerName = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="The server.", show_default=False, autocompletion=complete.servers),
+]
+
+
+def login(
+    session: Session,
+    name: ServerName,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Show the address; take the one where it ended, if it is pasted.")
+    ] = False,
+) -> Work:
+    """In the browser. Every program of yours has the token then, also those that run already; with --gateway and a key,
+    the gateway keeps it for that key."""
+    from toolway.cli import login as work
+
+    return work.log_in(session.output, session.where, name, with_browser=not no_browser)
+
+
+def logout(session: Session, name: ServerName) -> Work:
+    from toolway.cli import login as work
+
+    return work.log_out(session.output, session.where, name)
 
 
 def approve(
