@@ -15,7 +15,8 @@ from toolway.openapi.problems import BadArguments
 Quoted: TypeAlias = Callable[[str], str]
 Pairs: TypeAlias = list[tuple[str, str]]  # names and values, both encoded
 
-_DELIMITERS: Final = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C", "tabDelimited": "%09"}
+SEPARATORS: Final = {"form": ",", "spaceDelimited": " ", "pipeDelimited": "|", "tabDelimited": "\t"}
+_DELIMITERS: Final = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C", "tabDelimited": "%09"}  # encoded
 _DEEPEST: Final = 8
 
 

@@ -75,6 +75,8 @@ def _multipart(fields: Mapping[str, Any], content: Content) -> tuple[bytes, str]
 def _items(value: Any, part: Part) -> list[Any]:
     if value is None:
         return []
+    if isinstance(value, list) and part.style in styles.SEPARATORS and not part.explode:
+        return [styles.SEPARATORS[part.style].join(styles.text_of(each) for each in value)]
     as_one = part.content_type and media.kind(part.content_type) == "json"  # the list itself is the part
     return value if isinstance(value, list) and not as_one else [value]
 
