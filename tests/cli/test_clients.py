@@ -76,6 +76,13 @@ def test_where_nobody_can_be_asked_a_token_is_not_copied_into_one_more_file(mach
     assert TOKEN not in machine.own.read_text() + result.output
 
 
+def test_a_client_may_have_a_name_inside_and_what_it_needs_here_is_said(machine):
+    machine.write(".cursor/mcp.json", {"mcpServers": {"build": {"url": "http://build.internal:8000/mcp"}}})
+    result = machine.toolway("import", "cursor")
+    assert result.exit_code == 0 and machine.entries()["build"]["url"] == "http://build.internal:8000/mcp"
+    assert '"toolway": {"addresses": {"allow": ["build.internal"]}}' in " ".join(result.stderr.split())
+
+
 def test_two_accounts_of_one_server_are_two_servers(machine):
     clients(machine)
     entry = {"command": "npx", "args": ["-y", "server-github"], "env": {"GITHUB_TOKEN": TOKEN[::-1]}}

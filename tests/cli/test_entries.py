@@ -70,6 +70,16 @@ def test_a_name_that_is_taken_is_replaced_only_when_that_is_said(machine):
     assert machine.entries()["a"] == {"command": "two"}
 
 
+def test_a_name_inside_is_added_and_what_it_needs_is_said(machine):
+    result = machine.toolway("add", "build", "http://build:8000/mcp")
+    assert result.exit_code == 0 and "build looks like a name inside your network" in result.stderr
+    assert '"toolway": {"addresses": {"allow": ["build"]}}' in " ".join(result.stderr.split())
+    document = json.loads(machine.own.read_text()) | {"toolway": {"addresses": {"allow": ["build"]}}}
+    machine.own.write_text(json.dumps(document))
+    assert "inside" not in machine.toolway("add", "--replace", "build", "http://build:9000/mcp").stderr
+    assert "inside" not in machine.toolway("add", "web", "https://web.example/mcp").stderr
+
+
 def test_what_could_not_be_used_is_not_added(machine):
     assert machine.toolway("add", "Bad Name", "--", "x").exit_code == 3
     assert machine.toolway("add", "b", "https://").exit_code == 3

@@ -17,6 +17,8 @@ Lookup = Callable[[str], Iterable[str]]
 #: What an entry may name by writing it down: it is read as it is written, and no name server has a say.
 _OWN: Final = frozenset({LOOPBACK, PRIVATE, SHARED})
 _NAME: Final = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
+#: Kept for networks inside, by rule or by habit.
+_INSIDE: Final = (".local", ".internal", ".lan", ".home", ".home.arpa", ".corp", ".intranet", ".private")
 _EXAMPLE: Final = '"toolway": {"addresses": {"allow": ["jira.corp.example", "10.0.0.0/8"]}}'
 
 
@@ -72,9 +74,10 @@ class Addresses:
     def _allows(self, host: str, ip: IP, kind: Kind) -> bool:
         if kind.name == METADATA:
             return any(network.num_addresses == 1 and ip in network for network in self._networks)
-        return self._names_host(host) or self._has(ip, kind) or self._is_own(host, ip, kind)
+        return self.names(host) or self._has(ip, kind) or self._is_own(host, ip, kind)
 
-    def _names_host(self, host: str) -> bool:
+    def names(self, host: str) -> bool:
+        """Whether the name is allowed, wherever it leads."""
         if host in self._names:
             return True
         labels = host.split(".")
@@ -107,6 +110,11 @@ def plain(host: str) -> str:
         return str(ip_address(host))
     except ValueError:
         return host
+
+
+def looks_inside(host: str) -> bool:
+    """Whether a name is of a kind that nobody has in public: one word, or below what is kept for networks inside."""
+    return bool(host) and _network(host) is None and not _is_here(host) and ("." not in host or host.endswith(_INSIDE))
 
 
 def _is_here(host: str) -> bool:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from toolway.cli.changing import entries_in, make_own, written_to
+from toolway.cli.changing import allowed_in, entries_in, make_own, written_to
 from toolway.cli.exits import Exit, UsageError
 from toolway.cli.moving import moved_secrets
 from toolway.cli.options import Session
+from toolway.cli.output import problem_facts
 from toolway.cli.own_file import file_of_scope
 from toolway.cli.showing import hide_secrets, tilde
+from toolway.config.addresses import names_inside
 from toolway.config.entries import read_entry
 from toolway.config.formats import normalised
 from toolway.config.spec import check_server_name
@@ -67,13 +69,15 @@ def add(
         )
     if not plain and not dry_run:
         entry = moved_secrets(output, {name: entry})[name]
+    inside = names_inside({name: entry}, allowed_in(file))
     change = written_to(file, {taken.get(name, name): entry}).edit
     hide_secrets(output, change)
     facts = make_own(output, change, dry_run=dry_run)
     if output.as_json:
-        output.facts({"server": name, **facts})
+        output.facts({"server": name, "problems": [problem_facts(each) for each in inside], **facts})
     elif not dry_run:
         output.say(f"{name} is added to {tilde(file)}", "green")
+        output.problems(inside)
         output.say(f"see whether it works: toolway doctor {name}")
     return Exit.OK
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from toolway.addresses.policy import PUBLIC, Addresses
 from toolway.cli.exits import UsageError
 from toolway.cli.output import Output
 from toolway.cli.showing import show_edit
@@ -18,7 +20,9 @@ from toolway.config.clients.values import Export, KeyPath, Place
 from toolway.config.editing.edit import Edit
 from toolway.config.editing.write import apply
 from toolway.config.formats import OUR_BLOCK, ROOT_KEYS
+from toolway.config.formats import read as read_file
 from toolway.config.scopes import find
+from toolway.errors import ConfigError
 
 
 def own(file: Path) -> Place:
@@ -38,6 +42,16 @@ def entries_in(file: Path) -> dict[str, Any]:
     """The entries of one of our files as they are written, in our own form. Raises `ConfigError`."""
     imported = read(own(file))
     return {entry.name: dict(entry.value) for entry in imported.entries}
+
+
+def allowed_in(file: Path) -> Addresses:
+    """What one of our files allows, together with the user's own."""
+    allowed = PUBLIC
+    for each in {find(os.environ, Path.cwd()).user, file}:
+        if each.is_file():
+            with suppress(ConfigError):
+                allowed = allowed.joined(read_file(each).addresses)
+    return allowed
 
 
 def written_to(file: Path, servers: dict[str, Any], remove: Sequence[str] = ()) -> Export:

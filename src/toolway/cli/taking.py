@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from toolway.cli.changing import confirm, entries_in, make_own, written_to
+from toolway.cli.changing import allowed_in, confirm, entries_in, make_own, written_to
 from toolway.cli.exits import Exit, UsageError
 from toolway.cli.moving import moved_secrets, plain_secrets
 from toolway.cli.options import Session
 from toolway.cli.output import Output, problem_facts
 from toolway.cli.own_file import file_of_scope
 from toolway.cli.showing import hide_secrets, tilde
+from toolway.config.addresses import names_inside
 from toolway.config.clients import CLIENTS, Entry, client_named, find, portable, read
 from toolway.config.formats import normalised
 from toolway.config.mask import masked
@@ -77,14 +78,16 @@ def taken(
         output.problems(problems)
     if new and not plain and not dry_run and _wants_moving(output, new, yes):
         new = moved_secrets(output, new)
+    inside = names_inside(new, allowed_in(file))
     change = written_to(file, new).edit
     hide_secrets(output, change)
     done = make_own(output, change, dry_run=dry_run)
     if new and not dry_run and not output.as_json:
         output.prose(f"{_count(len(new))} written to {tilde(file)}; no file of a client was changed", "green")
+        output.problems(inside)
         output.say("see whether they work: toolway doctor")
     rows = [{"server": f.name, "client": f.client, "fate": f.fate, "source": f.source, "note": f.note} for f in found]
-    return {"found": rows, "problems": [problem_facts(p) for p in problems], **done}
+    return {"found": rows, "problems": [problem_facts(p) for p in (*problems, *inside)], **done}
 
 
 def look(clients: Sequence[str], known: Mapping[str, Any], *, project: bool) -> tuple[list[Found], list[Problem]]:

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from toolway.addresses.policy import PUBLIC, Addresses
+from toolway.addresses.policy import PUBLIC, Addresses, host_of, looks_inside, plain
 from toolway.config.fields import KEY, Fields, wrong
+from toolway.config.problems import Problem
 from toolway.config.spec import Server
 from toolway.errors import ConfigError
 
@@ -37,3 +39,23 @@ def allowing(server: Server, addresses: Addresses) -> Server:
     if addresses == PUBLIC or server.command is not None or server.instance is not None:
         return server
     return replace(server, addresses=server.addresses.joined(addresses))
+
+
+def names_inside(servers: Mapping[str, Mapping[str, Any]], addresses: Addresses) -> list[Problem]:
+    """What is to be said of entries whose host looks like a name inside, as nobody can know without asking."""
+    found = []
+    for name, entry in servers.items():
+        host = plain(host_of(str(entry.get("url") or "")))
+        if looks_inside(host) and not addresses.names(host):
+            allow = json.dumps({"toolway": {"addresses": {"allow": [host]}}})[1:-1]
+            found.append(
+                Problem(
+                    name,
+                    f"{host} looks like a name inside your network",
+                    evidence="such addresses are connected to when you allow it",
+                    fix=f"add to the file: {allow}",
+                    code="E-HTTP-ADDRESS",
+                    severity="warning",
+                )
+            )
+    return found
