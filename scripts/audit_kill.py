@@ -25,7 +25,7 @@ async def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--to", choices=("sqlite", "jsonl"), default="sqlite", help="where the log is kept (sqlite)")
     options = parser.parse_args()
-    wrong = cut_off = 0
+    wrong = cut_off = effects = intents = 0
     with tempfile.TemporaryDirectory() as folder:
         log = Slaughter(Path(folder), options.seed, options.to)
         for _ in range(options.times):
@@ -33,7 +33,8 @@ async def main() -> int:
             print(found, flush=True)
             wrong += len(found.wrong)
             cut_off += found.open
-    print(f"{options.times} kills, {found.effects} effects, {found.intents} intents, {cut_off} calls cut off")
+            effects, intents = found.effects, found.intents
+    print(f"{options.times} kills, {effects} effects, {intents} intents, {cut_off} calls cut off")
     print(f"promises broken: {wrong}")
     return 1 if wrong or not cut_off else 0
 

@@ -34,6 +34,7 @@ ERRORS = ROOT / "docs" / "errors"
 EXPLANATION = ROOT / "docs" / "explanation"
 SPEC = ROOT / "src" / "toolway" / "config" / "spec.py"
 GATEWAY = ROOT / "src" / "toolway" / "config" / "gateway.py"
+AUDIT = ROOT / "src" / "toolway" / "config" / "audit.py"
 CODES = ROOT / "src" / "toolway" / "gateway" / "codes.py"
 EXITS = ROOT / "src" / "toolway" / "cli" / "exits.py"
 
@@ -53,7 +54,7 @@ def main() -> None:
 def pages() -> dict[Path, str]:
     """Every page with a generated part, as it should read."""
     parts = {
-        REFERENCE / "config.md": {"spec": config(SPEC), "gateway": config(GATEWAY)},
+        REFERENCE / "config.md": {"spec": config(SPEC), "gateway": config(GATEWAY), "audit": config(AUDIT)},
         REFERENCE / "cli.md": {"commands": commands(), "exits": exits()},
         REFERENCE / "clients.md": {"files": client_tables.files(), "fields": client_tables.fields()},
         REFERENCE / "errors.md": {"codes": rpc_codes()},

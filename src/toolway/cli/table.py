@@ -13,6 +13,12 @@ KEYS: Final = {
     "revoke": Entry("End a key.", "gateway:keys_revoke"),
 }
 
+AUDIT: Final = {
+    "verify": Entry("Check that nobody changed the log since it was written.", "audit:audit_verify", FILE),
+    "ls": Entry("Show the newest records.", "audit:audit_ls", FILE),
+    "export": Entry("Write the records as lines of JSON.", "audit:audit_export", FILE),
+}
+
 CONFIG: Final = {
     "path": Entry("Show which files of servers are used.", "configuration:path", FILE),
     "validate": Entry("Check every entry; nothing is started.", "configuration:validate", FILE),
@@ -58,6 +64,7 @@ TABLE: Final = {
     "serve": Entry("Serve all servers at one endpoint, for every client.", "gateway:serve", FILE),
     "connect": Entry("Show what connects a client to the gateway.", "gateway:connect"),
     "keys": Entry("Keys for others who use the gateway.", of=KEYS),
+    "audit": Entry("What the gateway's audit log says, and whether it is whole.", of=AUDIT),
     "token": Entry("Show the token that opens the gateway of this machine.", "gateway:token", TALK),
     "completion": Entry("Complete commands, servers and tools in a shell.", "care:completion", TALK),
     "agent-help": Entry("All that a program needs to know, on one page.", "care:agent_help", TALK),
@@ -70,7 +77,7 @@ SECTIONS: Final = {
     "Tools": ("tools", "call"),
     "When something is wrong": ("doctor", "lint", "logs", "ps", "explain"),
     "Configuration": ("config", "secrets", "login", "logout", "approve"),
-    "The gateway": ("serve", "connect", "keys", "token"),
+    "The gateway": ("serve", "connect", "keys", "token", "audit"),
     "For shells and programs": ("completion", "agent-help"),
 }
 

@@ -1,0 +1,103 @@
+"""`toolway audit` over logs that hubs have written."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from toolway import Hub
+from toolway.config.audit import AuditSettings
+from toolway.testing import fake_server
+
+KEY = "order-4711"
+
+
+@pytest.fixture(params=["sqlite", "jsonl"])
+def log(request, machine):
+    """The log where a gateway would keep it, and a file of servers that asks for it."""
+    machine.write(".config/toolway/mcp.json", {"mcpServers": {}, "toolway": {"audit": {"to": request.param}}})
+    settings = AuditSettings(to=request.param).in_folder(machine.home / ".local/state/toolway/gateway")
+
+    async def fill():
+        async with Hub({"s": fake_server()}, audit=settings) as hub:
+            await hub.wait_ready()
+            await hub.call_tool("s.counter", {"nonce": "1"}, key=KEY)
+            await hub.call_tool("s.echo", {"text": "x"})
+            await hub.call_tool("s.fail")
+
+    asyncio.run(fill())
+    return settings
+
+
+def test_a_whole_log_is_said_to_be_whole(log, machine):
+    result = machine.toolway("audit", "verify")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("whole: ")
+    facts = json.loads(machine.toolway("audit", "verify", "--json").stdout)
+    assert (facts["whole"], facts["intents"], facts["open"]) == (True, 1, 0)
+    assert machine.toolway("audit", "verify", "--head", facts["head"]).exit_code == 0
+
+
+def test_a_flipped_bit_is_found_and_named(log, machine):
+    data = bytearray(Path(log.file).read_bytes())
+    data[data.index(b'"kind":"call.intent"') + 9] ^= 4
+    Path(log.file).write_bytes(data)
+    result = machine.toolway("audit", "verify")
+    assert result.exit_code == 9
+    assert "E-AUDIT-ALTERED" in result.stderr and "record" in result.stderr
+    error = json.loads(machine.toolway("audit", "verify", "--json").stdout)["error"]
+    assert error["code"] == "E-AUDIT-ALTERED"
+
+
+def test_an_end_that_was_cut_off_is_found_with_the_head_that_was_kept(log, machine):
+    head = json.loads(machine.toolway("audit", "verify", "--json").stdout)["head"]
+    if log.to == "sqlite":
+        with sqlite3.connect(log.file) as db:
+            db.execute("DELETE FROM records WHERE seq > 5")
+    else:
+        lines = Path(log.file).read_bytes().splitlines(keepends=True)
+        Path(log.file).write_bytes(b"".join(lines[:5]))
+    assert machine.toolway("audit", "verify").exit_code == 0
+    result = machine.toolway("audit", "verify", "--head", head)
+    assert result.exit_code == 9
+    assert "removed from its end" in result.stderr
+    assert machine.toolway("audit", "verify", "--head", "nonsense").exit_code == 2
+
+
+def test_records_are_listed_and_chosen(log, machine):
+    def listed(*words):
+        return json.loads(machine.toolway("audit", "ls", "--json", *words).stdout)["records"]
+
+    assert [each["kind"] for each in listed("--kind", "call", "--tool", "counter")] == ["call.intent", "call.outcome"]
+    [found] = listed("--key", KEY)
+    assert found["kind"] == "call.intent"
+    assert [each["outcome"] for each in listed("--call", found["call"], "--kind", "call.outcome")] == ["ok"]
+    assert [each["tool"] for each in listed("--outcome", "tool_error")] == ["fail"]
+    assert listed("--server", "other") == []
+    assert len(listed("-n", "2")) == 2
+    assert listed("--since", "1h") == listed()
+    assert machine.toolway("audit", "ls", "--since", "soon").exit_code == 2
+    table = machine.toolway("audit", "ls").stdout
+    assert "s.counter" in table and KEY not in table
+    assert "no record fits" in machine.toolway("audit", "ls", "--server", "other").stderr
+
+
+def test_an_export_has_every_record_with_its_hash(log, machine, tmp_path):
+    lines = machine.toolway("audit", "export").stdout.splitlines()
+    records = [json.loads(line) for line in lines]
+    assert [each["seq"] for each in records] == list(range(1, len(records) + 1))
+    assert all(after["prev"] == before["hash"] for before, after in itertools.pairwise(records))
+    machine.toolway("audit", "export", "--to", str(tmp_path / "out.jsonl"), "--kind", "call")
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 4
+    assert (tmp_path / "out.jsonl").stat().st_mode & 0o077 == 0
+
+
+def test_where_no_log_is_kept_it_says_how_to_keep_one(machine):
+    result = machine.toolway("audit", "verify")
+    assert result.exit_code == 3
+    assert "E-AUDIT-NONE" in result.stderr
