@@ -300,8 +300,12 @@ class Hub:
         """Whoever was refused without it begins again."""
         if not caller and name in self._upstreams and self._open:
             self.restart(name)
-        elif caller and (private := self._private.get(name, caller)) is not None:
-            private.restart()
+        elif caller and self._open and name in self._servers:
+            private = self._private.get(name, caller)
+            if private is None and self.lacks_list(name, "tools"):
+                private = self._private.of(name, self._servers[name], caller)
+            if private is not None:
+                private.restart()
 
             upstream.start(after=self._retiring.before(name))
 
@@ -709,6 +713,9 @@ class Hub:
         return changed
 
     # -- finding ------------------------------------------------------------------------------------------------------
+    def lacks_list(self, server: str, kind: Kind) -> bool:
+        return self._broker.is_personal(server) and not self._catalog.listed(server, kind)
+
 
     def _upstream(self, name: str) -> Upstream:
         upstream = self._upstreams.get(name)

@@ -114,6 +114,9 @@ class Around:
     ) -> CatalogChanged | None:
         return None
 
+    def lacks_list(self, server: str, kind: Kind) -> bool:
+        return False
+
     @property
     def open_links(self) -> list[WeatherLink]:
         return [link for link in self.links if not link.closed]

@@ -46,7 +46,14 @@ class Aside:
     def on_list(
         self, server: str, kind: Kind, items: list[Any], problems: list[str], era: Era
     ) -> CatalogChanged | None:
-        return None
+        """The lists are those of the link that everybody shares; where that has none, for want of a login, those of
+        whoever has one are better than nothing."""
+        if not self._caller or not self._around.lacks_list(server, kind):
+            return None
+        return self._around.on_list(server, kind, items, problems, era)
+
+    def lacks_list(self, server: str, kind: Kind) -> bool:
+        return False
 
     @property
     def asks(self) -> Asks:

@@ -60,6 +60,10 @@ class Surroundings(Protocol):
         ...
 
     @property
+    def lacks_list(self, server: str, kind: Kind) -> bool:
+        """Whether the link that everybody shares has no list, because only callers have logins."""
+        ...
+
     def asks(self) -> Asks: ...
 
     @property

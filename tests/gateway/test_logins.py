@@ -1,0 +1,191 @@
+"""Each caller of a gateway has logins of his own: how he gets them, and whose are never used for whom."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.gateway.bridge_lab import KEY, Answer, Json, Lab, made, until
+from tests.security.oauth_lab import Guarded, Issuer
+from toolway.gateway import codes
+from toolway.gateway.clients import OnlyClients
+from toolway.gateway.gateway import Gateway
+from toolway.gateway.principals import Keyring
+from toolway.hub import Hub
+
+pytestmark = pytest.mark.anyio
+
+OWNER = "tw_owner-of-this-gateway"
+BACK = "http://127.0.0.1:33418/callback"
+
+
+@pytest.fixture
+def keyring(tmp_path: Path) -> Keyring:
+    return Keyring(tmp_path / "keys.json", OWNER)
+
+
+@asynccontextmanager
+async def _lab(keyring: Keyring, guarded: Guarded, **entry: Any) -> AsyncIterator[Lab]:
+    async with Hub({"guarded": {"url": guarded.url, **entry}}, asks=OnlyClients()) as hub:
+        gateway = Gateway(hub, KEY, keyring)
+        found = Lab(hub, gateway, await gateway.listen("127.0.0.1", 0))
+        hurry = asyncio.Event()
+        hurry.set()
+        try:
+            yield found
+        finally:
+            await gateway.drain(hurry, 0, 0)
+
+
+async def _call(lab: Lab, token: str) -> Answer:
+    async with lab.raw("server/guarded", token) as raw:
+        return await raw.call("echo", {"text": "hi"})
+
+
+async def _ask(lab: Lab, token: str, method: str, path: str, body: Json | None = None) -> tuple[int, Json]:
+    async with httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=30) as client:
+        answer = await client.request(method, f"{lab.base}/login/{path}", json=body)
+        return answer.status_code, answer.json()
+
+
+async def _log_in(lab: Lab, token: str, issuer: Issuer) -> None:
+    status, begun = await _ask(lab, token, "POST", "guarded", {"redirect_uri": BACK})
+    assert status == 200, begun
+    ended_at = await issuer.login("guarded", begun["url"])
+    status, said = await _ask(lab, token, "POST", "guarded/end", {"id": begun["id"], "ended_at": ended_at})
+    assert (status, said) == (200, {"logged_in": True})
+
+
+def _sent(guarded: Guarded) -> set[str]:
+    return {value.removeprefix("Bearer ") for value in guarded.sent if value}
+
+
+async def test_each_key_has_its_own_login_and_nobody_uses_that_of_another(keyring: Keyring) -> None:
+    one, two = made(keyring, "one"), made(keyring, "two")
+    async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
+        await _log_in(lab, OWNER, issuer)
+        assert (await _call(lab, OWNER)).result
+        [owners] = _sent(guarded)
+        for key in (one, two):
+            refused = (await _call(lab, key)).error
+            assert refused["code"] == codes.UPSTREAM_AUTH
+            assert refused["data"]["code"] == "E-AUTH-LOGIN" and "toolway login guarded" in refused["data"]["fix"]
+        assert _sent(guarded) == {owners}
+        guarded.sent.clear()
+        await _log_in(lab, one, issuer)
+        assert (await _call(lab, one)).result
+        assert "error" in (await _call(lab, two)).last
+        [ones] = _sent(guarded)
+        assert ones != owners
+        await _log_in(lab, two, issuer)
+        answers = await asyncio.gather(*(_call(lab, key) for key in (OWNER, one, two) * 10))
+        assert all(answer.result for answer in answers)
+        assert len(_sent(guarded)) == 3 and issuer.made["login"] == 3
+
+
+async def test_a_caller_can_log_in_where_the_owner_has_not(keyring: Keyring) -> None:
+    one = made(keyring, "one")
+    async with Issuer() as issuer, Guarded(issuer) as guarded:
+        async with _lab(keyring, guarded) as lab:
+            await _log_in(lab, OWNER, issuer)
+            assert (await _call(lab, OWNER)).result
+            assert (await _ask(lab, OWNER, "DELETE", "guarded")) == (200, {"had": True})
+        async with _lab(keyring, guarded) as lab, lab.raw("server/guarded", one) as raw:
+            assert "error" in (await _call(lab, one)).last
+            tools = (await raw.ask("tools/list")).result["tools"]  # of the run before: no tool has vanished
+            assert "echo" in {tool["name"] for tool in tools}
+            await _log_in(lab, one, issuer)
+            assert (await _call(lab, one)).result
+            assert "error" in (await _call(lab, OWNER)).last
+
+
+async def test_a_server_that_begins_to_want_a_login_gets_the_callers_own_or_none(keyring: Keyring) -> None:
+    one = made(keyring, "one")
+    async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
+        await _log_in(lab, OWNER, issuer)
+        assert (await _call(lab, OWNER)).result
+        guarded.open = True
+        assert (await _call(lab, one)).result  # with no token at all
+        guarded.open = False
+        guarded.sent.clear()
+        assert (await _call(lab, one)).error["data"]["code"] == "E-AUTH-LOGIN"
+        assert not _sent(guarded)
+
+
+async def test_a_shared_link_is_not_lent_the_owners_login_in_mid_call(keyring: Keyring) -> None:
+    """The server was open to all when the link was made, so all share it; the owner has a login on disk meanwhile."""
+    one = made(keyring, "one")
+    async with Issuer() as issuer, Guarded(issuer) as guarded:
+        guarded.open = True
+        async with _lab(keyring, guarded) as lab:
+            assert (await _call(lab, one)).result
+            guarded.open = False
+            async with Hub({"guarded": guarded.url}, login=issuer.login, catalog_dir=None) as other:
+                await other.call_tool("guarded.echo")
+            guarded.sent.clear()
+            assert (await _call(lab, one)).error["data"]["code"] == "E-AUTH-LOGIN"
+            assert not _sent(guarded)
+            assert (await _call(lab, OWNER)).result
+
+
+async def test_where_the_entry_says_so_all_callers_use_the_login_of_the_owner(keyring: Keyring) -> None:
+    one = made(keyring, "one")
+    async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded, shared=True) as lab:
+        await _log_in(lab, OWNER, issuer)
+        assert (await _call(lab, OWNER)).result and (await _call(lab, one)).result
+        assert len(_sent(guarded)) == 1
+
+
+async def test_row_42_a_login_is_ended_by_whoever_began_it(keyring: Keyring) -> None:
+    """security.md row 42: a callback that is not bound to its user hands his account to another."""
+    one, two = made(keyring, "one"), made(keyring, "two")
+    async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
+        _, begun = await _ask(lab, one, "POST", "guarded", {"redirect_uri": BACK})
+        ended_at = await issuer.login("guarded", begun["url"])
+        status, said = await _ask(lab, two, "POST", "guarded/end", {"id": begun["id"], "ended_at": ended_at})
+        assert status == 404 and issuer.made["authorization_code"] == 0, said
+        _, other = await _ask(lab, two, "POST", "guarded", {"redirect_uri": BACK})
+        status, said = await _ask(lab, two, "POST", "guarded/end", {"id": other["id"], "ended_at": ended_at})
+        assert status == 502 and issuer.made["authorization_code"] == 0, said  # the state is that of another login
+        assert "error" in (await _call(lab, two)).last
+        status, _ = await _ask(lab, one, "POST", "guarded/end", {"id": begun["id"], "ended_at": ended_at})
+        assert status == 200
+        await until(lambda: lab.hub.catalog.listed("guarded", "tools"))  # by the login of the only one who has one
+        assert (await _call(lab, one)).result
+        status, _ = await _ask(lab, one, "POST", "guarded/end", {"id": begun["id"], "ended_at": ended_at})
+        assert status == 404  # it is over
+
+
+async def test_the_token_of_the_caller_never_leaves_the_gateway(keyring: Keyring) -> None:
+    one = made(keyring, "one")
+    async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
+        await _log_in(lab, one, issuer)
+        await _log_in(lab, OWNER, issuer)
+        assert (await _call(lab, one)).result and (await _call(lab, OWNER)).result
+        told = "\n".join([*issuer.seen, *guarded.sent])
+        assert told and one not in told and OWNER not in told and "tw_" not in told
+
+
+@pytest.mark.parametrize(
+    "uri", ["https://evil.example/cb", "http://evil.example/cb", "http://127.0.0.1@evil.example/", "file:///x", 7, None]
+)
+async def test_a_login_ends_on_the_machine_of_whoever_began_it(keyring: Keyring, uri: object) -> None:
+    async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
+        status, _ = await _ask(lab, OWNER, "POST", "guarded", {"redirect_uri": uri})
+        assert status == 400 and not issuer.seen
+
+
+async def test_a_key_logs_in_to_what_it_sees_and_nothing_else(keyring: Keyring) -> None:
+    token, _ = keyring.create("other", ("server/elsewhere",), False, 0.0)
+    async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
+        for method, path in (("POST", "guarded"), ("DELETE", "guarded"), ("POST", "nobody"), ("GET", "guarded")):
+            status, _ = await _ask(lab, token, method, path, {"redirect_uri": BACK})
+            assert status == 404
+        status, _ = await _ask(lab, "tw_wrong", "POST", "guarded", {"redirect_uri": BACK})
+        assert status == 401 and not issuer.seen
