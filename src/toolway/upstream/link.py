@@ -76,6 +76,7 @@ class Loss:
     code: str = "E-LINK"
     exit_code: int | None = None
     fix: str = ""
+    usual: bool = False  # links of this kind end now and then, and nothing is wrong with the server
 
 
 @dataclass(frozen=True, slots=True)

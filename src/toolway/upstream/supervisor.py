@@ -39,6 +39,7 @@ from toolway.upstream.subscriptions import Subscriptions, Wanted
 LIST_LIMIT: Final = 30.0  # for one list, all pages
 LIST_PAUSE: Final = 1.0  # between two refreshes, however often a server says that its lists changed
 RELISTEN: Final = (0.5, 30.0)  # first and longest wait before a lost subscription is opened again
+USUAL_LIFE: Final = 5.0  # seconds after which the end of a link that ends now and then is no failure
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -59,11 +60,11 @@ class Surroundings(Protocol):
         """Take a list as the server sent it; say what changed."""
         ...
 
-    @property
     def lacks_list(self, server: str, kind: Kind) -> bool:
         """Whether the link that everybody shares has no list, because only callers have logins."""
         ...
 
+    @property
     def asks(self) -> Asks: ...
 
     @property
@@ -456,6 +457,8 @@ class Upstream:
 
     def _ended(self, loss: Loss, ready_for: float) -> Event:
         self._failure = loss
+        if loss.usual and ready_for >= USUAL_LIFE:
+            self._restarts.forgive()
         wait, gave_up = self._restarts.after_end(self._loop.time(), ready_for)
         self._retry_at = self._loop.time() + wait
         return Event.GAVE_UP if gave_up else Event.ENDED

@@ -15,6 +15,7 @@
 
     http_server.py     the server on a socket: FakeHttp
     http_endpoint.py   what it does with one request (http_headers.py: what it demands of the headers)
+    sse_endpoint.py    the same over HTTP+SSE, the transport of 2024-11-05
     http_wire.py       HTTP/1.1 by hand
     http_modes.py      what goes wrong there
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import uuid
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from toolway.testing.fakes import http_headers
 from toolway.testing.fakes.call import Ask, Peer
@@ -70,9 +70,23 @@ class Hit:
         """Answer as a good server would."""
         self.endpoint.respond(self.exchange, self.reply)
 
+    def whole(self, body: bytes) -> None:
+        """Answer with these bytes."""
+        self.endpoint.respond_with(self.exchange, body)
+
+    def stream(self) -> Exchange:
+        """Where events are told before the answer."""
+        return self.endpoint.stream_of(self.exchange)
+
+    def end(self) -> None:
+        """There is nothing more to tell."""
+        self.endpoint.end_of(self.exchange)
+
 
 class Endpoint:
     """Answers requests, well or badly, and keeps the sessions of the handshake era."""
+
+    path = "/mcp"
 
     def __init__(self, server: Server, modes: Modes, answer: str) -> None:
         if answer not in ("json", "sse"):
@@ -106,6 +120,28 @@ class Endpoint:
             modern = "mcp-session-id" not in exchange.request.headers
             code = object_of(reply.get("error")).get("code")
             exchange.json(reply, _STATUS.get(code, 200) if modern and isinstance(code, int) else 200)
+
+    def keep(self, event_id: str, exchange: Exchange, reply: Json) -> None:
+        """Let a stream that is cut be taken up again, after this event."""
+        self.resumable[event_id] = reply
+
+    def moved(self, exchange: Exchange) -> str:
+        """Where a request is answered well."""
+        return "/moved"
+
+    def respond_with(self, exchange: Exchange, body: bytes) -> None:
+        exchange.reply(200, body)
+
+    def stream_of(self, exchange: Exchange) -> Exchange:
+        exchange.open_stream()
+        return exchange
+
+    def end_of(self, exchange: Exchange) -> None:
+        exchange.end()
+
+    def _sender(self, exchange: Exchange, peer: Peer) -> Callable[[Json], None]:
+        """Tells what belongs to a request."""
+        return exchange.send
 
     async def serve(self, exchange: Exchange) -> None:
         method = exchange.request.method
@@ -152,7 +188,11 @@ class Endpoint:
         await self._request(exchange, message, peer, setting)
 
     def _struck(self, exchange: Exchange, message: Json) -> Setting | None:
-        if "id" not in message or "method" not in message or exchange.request.target.endswith("/moved"):
+        if (
+            "id" not in message
+            or "method" not in message
+            or exchange.request.target.partition("?")[0].endswith("/moved")
+        ):
             return None
         return self.modes.struck(message)
 
@@ -224,11 +264,11 @@ class Endpoint:
         id = message["id"]
         self.in_flight.append(id)
         try:
-            reply = self.server.handle(message, peer, exchange.send)
+            reply = self.server.handle(message, peer, self._sender(exchange, peer))
             if isinstance(reply, Generator):
                 walked = await self._walk(exchange, id, reply, peer)
                 if walked is None:
-                    exchange.end()
+                    self.end_of(exchange)
                     return
                 reply = walked
             if isinstance(peer, Session) and message["method"] == "initialize" and "result" in reply:
@@ -276,7 +316,7 @@ class Endpoint:
         assert isinstance(peer, Session)  # only the handshake era asks in the middle of a call
         id = f"ask-{self.next_id()}"
         slot = peer.asked[id] = asyncio.get_running_loop().create_future()
-        exchange.send(request(id, step.method, step.params))
+        self._sender(exchange, peer)(request(id, step.method, step.params))
         stop = asyncio.ensure_future(cancelled.wait())
         try:
             await asyncio.wait({slot, stop}, timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)

@@ -27,7 +27,7 @@ _MEGABYTE = 1_000_000
 
 
 async def _spoiled(spoil: modes.Run, hit: Hit) -> None:
-    hit.exchange.reply(200, spoil(hit.reply, hit.setting))
+    hit.whole(spoil(hit.reply, hit.setting))
 
 
 for _name, _mode in SPOILS.items():
@@ -77,7 +77,7 @@ async def _status(hit: Hit) -> None:
 @mode("redirect", early=True)
 async def _redirect(hit: Hit) -> None:
     """A redirect with the status VALUE (307) to=URL, or to a path of this server that answers well."""
-    hit.exchange.headers["Location"] = hit.option("to", "/moved")
+    hit.exchange.headers["Location"] = hit.option("to") or hit.endpoint.moved(hit.exchange)
     hit.exchange.reply(int(hit.setting.number(307)))
 
 
@@ -170,7 +170,7 @@ async def _cl_and_te(hit: Hit) -> None:
 @mode("body_mb")
 async def _body_mb(hit: Hit) -> None:
     """A body of VALUE megabytes (10)."""
-    hit.exchange.reply(200, padded(hit.reply, hit.setting.number(10)))
+    hit.whole(padded(hit.reply, hit.setting.number(10)))
 
 
 @mode("gzip")
@@ -207,7 +207,7 @@ def _bomb(message: bytes, megabytes: int) -> Iterator[bytes]:
 async def _id_of_other(hit: Hit) -> None:
     """The answer carries the id of another call in flight, or where there is none, one nobody asked with."""
     others = [id for id in hit.endpoint.in_flight if id != hit.reply["id"]]
-    hit.exchange.json(with_id(hit.reply, others[0] if others else 987654321))
+    hit.whole(encode(with_id(hit.reply, others[0] if others else 987654321)))
 
 
 # The stream of events
@@ -217,11 +217,10 @@ async def _id_of_other(hit: Hit) -> None:
 async def _cut_sse(hit: Hit) -> None:
     """A stream cut VALUE (`before`, `between`, `inside`) its events; ids=1: they have ids; clean=1: ended in order."""
     where, ids = hit.setting.value or "before", hit.option("ids") in ("1", "True")
-    exchange = hit.exchange
-    exchange.open_stream()
+    exchange = hit.stream()
     event_id = f"event-{hit.endpoint.next_id()}" if ids else ""
     if ids:
-        hit.endpoint.resumable[event_id] = hit.reply
+        hit.endpoint.keep(event_id, hit.exchange, hit.reply)
     if where != "before":
         report = notification("notifications/progress", {"progressToken": "nobody", "progress": 1})
         exchange.event(encode(report), event_id)
@@ -239,32 +238,32 @@ async def _cut_sse(hit: Hit) -> None:
 @mode("sse_event_mb")
 async def _sse_event_mb(hit: Hit) -> None:
     """An event of VALUE megabytes (10)."""
-    hit.exchange.event(padded(hit.reply, hit.setting.number(10)))
-    hit.exchange.end()
+    hit.stream().event(padded(hit.reply, hit.setting.number(10)))
+    hit.end()
 
 
 @mode("sse_comment_flood")
 async def _sse_comment_flood(hit: Hit) -> None:
     """VALUE megabytes (16) of comments, then the answer."""
-    hit.exchange.open_stream()
+    stream = hit.stream()
     comments = (b": " + b"x" * 97 + b"\n") * 1000
     for _ in range(int(hit.setting.number(16) * 10)):
-        hit.exchange.chunk(comments)
-        await hit.exchange.drain()
+        stream.chunk(comments)
+        await stream.drain()
     hit.answer()
 
 
 @mode("progress_flood")
 async def _progress_flood(hit: Hit) -> None:
     """VALUE reports of progress for a token nobody gave (10000), then the answer."""
-    hit.exchange.open_stream()
+    stream = hit.stream()
     report = event_bytes(encode(notification("notifications/progress", {"progressToken": "nobody", "progress": 1})))
     full, rest = divmod(int(hit.setting.number(10_000)), 500)
     for _ in range(full):
-        hit.exchange.chunk(report * 500)
-        await hit.exchange.drain()
+        stream.chunk(report * 500)
+        await stream.drain()
     if rest:
-        hit.exchange.chunk(report * rest)
+        stream.chunk(report * rest)
     hit.answer()
 
 

@@ -13,6 +13,7 @@ from toolway.testing.fakes.http_wire import Connection, Exchange
 from toolway.testing.fakes.modes import Modes
 from toolway.testing.fakes.options import parser, read, server_options
 from toolway.testing.fakes.server import Server
+from toolway.testing.fakes.sse_endpoint import SseEndpoint
 from toolway.testing.fakes.wire import Unanswered
 
 TYPE_CHECKING = False
@@ -23,14 +24,18 @@ if TYPE_CHECKING:
     from toolway.testing.fakes.server import Stats
 
 
+ENDPOINTS: dict[str, type[Endpoint]] = {"http": Endpoint, "sse": SseEndpoint}
+
+
 class FakeHttp:
     """A fake server over HTTP, in this process.
 
         async with FakeHttp(era="handshake", modes=["status=503;retry_after=1;times=1"]) as server:
             ...  # connect to server.url, then look at server.stats
 
-    `answer` is json or sse. Other options are those of `python -m toolway.testing.fake_http --help`: name, tools,
-    page, ttl, effects.
+    `transport` is http or, for the pair of endpoints of 2024-11-05, sse, whose era is the handshake's. `answer` is how
+    the former answers: json or sse. Other options are those of `python -m toolway.testing.fake_http --help`: name,
+    tools, page, ttl, effects.
     """
 
     def __init__(
@@ -41,11 +46,15 @@ class FakeHttp:
         answer: str = "json",
         host: str = "127.0.0.1",
         port: int = 0,
+        transport: str = "http",
         **options: Any,
     ) -> None:
+        if transport not in ENDPOINTS:
+            raise ValueError(f"no transport {transport!r}: {' or '.join(ENDPOINTS)}")
         self.server = Server(tools, era=era, **options)
         self.server.exit = self._crash
-        self.endpoint = Endpoint(self.server, Modes(MODES, modes), answer)
+        self.endpoint = ENDPOINTS[transport](self.server, Modes(MODES, modes), answer)
+        self.transport = transport
         self.host = host
         self.port = port
         self._listener: asyncio.Server | None = None
@@ -54,7 +63,7 @@ class FakeHttp:
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port}/mcp"
+        return f"http://{self.host}:{self.port}{self.endpoint.path}"
 
     @property
     def stats(self) -> Stats:
@@ -161,8 +170,15 @@ def main() -> None:
     command = parser("An HTTP MCP server that misbehaves on purpose. Its first line says `listening PORT`.")
     command.add_argument("--port", type=int, default=0, help="where to listen (0: any free port)")
     command.add_argument("--answer", choices=("json", "sse"), default="json", help="how to answer (json)")
+    command.add_argument("--transport", choices=tuple(ENDPOINTS), default="http", help="what to speak (http)")
     options = read(command, MODES)
-    fake = FakeHttp(modes=options.mode, answer=options.answer, port=options.port, **server_options(options))
+    fake = FakeHttp(
+        modes=options.mode,
+        answer=options.answer,
+        port=options.port,
+        transport=options.transport,
+        **server_options(options),
+    )
     fake.server.exit = os._exit
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve_forever(fake))

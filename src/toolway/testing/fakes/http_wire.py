@@ -110,6 +110,7 @@ class Exchange:
         self.streaming = False
         self.keep = True  # whether the connection serves another request
         self.outlives = False  # whether the work goes on when the client has gone
+        self.over = asyncio.Event()  # the stream has ended
 
     def reply(self, status: int, body: bytes = b"", headers: Mapping[str, str] = JSON) -> None:
         """Answer whole."""
@@ -151,6 +152,7 @@ class Exchange:
         """End the stream of events in order."""
         self.open_stream()
         self.raw(b"0\r\n\r\n")
+        self.over.set()
 
     async def drain(self) -> None:
         await self.connection.writer.drain()
@@ -158,11 +160,13 @@ class Exchange:
     def cut(self) -> None:
         """Close the connection after what has been written so far."""
         self.keep = False
+        self.over.set()
         self.connection.writer.close()
 
     def reset(self) -> None:
         """End the connection with a TCP reset."""
         self.keep = False
+        self.over.set()
         self.connection.reset()
 
 

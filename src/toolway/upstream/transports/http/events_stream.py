@@ -62,6 +62,11 @@ class EventStream:
         self._id = id
         self._after_cr = False
 
+    @property
+    def begun(self) -> bool:
+        """Whether an event has begun and not ended."""
+        return bool(self._data or self._line)
+
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that `chunk` finishes. Raises `EventTooLong`."""
         if self._head is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -29,7 +30,10 @@ ENDPOINT_TIME: Final = 10.0  # seconds from the head of the stream to its first 
 BEFORE_ENDPOINT: Final = 16  # events that may come before the one that must come first
 RESUME: Final = (0.1, 10.0)  # shortest and longest wait before a lost stream is asked for again
 BAD_EVENTS: Final = (20, 60.0)  # so many spoiled messages in so many seconds and the channel ends
+SLOW: Final = (10 * 1024, 10.0)  # an event that grows by less than so many bytes in so many seconds has stopped
 ENDED: Final = "E-SSE-ENDED"
+
+_log = logging.getLogger(__name__)
 
 #: Opens the stream after the event of this id (empty: from now on). Raises `Fault`.
 Get = Callable[[str], Awaitable[Response]]
@@ -48,6 +52,8 @@ class Channel:
         self._hear = hear
         self._loop = asyncio.get_running_loop()
         self._stream = EventStream(frame, skips=True)
+        self._received = 0  # bytes
+        self._slow: asyncio.TimerHandle | None = None
         self._before = 0  # events that came before the first that counts
         self._bad: deque[float] = deque(maxlen=BAD_EVENTS[0])
         self._ready: asyncio.Future[None] = self._loop.create_future()
@@ -99,6 +105,9 @@ class Channel:
                 self._ready.set_exception(fault)
                 self._ready.exception()  # whoever waited may be gone
             loss = Loss(fault.reason, fault.code, fix=fault.fix)
+        except Exception as exc:
+            _log.exception("unexpected error in the stream of %s", self._target.origin)
+            loss = Loss(f"unexpected error: {exc!r}", "E-INTERNAL")
         finally:
             self._end(loss)
 
@@ -126,12 +135,15 @@ class Channel:
         how = "the server ended its stream of events"
         try:
             async for chunk in response:
+                self._received += len(chunk)
                 for number, event in enumerate(self._stream.feed(chunk), 1):
                     await self._deliver(event)
                     if number % TURN == 0:
                         await asyncio.sleep(0)
                 if self._stream.skipped > 8 * self._frame:
                     raise Fault("the server sends an event that does not end", Certainty.C2, code="E-FRAME-ENDLESS")
+                if self._stream.begun and self._slow is None:
+                    self._slow = self._loop.call_later(SLOW[1], self._check_slow, self._received)
         except HttpFault as fault:
             how = fault.reason
         finally:
@@ -140,6 +152,17 @@ class Channel:
         if not self._ready.done():
             raise said.no_endpoint(how)
         return how
+
+    def _check_slow(self, before: int) -> None:
+        """An event was begun some time ago. If it hardly grew while somebody waits, it will not come."""
+        self._slow = None
+        if not self._stream.begun or not len(self.outstanding) or self.over.done():
+            return
+        if self._received - before < SLOW[0]:
+            self._end(Loss("the server stopped in the middle of an event", "E-FRAME-HALF"))
+            self._task.cancel()
+        else:
+            self._slow = self._loop.call_later(SLOW[1], self._check_slow, self._received)
 
     def _overdue(self) -> None:
         if not self._ready.done():
@@ -151,6 +174,8 @@ class Channel:
         if self.over.done():
             return
         self.over.set_result(loss)
+        if self._slow is not None:
+            self._slow.cancel()
         self._up.set()  # whoever waits for it hears why it is not
         self.outstanding.fail_all(loss.reason, loss.code, loss.fix)
         if not self._ready.done():
@@ -170,9 +195,7 @@ class Channel:
         elif event.event is TOO_LONG:
             self._on_long(event.data)
         elif event.event == "message":
-            await self._on_frame(event.data)
-        else:
-            self.noise += 1
+            await self._on_frame(event.data)  # others, such as `ping`, are signs of life
 
     def _on_endpoint(self, target: Target) -> None:
         if self.endpoint is None:

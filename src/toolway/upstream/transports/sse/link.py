@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
@@ -21,51 +22,33 @@ from toolway.config.spec import Server
 from toolway.model import Attempt, Authorizer, Certainty, Era, Json
 from toolway.protocol import wire
 from toolway.upstream.link import Fault, Inbound, LinkFacts, Loss, Request, RpcError
-from toolway.upstream.transports.http import base, verdict
 from toolway.upstream.transports.http.asks import ServerRequests
-from toolway.upstream.transports.http.authorized import NONE, authorized
-from toolway.upstream.transports.http.link import (
-    CANCEL_TIME,
-    FRESH,
-    MAX_NOTICES,
-    MAX_REDIRECTS,
-    REPLY_TIME,
-    start_of,
-)
-from toolway.upstream.transports.http1.client import (
-    Client,
-    HeaderBlock,
-    HttpFault,
-    HttpLimits,
-    Response,
-    Target,
-    header_block,
-)
-from toolway.upstream.transports.sse import said
-from toolway.upstream.transports.sse.channel import ENDED, Channel
-
-T = TypeVar("T")
+from toolway.upstream.transports.http.link import CANCEL_TIME, MAX_NOTICES, REPLY_TIME
+from toolway.upstream.transports.http1.client import HttpLimits
+from toolway.upstream.transports.sse.channel import Channel
+from toolway.upstream.transports.sse.sending import Sender
 
 LATE: Final = 1.0  # seconds in which an answer may come whose POST got no response
 POST_TIME: Final = 10.0  # seconds for the response to a POST whose answer has come
 MAX_POSTS: Final = 64  # of that kind; one more is cut off
 RETIRED: Final = 900.0  # seconds for the last answers on a stream whose session is forgotten
 VERSION_SINCE: Final = "2025-06-18"  # the first version that is told in a header
-_PROXIES: Final = (None, 502, 504)  # statuses of a POST that say nothing about the server behind
+_PROXIES: Final = (None, 502, 504)  # what becomes of a POST that says nothing about the server behind
+
+Post = asyncio.Task[wire.Message | None]
 
 
 class SseLink:
     def __init__(self, server: Server, limits: HttpLimits | None = None, authorizer: Authorizer | None = None) -> None:
-        assert server.url is not None
         self._server = server
+        self._limits = limits
         self._authorizer = authorizer
-        self._client = Client(limits or base.limits(server), server.reach)
-        self._asks = ServerRequests(partial(self._post_quietly, REPLY_TIME))
-        self._said = header_block({})  # of every message after the handshake
+        self._asks = ServerRequests(partial(self._tell_quietly, REPLY_TIME))
         self._channel: Channel | None = None
-        self._retired: set[asyncio.Task[None]] = set()
-        self._posts: set[asyncio.Task[Any]] = set()
+        self._sender: Sender | None = None
+        self._posts: set[Post] = set()  # whose answers have come
         self._tasks: set[asyncio.Task[None]] = set()
+        self._notices = 0  # of cancellation, under way
         self._loss: asyncio.Future[Loss] | None = None
         self._dropped = 0
         self._noise = 0
@@ -74,13 +57,11 @@ class SseLink:
     # -- the life of the link -----------------------------------------------------------------------------------------
 
     async def open(self, inbound: Inbound) -> None:
-        assert self._server.url is not None
         self._inbound = inbound
         self._loop = asyncio.get_running_loop()
         self._loss = self._loop.create_future()
         try:
-            self._target = Target.parse(self._server.url)
-            self._bases = base.bases(self._server)
+            self._sender = Sender(self._server, self._limits, self._authorizer)
         except ValueError as exc:
             fix = "correct `url` or `headers` in the server's entry"
             raise Fault(str(exc), Certainty.C0, code="E-HTTP-CONFIG", fix=fix) from None
@@ -88,7 +69,8 @@ class SseLink:
 
     async def _connect(self) -> Channel:
         """Open a stream. Raises `Fault`."""
-        channel = Channel(self._stream, self._target, self._server.limits.frame, self._hear)
+        assert self._sender is not None
+        channel = Channel(self._sender.stream, self._sender.target, self._server.limits.frame, self._hear)
         try:
             await channel.open()
         except BaseException as exc:
@@ -103,24 +85,24 @@ class SseLink:
     def _on_over(self, channel: Channel) -> None:
         """A stream has ended. If it was the one in use, so has the link."""
         if channel is self._channel:
-            self._lose(channel.over.result())
+            self._lose(replace(channel.over.result(), usual=True))
 
     def _lose(self, loss: Loss) -> None:
         if self._loss is not None and not self._loss.done():
             self._loss.set_result(loss)
 
     def adopt(self, era: Era, version: str) -> None:
-        self._said = header_block({base.VERSION: version} if version >= VERSION_SINCE else {})
+        assert self._sender is not None
+        self._sender.tell_version(version if version >= VERSION_SINCE else "")
 
     def forget_session(self) -> None:
         """The server has forgotten the session of this stream: the next handshake opens another. What it took before
         may still be answered on the old one."""
         channel, self._channel = self._channel, None
-        self._said = header_block({})
+        if self._sender is not None:
+            self._sender.tell_version("")
         if channel is not None:
-            task = asyncio.create_task(self._see_out(channel))
-            self._retired.add(task)
-            task.add_done_callback(self._retired.discard)
+            self._own(self._see_out(channel))
 
     async def _see_out(self, channel: Channel) -> None:
         try:
@@ -148,79 +130,36 @@ class SseLink:
         self._closed = True
         self._lose(Loss("closed by us", "E-CLOSED"))
         channel, self._channel = self._channel, None
-        tasks = [*self._tasks, *self._posts, *self._retired]
         try:
             if channel is not None:
                 await self._done_with(channel)
+            tasks = [*self._tasks, *self._posts]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, self._asks.close(), return_exceptions=True)
         finally:
-            self._client.close()
+            if self._sender is not None:
+                self._sender.close()
             await asyncio.sleep(0)  # the loop closes the sockets in its next turn
 
-    # -- the stream ---------------------------------------------------------------------------------------------------
-
-    async def _stream(self, last_id: str) -> Response:
-        """The stream of events, after the event of this id. Raises `Fault`."""
-        resumed = header_block({base.LAST_EVENT: last_id} if last_id else {})
-        if self._authorizer is None:
-            return await self._get(resumed, NONE)
-        return await authorized(self._authorizer, "GET", partial(self._get, resumed))
-
-    async def _get(self, resumed: HeaderBlock, token: HeaderBlock) -> Response:
-        target = self._target
-        try:
-            for _ in range(MAX_REDIRECTS + 1):
-                response = self._client.send("GET", target, (self._bases.get, resumed, token))
-                await response.begin()
-                is_stream = response.status == 200 and verdict.media_type(response.headers) == "text/event-stream"
-                if is_stream:
-                    return response
-                try:
-                    if not 300 <= response.status < 400:
-                        raise said.no_stream(response.status, response.headers, await start_of(response))
-                    target = said.moved(target, response.status, response.headers)
-                    response.finish_soon()
-                finally:
-                    response.leave()
-        except HttpFault as fault:
-            raise verdict.from_http_fault(fault) from None
-        raise verdict.redirect_loop()
-
-    def _hear(self, message: wire.Message) -> None:
-        if message.kind == "request":
-            if not self._asks.take(message, self._inbound):
-                self._dropped += 1
-            return
-        if message.method == "notifications/cancelled":
-            self._asks.cancelled(message.body)
-        self._inbound.on_notification(message.method, message.body)
-
-    # -- sending ------------------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------------
 
     async def request(self, request: Request) -> Json:
         if request.method == "server/discover":
-            # It came four eras after this transport; servers that are asked before the handshake fall silent.
+            # It is years younger than this transport, and some servers that are asked too early never speak again.
             raise RpcError(METHOD_NOT_FOUND, "HTTP+SSE knows no server/discover")
         attempt = request.attempt
         attempt.phase = "send"
         attempt.encoded = None
+        assert self._sender is not None
         channel = await self._channel_for(request.method)
         target = await channel.wait_up()
         id_, answer = channel.outstanding.add(request)
         try:
-            body = self._encoded(id_, request)
-            take = partial(self._take, id_, attempt)
-            max_idle = FRESH if request.fresh else None
-            post = asyncio.create_task(
-                self._authorized(
-                    lambda token: self._post(target, body, token, take, max_idle, attempt.sent),
-                    f"{request.method} {request.params.get('name', '')}",
-                    attempt,
-                )
-            )
-            return await self._await(post, answer, attempt)
+            body = _encoded(id_, request)
+            what = f"{request.method} {request.params.get('name', '')}"
+            posting = self._sender.request(target, id_, body, what, attempt, request.fresh)
+            return await self._await(asyncio.create_task(posting), answer, attempt)
         except asyncio.CancelledError:
             if attempt.certainty is Certainty.C2 and not request.quiet:
                 self._tell_cancelled(id_)
@@ -236,25 +175,18 @@ class SseLink:
             raise Fault("the server no longer knows the session", Certainty.C0, code="E-HTTP-SESSION")
         return self._channel
 
-    def _encoded(self, id_: int, request: Request) -> bytes:
-        try:
-            return wire.request(id_, request.method, request.params)
-        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-            raise Fault(f"the request cannot be written: {exc}", Certainty.C0, code="E-REQUEST") from None
-
-    async def _await(
-        self, post: asyncio.Task[wire.Message | None], answer: asyncio.Future[Json], attempt: Attempt
-    ) -> Json:
+    async def _await(self, post: Post, answer: asyncio.Future[Json], attempt: Attempt) -> Json:
         """The answer, wherever it comes first; or what the POST says, where that rules an answer out."""
         try:
             both: set[asyncio.Future[Any]] = {post, answer}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
-                await self._posted(post, answer)
+                await _taken(post, answer)
             return await answer
         except Fault as fault:
             await _stopped(post)  # what has not left must not leave any more
-            fault.certainty = max(fault.certainty, attempt.certainty) if fault.code == ENDED else fault.certainty
+            if answer.done():  # it is the stream's, and does not know what has left since it ended
+                fault.certainty = max(fault.certainty, attempt.certainty)
             raise
         except asyncio.CancelledError:
             await _stopped(post)
@@ -262,126 +194,95 @@ class SseLink:
         finally:
             self._let_end(post)
 
-    async def _posted(self, post: asyncio.Task[wire.Message | None], answer: asyncio.Future[Json]) -> None:
-        """Return when only the stream can tell more. Raises `Fault` or `RpcError`."""
-        try:
-            message = await post
-        except Fault as fault:
-            if fault.certainty is not Certainty.C2 or fault.status not in _PROXIES:
-                raise
-            # The response is lost, and perhaps nothing else.
-            await asyncio.wait({answer}, timeout=LATE)
-            if not answer.done():
-                raise
-        else:
-            if message is not None and not answer.done():
-                _settle(answer, message)
-
-    def _let_end(self, post: asyncio.Task[Any]) -> None:
+    def _let_end(self, post: Post) -> None:
         """The answer was here before the response to its POST, which may take its time, but not for ever."""
+        post.add_done_callback(_look)
         if post.done():
-            _look(post)
-        elif len(self._posts) >= MAX_POSTS or self._closed:
-            post.add_done_callback(_look)
+            return
+        if len(self._posts) >= MAX_POSTS or self._closed:
             post.cancel()
-        else:
-            self._posts.add(post)
-            limit = self._loop.call_later(POST_TIME, post.cancel)
-            post.add_done_callback(_look)
-            post.add_done_callback(self._posts.discard)
-            post.add_done_callback(lambda _: limit.cancel())
+            return
+        limit = self._loop.call_later(POST_TIME, post.cancel)
+        self._posts.add(post)
+        post.add_done_callback(self._posts.discard)
+        post.add_done_callback(lambda _: limit.cancel())
+
+    # -- messages without an answer -----------------------------------------------------------------------------------
 
     async def notify(self, method: str, params: Json) -> None:
+        assert self._sender is not None
         channel = await self._channel_for(method)
-        target = await channel.wait_up()
-        body = wire.notification(method, params)
-        await self._authorized(lambda token: self._post(target, body, token, _accepted), method)
-
-    async def _authorized(
-        self, send: Callable[[HeaderBlock], Awaitable[T]], what: str, attempt: Attempt | None = None
-    ) -> T:
-        if self._authorizer is None:
-            return await send(NONE)
-        return await authorized(self._authorizer, what, send, attempt)
-
-    async def _post(
-        self,
-        target: Target,
-        body: bytes,
-        token: HeaderBlock,
-        take: Callable[[Response], Awaitable[T]],
-        max_idle: float | None = None,
-        on_sent: Callable[[], None] | None = None,
-    ) -> T:
-        """What `take` makes of the response, behind redirects within the origin. Raises `Fault` or `RpcError`."""
-        headers = (self._bases.post, self._said, token)
-        try:
-            for _ in range(MAX_REDIRECTS + 1):
-                response = self._client.send("POST", target, headers, body, max_idle=max_idle, on_sent=on_sent)
-                await response.begin()
-                try:
-                    if not 300 <= response.status < 400:
-                        return await take(response)
-                    target = verdict.redirect(target, response.status, response.headers)
-                    response.finish_soon()
-                finally:
-                    response.leave()
-        except HttpFault as fault:
-            raise verdict.from_http_fault(fault) from None
-        raise verdict.redirect_loop()
-
-    async def _take(self, id_: int, attempt: Attempt, response: Response) -> wire.Message | None:
-        """The server has the message, or says why not; an answer, where it is in the response. Raises as `_post`."""
-        body = await start_of(response)
-        if response.status >= 400:
-            raise said.refused(response.status, response.headers, body, id_)
-        return said.taken(response.status, response.headers, body, id_)
+        await self._sender.tell(await channel.wait_up(), wire.notification(method, params), method)
 
     def _tell_cancelled(self, id_: int) -> None:
-        if len(self._tasks) < MAX_NOTICES and not self._closed:
+        if self._notices < MAX_NOTICES and not self._closed:
+            self._notices += 1
             notice = wire.notification("notifications/cancelled", {"requestId": id_})
-            self._own(self._post_quietly(CANCEL_TIME, notice))
+            self._own(self._tell_quietly(CANCEL_TIME, notice)).add_done_callback(self._told)
 
-    async def _post_quietly(self, limit: float, body: bytes) -> None:
+    def _told(self, _: asyncio.Task[None]) -> None:
+        self._notices -= 1
+
+    async def _tell_quietly(self, limit: float, body: bytes) -> None:
         channel = self._channel
-        if channel is None or channel.endpoint is None:
+        if channel is None or channel.endpoint is None or self._sender is None:
             return
-        target = channel.endpoint
-        with contextlib.suppress(Fault, RpcError, TimeoutError):
+        with contextlib.suppress(Fault, TimeoutError):
             async with asyncio.timeout(limit):
-                await self._authorized(lambda token: self._post(target, body, token, _accepted), "")
+                await self._sender.tell(channel.endpoint, body)
 
-    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+    def _own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    # -- what the server sends of its own accord ----------------------------------------------------------------------
+
+    def _hear(self, message: wire.Message) -> None:
+        if message.kind == "request":
+            if not self._asks.take(message, self._inbound):
+                self._dropped += 1
+            return
+        if message.method == "notifications/cancelled":
+            self._asks.cancelled(message.body)
+        self._inbound.on_notification(message.method, message.body)
 
 
-async def _accepted(response: Response) -> None:
-    """The server took a message that has no answer. Raises `Fault` where it did not."""
-    if not 200 <= response.status < 300:
-        body = await start_of(response)
-        problem = said.refused(response.status, response.headers, body, None)
-        if isinstance(problem, RpcError):
-            problem = verdict.refused_notice(response.status, response.headers, body, in_session=True)
-        raise problem
-    response.finish_soon()
+def _encoded(id_: int, request: Request) -> bytes:
+    try:
+        return wire.request(id_, request.method, request.params)
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+        raise Fault(f"the request cannot be written: {exc}", Certainty.C0, code="E-REQUEST") from None
 
 
-def _settle(answer: asyncio.Future[Json], message: wire.Message) -> None:
+async def _taken(post: Post, answer: asyncio.Future[Json]) -> None:
+    """Return when only the stream can tell more. Raises `Fault` or `RpcError`."""
+    try:
+        message = await post
+    except Fault as fault:
+        if fault.certainty is not Certainty.C2 or fault.status not in _PROXIES:
+            raise
+        # The response is lost, and perhaps nothing else.
+        await asyncio.wait({answer}, timeout=LATE)
+        if not answer.done():
+            raise
+        return
+    if message is None or answer.done():
+        return
     if message.kind == "result":
         answer.set_result(message.body)
     else:
         answer.set_exception(RpcError(*wire.error_fields(message.body)))
 
 
-async def _stopped(post: asyncio.Task[Any]) -> None:
+async def _stopped(post: Post) -> None:
     """Cancel it, and wait until what it sent is known."""
     post.cancel()
     await asyncio.wait({post}, timeout=1.0)
 
 
-def _look(task: asyncio.Task[Any]) -> None:
+def _look(post: Post) -> None:
     """Nobody else wants to know how it failed."""
-    if not task.cancelled():
-        task.exception()
+    if not post.cancelled():
+        post.exception()

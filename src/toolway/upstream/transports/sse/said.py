@@ -22,6 +22,7 @@ _GONE: Final = 400  # bytes of a body that may explain that a session is gone; a
 _NO_SESSION: Final = re.compile(
     rb"(?i)\b(?:no|not|unknown|invalid|expired|missing|find)\b.{0,60}\bsession|session.{0,60}\b(?:not|unknown|invalid|expired)\b"
 )
+_STICKY: Final = "where several copies of the server stand behind one address, a session must stay with one of them"
 _FOLLOWED: Final = (301, 302, 303, 307, 308)  # a GET stays a GET with each of them
 
 
@@ -79,8 +80,12 @@ def refused(status: int, headers: Mapping[str, str], body: bytes, id_: int | Non
     """The failure that a status of 400 and more stands for."""
     text = len(body) <= _GONE and verdict.media_type(headers) != "application/json"
     if status == 400 and text and _NO_SESSION.search(body):
-        return Fault("the server no longer knows the session (400)", Certainty.C1, code="E-HTTP-SESSION", status=400)
-    return verdict.refusal(status, headers, body, id_, in_session=True)
+        gone = "the server no longer knows the session (400)"
+        return Fault(gone, Certainty.C1, code="E-HTTP-SESSION", status=400, fix=_STICKY)
+    problem = verdict.refusal(status, headers, body, id_, in_session=True)
+    if isinstance(problem, Fault) and problem.code == "E-HTTP-SESSION":
+        problem.fix = _STICKY
+    return problem
 
 
 def taken(status: int, headers: Mapping[str, str], body: bytes, id_: int) -> wire.Message | None:
