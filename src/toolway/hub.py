@@ -52,9 +52,9 @@ from toolway.security.tokens import USUAL_TOKENS, TokenStore
 from toolway.security.wallet import Login
 from toolway.sources import USUAL, Source, identity, runtime_dir, server_of, servers_of, store_in
 from toolway.sync import SyncHub
+from toolway.upstream.border import PERSONAL, denied
 from toolway.upstream.gate import StartGate
 from toolway.upstream.link import Link
-from toolway.upstream.border import PERSONAL, denied
 from toolway.upstream.private import PrivateUpstreams
 from toolway.upstream.probe import Agreement
 from toolway.upstream.process.spawn import Spawner
@@ -77,7 +77,8 @@ class Hub:
     SDK server object), or nothing for the files of user and project, merged. `timeout` and `retry` apply to servers
     that have none of their own. `elicitation`, `sampling` and `roots` answer what servers ask back, or `asks` answers
     all of it.
-    `login` brings a person to where a server wants him to log in, and `tokens` keeps what came of it.
+    `login` brings a person to where a server wants him to log in, and `tokens` keeps what came of it: without it the
+    store that all programs of this user share, with None the memory of this hub.
     `audit` is the file of an audit log, none without it; see docs/howto/audit.md.
     `catalog_dir` is where the last known lists are kept; None keeps none. `addresses` are those beside the public ones
     that URLs may lead to, `Addresses(("jira.corp.example", "10.0.0.0/8"))`. `world` is for tests. Raises `ConfigError`.
@@ -266,15 +267,6 @@ class Hub:
         self._slots[name].paused_until = 0.0
         self._broker.forgive(name)
 
-    def _bring_up(self, name: str) -> None:
-        server = self._servers[name]
-        self._catalog.add_server(name)
-        hint = self._keeping.load(name, identity(server))
-        self._slots[name] = Slots(server.limits)
-        self._budgets[name] = Budget()
-        self._board.forget(name)
-        if server.enabled:
-            upstream = self._upstreams[name] = Upstream(name, server, self, hint)
     async def log_in(self, name: str, login: Login, *, caller: str = "", redirect_uri: str | None = None) -> None:
         """Let a person log in to a server, whatever there is already, and keep what comes of it. `redirect_uri` is
         where the login ends, if not where the entry says. Raises `NotFound` and `Denied`."""
@@ -307,6 +299,15 @@ class Hub:
             if private is not None:
                 private.restart()
 
+    def _bring_up(self, name: str) -> None:
+        server = self._servers[name]
+        self._catalog.add_server(name)
+        hint = self._keeping.load(name, identity(server))
+        self._slots[name] = Slots(server.limits)
+        self._budgets[name] = Budget()
+        self._board.forget(name)
+        if server.enabled:
+            upstream = self._upstreams[name] = Upstream(name, server, self, hint)
             upstream.start(after=self._retiring.before(name))
 
     # -- calling ------------------------------------------------------------------------------------------------------
@@ -439,6 +440,9 @@ class Hub:
         except (Unavailable, NotFound) as exc:
             if not shared.retired or exc.executed != "no":
                 raise
+        except Denied as exc:
+            if exc.code != PERSONAL or not self._broker.is_personal(call.server):
+                raise  # else the server has just asked for a credential, and the caller has one of his own, or none
         return await self._reach(call)
 
     async def _call_once_more(self, upstream: Upstream, call: Call, exc: ProtocolError) -> tuple[Tool, Json]:
@@ -448,9 +452,6 @@ class Hub:
                 upstream.refresh("tools")
             raise exc
         # The definition must have changed: read it again, and send the call once more, which was refused.
-        except Denied as exc:
-            if exc.code != PERSONAL or not self._broker.is_personal(call.server):
-                raise  # else the server has just asked for a credential, and the caller has one of his own, or none
         await upstream.fetch_now("tools")
         tool = await self._listed_tool(call, upstream)
         return tool, await upstream.call(call, tool.input_schema)
@@ -460,6 +461,8 @@ class Hub:
         server = self._servers[call.server]
         if server.shared or server.transport == "memory":
             return upstream
+        if self._broker.is_personal(call.server) and not upstream.retired:
+            return self._private.of(call.server, server, call.caller)  # whether or not the owner has logged in
         if upstream.agreement is None:
             await upstream.wait_ready(call.attempt)
         if upstream.retired or not self._is_private(call.server, upstream):
@@ -469,8 +472,6 @@ class Hub:
     def _is_private(self, name: str, upstream: Upstream) -> bool:
         """Whether each caller has a link of his own to the server."""
         server = self._servers[name]
-        if self._broker.is_personal(call.server) and not upstream.retired:
-            return self._private.of(call.server, server, call.caller)  # whether or not the owner has logged in
         if server.shared or server.transport == "memory":
             return False
         return upstream.era == "handshake" or self._broker.is_personal(name)
@@ -712,10 +713,10 @@ class Hub:
         self._keeping.changed(server, era)
         return changed
 
-    # -- finding ------------------------------------------------------------------------------------------------------
     def lacks_list(self, server: str, kind: Kind) -> bool:
         return self._broker.is_personal(server) and not self._catalog.listed(server, kind)
 
+    # -- finding ------------------------------------------------------------------------------------------------------
 
     def _upstream(self, name: str) -> Upstream:
         upstream = self._upstreams.get(name)
