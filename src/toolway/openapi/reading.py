@@ -10,7 +10,7 @@ from toolway.model import Json
 from toolway.openapi.problems import BadDocument
 
 MAX_BYTES: Final = 32 * 1024 * 1024
-MAX_VALUES: Final = 3_000_000
+MAX_VALUES: Final = 1_500_000
 _CUT = "keep only the operations you need, in a copy of the document"
 
 

@@ -83,8 +83,9 @@ def _items(value: Any, part: Part) -> list[Any]:
 
 def _piece(name: str, value: Any, part: Part) -> bytes:
     head = f'Content-Disposition: form-data; name="{name.translate(_NAME)}"'
-    said = part.content_type
-    if part.is_file:
+    is_file = part.is_file and (not isinstance(value, dict) or "base64" in value)  # or an object in its place
+    said = part.content_type if is_file == part.is_file else ""
+    if is_file:
         data, filename, own = _file(value)
         head += f'; filename="{(filename or name).translate(_NAME)}"'
         said = own or said

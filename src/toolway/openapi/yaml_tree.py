@@ -14,7 +14,7 @@ import yaml  # type: ignore[import-untyped] # only its events are used
 
 from toolway.openapi.problems import BadDocument
 
-MAX_VALUES: Final = 3_000_000  # with all aliases followed
+MAX_VALUES: Final = 1_500_000  # with all aliases followed
 MAX_DEPTH: Final = 100
 _LONGEST_NUMBER: Final = 40
 _NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
@@ -109,7 +109,7 @@ class _Tree:
             line = event.start_mark.line + 1
             key = self._key(event, line)
             value = self._value(self._next(), depth + 1)
-            if key == "<<" and isinstance(event, yaml.ScalarEvent) and event.style is None:
+            if key == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
                 merged.extend(value if isinstance(value, list) else [value])
                 continue
             if key in found:
@@ -140,7 +140,7 @@ def _scalar(event: Any) -> Any:
     text: str = event.value
     if event.tag and event.tag.startswith(_TAG):
         return text if event.tag == f"{_TAG}str" else _plain(text)
-    return _plain(text) if event.style is None else text
+    return _plain(text) if event.implicit[0] else text  # written without quotes
 
 
 def _plain(text: str) -> Any:
