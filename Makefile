@@ -133,8 +133,9 @@ accept: setup ## Claude Code, Codex and Gemini CLI read what we export, and we r
 	$(BIN)/python interop/install.py --into .interop --clients
 	$(BIN)/python interop/accept.py --installed .interop
 
-openapi: setup ## every real OpenAPI document: what becomes of its operations, how long it takes, how much memory
+openapi: setup ## every real OpenAPI document: what becomes of its operations, how long it takes, how much memory, what arrives
 	$(BIN)/python scripts/openapi.py $(ARGS)
+	$(BIN)/python scripts/openapi_calls.py $(ARGS)
 	TOOLWAY_EXAMPLES=20000 $(BIN)/python -m pytest tests/openapi/test_places.py --timeout=3600
 
 conformance: setup ## the official conformance suite: the fixture alone, and the gateway before it

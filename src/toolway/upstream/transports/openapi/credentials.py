@@ -30,6 +30,7 @@ def stamp(
     credentials = tuple(credentials)
     ours = {each.name: each for each in credentials if each.kind == "scheme"}
     chosen, missing = _chosen(operation, ours)
+    chosen += [name for name in ours if name not in chosen and _stands_in(operation, schemes.get(name))]
     headers: dict[str, str] = {}
     query: list[str] = []
     cookies: list[str] = []
@@ -55,6 +56,14 @@ def _chosen(operation: Operation, ours: Mapping[str, Credential]) -> tuple[list[
         return [], ()
     first = operation.security[0]
     return [name for name in first if name in ours], tuple(name for name in first if name not in ours)
+
+
+def _stands_in(operation: Operation, scheme: SecurityScheme | None) -> bool:
+    """Some documents say nothing of security where it is needed, and have the key among the parameters instead."""
+    if scheme is None or scheme.kind != "apiKey":
+        return False
+    wanted = (scheme.place, scheme.parameter.lower())
+    return any(each.given and (each.place, each.name.lower()) == wanted for each in operation.parameters)
 
 
 def _placed(credential: Credential, scheme: SecurityScheme | None) -> tuple[str, str, str]:
