@@ -26,6 +26,7 @@ from toolway.cli.frame import Entry
 from toolway.cli.options import FILE, PLACE, TALK
 from toolway.cli.table import TABLE
 from toolway.gateway.failures import status_of
+from toolway.telemetry.exposition import TABLE as METRICS
 from toolway.upstream.state import diagram
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,6 +36,7 @@ EXPLANATION = ROOT / "docs" / "explanation"
 SPEC = ROOT / "src" / "toolway" / "config" / "spec.py"
 GATEWAY = ROOT / "src" / "toolway" / "config" / "gateway.py"
 AUDIT = ROOT / "src" / "toolway" / "config" / "audit.py"
+TELEMETRY = ROOT / "src" / "toolway" / "config" / "telemetry.py"
 CODES = ROOT / "src" / "toolway" / "gateway" / "codes.py"
 EXITS = ROOT / "src" / "toolway" / "cli" / "exits.py"
 
@@ -54,10 +56,16 @@ def main() -> None:
 def pages() -> dict[Path, str]:
     """Every page with a generated part, as it should read."""
     parts = {
-        REFERENCE / "config.md": {"spec": config(SPEC), "gateway": config(GATEWAY), "audit": config(AUDIT)},
+        REFERENCE / "config.md": {
+            "spec": config(SPEC),
+            "gateway": config(GATEWAY),
+            "audit": config(AUDIT),
+            "telemetry": config(TELEMETRY),
+        },
         REFERENCE / "cli.md": {"commands": commands(), "exits": exits()},
         REFERENCE / "clients.md": {"files": client_tables.files(), "fields": client_tables.fields()},
         REFERENCE / "errors.md": {"codes": rpc_codes()},
+        REFERENCE / "metrics.md": {"metrics": metrics()},
         ERRORS / "index.md": {"codes": error_codes()},
         EXPLANATION / "upstream-life.md": {"life": f"```mermaid\n{diagram()}\n```"},
     }
@@ -90,7 +98,7 @@ def config(file: Path) -> str:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None
     }
     # What a reader has in hand first, then what stands inside of it.
-    classes.sort(key=lambda node: node.name not in ("Server", "GatewaySettings"))
+    classes.sort(key=lambda node: node.name not in ("Server", "GatewaySettings", "TelemetrySettings"))
     names = {node.name for node in classes}
     return "\n\n".join(_class(node, comments, names, constants) for node in classes)
 
@@ -128,6 +136,15 @@ def _default(value: ast.expr | None, constants: dict[str, str]) -> str:
 def _comments(source: str) -> dict[int, str]:
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     return {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+
+
+def metrics() -> str:
+    """Every metric, from the table that names them."""
+    rows = ["| metric | kind | labels | what it says |", "|---|---|---|---|"]
+    for name, (kind, labels, what) in METRICS.items():
+        shown = f"{name}_total" if kind == "counter" else name
+        rows.append(f"| `{shown}` | {kind} | {', '.join(f'`{label}`' for label in labels) or '–'} | {_cell(what)} |")
+    return "\n".join(rows)
 
 
 # -- the command line -------------------------------------------------------------------------------------------------

@@ -141,6 +141,9 @@ class CallFinished(Event, frozen=True):
     marks: Marks = ()  # when each phase began; empty where nobody listened when it came
     slips: Slips = ()  # the tries that failed before the last
     end: float = 0.0  # on the clock of `marks`
+    rpc_code: int | None = None  # the number of the server's error, where it gave one
+    wire_id: int | None = None  # of the last request that was sent
+    span: str = ""  # the id of its own span in that trace, as 16 hex digits, where it is recorded
     params: Json | None = None  # as they were sent; never to be shown as they are
 
     @property

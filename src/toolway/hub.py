@@ -14,7 +14,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
 from msgspec.structs import replace as changed
@@ -52,6 +52,7 @@ from toolway.security.tokens import USUAL_TOKENS, TokenStore
 from toolway.security.wallet import Login
 from toolway.sources import USUAL, Source, identity, runtime_dir, server_of, servers_of, store_in
 from toolway.sync import SyncHub
+from toolway.telemetry.naming import place_of
 from toolway.upstream.border import PERSONAL, denied
 from toolway.upstream.gate import StartGate
 from toolway.upstream.link import Link
@@ -66,6 +67,9 @@ from toolway.waits import all_gone, all_to_the_end, settle_within, within
 from toolway.watchdog import Watchdog
 from toolway.watchers import Watchers
 from toolway.world import World
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 T = TypeVar("T")
 
@@ -571,6 +575,10 @@ class Hub:
         check_server(self._servers, server)
         self._board.reset(server, tool)
 
+    def slots(self, server: str) -> Slots | None:
+        """How many calls a server has, and may have."""
+        return self._slots.get(server)
+
     def crowd(self, server: str) -> tuple[int, int, int]:
         """Calls that wait for a slot of a server, retries under way, and retries that its budget refused."""
         slots, budget = self._slots.get(server), self._budgets.get(server)
@@ -599,6 +607,21 @@ class Hub:
 
     def unlisten(self, sink: Sink) -> None:
         self._observer.leave(sink)
+
+    def trace(self, provider: TracerProvider | None = None, sample: float | None = None) -> None:
+        """Record calls as spans of OpenTelemetry, with the provider that the program has set or this one. `sample` is
+        the share of calls without a trace of their own; without it the provider decides. Needs `toolway[otel]`."""
+        from opentelemetry.trace import get_tracer
+
+        from toolway._version import __version__
+        from toolway.telemetry.otel import OtelTracer
+
+        self.trace_with(OtelTracer(get_tracer("toolway", __version__, provider), self._place, sample))
+
+    def _place(self, name: str) -> Mapping[str, Any]:
+        """What a trace says of where a server is."""
+        server, agreed = self._servers.get(name), self.agreement(name)
+        return place_of(server, agreed.version if agreed is not None else "")
 
     def trace_with(self, tracer: Tracer | None) -> None:
         """Let `tracer` say which trace each call belongs to, or nobody."""

@@ -68,6 +68,7 @@ class Attempt:
     caller: str = ""  # whose call it is, where it is not the owner's: another's credential is not for it
     encoded: memoryview | None = None  # the result of the last answer as it came, where that is wanted and known
     leader: Attempt | None = None  # the call is answered by another one, which this is the attempt of
+    wire_id: int | None = None  # of the last request that was sent
     give_back_slot: Callable[[], None] | None = None  # while one is held
     late: Callable[[Json], None] | None = None  # who wants an answer that comes when the call has ended
     _asking: int = 0  # questions that the caller has not answered yet
@@ -297,6 +298,7 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     hands_back: bool = False  # give `input_required` to the caller instead of answering it
     on_notice: OnNotice | None = None  # log messages that belong to the call
     log_level: str | None = None  # from which level on
+    origin: Any = None  # the request of a client that it was made for, for a trace of it; None in a library
     terms: Any = None  # what `rules` found out about it, for its own later questions; filled in by `resolve`
 
 

@@ -11,7 +11,7 @@ from typing import Final, Protocol, cast
 
 from msgspec.structs import replace
 
-from toolway.errors import CallError, Certainty
+from toolway.errors import CallError, Certainty, ProtocolError
 from toolway.events import AttemptFinished, CallFinished, CallStarted, Event, Sink
 from toolway.model import Attempt, Call, Reply, TimedAttempt, clock
 from toolway.watchers import Watchers
@@ -27,6 +27,11 @@ class Trace(Protocol):
     @property
     def id(self) -> str:
         """32 hex digits."""
+        ...
+
+    @property
+    def span(self) -> str:
+        """16 hex digits of the span of the call itself; empty where it is not recorded."""
         ...
 
     def stamped(self, call: Call) -> Call:
@@ -125,9 +130,7 @@ class Observer:
         """It ends with an error, whose last try `try_failed` has told of."""
         certainty = exc.certainty if exc.certainty is not None else Certainty.C0
         server = exc.server or call.server
-        self._end(
-            call, server, exc.tool, exc.code, certainty, seconds, what=exc.what, evidence=exc.evidence, fix=exc.fix
-        )
+        self._end(call, server, exc.tool, exc.code, certainty, seconds, error=exc)
 
     def abandoned(self, call: Call, seconds: float) -> None:
         """Whoever called does not wait for it any more."""
@@ -157,7 +160,7 @@ class Observer:
         certainty: Certainty,
         seconds: float,
         source: str = "",
-        **error: str,
+        error: CallError | None = None,
     ) -> None:
         attempt, now = call.attempt, clock()
         self.running.pop(id(attempt), None)
@@ -180,11 +183,16 @@ class Observer:
             certainty,
             timed.effect if timed is not None else "",
             source or ("shared" if attempt.leader is not None else ""),
+            error.what if error is not None else "",
+            error.evidence if error is not None else "",
+            error.fix if error is not None else "",
             marks=timed.history() if timed is not None else (),
             slips=timed.slips if timed is not None else (),
             end=now,
+            span=cast(Trace, timed.trace).span if timed is not None and timed.trace is not None else "",
             params=call.params,
-            **error,
+            rpc_code=error.rpc_code if isinstance(error, ProtocolError) else None,
+            wire_id=attempt.wire_id if attempt.leader is None else attempt.leader.wire_id,
         )
         if timed is not None and timed.trace is not None:
             cast(Trace, timed.trace).ended(fact)

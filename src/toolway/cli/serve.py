@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from toolway.cli.places import load
 from toolway.errors import ToolwayError
 from toolway.gateway.serve import Serving, tls_context
 from toolway.gateway.state import State
+from toolway.telemetry.log import Form, LogLines, mask_of, write_lines
 
 
 def serve(
@@ -37,6 +37,7 @@ def serve(
         if not stdio:
             output.problems(loaded.problems)
         serving = Serving(loaded, State.default(os.environ), auth=auth)
+        _log_lines(serving, "json" if output.as_json else loaded.gateway.telemetry.log, output.verbose)
         if stdio:
             await serving.run_on_pipes()
             return Exit.OK
@@ -47,7 +48,6 @@ def serve(
         )
         return Exit.OK
 
-    logging.basicConfig(level=logging.INFO if output.verbose else logging.WARNING, stream=sys.stderr)
     try:
         with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
             return runner.run(main())
@@ -56,6 +56,11 @@ def serve(
         return of_error(exc)
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
+
+
+def _log_lines(serving: Serving, form: Form, verbose: bool) -> None:
+    write_lines(form, verbose=verbose, mask=mask_of(lambda: serving.hub.servers))
+    serving.hub.listen(LogLines())
 
 
 def _announce(output: Output, auth: bool) -> Callable[[str], None]:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from toolway.config.audit import AuditSettings, Escalating, read_audit, read_escalations
 from toolway.config.fields import KEY, Fields, wrong
 from toolway.config.spec import check_server_name
+from toolway.config.telemetry import TelemetrySettings, read_telemetry
 from toolway.errors import ConfigError
 
 DEFAULT_PORT: Final = 8765
@@ -42,6 +43,7 @@ class GatewaySettings:
     groups: Mapping[str, Group] = field(default_factory=dict)  # by their names
     audit: AuditSettings | None = None  # none is kept without it
     escalations: Escalating | None = None
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)  # what others see of it
 
 
 def read_block(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
@@ -66,6 +68,7 @@ def read_block(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         },
         audit=read_audit(block.get("audit"), variables),
         escalations=read_escalations(block.get("escalations"), variables),
+        telemetry=read_telemetry(block.get("telemetry"), variables),
     )
     _nothing_left(fields, "toolway.gateway", "host, port, hosts, origins and commands")
     return settings

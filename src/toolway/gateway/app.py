@@ -23,6 +23,7 @@ from toolway.gateway.http.connection import Refusal
 from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.http.messages import JSON, JSON_FIELDS, Fields, Request
 from toolway.gateway.logins import Logins
+from toolway.gateway.metrics import MetricsPage
 from toolway.gateway.modern import Modern, is_modern
 from toolway.gateway.principals import Principal
 from toolway.gateway.selection import EVERYTHING, NOTHING, Selection, of_server
@@ -78,6 +79,7 @@ class App:
         self._logins = Logins(hub, self._sees)
         self._views: dict[tuple[str, tuple[str, ...] | None], tuple[Selection, View]] = {}
         self._under_way: dict[str, set[Exchange]] = {}  # by principal
+        self.metrics: MetricsPage | None = None
         self.ready = True  # what balancers are told
         self.refusing = False  # new work is turned away: the gateway ends
 
@@ -191,6 +193,8 @@ class App:
             await self._admin.handle(exchange, principal)
         elif path.startswith("/login/"):
             await self._logins.handle(exchange, principal)
+        elif path == "/metrics" and self.metrics is not None:
+            await self.metrics.handle(exchange, principal)
         else:
             exchange.reply(
                 *problem(404, "there is nothing at this path", endpoints=["/mcp", "/sse", "/admin", "/dashboard"])

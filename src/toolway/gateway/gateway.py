@@ -26,6 +26,7 @@ from toolway.gateway.handshake import Handshake, HandshakeHttp
 from toolway.gateway.http.limits import HttpLimits
 from toolway.gateway.http.server import HttpServer
 from toolway.gateway.listen import Listening
+from toolway.gateway.metrics import MetricsPage
 from toolway.gateway.modern import Modern
 from toolway.gateway.parking import Parking
 from toolway.gateway.principals import OWNER, Keyring
@@ -37,6 +38,7 @@ from toolway.gateway.stdio import StdioClient
 from toolway.gateway.watch import Watch
 from toolway.hub import Hub
 from toolway.model import Json
+from toolway.telemetry.metrics import Metrics
 
 DRAIN_DELAY: Final = 3.0  # seconds in which balancers may notice that we are not ready any more
 DRAIN_TIME: Final = 30.0  # seconds that calls under way may take
@@ -61,6 +63,7 @@ class Gateway:
         parking: Parking | None = None,
         hosts: Iterable[str] = (),
         origins: Iterable[str] = (),
+        metrics: Metrics | None = None,
     ) -> None:
         self._hub = hub
         sealer = Sealer(key, time.time)
@@ -88,6 +91,8 @@ class Gateway:
             browsers,
             groups,
         )
+        if metrics is not None:
+            self.app.metrics = MetricsPage(hub, metrics, self._facts)
         self.http = HttpServer(self.app.handle, limits, self.app.greet)
         if keyring is not None:
             keyring.on_revoked = self.app.shut_out

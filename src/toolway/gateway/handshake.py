@@ -55,6 +55,7 @@ class ClientSession:
         self.version: str = facts["version"]
         self.endpoint: str = facts["endpoint"]
         self.principal = principal
+        self.transport = "tcp"
         self.view = view
         self.log_level: str | None = None
         self.stream: Stream | None = None  # for what belongs to no request
@@ -272,9 +273,9 @@ class Handshake:
             return await self._set_level(session, params)
         if method in ("resources/subscribe", "resources/unsubscribe"):
             return await self._subscribe(session, method, params)
-        return await self._relay.answer(self._visit(session, send), method, params)
+        return await self._relay.answer(self._visit(session, send, message.id), method, params)
 
-    def _visit(self, session: ClientSession, send: Send) -> Visit:
+    def _visit(self, session: ClientSession, send: Send, id_: wire.Id | None) -> Visit:
         def tell(method: str, params: Json) -> None:
             send(wire.notification(method, params))
 
@@ -288,6 +289,9 @@ class Handshake:
             SessionAsks(session, send),
             session.log_level,
             wants_log=True,
+            request_id=id_,
+            version=session.version,
+            transport=session.transport,
         )
 
     async def _set_level(self, session: ClientSession, params: Json) -> Json:

@@ -101,6 +101,9 @@ class Modern:
             level if level in LOG_LEVELS else None,
             said.mirrored,
             said.key,
+            False,
+            message.id,
+            said.version or "",
         )
 
 

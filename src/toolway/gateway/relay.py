@@ -177,6 +177,7 @@ class Relay:
             raise Failure(INVALID_PARAMS, "arguments must be an object")
         if visit.headers is not None and tool.mirrors:
             _check_mirrored(tool, arguments or {}, visit.headers)
+        visit.asked = params["name"]
         sent = {**params, "name": tool.key, "arguments": arguments or {}}
         return self._pass_on(visit, "tools/call", sent, tool.server, tool.key, as_it_came=True)
 
@@ -292,6 +293,7 @@ class Relay:
             hands_back=visit.era == "modern",
             attempt=self._hub.new_attempt(keeps_bytes=as_it_came),
             id=f"{self._run}{next(self._calls):x}",
+            origin=visit,
         )
         return call, ear
 

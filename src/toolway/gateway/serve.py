@@ -33,6 +33,7 @@ from toolway.gateway.relay import START_TIME
 from toolway.gateway.selection import Selection
 from toolway.gateway.state import Running, State
 from toolway.gateway.stdio import own_pipes
+from toolway.gateway.telemetry import Telemetry
 from toolway.hub import Hub
 from toolway.model import Json
 
@@ -50,6 +51,8 @@ class Serving:
         settings = loaded.gateway
         audit = settings.audit.in_folder(state.folder) if settings.audit is not None else None
         self.hub = Hub(loaded, asks=OnlyClients(), audit=audit)
+        self.telemetry = Telemetry(settings.telemetry, os.environ)
+        self.telemetry.listen_to(self.hub)
         self.gateway = Gateway(
             self.hub,
             state.key(),
@@ -61,6 +64,7 @@ class Serving:
             doctor=doctor,
             hosts=settings.hosts,
             origins=settings.origins,
+            metrics=self.telemetry.metrics,
         )
         self._selections = _selections(settings)
         self._end = asyncio.Event()
@@ -82,6 +86,7 @@ class Serving:
         self._listen_to_signals()
         _check_address(host, port)  # before any server is started in vain
         async with self.hub:
+            self.telemetry.start()
             try:
                 port = await self.gateway.listen(host, port, tls)
             except OSError as exc:
@@ -99,6 +104,7 @@ class Serving:
                 watching.cancel()
                 starting.cancel()
                 self._state.withdraw()
+                await self.telemetry.close()
 
     async def _set_start_aside(self) -> None:
         """What was loaded and made at the start stays to the end, and is looked through for garbage no more: that
@@ -112,6 +118,7 @@ class Serving:
         raise_file_limit()
         self._listen_to_signals()
         async with self.hub:
+            self.telemetry.start()
             client = asyncio.create_task(self.gateway.pipe().serve(*own_pipes()))
             ending = asyncio.create_task(self._end.wait())
             await asyncio.wait({client, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -119,6 +126,7 @@ class Serving:
             ending.cancel()
             await asyncio.gather(client, ending, return_exceptions=True)
             await self.gateway.listening.close()
+            await self.telemetry.close()
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()

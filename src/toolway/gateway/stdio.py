@@ -166,6 +166,9 @@ class StdioClient:
             found.client_capabilities if isinstance(found.client_capabilities, dict) else {},
             self._tell,
             log_level=level if level in LOG_LEVELS else None,
+            request_id=message.id,
+            version=found.protocol_version,
+            transport="pipe",
         )
         if message.method == "server/discover":
             return self._discovery.discover(self._view)
@@ -181,6 +184,7 @@ class PipeSession(ClientSession):
 
     def __init__(self, facts: Json, view: View, tell: Callable[[str, Json], None]) -> None:
         super().__init__(facts, OWNER, view)
+        self.transport = "pipe"
         self._tell = tell
 
     def tell(self, method: str, params: Json) -> None:

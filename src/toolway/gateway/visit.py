@@ -30,6 +30,11 @@ class Visit:
     headers: Mapping[str, str] | None = None  # of a modern HTTP request, for arguments that are mirrored there
     key: str | None = None  # the `Idempotency-Key` header
     wants_log: bool = False  # also where it named no level
+    # For a trace of it:
+    request_id: str | int | None = None
+    version: str = ""  # of the protocol
+    transport: str = "tcp"  # or pipe
+    asked: str = ""  # for which tool, in the client's words
 
     @property
     def askable(self) -> bool:

@@ -27,6 +27,7 @@ class Slots:
     """A bounded number of slots with a bounded line before them."""
 
     def __init__(self, limits: Limits) -> None:
+        self.all = limits.concurrent
         self._free = limits.concurrent
         self._share = max(1, limits.concurrent // 2)
         self._longest = limits.waiting
@@ -34,6 +35,15 @@ class Slots:
         self._lines: dict[str, deque[asyncio.Future[None]]] = {}  # by caller; the first one is next
         self.waiting = 0
         self.paused_until = 0.0  # the server asked us to stay away
+
+    @property
+    def taken(self) -> int:
+        return self.all - self._free
+
+    @property
+    def longest(self) -> int:
+        """Calls that may wait."""
+        return self._longest
 
     def take_nowait(self, caller: str = "") -> bool:
         """Take a slot if one is free and nobody waits."""

@@ -31,6 +31,7 @@ class Outstanding:
         self._last_id += 1
         future: asyncio.Future[Json] = self._loop.create_future()
         self._waiting[self._last_id] = (request, future)
+        request.attempt.wire_id = self._last_id
         return self._last_id, future
 
     def forget(self, id: int) -> None:

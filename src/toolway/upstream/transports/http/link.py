@@ -127,6 +127,7 @@ class HttpLink:
         attempt = request.attempt
         attempt.phase = "send"
         attempt.encoded = None
+        attempt.wire_id = id_
         try:
             lines, head, in_session = self._headers(request)
             body = wire.request(id_, request.method, request.params)
