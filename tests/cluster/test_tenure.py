@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolway.cluster.tenure import GIVE_UP, RENEW, TTL, Tenure
+from toolway.cluster.tenure import TERMS, Tenure
+
+TTL, RENEW, GIVE_UP = TERMS.ttl, TERMS.renew, TERMS.give_up
 
 
 def test_without_a_grant_a_node_owns_nothing() -> None:

@@ -66,6 +66,10 @@ class Ring:
                 best = sorted(((_score(node, slot), node.id) for node in self._nodes.values()), reverse=True)
                 self._ranks[slot] = best[:RANKS]
 
+    @property
+    def ids(self) -> frozenset[str]:
+        return frozenset(self._nodes)
+
     def ranked(self, slot: int) -> tuple[str, ...]:
         """The nodes that should own what is in this slot, the best first."""
         return tuple(id for _, id in self._ranks[slot])

@@ -2,10 +2,10 @@
 
 A node has one lease, and owns servers under it, so renewing costs the same for one server and for a thousand.
 
-Rule 1. The record grants TTL seconds by its own clock. We count from before the question was sent, so what was granted
-        lasts longer than we believe.
-Rule 2. It is renewed every RENEW seconds, and given up GIVE_UP seconds after the last question that was granted: an
-        owner stops sending before another may begin.
+Rule 1. The record grants `ttl` seconds by its own clock. We count from before the question was sent, so what was
+        granted lasts longer than we believe.
+Rule 2. It is renewed every `renew` seconds, and given up `give_up` seconds after the last question that was granted:
+        an owner stops sending before another may begin.
 Rule 3. What was given up stays given up, also when the answer to a renewal comes after all: somebody else may have
         acted meanwhile. Such a node joins anew.
 Rule 4. Every number of a tenure (`epoch`) is new. A node that joins anew is another owner: whatever it had is somebody
@@ -16,17 +16,27 @@ Rule 4. Every number of a tenure (`epoch`) is new. A node that joins anew is ano
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
-TTL: Final = 10.0
-RENEW: Final = 3.0
-GIVE_UP: Final = 7.0
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The lengths of a lease, in seconds. All nodes of a cluster have the same."""
+
+    ttl: float = 10.0
+    renew: float = 3.0
+    give_up: float = 7.0
+
+
+TERMS: Final = Terms()
 
 
 class Tenure:
     """What one node knows of its own lease."""
 
-    def __init__(self) -> None:
+    def __init__(self, terms: Terms = TERMS) -> None:
+        self._terms = terms
         self._epoch: int | None = None
         self._since = 0.0  # when the last question that was granted was asked
 
@@ -47,11 +57,11 @@ class Tenure:
 
     def epoch(self, now: float) -> int | None:
         """The number under which we own; None when we own nothing."""
-        return self._epoch if now < self._since + GIVE_UP else None
+        return self._epoch if now < self._since + self._terms.give_up else None
 
     def renew_at(self) -> float:
-        return self._since + RENEW
+        return self._since + self._terms.renew
 
     def ends_at(self) -> float:
         """When we stop being an owner unless it is renewed."""
-        return self._since + GIVE_UP
+        return self._since + self._terms.give_up

@@ -13,7 +13,7 @@ from toolway.cluster.record.engine import open_engine, upgrade
 from toolway.cluster.record.nodes import Card, Nodes
 from toolway.cluster.record.places import Place, Places
 from toolway.cluster.record.tables import Base, NodeRow, ServerRow
-from toolway.cluster.tenure import TTL
+from toolway.cluster.tenure import TERMS
 
 pytestmark = pytest.mark.anyio
 
@@ -63,7 +63,7 @@ async def test_a_node_joins_renews_and_leaves(engine: AsyncEngine) -> None:
     epoch = await nodes.join(_card("a"))
     (seen,) = await nodes.alive()
     assert (seen.card, seen.epoch, seen.draining) == (_card("a"), epoch, False)
-    assert TTL - 2 < seen.left <= TTL
+    assert TERMS.ttl - 2 < seen.left <= TERMS.ttl
     assert await nodes.renew("a", epoch)
     assert await nodes.drain("a") and not await nodes.drain("b")
     assert (await nodes.alive())[0].draining

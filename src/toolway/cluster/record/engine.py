@@ -16,6 +16,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 POOL: Final = 5  # connections of one node
 PATIENCE: Final = 2.0  # seconds for a connection, a statement, a lock
+#: A database that is gone without a word is noticed: what was sent must be received, and a silent end is asked.
+_GONE: Final = {
+    "tcp_user_timeout": int(PATIENCE * 1000),
+    "keepalives_idle": 1,
+    "keepalives_interval": 1,
+    "keepalives_count": 2,
+}
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _UPGRADE_LOCK: Final = 0x746F6F6C776179  # all nodes that start at once use this number, and take turns
 
@@ -36,7 +43,7 @@ def open_engine(url: str) -> AsyncEngine:
         max_overflow=0,
         pool_timeout=PATIENCE,
         pool_pre_ping=True,
-        connect_args={"connect_timeout": int(PATIENCE), "options": options},
+        connect_args={"connect_timeout": int(PATIENCE), "options": options, **_GONE},
     )
 
 

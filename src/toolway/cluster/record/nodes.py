@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from toolway.cluster.record.clock import seconds_now
 from toolway.cluster.record.tables import EpochRow, NodeRow, PlaceRow
-from toolway.cluster.tenure import TTL
+from toolway.cluster.tenure import TERMS, Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,9 @@ class Seen:
 class Nodes:
     """Raises what SQLAlchemy raises."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, terms: Terms = TERMS) -> None:
         self._engine = engine
+        self._ttl = terms.ttl
 
     async def join(self, card: Card) -> int:
         """A new lease, under a number that nobody had before. Whatever this node held under another is lost to it."""
@@ -53,7 +54,7 @@ class Nodes:
                 "labels": {"all": list(card.labels)},
                 "draining": False,
                 "joined": now,
-                "lease_until": now + TTL,
+                "lease_until": now + self._ttl,
             }
             done = await db.execute(update(NodeRow).where(NodeRow.id == card.id).values(row))
             if not done.rowcount:
@@ -61,10 +62,10 @@ class Nodes:
             return epoch
 
     async def renew(self, id: str, epoch: int) -> bool:
-        """Whether the lease is ours for another TTL. One that has ended is not renewed: others may have acted on it."""
+        """Whether the lease is ours for another term. One that has ended is not: others may have acted on it."""
         async with self._engine.begin() as db:
             ours = (NodeRow.id == id) & (NodeRow.epoch == epoch) & (NodeRow.lease_until > seconds_now())
-            done = await db.execute(update(NodeRow).where(ours).values(lease_until=seconds_now() + TTL))
+            done = await db.execute(update(NodeRow).where(ours).values(lease_until=seconds_now() + self._ttl))
             return done.rowcount == 1
 
     async def drain(self, id: str) -> bool:
