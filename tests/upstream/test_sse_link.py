@@ -12,11 +12,12 @@ import pytest
 
 from tests.upstream.old_sse import ACCEPTED, OldServer, React, hold, is_call, old_sse, well
 from tests.upstream.raw_http import END, Conn, Received, event, json_response, loops, peer, response
-from toolway.config.spec import Limits, Server
+from toolway.config.spec import Health, Limits, Server
 from toolway.model import Attempt, Certainty, Json
 from toolway.upstream.link import Fault, Loss, Request, RpcError
 from toolway.upstream.transports.http1.client import HttpLimits
 from toolway.upstream.transports.sse import channel as channel_module
+from toolway.upstream.transports.sse import fates
 from toolway.upstream.transports.sse import link as link_module
 from toolway.upstream.transports.sse.link import SseLink
 
@@ -65,9 +66,12 @@ class Linked:
 
 
 @asynccontextmanager
-async def linked(react: React = well, limits: Limits | None = None, **settings: Any) -> AsyncIterator[Linked]:
+async def linked(
+    react: React = well, limits: Limits | None = None, health: Health | None = None, **settings: Any
+) -> AsyncIterator[Linked]:
     async with old_sse(react, **settings) as server:
-        link = SseLink(Server(url=server.url, sse=True, limits=limits or Limits(), headers={"X-Key": "k"}), QUICK)
+        given = {"limits": limits or Limits(), "health": health or Health(), "headers": {"X-Key": "k"}}
+        link = SseLink(Server(url=server.url, sse=True, **given), QUICK)  # type: ignore[arg-type]
         ears = Ears()
         try:
             await link.open(ears)
@@ -328,7 +332,7 @@ async def test_an_answer_counts_though_the_response_was_lost() -> None:
 
 
 async def test_a_lost_response_without_an_answer_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "LATE", 0.05)
+    monkeypatch.setattr(fates, "LATE", 0.05)
 
     async def react(server: OldServer, conn: Conn, request: Received) -> None:
         conn.reset()
@@ -569,10 +573,10 @@ async def test_a_call_that_was_sent_is_cancelled_by_a_message_and_its_late_answe
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await until(lambda: len(it.server.posts) == 2)
+        await until(lambda: any(post.json["method"] == "notifications/cancelled" for post in it.server.posts))
         assert attempt.certainty is Certainty.C2
-        notice = it.server.posts[1].json
-        assert (notice["method"], notice["params"]) == ("notifications/cancelled", {"requestId": 1})
+        (notice,) = [post.json for post in it.server.posts if post.json["method"] == "notifications/cancelled"]
+        assert notice["params"] == {"requestId": 1}
         assert is_call(it.server.posts[0])
         await it.server.say(it.server.answer(it.server.posts[0]))
         await until(lambda: it.link.facts().dropped == 1)
@@ -589,3 +593,31 @@ async def test_closing_twice_is_no_harm_and_ends_what_waits() -> None:
         await it.link.close()
         assert (await call).certainty is Certainty.C2
         assert (await it.lost()).code == "E-CLOSED"
+
+
+async def test_a_stream_on_which_nothing_comes_any_more_is_given_up_after_a_call_was() -> None:
+    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+        await conn.send(ACCEPTED)
+
+    async with linked(react, health=Health(timeout=0.1)) as it:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await it.call()
+        assert (await it.lost()).code == "E-HEALTH"
+        assert [post.json["method"] for post in it.server.posts if post.json["method"] == "ping"] == ["ping"]
+
+
+async def test_a_stream_with_any_sign_of_life_is_not_given_up() -> None:
+    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+        await conn.send(ACCEPTED)
+        if request.json["method"] != "notifications/cancelled":
+            await server.raw(b": still here\n\n")
+
+    async with linked(react, health=Health(timeout=0.1)) as it:
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await it.call()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await it.link.wait_lost()

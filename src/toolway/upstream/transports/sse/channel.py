@@ -46,13 +46,13 @@ class Channel:
         self.endpoint: Target | None = None
         self.outstanding = Outstanding()
         self.noise = 0
+        self.received = 0  # bytes
         self._get = get
         self._target = target
         self._frame = frame
         self._hear = hear
         self._loop = asyncio.get_running_loop()
         self._stream = EventStream(frame, skips=True)
-        self._received = 0  # bytes
         self._slow: asyncio.TimerHandle | None = None
         self._before = 0  # events that came before the first that counts
         self._bad: deque[float] = deque(maxlen=BAD_EVENTS[0])
@@ -88,6 +88,11 @@ class Channel:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(limit):
                     await self._idle.wait()
+
+    def end(self, loss: Loss) -> None:
+        """Whatever may still come, it is over."""
+        self._end(loss)
+        self._task.cancel()
 
     async def close(self) -> None:
         self._task.cancel()
@@ -135,7 +140,7 @@ class Channel:
         how = "the server ended its stream of events"
         try:
             async for chunk in response:
-                self._received += len(chunk)
+                self.received += len(chunk)
                 for number, event in enumerate(self._stream.feed(chunk), 1):
                     await self._deliver(event)
                     if number % TURN == 0:
@@ -143,7 +148,7 @@ class Channel:
                 if self._stream.skipped > 8 * self._frame:
                     raise Fault("the server sends an event that does not end", Certainty.C2, code="E-FRAME-ENDLESS")
                 if self._stream.begun and self._slow is None:
-                    self._slow = self._loop.call_later(SLOW[1], self._check_slow, self._received)
+                    self._slow = self._loop.call_later(SLOW[1], self._check_slow, self.received)
         except HttpFault as fault:
             how = fault.reason
         finally:
@@ -158,11 +163,10 @@ class Channel:
         self._slow = None
         if not self._stream.begun or not len(self.outstanding) or self.over.done():
             return
-        if self._received - before < SLOW[0]:
-            self._end(Loss("the server stopped in the middle of an event", "E-FRAME-HALF"))
-            self._task.cancel()
+        if self.received - before < SLOW[0]:
+            self.end(Loss("the server stopped in the middle of an event", "E-FRAME-HALF"))
         else:
-            self._slow = self._loop.call_later(SLOW[1], self._check_slow, self._received)
+            self._slow = self._loop.call_later(SLOW[1], self._check_slow, self.received)
 
     def _overdue(self) -> None:
         if not self._ready.done():

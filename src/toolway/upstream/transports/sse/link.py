@@ -26,16 +26,13 @@ from toolway.upstream.transports.http.asks import ServerRequests
 from toolway.upstream.transports.http.link import CANCEL_TIME, MAX_NOTICES, REPLY_TIME
 from toolway.upstream.transports.http1.client import HttpLimits
 from toolway.upstream.transports.sse.channel import Channel
+from toolway.upstream.transports.sse.fates import Post, look_at, stopped, taken
 from toolway.upstream.transports.sse.sending import Sender
 
-LATE: Final = 1.0  # seconds in which an answer may come whose POST got no response
 POST_TIME: Final = 10.0  # seconds for the response to a POST whose answer has come
 MAX_POSTS: Final = 64  # of that kind; one more is cut off
 RETIRED: Final = 900.0  # seconds for the last answers on a stream whose session is forgotten
 VERSION_SINCE: Final = "2025-06-18"  # the first version that is told in a header
-_PROXIES: Final = (None, 502, 504)  # what becomes of a POST that says nothing about the server behind
-
-Post = asyncio.Task[wire.Message | None]
 
 
 class SseLink:
@@ -49,6 +46,7 @@ class SseLink:
         self._posts: set[Post] = set()  # whose answers have come
         self._tasks: set[asyncio.Task[None]] = set()
         self._notices = 0  # of cancellation, under way
+        self._doubts = False  # whether the stream is being asked for a sign of life
         self._loss: asyncio.Future[Loss] | None = None
         self._dropped = 0
         self._noise = 0
@@ -155,6 +153,7 @@ class SseLink:
         channel = await self._channel_for(request.method)
         target = await channel.wait_up()
         id_, answer = channel.outstanding.add(request)
+        heard = channel.received
         try:
             body = _encoded(id_, request)
             what = f"{request.method} {request.params.get('name', '')}"
@@ -163,6 +162,7 @@ class SseLink:
         except asyncio.CancelledError:
             if attempt.certainty is Certainty.C2 and not request.quiet:
                 self._tell_cancelled(id_)
+                self._doubt(channel, heard)
             raise
         finally:
             channel.forget(id_)
@@ -181,22 +181,22 @@ class SseLink:
             both: set[asyncio.Future[Any]] = {post, answer}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
-                await _taken(post, answer)
+                await taken(post, answer)
             return await answer
         except Fault as fault:
-            await _stopped(post)  # what has not left must not leave any more
+            await stopped(post)  # what has not left must not leave any more
             if answer.done():  # it is the stream's, and does not know what has left since it ended
                 fault.certainty = max(fault.certainty, attempt.certainty)
             raise
         except asyncio.CancelledError:
-            await _stopped(post)
+            await stopped(post)
             raise
         finally:
             self._let_end(post)
 
     def _let_end(self, post: Post) -> None:
         """The answer was here before the response to its POST, which may take its time, but not for ever."""
-        post.add_done_callback(_look)
+        post.add_done_callback(look_at)
         if post.done():
             return
         if len(self._posts) >= MAX_POSTS or self._closed:
@@ -206,6 +206,26 @@ class SseLink:
         self._posts.add(post)
         post.add_done_callback(self._posts.discard)
         post.add_done_callback(lambda _: limit.cancel())
+
+    def _doubt(self, channel: Channel, heard: int) -> None:
+        """A call was given up for which nothing at all came on the stream: perhaps it leads nowhere."""
+        if channel.received == heard and channel is self._channel and not self._closed and not self._doubts:
+            self._doubts = True
+            self._own(self._ask_for_life(channel))
+
+    async def _ask_for_life(self, channel: Channel) -> None:
+        heard = channel.received
+        try:
+            async with asyncio.timeout(self._server.health.timeout):
+                await self.request(Request("ping", {}, quiet=True))
+        except TimeoutError:
+            # A server that has other calls of ours may be too busy to answer.
+            if channel.received == heard and not len(channel.outstanding):
+                channel.end(Loss("nothing comes on the stream of the server any more", "E-HEALTH"))
+        except (Fault, RpcError):
+            pass  # an answer of any kind is a sign of life; a loss is noticed elsewhere
+        finally:
+            self._doubts = False
 
     # -- messages without an answer -----------------------------------------------------------------------------------
 
@@ -254,35 +274,3 @@ def _encoded(id_: int, request: Request) -> bytes:
         return wire.request(id_, request.method, request.params)
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
         raise Fault(f"the request cannot be written: {exc}", Certainty.C0, code="E-REQUEST") from None
-
-
-async def _taken(post: Post, answer: asyncio.Future[Json]) -> None:
-    """Return when only the stream can tell more. Raises `Fault` or `RpcError`."""
-    try:
-        message = await post
-    except Fault as fault:
-        if fault.certainty is not Certainty.C2 or fault.status not in _PROXIES:
-            raise
-        # The response is lost, and perhaps nothing else.
-        await asyncio.wait({answer}, timeout=LATE)
-        if not answer.done():
-            raise
-        return
-    if message is None or answer.done():
-        return
-    if message.kind == "result":
-        answer.set_result(message.body)
-    else:
-        answer.set_exception(RpcError(*wire.error_fields(message.body)))
-
-
-async def _stopped(post: Post) -> None:
-    """Cancel it, and wait until what it sent is known."""
-    post.cancel()
-    await asyncio.wait({post}, timeout=1.0)
-
-
-def _look(post: Post) -> None:
-    """Nobody else wants to know how it failed."""
-    if not post.cancelled():
-        post.exception()

@@ -14,8 +14,9 @@ from toolway.model import Attempt, Authorizer
 from toolway.protocol import wire
 from toolway.upstream.link import RpcError
 from toolway.upstream.transports.http import base, verdict
+from toolway.upstream.transports.http import link as http
 from toolway.upstream.transports.http.authorized import NONE, authorized
-from toolway.upstream.transports.http.link import FRESH, MAX_REDIRECTS, start_of
+from toolway.upstream.transports.http.link import MAX_REDIRECTS, start_of
 from toolway.upstream.transports.http1.client import (
     Client,
     HeaderBlock,
@@ -89,7 +90,7 @@ class Sender:
             return said.taken(response.status, response.headers, said_in_full, id_)
 
         def send(token: HeaderBlock) -> Awaitable[wire.Message | None]:
-            return self._post(target, body, token, take, FRESH if fresh else None, attempt)
+            return self._post(target, body, token, take, http.FRESH if fresh else None, attempt)
 
         return await self._authorized(send, what, attempt)
 
