@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +20,7 @@ from toolway.gateway.clients import OnlyClients
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.principals import Keyring
 from toolway.hub import Hub
+from toolway.secrets import open_store
 
 pytestmark = pytest.mark.anyio
 
@@ -189,3 +192,33 @@ async def test_a_key_logs_in_to_what_it_sees_and_nothing_else(keyring: Keyring) 
             assert status == 404
         status, _ = await _ask(lab, "tw_wrong", "POST", "guarded", {"redirect_uri": BACK})
         assert status == 401 and not issuer.seen
+
+
+async def test_row_52_a_token_for_another_audience_opens_nothing(keyring: Keyring) -> None:
+    """security.md row 52: tokens of a server behind the gateway and of its issuer, and others that are not ours."""
+    unsigned = base64.urlsafe_b64encode(b'{"alg":"none"}').decode().rstrip("=")
+    async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
+        await _log_in(lab, OWNER, issuer)
+        assert (await _call(lab, OWNER)).result
+        before = len(guarded.sent), len(issuer.seen)
+        foreign = [*issuer.valid, *issuer.refresh, f"{unsigned}.{unsigned}.", "tw_", OWNER[:-1], f"{OWNER}x", "null"]
+        for token in foreign:
+            assert (await _call(lab, token)).status == 401
+            assert (await _ask(lab, token, "POST", "guarded", {"redirect_uri": BACK}))[0] == 401
+        assert (len(guarded.sent), len(issuer.seen)) == before
+
+
+async def test_row_42_a_server_that_comes_by_admin_names_no_secret(
+    keyring: Keyring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """security.md row 42: a placeholder in a header is filled in from the operator's own entries alone."""
+    monkeypatch.setenv("CANARY", "canary-of-the-environment")
+    open_store(os.environ).set("guarded.TOKEN", "canary-of-the-store")
+    async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
+        async with httpx2.AsyncClient(headers={"authorization": f"Bearer {OWNER}"}) as client:
+            for reference in ("${keyring:guarded.TOKEN}", "${CANARY}", "${env:CANARY}", "${command:env}"):
+                entry = {"url": guarded.url, "headers": {"Authorization": f"Bearer {reference}"}}
+                await client.put(f"{lab.base}/admin/servers/other", json=entry)
+                async with lab.raw("server/other", OWNER) as raw:
+                    await raw.call("echo", {})
+        assert "canary" not in "\n".join([*guarded.sent, *issuer.seen])

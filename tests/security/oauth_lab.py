@@ -173,6 +173,8 @@ class Guarded(FakeHttp):
         self.needs: dict[str, str] = {}
         self.refuses = False  # whatever it is sent for a tool
         self.open = False  # to everybody, for now
+        self.resource = ""  # what it says it is, if it is not its own address
+        self.described_at = ""  # where it says that it is described, if not at its own address
         self.sent: list[str] = []  # Authorization headers of calls of tools
         self.endpoint = _GuardedEndpoint(self)
 
@@ -191,13 +193,14 @@ class _GuardedEndpoint(Endpoint):
         own = f"http://127.0.0.1:{guarded.port}"
         if "/.well-known/oauth-protected-resource" in request.target:
             issuer = guarded.trusts or guarded.issuer.issuer
-            return exchange.json({"resource": f"{own}/mcp", "authorization_servers": [issuer]})
+            return exchange.json({"resource": guarded.resource or f"{own}/mcp", "authorization_servers": [issuer]})
         shown = request.headers.get("authorization", "")
         message = json.loads(request.body) if request.body else {}
         tool = message["params"]["name"] if message.get("method") == "tools/call" else ""
         if tool:
             guarded.sent.append(shown)
-        metadata = f'resource_metadata="{own}/.well-known/oauth-protected-resource/mcp"'
+        described_at = guarded.described_at or f"{own}/.well-known/oauth-protected-resource/mcp"
+        metadata = f'resource_metadata="{described_at}"'
         scope = guarded.issuer.valid.get(shown.removeprefix("Bearer "))
         if guarded.open:
             return await super().serve(exchange)
