@@ -15,6 +15,9 @@ from tests.doctor.lab import Lab
 from tests.doctor.rows import row
 from tests.doctor.web import Answer, Request, mcp, old_sse, page, serving
 from tests.faults.matrix.b_tls import certificate
+from tests.security.oauth_lab import Guarded, Issuer
+from toolway import Hub
+from toolway.world import World
 
 
 def address(port: int, path: str = "/mcp", scheme: str = "http") -> dict[str, Any]:
@@ -118,20 +121,18 @@ async def unauthorized(lab: Lab) -> None:
 
 @row("a login by OAuth")
 async def login(lab: Lab) -> None:
-    def site(request: Request) -> Answer:
-        answer = guarded(lambda header: header == "Bearer tok-1234567890")(request)
-        if answer.status == 401:
-            where = f"http://{request.headers['host']}/.well-known/oauth-protected-resource"
-            answer.headers["WWW-Authenticate"] = f'Bearer resource_metadata="{where}"'
-        return answer
-
-    async with serving(site) as port:
-        lab.servers(acme=address(port))
-        check = await lab.finds("acme: the server wants a login by OAuth (401), and the entry has no token")
-        assert "login=" in check.fix
-        lab.take_over(check, "acme")
-        lab.environ["TOKEN"] = "tok-1234567890"
+    lab.environ["TOOLWAY_SECRETS"] = "file"
+    async with Issuer() as issuer, Guarded(issuer) as guarded:
+        lab.servers(acme={"url": guarded.url})
+        check = await lab.finds("acme: the server wants a login by OAuth (401), and there is none that it takes")
+        assert check.copy == "toolway login acme"
+        async with Hub({"acme": guarded.url}, world=World(environ=lab.environ), catalog_dir=None) as hub:
+            await hub.log_in("acme", issuer.login)
         await lab.is_well()
+        issuer.expire()
+        issuer.refresh.clear()
+        check = await lab.finds("acme: the server wants a login by OAuth (401), and there is none that it takes")
+        assert "invalid_grant" in check.evidence and check.copy == "toolway login acme"
 
 
 @row("a token that is refused")

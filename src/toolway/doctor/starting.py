@@ -20,6 +20,8 @@ from toolway.asks import CallbackAsks
 from toolway.config.spec import Server
 from toolway.doctor import processes
 from toolway.doctor.tap import Heard, Tapped
+from toolway.security.broker import Broker
+from toolway.security.sealed_tokens import of_this_user
 from toolway.upstream import listing
 from toolway.upstream.causes import PACKAGE_RUNNERS
 from toolway.upstream.link import Fault, Loss, RpcError
@@ -78,7 +80,8 @@ async def start(name: str, server: Server, environ: Mapping[str, str], spawner: 
 
 async def _once(name: str, server: Server, environ: Mapping[str, str], spawner: Spawner, *, hint: bool) -> Start:
     tap = Tapped(spawner)
-    link = link_for(server, tap, environ)
+    broker = Broker(store=of_this_user(environ))  # with the logins that a hub would have
+    link = link_for(server, tap, environ, broker.authorizer(name, server))
     session = Session(name, link, CallbackAsks(None, None, None), lambda method, params: None)
     seen = Start(server.timeout.start)
     clock = _Clock()
@@ -98,6 +101,7 @@ async def _once(name: str, server: Server, environ: Mapping[str, str], spawner: 
         seen.ended = clock.now()
         seen.stderr = link.facts().stderr
         await link.close()
+        await broker.close()
         await tap.close()
     _take_times(seen, tap.heard, clock)
     return seen

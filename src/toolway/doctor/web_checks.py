@@ -96,15 +96,14 @@ def _refused(server: Server, status: int, failure: Loss, closer: Closer) -> Chec
         what, fix = "the server does not allow this to our credential (403)", "give the token the rights it lacks"
         return Check("auth", "fail", what, evidence, fix, code=failure.code)
     if not header:
-        # A server that has a login says where it is described.
-        login = "resource_metadata" in _challenge(closer)
-        fix = "get a token from the service, and name it in the entry"
+        if "resource_metadata" in _challenge(closer):  # a server that has a login says where it is described
+            return _no_login(failure, evidence)
         return Check(
             "auth",
             "fail",
-            f"the server wants {'a login by OAuth' if login else 'a token'} (401), and the entry has no token",
+            "the server wants a token (401), and the entry has no token",
             evidence,
-            f"log in by a program of yours, with Hub(…, login=…); or {fix}" if login else fix,
+            "get a token from the service, and name it in the entry",
             entry_text({"headers": {"Authorization": "Bearer ${TOKEN}"}}),
             failure.code,
         )
@@ -115,6 +114,13 @@ def _refused(server: Server, status: int, failure: Loss, closer: Closer) -> Chec
     return Check(
         "auth", "fail", what, evidence, "get a new token from the service, and put it there", code=failure.code
     )
+
+
+def _no_login(failure: Loss, evidence: str) -> Check:
+    command = failure.fix.partition(";")[0] if failure.code == "E-AUTH-LOGIN" else ""
+    what = "the server wants a login by OAuth (401), and there is none that it takes"
+    fix = "log in; every program of yours has the token then" if command else failure.fix
+    return Check("auth", "fail", what, evidence, fix, command, failure.code)
 
 
 def _challenge(closer: Closer) -> str:
