@@ -123,9 +123,9 @@ def _in_header(parameter: Parameter, value: Any) -> str:
 
 
 def _in_cookie(parameter: Parameter, value: Any) -> styles.Pairs:
-    # The names of cookies are the document's, so an object is one cookie in any case.
+    # The names of cookies are the document's, and tokens, so an object is one cookie in any case.
     explode = parameter.explode and not isinstance(value, dict)
-    return styles.pairs(parameter.name, _own(parameter, value), "form", explode, places.in_cookie, places.in_cookie)
+    return styles.pairs(parameter.name, _own(parameter, value), "form", explode, str, places.in_cookie)
 
 
 def _body(body: Body | None, arguments: Mapping[str, Any]) -> tuple[bytes | None, str]:

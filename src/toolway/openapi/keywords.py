@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias
 
 import jsonschema_rs
+import msgspec
 
 from toolway.model import Json
 from toolway.openapi import words
@@ -33,6 +34,14 @@ _COUNTS: Final = (
 )  # fmt: skip
 _SCHEMAS: Final = ("contains", "propertyNames", "not", "if", "then", "else")
 _SCHEMAS_OR_FALSE: Final = ("additionalProperties", "unevaluatedProperties", "unevaluatedItems")
+
+_CONTAINERS: Final = (
+    "properties", "patternProperties", "items", "prefixItems", "allOf", "anyOf", "oneOf", *_SCHEMAS, *_SCHEMAS_OR_FALSE,
+)  # fmt: skip
+_OF_LEAVES: Final = (
+    "type", "description", "title", "format", "enum", "const", "default", "pattern", "required", "uniqueItems",
+    "deprecated", "multipleOf", "contentMediaType", "contentEncoding", *_NUMBERS, *_COUNTS, *_SCHEMAS_OR_FALSE,
+)  # fmt: skip
 
 FILE: Final[Json] = {
     "anyOf": [
@@ -63,9 +72,14 @@ def is_file(node: Any) -> bool:
 
 def is_leaf(node: Json) -> bool:
     """Whether a schema contains no other."""
-    return not any(
-        isinstance(value, dict) or (isinstance(value, list) and key != "enum") for key, value in node.items()
-    )
+    return not any(isinstance(node.get(word), dict | list) for word in _CONTAINERS)
+
+
+def leaf(node: Json, nullable: bool) -> Json:
+    """What counts of a schema that contains no other, and may be null besides."""
+    if not nullable:
+        return node
+    return {word: node[word] for word in _OF_LEAVES if word in node} | {"nullable": True}
 
 
 def notes(node: Json) -> Json:
@@ -184,12 +198,9 @@ def _ranges(node: Json) -> Json:
 def _enum(values: Any, nullable: bool) -> Json:
     if not isinstance(values, list) or not values:
         return {}
-    found: list[Any] = []
-    for value in values[: MAX_ENUM + 1]:
-        if not any(value == each and type(value) is type(each) for each in found):
-            found.append(value)
-    if len(found) > MAX_ENUM:
+    if len(values) > MAX_ENUM:
         return {}  # a list that nobody reads; the server knows it
+    found = list({msgspec.json.encode(value): value for value in values}.values())
     if nullable and None not in found:
         found.append(None)
     return {"enum": found}

@@ -20,6 +20,7 @@ class Pointers:
     def __init__(self, root: Json) -> None:
         self.root = root
         self._known: dict[str, Any] = {}
+        self.marked: dict[tuple[str, int], tuple[Json, set[str]]] = {}  # what `variants` found out about fields
 
     def find(self, reference: str) -> Any:
         """What stands where `reference` points. Raises `Unresolved`."""

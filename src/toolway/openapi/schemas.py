@@ -18,8 +18,11 @@ from toolway.model import Json
 from toolway.openapi import keywords, variants
 from toolway.openapi.keywords import Use
 from toolway.openapi.pointers import Pointers, Unresolved
+from toolway.openapi.problems import BadDocument
 
 MAX_LEVELS: Final = 20  # schemas inside of schemas, without references
+MAX_WORK: Final = 1_000_000  # schemas of one document that are converted, in all
+MAX_DEFINITION: Final = 16_000  # bytes of JSON
 _NOT_FOR_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -43,19 +46,26 @@ class Schemas:
         self._references: dict[str, str] = {}  # by name
         self._definitions: dict[str, Converted] = {}
         self._outlines: dict[str, Converted] = {}
+        self._roots: dict[
+            int, tuple[Any, Converted]
+        ] = {}  # by identity of the node, which is kept so that it stays one
+        self._work = 0
         self.open: list[str] = []  # why schemas were left open
 
     def convert(self, node: Any) -> Converted:
         """The schema of `node`. Raises `Unresolved` for a reference to another document, except in answers."""
-        uses: dict[str, None] = {}
-        schema = self._of(node, 0, uses)
-        return _measured(schema, tuple(uses))
+        known = self._roots.get(id(node))
+        if known is None:
+            uses: dict[str, None] = {}
+            schema = self._of(node, 0, uses)
+            known = self._roots[id(node)] = node, _measured(schema, tuple(uses))
+        return known[1]
 
     def definition(self, name: str) -> Converted:
         found = self._definitions.get(name)
         if found is None:
             target = self._pointers.follow({"$ref": self._references[name]})
-            found = self._definitions[name] = self.convert(target)
+            found = self._definitions[name] = fitted(self.convert(target), MAX_DEFINITION)
         return found
 
     def unfold(self, converted: Converted) -> Converted:
@@ -97,6 +107,9 @@ class Schemas:
             return {} if node is not False else {"not": {}}
         if level > MAX_LEVELS:
             return {}
+        self._work += 1
+        if self._work > MAX_WORK:
+            raise BadDocument(f"more than {MAX_WORK:,} schemas in its operations", fix="choose fewer operations")
         reference = node.get("$ref")
         if isinstance(reference, str):
             return self._reference(node, reference, level, uses)
@@ -116,7 +129,7 @@ class Schemas:
             return self._of(target, level, uses)
         beside = keywords.notes(node)
         if keywords.is_leaf(target):
-            return {**self._of({**target, "nullable": True} if _nullable(node) else target, level, uses), **beside}
+            return {**self._of(keywords.leaf(target, _nullable(node)), level, uses), **beside}
         name = self._name(reference)
         uses[name] = None
         found: Json = {"$ref": f"#/$defs/{name}"}

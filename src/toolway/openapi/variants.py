@@ -20,9 +20,7 @@ def prepared(node: Json, use: Use, pointers: Pointers) -> Json:
 
 def _without(node: Json, word: str, pointers: Pointers) -> Json:
     """`node` without the fields that only go the other way; nor are they required, here or in the parts of `allOf`."""
-    gone = _fields_with(node, word, pointers)
-    for part in _parts(node):
-        gone |= _fields_with(part, word, pointers)
+    gone: set[str] = set().union(*(_fields_with(each, word, pointers) for each in [node, *_parts(node)]))
     if not gone:
         return node
     node = _strip(node, gone)
@@ -42,11 +40,15 @@ def _strip(node: Json, gone: set[str]) -> Json:
 
 
 def _fields_with(node: Any, word: str, pointers: Pointers) -> set[str]:
-    node = _resolved(node, pointers)
-    fields = node.get("properties") if isinstance(node, dict) else None
+    found = _resolved(node, pointers)
+    fields = found.get("properties") if isinstance(found, dict) else None
     if not isinstance(fields, dict):
         return set()
-    return {name for name, each in fields.items() if _says(each, word, pointers)}
+    key = word, id(fields)
+    known = pointers.marked.get(key)
+    if known is None:  # the fields are kept beside, so that their identity stays theirs
+        known = pointers.marked[key] = fields, {name for name, each in fields.items() if _says(each, word, pointers)}
+    return known[1]
 
 
 def _says(field: Any, word: str, pointers: Pointers) -> bool:
