@@ -35,7 +35,7 @@ class Conn:
         """The next request, or None where the client has closed."""
         try:
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode("ascii")
-            first, *lines = head.rstrip().split("\r\n")
+            first, *lines = head.removesuffix("\r\n\r\n").split("\r\n")
             fields = [line.split(": ", 1) for line in lines]
             headers = {name.lower(): value for name, value in fields}
             body = await self.reader.readexactly(int(headers.get("content-length", "0")))

@@ -7,8 +7,8 @@
         server.effects = str(bench.effects)
         await bench.call("bad.act", {"effect": True})
 
-Its operations: `act` (POST) and `mend` (PATCH), which may not be run twice, `put` and `drop` (PUT, DELETE), which may, and
-`look` (GET).
+Its operations: `act` (POST) and `mend` (PATCH), which may not be run twice, `put` and `drop` (PUT, DELETE), which may,
+`look` (GET), `talk` (POST), which answers with a stream of events, and `find` (GET), with a parameter in every place.
 """
 
 from __future__ import annotations
@@ -35,12 +35,26 @@ def _operation(name: str) -> Json:
     }
 
 
+def _find() -> Json:
+    places = {"id": "path", "q": "query", "X-Word": "header", "c": "cookie"}
+    text = {"type": "string"}
+    parameters = [{"name": n, "in": p, "required": p == "path", "schema": text} for n, p in places.items()]
+    return {**_operation("find"), "parameters": [*parameters, *_operation("find")["parameters"][:1]]}
+
+
+def _talk() -> Json:
+    events = {"200": {"description": "events", "content": {"text/event-stream": {}}}}
+    return {**_operation("talk"), "responses": events}
+
+
 DOCUMENT: Json = {
     "openapi": "3.1.0",
     "info": {"title": "Scripted", "version": "1"},
     "paths": {
         "/act": {"post": _operation("act"), "patch": _operation("mend")},
         "/look": {"get": _operation("look")},
+        "/talk": {"post": _talk()},
+        "/find/{id}/all": {"get": _find()},
         "/thing": {"put": _operation("put"), "delete": _operation("drop")},
     },
 }
