@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help audit-kill machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients accept edits openapi conformance canary process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour idle cost sim fuzz bench bench-quick bench-page startup screens docs pins clean
+.PHONY: help audit-kill machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients accept edits openapi conformance canary process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour idle cost sim fuzz bench bench-quick bench-page startup screens dashboard dashboard-walk dashboard-full dashboard-pictures docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -158,6 +158,20 @@ startup: setup ## how quick `toolway --help` and `toolway tools` are, beside `im
 
 screens: setup ## record the command line in a real terminal (tmux) into docs/screens
 	$(BIN)/python scripts/screens.py $(ARGS)
+
+dashboard: setup ## build the web page of the gateway into src/toolway/gateway/pages; needs Node
+	$(BIN)/python scripts/dashboard.py build
+
+dashboard-walk: setup ## walk through the dashboard of a gateway with a few servers, in headless Chromium
+	$(BIN)/python scripts/dashboard_walk.py $(ARGS)
+
+dashboard-full: setup ## the same with every real server of the corpus, and then with 200 servers and 5,000 tools
+	$(BIN)/python interop/install.py --into .interop
+	$(BIN)/python scripts/dashboard_walk.py --installed .interop
+	$(BIN)/python scripts/dashboard_walk.py --many
+
+dashboard-pictures: setup ## pictures of every page of the demo into docs/dashboard
+	$(BIN)/python scripts/dashboard_pictures.py
 
 docs: setup ## write the generated pages of docs/reference again
 	$(BIN)/python scripts/generate_docs.py

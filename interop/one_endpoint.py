@@ -37,7 +37,7 @@ def main() -> int:
         for server in servers:
             corpus.make_work(server.work)
         begun = time.monotonic()
-        with serving({"mcpServers": {server.name: _entry(server) for server in servers}}, Path(work)) as gateway:
+        with serving({"mcpServers": {server.name: entry_of(server) for server in servers}}, Path(work)) as gateway:
             print(f"serving after {time.monotonic() - begun:.1f} s", flush=True)
             return _ask(Client(gateway), gateway, servers, begun)
 
@@ -50,7 +50,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _entry(server: CorpusServer) -> dict[str, Any]:
+def entry_of(server: CorpusServer) -> dict[str, Any]:
     # All start at once on however few cores there are, so each is granted the time of all.
     return {
         "command": server.command,

@@ -28,7 +28,7 @@ async function failure(response: Response): Promise<Failure> {
 async function ask<T>(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
   let response: Response;
   try {
-    response = await fetch(`/admin/${path}`, {
+    response = await fetch(path ? `/admin/${path}` : "/admin", {
       method,
       headers: body === undefined ? headers() : { ...headers(), "content-type": "application/json" },
       body: body === undefined ? undefined : JSON.stringify(body),

@@ -1,6 +1,7 @@
 import { useEffect, useState } from "react";
 import { leave } from "./api";
 import { useLive } from "./live";
+import { Icon } from "./parts/icons";
 import { PAGES, Palette } from "./parts/palette";
 import { Calls } from "./pages/calls";
 import { Config } from "./pages/config";
@@ -17,6 +18,8 @@ import { ToolPage } from "./pages/tool";
 import { Tools } from "./pages/tools";
 import { Link, useRoute } from "./route";
 import { healthOf } from "./words";
+
+const MAC = navigator.platform.startsWith("Mac");
 
 function Page() {
   const { parts } = useRoute();
@@ -80,13 +83,13 @@ export function App() {
       <a className="skip" href="#main">To the content</a>
       <header className="side">
         <Link to="/" className="brand"><span aria-hidden="true">⌥</span> Toolway</Link>
-        <button type="button" className="find" onClick={() => setFinding(true)}>
-          <span>Find</span> <kbd>⌘K</kbd>
+        <button type="button" className="find" aria-label="Find" onClick={() => setFinding(true)}>
+          <Icon name="find" /> <span>Find</span> <kbd>{MAC ? "⌘K" : "Ctrl K"}</kbd>
         </button>
         <nav aria-label="Pages">
-          {PAGES.map(([to, name, glyph]) => (
+          {PAGES.map(([to, name, icon]) => (
             <Link key={to} to={to} aria-current={to === here ? "page" : undefined}>
-              <span className="glyph" aria-hidden="true">{glyph}</span>
+              <Icon name={icon} />
               <span>{name}</span>
               {to === "/servers" && ill > 0 && <span className="count" title={`${ill} not well`}>{ill}</span>}
             </Link>

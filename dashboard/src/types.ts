@@ -184,7 +184,7 @@ export interface Check {
   what: string;
   evidence: string;
   fix: string;
-  command?: string;
+  copy?: string;
   code?: string;
 }
 

@@ -1,5 +1,5 @@
 import { useLive } from "../live";
-import { Empty } from "../parts/bits";
+import { Empty, Happened } from "../parts/bits";
 import { type Column, Grid } from "../parts/grid";
 import { Link, go, path, setQuery, useRoute } from "../route";
 import type { Happening } from "../types";
@@ -16,7 +16,7 @@ export function Events() {
     { id: "at", title: "Time", width: "minmax(84px, 150px)", phone: true, show: (event) => <time dateTime={new Date(event.at * 1000).toISOString()}>{clock(event.at)}</time> },
     { id: "kind", title: "Kind", width: "80px", show: (event) => event.kind },
     { id: "server", title: "Server", width: "minmax(90px, 160px)", phone: true, show: (event) => (event.server ? <Link to={path("servers", event.server)}>{event.server}</Link> : "–") },
-    { id: "text", title: "What", width: "minmax(120px, 1fr)", phone: true, show: (event) => <span className="cut" title={event.text}>{event.text}</span> },
+    { id: "text", title: "What", width: "minmax(120px, 1fr)", phone: true, show: (event) => <span className="cut" title={event.text}><Happened of={event} /></span> },
   ];
   return (
     <div className="page full">

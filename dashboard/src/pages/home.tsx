@@ -61,7 +61,7 @@ function Tiles({ of }: { of: Overview }) {
       <div><dt>p95</dt><dd>{seconds(pulse.p95)}</dd></div>
       <div><dt>p99</dt><dd>{seconds(pulse.p99)}</dd></div>
       <div><dt>In flight</dt><dd>{flying}</dd></div>
-      <div><dt>Open breakers</dt><dd className={open ? "bad" : ""}>{open}</dd></div>
+      <div><dt>Breakers open</dt><dd className={open ? "bad" : ""}>{open}</dd></div>
     </dl>
   );
 }

@@ -1,6 +1,6 @@
 import { useMemo } from "react";
 import { useAsked, useLive } from "../live";
-import { Empty, Mark, Outcome } from "../parts/bits";
+import { Empty, Happened, Mark, Outcome } from "../parts/bits";
 import { BreakerCard } from "../parts/breakers";
 import { Link, path } from "../route";
 import type { Breaker } from "../types";
@@ -83,7 +83,7 @@ export function Reliability() {
           <h2><Link to="/events?kind=state">Changes of state</Link></h2>
           <ol className="happenings">
             {events.filter((event) => event.kind === "state" || event.kind === "change").slice(0, 12).map((event) => (
-              <li key={event.n}><time>{ago(event.at)}</time> {event.server && <Link to={path("servers", event.server)}>{event.server}</Link>} <span>{event.text}</span></li>
+              <li key={event.n}><time>{ago(event.at)}</time> {event.server && <Link to={path("servers", event.server)}>{event.server}</Link>} <Happened of={event} /></li>
             ))}
           </ol>
         </section>

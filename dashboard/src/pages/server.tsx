@@ -1,7 +1,7 @@
 import { useEffect, useState } from "react";
 import { post } from "../api";
 import { look, useAsked, useLive } from "../live";
-import { Act, Ask, Empty, Fix, Health, Json, Mark, Problem, Spark, Tabs } from "../parts/bits";
+import { Act, Ask, Empty, Fix, Happened, Health, Json, Mark, Problem, Spark, Tabs } from "../parts/bits";
 import { BreakerCard } from "../parts/breakers";
 import { CallGrid } from "../parts/callgrid";
 import { Timeline } from "../parts/timeline";
@@ -105,7 +105,7 @@ function Why({ name, of }: { name: string; of: Detail }) {
         {of.events.length === 0 && <p className="muted">Nothing yet.</p>}
         <ol className="happenings">
           {of.events.slice(0, 20).map((event) => (
-            <li key={event.n}><time dateTime={new Date(event.at * 1000).toISOString()} title={ago(event.at)}>{clock(event.at)}</time> <span>{event.text}</span></li>
+            <li key={event.n}><time dateTime={new Date(event.at * 1000).toISOString()} title={ago(event.at)}>{clock(event.at)}</time> <Happened of={event} /></li>
           ))}
         </ol>
       </section>

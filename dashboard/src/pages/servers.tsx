@@ -13,7 +13,6 @@ const VALUES: Record<string, (row: ServerRow) => string | number> = {
   state: (row) => -(ORDER[healthOf(row)[0]] ?? 9),
   server: (row) => row.server,
   transport: (row) => row.transport,
-  era: (row) => row.protocol ?? "",
   calls: (row) => row.pulse.calls,
   p95: (row) => row.pulse.p95 ?? 0,
   errors: (row) => (row.pulse.calls ? row.pulse.errors / row.pulse.calls : 0),
@@ -49,22 +48,21 @@ export function Servers() {
         <input type="checkbox" checked={chosen.has(row.server)} onChange={() => toggle(row.server)} aria-label={`Choose ${row.server}`} />
       ),
     },
-    { id: "state", title: "State", width: "minmax(110px, 130px)", phone: true, show: (row) => <Health of={row} /> },
+    { id: "state", title: "State", width: "112px", phone: true, show: (row) => <Health of={row} /> },
     { id: "server", title: "Server", width: "minmax(120px, 1fr)", phone: true, show: (row) => <Link to={path("servers", row.server)}>{row.server}</Link> },
-    { id: "transport", title: "Way", width: "76px", show: (row) => row.transport },
-    { id: "era", title: "Protocol", width: "96px", show: (row) => row.protocol ?? "–" },
+    { id: "transport", title: "Way", width: "136px", show: (row) => <>{row.transport} <small className="muted">{row.protocol}</small></> },
     {
-      id: "calls", title: "Calls, 30 min", width: "170px", show: (row) => (
+      id: "calls", title: "Calls, 30 min", width: "132px", show: (row) => (
         <span className="withspark">
           <Spark values={row.pulse.per_minute} errors={row.pulse.errors_per_minute} label={`${row.pulse.calls} calls in 30 minutes`} /> {many(row.pulse.calls)}
         </span>
       ),
     },
-    { id: "p95", title: "p95", width: "72px", right: true, phone: true, show: (row) => seconds(row.pulse.p95) },
-    { id: "errors", title: "Failed", width: "70px", right: true, show: (row) => share(row.pulse.errors, row.pulse.calls) },
-    { id: "flight", title: "In flight", width: "80px", right: true, show: (row) => `${row.in_flight} / ${row.limit}` },
-    { id: "tools", title: "Tools", width: "60px", right: true, show: (row) => row.tools },
-    { id: "restarts", title: "Restarts", width: "78px", right: true, show: (row) => row.restarts },
+    { id: "p95", title: "p95", width: "64px", right: true, phone: true, show: (row) => seconds(row.pulse.p95) },
+    { id: "errors", title: "Failed", width: "54px", right: true, show: (row) => share(row.pulse.errors, row.pulse.calls) },
+    { id: "flight", title: "In flight", width: "62px", right: true, show: (row) => `${row.in_flight} / ${row.limit}` },
+    { id: "tools", title: "Tools", width: "46px", right: true, show: (row) => row.tools },
+    { id: "restarts", title: "Restarts", width: "62px", right: true, show: (row) => row.restarts },
     { id: "why", title: "Why", width: "minmax(120px, 2fr)", show: (row) => <span className="cut muted" title={row.why}>{row.why}</span> },
   ];
   const names = [...chosen].filter((name) => all.some((row) => row.server === name));

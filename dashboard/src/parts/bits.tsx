@@ -2,7 +2,8 @@
 
 import { type ReactNode, useEffect, useId, useRef, useState } from "react";
 import type { Failure } from "../api";
-import { type Tone, healthOf, outcomeOf, quoted, toneOf } from "../words";
+import type { Happening } from "../types";
+import { type Tone, healthOf, outcomeOf, quoted, stateOf, toneOf } from "../words";
 
 const GLYPH: Record<Tone, string> = { good: "●", warn: "▲", bad: "✕", idle: "○" };
 
@@ -20,6 +21,17 @@ export function Health({ of }: { of: Parameters<typeof healthOf>[0] }) {
 }
 
 export const Outcome = ({ of }: { of: string }) => <Mark tone={toneOf(of)}>{outcomeOf(of)}</Mark>;
+
+/** A happening in its own words; a change of state with the mark of the state. */
+export function Happened({ of }: { of: Happening }) {
+  if (!of.state) return <span>{of.text}</span>;
+  const [tone, word] = stateOf(of.state);
+  return (
+    <span>
+      <Mark tone={tone}>{word}</Mark> <span className="muted">{of.text}</span>
+    </span>
+  );
+}
 
 export function Spark({ values, errors, label }: { values: number[]; errors: number[]; label: string }) {
   const top = Math.max(1, ...values);

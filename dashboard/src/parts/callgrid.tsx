@@ -103,7 +103,7 @@ export function CallGrid({ fixed = {} }: { fixed?: Filter }) {
       <div className={chosen ? "split" : "whole"}>
         <Grid
           label="Calls"
-          columns={columns}
+          columns={chosen ? columns.slice(0, 4) : columns}
           rows={rows}
           id={(call) => call.id}
           chosen={chosen}

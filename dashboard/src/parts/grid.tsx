@@ -80,8 +80,8 @@ export function Grid<T>({ label, columns, rows, id, open, sort, setSort, empty, 
   const first = Math.max(0, Math.floor(view.top / ROW) - MARGIN);
   const last = Math.min(rows.length, Math.ceil((view.top + view.height) / ROW) + MARGIN);
   return (
-    <div className="grid" role="table" aria-label={label} aria-rowcount={rows.length + 1}>
-      <div role="rowgroup">
+    <div className="grid" role="table" aria-label={label} aria-rowcount={rows.length + 1} ref={box} onScroll={measure} tabIndex={0}>
+      <div role="rowgroup" className="heads">
         <div role="row" className="row head" style={{ gridTemplateColumns: template }} aria-rowindex={1}>
           {shown.map((column) => (
             <div key={column.id} role="columnheader" className={column.right ? "right" : undefined} aria-sort={sortOf(column.id, sort)}>
@@ -100,8 +100,7 @@ export function Grid<T>({ label, columns, rows, id, open, sort, setSort, empty, 
       {rows.length === 0 ? (
         <div role="rowgroup"><div role="row"><div role="cell">{empty}</div></div></div>
       ) : (
-        <div className="scroll" role="rowgroup" ref={box} onScroll={measure} tabIndex={0} aria-label={`${label}, ${rows.length} rows`}>
-          <div role="presentation" style={{ height: rows.length * ROW, position: "relative" }}>
+        <div role="rowgroup" className="rows" style={{ height: rows.length * ROW }}>
             {rows.slice(first, last).map((row, offset) => {
               const at = first + offset;
               const key = id(row);
@@ -126,7 +125,6 @@ export function Grid<T>({ label, columns, rows, id, open, sort, setSort, empty, 
                 </div>
               );
             })}
-          </div>
         </div>
       )}
     </div>

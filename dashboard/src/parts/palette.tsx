@@ -13,17 +13,17 @@ interface Choice {
   to: string;
 }
 
-export const PAGES: [to: string, title: string, glyph: string][] = [
-  ["/", "Home", "⌂"],
-  ["/servers", "Servers", "▤"],
-  ["/calls", "Calls", "⇄"],
-  ["/tools", "Tools", "⚒"],
-  ["/reliability", "Reliability", "◒"],
-  ["/groups", "Groups", "❏"],
-  ["/keys", "Keys", "⚿"],
-  ["/config", "Config", "≡"],
-  ["/doctor", "Doctor", "✚"],
-  ["/events", "Events", "◷"],
+export const PAGES: [to: string, title: string, icon: string][] = [
+  ["/", "Home", "home"],
+  ["/servers", "Servers", "servers"],
+  ["/calls", "Calls", "calls"],
+  ["/tools", "Tools", "tools"],
+  ["/reliability", "Reliability", "reliability"],
+  ["/groups", "Groups", "groups"],
+  ["/keys", "Keys", "keys"],
+  ["/config", "Config", "config"],
+  ["/doctor", "Doctor", "doctor"],
+  ["/events", "Events", "events"],
 ];
 
 export function Palette({ close }: { close: () => void }) {

@@ -36,7 +36,7 @@ async def doctor(
             found = _everything(environ, directory, session.where.config, project)
         else:
             found = _own_or_others(output, environ, directory, session.where.config, project)
-        return _chosen(found, name)
+        return chosen(found, name)
 
     report = await _examined(output, look(), environ)
     done = _repaired(output, report) if fix else []
@@ -77,7 +77,7 @@ def _everything(environ: Mapping[str, str], directory: Path, config: Path | None
     return Scene([*found.files, *others.files], [*found.targets, *others.targets])
 
 
-def _chosen(scene: Scene, name: str | None) -> Scene:
+def chosen(scene: Scene, name: str | None) -> Scene:
     """Only the server that is wanted, and what is wrong with the files. Raises `NotFound`."""
     if name is None:
         return scene

@@ -13,8 +13,10 @@ from toolway.cli.exits import Exit, of_error
 from toolway.cli.output import Output
 from toolway.cli.places import load
 from toolway.errors import ToolwayError
+from toolway.gateway.desk import Doctor
 from toolway.gateway.serve import Serving, tls_context
 from toolway.gateway.state import State
+from toolway.model import Json
 from toolway.telemetry.log import Form, LogLines, mask_of, write_lines
 
 
@@ -36,7 +38,7 @@ def serve(
         loaded = load(output, config)
         if not stdio:
             output.problems(loaded.problems)
-        serving = Serving(loaded, State.default(os.environ), auth=auth)
+        serving = Serving(loaded, State.default(os.environ), auth=auth, doctor=doctor_of(config))
         _log_lines(serving, "json" if output.as_json else loaded.gateway.telemetry.log, output.verbose)
         if stdio:
             await serving.run_on_pipes()
@@ -63,6 +65,24 @@ def _log_lines(serving: Serving, form: Form, verbose: bool) -> None:
     serving.hub.listen(LogLines())
 
 
+def doctor_of(config: Path | None) -> Doctor:
+    """Examines the servers of the file that is served, or one of them, for whoever asks the gateway. It is loaded when
+    it is asked."""
+
+    async def examined(name: str | None) -> Json:
+        from toolway.cli.doctor import chosen
+        from toolway.config.mask import masker
+        from toolway.doctor.examine import examine
+        from toolway.doctor.own import scene
+
+        found = chosen(scene(os.environ, Path.cwd(), config), name)
+        report = await examine(found.targets, os.environ, files=found.files)
+        servers = [target.server for target in found.targets if target.server is not None]
+        return report.at_home(os.environ.get("HOME", "")).masked(masker(servers)).facts()
+
+    return examined
+
+
 def _announce(output: Output, auth: bool) -> Callable[[str], None]:
     def announce(url: str) -> None:
         if output.as_json:
@@ -70,6 +90,7 @@ def _announce(output: Output, auth: bool) -> Callable[[str], None]:
             sys.stdout.flush()
         output.say(f"serving at {url}/mcp", "green")
         if auth:
+            output.say("see what happens: toolway ui")
             output.say("connect a client: toolway connect claude-code, or cursor, vscode, codex, generic")
         output.say("Ctrl-C ends it; running calls are finished first", "dim")
 

@@ -93,12 +93,16 @@ class Desk:
             case "GET", ["groups"]:
                 return self._endpoints()
             case "POST", ["links"]:
-                return {"path": f"/dashboard/#code={self._browsers.code(who)}"}
+                return {"path": self.link(who)}
             case "POST", ["doctor"]:
                 return await self._examine(body)
             case _, ["config", *rest]:
                 return await self._config(method, rest)
         return None
+
+    def link(self, who: Principal) -> str:
+        """What opens the dashboard for somebody, once."""
+        return f"/dashboard/#code={self._browsers.code(who)}"
 
     # -- servers ------------------------------------------------------------------------------------------------------
 

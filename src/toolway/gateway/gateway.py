@@ -12,6 +12,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from toolway.gateway.admin import Admin
@@ -79,6 +80,7 @@ class Gateway:
         self.watch = Watch(lambda: hub.servers)
         hub.listen(self.watch)
         desk = Desk(hub, self.watch, keyring, browsers, groups, files, doctor)
+        self.link = partial(desk.link, OWNER)  # opens the dashboard once
         take = reload if reload is not None else _nothing_to_reload
         self.app = App(
             hub,

@@ -41,7 +41,7 @@ def call_whole(fact: CallFinished, mask: Mask, names: Mapping[str, str]) -> Json
 def _readable(facts: Json, fact: CallFinished, mask: Mask, names: Mapping[str, str]) -> Json:
     for key in ("what", "evidence", "fix"):
         facts[key] = mask(facts[key])
-    facts["tool"] = fact.tool or fact.name
+    facts["tool"] = fact.tool or fact.name.removeprefix(f"{fact.server}.")
     facts["who"] = names.get(fact.caller, fact.caller) or "owner"
     return facts
 

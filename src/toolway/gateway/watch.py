@@ -83,7 +83,7 @@ class Watch:
                 self._forget_removed(self.lives)
             why = self.masks.of(fact.server)(fact.why)
             life.append({"at": self._now(), "state": fact.new, "why": why})
-            self.note("state", fact.server, f"{fact.old} → {fact.new}: {why}", state=fact.new)
+            self.note("state", fact.server, why, state=fact.new)
         elif isinstance(fact, Connected):
             self.note("link", fact.server, f"connected, speaking {fact.protocol}")
         elif isinstance(fact, Lost):

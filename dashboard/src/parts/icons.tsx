@@ -1,0 +1,23 @@
+// Drawn here, because no font has all of them.
+
+const LINES: Record<string, string> = {
+  home: "M3 9 9 3.5 15 9M4.5 8v6.5h9V8",
+  servers: "M3 4h12v4H3zM3 10h12v4H3zM5.5 6h.01M5.5 12h.01",
+  calls: "M3 6h11l-3-3M15 12H4l3 3",
+  tools: "M11.5 3a3.5 3.5 0 0 0-3 5.2L3 13.7 4.6 15l5.3-5.3A3.5 3.5 0 0 0 15 6l-2.2 1.4-1.6-1.6z",
+  reliability: "M2.5 9h3l2-5 3 10 2-5h3",
+  groups: "M3 3h5v5H3zM10 3h5v5h-5zM3 10h5v5H3zM12.5 10v5M10 12.5h5",
+  keys: "M6 9.5a2.7 2.7 0 1 0 0-.1M8.7 9.4H15v3M12.5 9.4v2.2",
+  config: "M3 5h7M13 5h2M3 9h2M8 9h7M3 13h7M13 13h2M10 3.5v3M5 7.5v3M10 11.5v3",
+  doctor: "M3 9h3l1.5-3 2.5 6 1.5-3H15M9 2.5a6.5 6.5 0 1 0 .01 0",
+  events: "M9 2.5a6.5 6.5 0 1 0 .01 0M9 5.5V9l2.5 1.5",
+  find: "M8 3a5 5 0 1 0 .01 0M11.6 11.6 15 15",
+};
+
+export function Icon({ name }: { name: string }) {
+  return (
+    <svg className="icon" viewBox="0 0 18 18" aria-hidden="true">
+      <path d={LINES[name]} />
+    </svg>
+  );
+}

@@ -1,0 +1,212 @@
+"""Walk through the dashboard of a real gateway in headless Chromium, while it is called well and badly.
+
+python scripts/dashboard_walk.py                       a few servers of our own
+python scripts/dashboard_walk.py --installed DIR       and every real server of the corpus
+python scripts/dashboard_walk.py --many                and 200 servers with 5,000 tools together
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from toolway.config.editing.edit import Edit, read_bytes
+from toolway.config.editing.write import apply
+from toolway.errors import CallError
+from toolway.hub import Hub
+
+ROOT = Path(__file__).resolve().parent.parent
+WALK = ROOT / "dashboard" / "walk"
+DEMO = ROOT / "src" / "toolway" / "cli" / "demo" / "server.py"
+CANARY = "sk-canary-4f1d9e0b77c24a53"
+SERVERS, TOOLS = 200, 25
+Json = dict[str, Any]
+
+
+def main() -> int:
+    options = _options()
+    missing = _missing()
+    if missing:
+        print(f"skipped: {missing}")
+        return 0
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+        servers = _own()
+        if options.many:
+            servers |= _many(stack)
+        if options.installed is not None:
+            servers |= _corpus(options.installed, folder)
+        file = _file(folder, servers)
+        url, token = _gateway(stack, folder, file)
+        _wait(url, token, len(servers), 180)
+        print(f"{len(servers)} servers behind {url}", flush=True)
+        load = stack.enter_context(_load(url, token))
+        code = _walk(url, token, many=options.many)
+        load.terminate()
+        return code
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--installed", type=Path, metavar="DIR", help="where interop/install.py put the corpus")
+    parser.add_argument("--many", action="store_true", help=f"{SERVERS} servers of {TOOLS} tools each")
+    parser.add_argument("--load", nargs=2, metavar=("URL", "TOKEN"), help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _missing() -> str:
+    if shutil.which("node") is None or not (ROOT / "dashboard" / "node_modules" / "playwright-core").is_dir():
+        return "Node or dashboard/node_modules is not here (cd dashboard && npm ci)"
+    named = os.environ.get("CHROMIUM")
+    known = (named, "/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")
+    return "" if any(place and Path(place).exists() for place in known) else "there is no Chromium here"
+
+
+# -- the servers ------------------------------------------------------------------------------------------------------
+
+
+def _own() -> Json:
+    demo = {name: {"command": sys.executable, "args": [str(DEMO), name]} for name in ("weather", "shop", "payments")}
+    bad = str(WALK / "bad_servers.py")
+    hostile = {"command": sys.executable, "args": [bad, "hostile"]}
+    leaky = {"command": sys.executable, "args": [bad, "leaky"], "env": {"CRM_API_KEY": CANARY}}
+    return {**demo, "hostile": hostile, "crm": leaky}
+
+
+def _many(stack: ExitStack) -> Json:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, str(WALK / "bad_servers.py"), "many", str(port), str(SERVERS), str(TOOLS)]
+    stack.enter_context(_process(command))
+    return {f"many-{number}": {"url": f"http://127.0.0.1:{port}/{number}"} for number in range(SERVERS)}
+
+
+def _corpus(installed: Path, folder: Path) -> Json:
+    sys.path.insert(0, str(ROOT / "interop"))
+    import corpus
+    from one_endpoint import entry_of
+
+    if not corpus.DEFAULT_SERVERS.exists():
+        print("skipped: the list of real servers is not here")
+        return {}
+    found = corpus.load(corpus.read_packages(corpus.DEFAULT_SERVERS), installed=installed.resolve(), work=folder)
+    for server in found:
+        corpus.make_work(server.work)
+    return {server.name: entry_of(server) for server in found}
+
+
+def _file(folder: Path, servers: Json) -> Path:
+    """The file of servers, with an earlier version to go back to."""
+    file = folder / "mcp.json"
+    groups = {"groups": {"reading": {"tools": ["weather.*"]}}}
+    for block in ({}, groups):
+        text = json.dumps({"mcpServers": servers, "toolway": block}, indent=2)
+        apply(Edit(file, read_bytes(file), text.encode()), folder / "toolway" / "backups")
+    return file
+
+
+# -- the gateway ------------------------------------------------------------------------------------------------------
+
+
+def _gateway(stack: ExitStack, folder: Path, file: Path) -> tuple[str, str]:
+    os.environ |= {"TOOLWAY_STATE": str(folder / "state"), "XDG_STATE_HOME": str(folder)}
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+    words = ["serve", "-c", str(file), "--port", "0", "--json", "--quiet", "--drain-delay", "0"]
+    process = stack.enter_context(_process([sys.executable, "-m", "toolway.cli", *words], stdout=subprocess.PIPE))
+    assert process.stdout is not None
+    said = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
+    return said["url"].removesuffix("/mcp"), (folder / "state" / "token").read_text().strip()
+
+
+class _process:
+    """A process that is ended with the walk, and by force if it must be."""
+
+    def __init__(self, command: list[str], **more: Any) -> None:
+        self._made: subprocess.Popen[str] = subprocess.Popen(command, text=True, **more)
+
+    def __enter__(self) -> subprocess.Popen[str]:
+        return self._made
+
+    def __exit__(self, *_: object) -> None:
+        self._made.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self._made.wait(30)
+        self._made.kill()
+        self._made.wait()
+        if self._made.stdout is not None:
+            self._made.stdout.close()
+
+
+def _ask(url: str, token: str, method: str, path: str) -> Json:
+    from urllib.request import Request, urlopen
+
+    request = Request(f"{url}/admin/{path}", method=method, headers={"Authorization": f"Bearer {token}"})
+    with urlopen(request, timeout=30) as response:
+        found: Json = json.load(response)
+        return found
+
+
+def _wait(url: str, token: str, count: int, seconds: float) -> None:
+    """Until all but the one that cannot be had are ready, or the time is over."""
+    end = time.monotonic() + seconds
+    states: list[str] = []
+    while time.monotonic() < end:
+        states = [server["state"] for server in _ask(url, token, "GET", "servers")["servers"]]
+        if states.count("ready") >= count - 1 and "starting" not in states:
+            return
+        time.sleep(1)
+    print(f"not all are ready after {seconds:.0f} s: { ({state: states.count(state) for state in set(states)}) }")
+
+
+# -- calls, and the walk ----------------------------------------------------------------------------------------------
+
+
+def _load(url: str, token: str) -> _process:
+    return _process([sys.executable, __file__, "--load", url, token])
+
+
+async def call_for_ever(url: str, token: str) -> None:
+    """Good and bad calls, about ten a second."""
+    names = ["weather.forecast", "weather.stations", "shop.find_order", "hostile.speak", "hostile.fail", "crm.find"]
+    gateway = {"url": f"{url}/mcp", "headers": {"Authorization": f"Bearer {token}"}}
+    async with Hub({"g": gateway}, catalog_dir=None) as hub:
+        while True:
+            for name in names:
+                with suppress(CallError):
+                    await hub.call_tool(f"g.{name.replace('.', '__')}", {}, timeout=5)
+                await asyncio.sleep(0.1)
+
+
+def _walk(url: str, token: str, *, many: bool) -> int:
+    link = url + _ask(url, token, "POST", "links")["path"]
+    given = {
+        "link": link,
+        "failing": "crm",
+        "reason": "exit code 1",
+        "tool": "weather.forecast",
+        "arguments": {"city": "Porto", "days": 2},
+        "canary": CANARY,
+        "hostile": "hostile",
+        "many": many,
+    }
+    return subprocess.run(["node", str(WALK / "walk.mjs"), json.dumps(given)], check=False).returncode
+
+
+if __name__ == "__main__":
+    chosen = _options()
+    if chosen.load:
+        with suppress(KeyboardInterrupt):
+            asyncio.run(call_for_ever(*chosen.load))
+    else:
+        sys.exit(main())
