@@ -38,7 +38,7 @@ def _servers(ctx: typer.Context) -> Iterator[Offer]:
     from toolway.config.mask import masked
 
     for name, server in _configured(ctx).items():
-        yield name, masked(server.url or server.command or "")
+        yield name, masked(server.command or server.place)
 
 
 def _tools(ctx: typer.Context) -> Iterator[Offer]:

@@ -70,7 +70,7 @@ def _row(name: str, server: Server, kept: Kept) -> dict[str, Any]:
         "state": state,
         "tools": len(kept.catalog.tools(name)) if asked is not None else None,
         "asked": round(asked) if asked is not None else None,
-        "runs": server.url or " ".join([server.command or "", *server.args]),
+        "runs": server.place,
     }
 
 

@@ -100,6 +100,8 @@ def _is_credential(path: tuple[str, ...], name: str) -> bool:
     """Whether what stands here is for a server to know us by: a header, or the `security` of an API."""
     if "headers" in path[:-1]:
         return name.lower() not in _HARMLESS
+    if path[-2:] == ("credentials", "value"):
+        return True
     return "security" in path[-3:-1] and "openapi" in path[-4:-2] and name not in _NO_CREDENTIAL
 
 

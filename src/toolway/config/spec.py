@@ -249,6 +249,14 @@ class Server:
         return "memory"
 
     @property
+    def place(self) -> str:
+        """Where the server is, as its entry says it; may hold a secret. Empty for an object in this process."""
+        if self.command is not None:
+            return " ".join([self.command, *self.args])
+        api = self.openapi
+        return self.url or (api and (api.url or api.file or "the document in its entry")) or ""
+
+    @property
     def reach(self) -> Addresses:
         """Which addresses may be connected to on behalf of this server: whoever opens a connection asks for it."""
         issuer = self.auth.issuer if self.auth is not None else None

@@ -109,7 +109,8 @@ async def _run(target: Target, server: Server, environ: Mapping[str, str], spawn
         yield Check("start", "skip", "not tried")
         return
     seen = await start(target.name, server, environ, spawner)
-    closer = await look_closer(server) if server.url is not None and seen.failure is not None else None
+    speaks_mcp = server.url is not None and server.openapi is None
+    closer = await look_closer(server) if speaks_mcp and seen.failure is not None else None
     for each in _judged(target.name, server, seen, closer):
         yield each
 
@@ -120,6 +121,10 @@ def _judged(name: str, server: Server, seen: Start, closer: Closer | None) -> It
     elif closer is not None and seen.agreement is None:
         yield web_checks.of_failure(server, seen, closer)
         yield Check("tools", "skip", "not reached")
+        return
+    elif server.openapi is not None:
+        yield from tool_checks.api(seen)
+        yield from tool_checks.tools(name, seen)
         return
     else:
         yield Check("connect", "ok", f"answered after {took(seen.agreed)}")

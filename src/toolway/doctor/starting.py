@@ -48,6 +48,7 @@ class Start:
     agreement: Agreement | None = None
     tools: list[Any] = field(default_factory=list)
     list_problems: list[str] = field(default_factory=list)
+    notes: tuple[str, ...] = ()  # what the link has to say about them
     failure: Loss | None = None
     status: int | None = None  # of HTTP, where that was the failure
     stderr: str = ""
@@ -138,7 +139,7 @@ async def _list(session: Session, seen: Start, most: int) -> None:
         return
     try:
         seen.tools, seen.list_problems = await listing.fetch(session.request, "tools", most)
-        seen.list_problems += session.link.facts().notes
+        seen.notes = session.link.facts().notes
     except RpcError as exc:
         if exc.code != METHOD_NOT_FOUND:
             raise

@@ -37,4 +37,4 @@ class Target:
             return ""
         if self.server.command is not None:
             return shlex.join([self.server.command, *self.server.args])
-        return self.server.url or "in this process"
+        return self.server.place or "in this process"

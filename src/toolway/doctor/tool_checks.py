@@ -9,7 +9,7 @@ from toolway.catalog.index import Catalog
 from toolway.config.spec import Server
 from toolway.doctor.entry_checks import entry_text
 from toolway.doctor.lint import PROVIDERS, Finding, lint
-from toolway.doctor.report import Check
+from toolway.doctor.report import Check, split_fix
 from toolway.doctor.start_checks import took
 from toolway.doctor.starting import Start
 
@@ -36,6 +36,19 @@ def handshake(server: Server, seen: Start) -> Check:
     if seen.dies_when_asked:
         text += "; it ends when it is asked for 2026-07-28, as newer clients do"
     return Check("handshake", "ok", text)
+
+
+def api(seen: Start) -> Iterator[Check]:
+    """An HTTP API speaks no era: its document is read, and it takes connections, or not."""
+    agreed, failure = seen.agreement, seen.failure
+    if agreed is not None:
+        yield Check("document", "ok", f"{agreed.instructions or 'read'}, in {took(seen.agreed)}")
+    elif failure is not None:
+        is_document = failure.code.startswith("E-OPENAPI-") or failure.reason.startswith("the document")
+        name = "document" if is_document else "connect"
+        yield Check(name, "fail", failure.reason, "", *split_fix(failure.fix), failure.code)
+    for note in seen.notes:
+        yield Check("document", "warn", note, code="E-OPENAPI-DOCUMENT")
 
 
 def tools(name: str, seen: Start) -> Iterator[Check]:

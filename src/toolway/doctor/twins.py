@@ -36,4 +36,4 @@ def _identity(target: Target) -> str:
     server = target.server
     if server is None or not server.enabled or target.shadow:
         return ""
-    return json.dumps([server.command, server.args, server.url])
+    return json.dumps([server.command, server.args, server.url, server.openapi and repr(server.openapi)])

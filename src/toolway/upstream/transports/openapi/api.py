@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Final
@@ -90,7 +91,7 @@ def _api(document: Document, where: str, server: Server) -> Api:
         origin=next(iter(ways.values())).origin,
         tools=tools,
         ways=ways,
-        notes=tuple(_notes(document, refused)),
+        notes=(*_wanting(ways.values()), *_notes(document, refused)),
     )
 
 
@@ -132,6 +133,16 @@ def _nothing(document: Document, where: str, refused: list[tuple[Operation, plac
             f"none of the {document.left_out} operations of {where} is wanted", "change `include` or `exclude`"
         )
     return documents.bad(f"{where} has no operations", "check that it is the document of an API")
+
+
+def _wanting(ways: Iterable[Way]) -> list[str]:
+    """Credentials that the document wants, and the entry does not have."""
+    counts = Counter(name for way in ways for name in way.missing)
+    return [
+        f"{count} operation{'s want' if count > 1 else ' wants'} the credential {name}, and the entry has none: add "
+        f'"security": {{"{name}": "${{keyring:NAME}}"}} to its `openapi`'
+        for name, count in counts.most_common(5)
+    ]
 
 
 def _notes(document: Document, refused: list[tuple[Operation, places.NoPlace]]) -> list[str]:
