@@ -48,7 +48,7 @@ def _flaws_of(tool: Json) -> list[str]:
             continue
         if schema.get("type") != "object":
             found.append(f"{name}: the {word} is no object")
-        if not jsonschema_rs.Draft202012Validator(METASCHEMA).is_valid(schema):
+        if not METASCHEMA.is_valid(schema):
             found.append(f"{name}: the {word} is no JSON Schema 2020-12")
         jsonschema_rs.Draft202012Validator(schema, retriever=_refuse)  # every reference leads somewhere
     output = tool.get("outputSchema")
@@ -57,7 +57,7 @@ def _flaws_of(tool: Json) -> list[str]:
     return found
 
 
-METASCHEMA = {"$ref": "https://json-schema.org/draft/2020-12/schema"}
+METASCHEMA = jsonschema_rs.Draft202012Validator({"$ref": "https://json-schema.org/draft/2020-12/schema"})
 
 
 def _refuse(uri: str) -> Any:

@@ -10,8 +10,9 @@ from toolway.openapi import swagger, words
 from toolway.openapi.naming import Arguments
 from toolway.openapi.operation import Parameter, Place
 from toolway.openapi.pointers import Pointers, Unresolved
-from toolway.openapi.schemas import Converted, Schemas
+from toolway.openapi.schemas import Converted, Schemas, fitted
 
+MAX_SCHEMA: Final = 2_000  # bytes of JSON; there may be many parameters
 PLACES: Final[tuple[Place, ...]] = ("path", "query", "header", "cookie")  # who comes first has the plain name
 _STYLES: Final[dict[str, tuple[str, ...]]] = {
     "path": ("simple", "label", "matrix"),
@@ -95,7 +96,7 @@ class Reader:
             content_type=content_type,
             given=not self._given.isdisjoint({("", name), ("", key), (place, key)}),
         )
-        return parameter, self._described(raw, self._schemas.convert(schema))
+        return parameter, self._described(raw, fitted(self._schemas.convert(schema), MAX_SCHEMA))
 
     def _schema(self, raw: Json) -> tuple[Any, str]:
         content = raw.get("content")

@@ -22,7 +22,7 @@ from toolway.openapi.problems import BadDocument
 
 MAX_LEVELS: Final = 20  # schemas inside of schemas, without references
 MAX_WORK: Final = 1_000_000  # schemas of one document that are converted, in all
-MAX_DEFINITION: Final = 16_000  # bytes of JSON
+MAX_SCHEMA: Final = 16_000  # bytes of JSON
 _NOT_FOR_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -58,14 +58,14 @@ class Schemas:
         if known is None:
             uses: dict[str, None] = {}
             schema = self._of(node, 0, uses)
-            known = self._roots[id(node)] = node, _measured(schema, tuple(uses))
+            known = self._roots[id(node)] = node, fitted(_measured(schema, tuple(uses)), MAX_SCHEMA)
         return known[1]
 
     def definition(self, name: str) -> Converted:
         found = self._definitions.get(name)
         if found is None:
             target = self._pointers.follow({"$ref": self._references[name]})
-            found = self._definitions[name] = fitted(self.convert(target), MAX_DEFINITION)
+            found = self._definitions[name] = self.convert(target)
         return found
 
     def unfold(self, converted: Converted) -> Converted:

@@ -1,0 +1,28 @@
+"""The real documents beside this repository: every operation is a valid tool. `make openapi` adds GitHub's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.openapi import real
+from toolway.openapi.load import load
+
+COUNTS = {
+    "adyen-checkout.yaml": 28, "adyen-management.json": 134, "box.json": 296, "discord.json": 242, "openai.yaml": 288,
+    "netlify-swagger2.yml": 174, "petstore.yaml": 19, "slack-web-swagger2.json": 174, "stackexchange.yaml": 124,
+    "trello-swagger2.yaml": 324, "twilio-api.json": 197, "twilio-conversations.yaml": 103,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(COUNTS))
+def test_every_operation_of_a_real_document_is_a_valid_tool(name: str) -> None:
+    path: Path = real.SHARED / name
+    if not path.is_file():
+        pytest.skip(f"{path} is not on this machine")
+    document = load(path.read_bytes(), where=name)
+    assert document.set_aside == () and document.warnings == ()
+    assert len(document.operations) == COUNTS[name]
+    assert document.servers and document.title
+    assert real.flaws(document) == []
