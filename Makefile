@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help audit-kill machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients accept edits openapi conformance canary process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour idle cost sim fuzz bench bench-quick bench-page startup screens dashboard dashboard-walk dashboard-full dashboard-pictures docs pins clean
+.PHONY: help audit-kill machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients accept edits openapi conformance canary process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour addresses idle cost sim fuzz bench bench-quick bench-page startup screens dashboard dashboard-walk dashboard-full dashboard-pictures docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -86,6 +86,9 @@ neighbour: setup ## how slow a healthy server becomes beside a bad one
 
 audit-kill: setup ## kill -9 a gateway 50 times under load, and what its audit log knows after each (ARGS="--times 5")
 	$(BIN)/python scripts/audit_kill.py $(ARGS)
+
+addresses: setup ## every form of an address inside × every kind of URL, and redirects and resolvers that change
+	TOOLWAY_LONG=1 $(BIN)/python -m pytest -q --durations=0 --durations-min=1 tests/addresses $(ARGS)
 
 idle: setup ## 10,000 connections that say nothing, or a byte at a time, and what they cost those who call
 	TOOLWAY_LONG=1 $(BIN)/python -m pytest -s tests/faults/matrix/test_c_connections.py $(ARGS)

@@ -12,7 +12,7 @@ import httpx2
 from toolway.addresses import AddressError, Addresses
 from toolway.addresses.pinned import PinnedTransport
 from toolway.model import NotAuthorized
-from toolway.security.urls import check_url
+from toolway.security.urls import check_url, unusable
 
 LIMIT: Final = 10.0  # seconds for one request, however slowly its answer comes
 LARGEST: Final = 256 * 1024  # bytes of an answer
@@ -47,7 +47,12 @@ async def post(
     url: str, form: dict[str, str], headers: dict[str, str], reach: Addresses, limit: float
 ) -> tuple[int, bytes]:
     """Status and body. Raises `NotAuthorized`."""
-    answer = await fetch(httpx2.Request("POST", url, data=form, headers=headers), reach, limit)
+    check_url(url)
+    try:
+        request = httpx2.Request("POST", url, data=form, headers=headers)
+    except httpx2.InvalidURL:
+        raise unusable("cannot be read") from None
+    answer = await fetch(request, reach, limit)
     return answer.status_code, answer.content
 
 

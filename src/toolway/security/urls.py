@@ -13,8 +13,12 @@ def check_url(url: str) -> None:
     or http on this machine. What a program or a browser would make of another scheme is the server's choice."""
     problem = _problem(url)
     if problem:
-        fix = "report it to the server's operator; nothing was sent there"
-        raise NotAuthorized(f"the server names an address for OAuth that {problem}", code="E-AUTH-URL", fix=fix)
+        raise unusable(problem)
+
+
+def unusable(problem: str) -> NotAuthorized:
+    fix = "report it to the server's operator; nothing was sent there"
+    return NotAuthorized(f"the server names an address for OAuth that {problem}", code="E-AUTH-URL", fix=fix)
 
 
 def _problem(url: str) -> str:

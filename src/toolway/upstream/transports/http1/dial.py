@@ -10,6 +10,7 @@ import asyncio
 import os
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final, TypeVar
@@ -132,16 +133,25 @@ def _why(exc: OSError) -> str:
 
 # -- TLS
 
-_contexts: dict[tuple[str | None, str | None], ssl.SSLContext] = {}
+_Files = tuple[str | None, str | None]
+_contexts: dict[_Files, ssl.SSLContext] = {}
+_one_at_a_time: Final = threading.Lock()
 
 
 async def _tls_context() -> ssl.SSLContext:
     """The context for all connections. Made in a thread: it reads every authority of the system."""
     # OpenSSL itself reads these two, once, when a context is made.
     files = (os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
-    if files not in _contexts:
-        _contexts[files] = await in_thread(_new_context)
-    return _contexts[files]
+    found = _contexts.get(files)
+    return found if found is not None else await in_thread(_made_once, files)
+
+
+def _made_once(files: _Files) -> ssl.SSLContext:
+    """Many servers start at once, and one context does for all of them."""
+    with _one_at_a_time:
+        if files not in _contexts:
+            _contexts[files] = _new_context()
+        return _contexts[files]
 
 
 def _new_context() -> ssl.SSLContext:

@@ -1,0 +1,266 @@
+"""Addresses that change: a resolver that answers otherwise a moment later, redirects at each hop, and servers that move
+inside while they are used."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.addresses.lab import FORMS, HOME, PORT, Names, connects
+from tests.addresses.test_matrix import QUICK, REFUSED, SITE, secured
+from tests.faults.lab import until
+from tests.upstream.raw_http import (
+    EVENTS,
+    Conn,
+    Received,
+    always,
+    chunk,
+    peer,
+    reacting,
+    response,
+)
+from toolway import Addresses, CallError, Hub, Server
+from toolway.config.spec import OpenApi
+from toolway.model import Call
+from toolway.security.errand import carry_out
+from toolway.security.sealed_tokens import SealedTokens
+from toolway.security.tokens import Client, Credential, Key, packed
+from toolway.testing import FakeHttp
+from toolway.upstream.transports.http1.client import Client as HttpClient
+from toolway.upstream.transports.http1.client import HttpFault, HttpLimits, Target
+
+pytestmark = pytest.mark.anyio
+
+INSIDE = [each for all_ in FORMS.values() for each in all_]
+OUTSIDE = "93.184.216.34"
+
+
+async def code_of(hub: Hub, name: str, **more: Any) -> str:
+    try:
+        await hub.call_tool(name, **more)
+    except CallError as exc:
+        return exc.code
+    return "answered"
+
+
+# -- a resolver that changes its answer (CVE-2026-53708)
+
+
+@pytest.mark.parametrize("inside", INSIDE)
+async def test_what_was_checked_is_what_is_connected_to(inside: str) -> None:
+    """The first answer is public, every later one is not: whoever asks twice connects inside."""
+    names = Names({"two.example": [OUTSIDE, inside]})
+    client = HttpClient(HttpLimits(connect=2), names.policy())
+    with connects() as made:
+        codes = []
+        for _ in range(3):
+            with pytest.raises(HttpFault) as caught:
+                async with client.send("POST", Target.parse(f"http://two.example:{PORT}/")):
+                    pass
+            codes.append(caught.value.code)
+    assert codes == ["E-HTTP-CONNECT", REFUSED, REFUSED]
+    assert made == [(OUTSIDE, PORT)]
+    assert names.asked == ["two.example"] * 3  # once for each connection
+    client.close()
+
+
+async def test_calls_on_a_connection_that_is_kept_ask_no_name_server() -> None:
+    names = Names({SITE: [HOME, "10.0.0.1"]})
+    client = HttpClient(HttpLimits(), names.policy())
+    async with peer(always(response(200, b"ok"))) as server:
+        for _ in range(50):
+            async with client.send("POST", Target.parse(f"http://{SITE}:{server.port}/"), (), b"x") as answer:
+                assert await answer.read(10) == b"ok"
+        assert server.connections == 1
+    assert names.asked == [SITE]
+    client.close()
+
+
+@pytest.mark.parametrize("era", ["modern", "handshake"])
+async def test_a_server_that_moves_inside_while_it_is_used_is_not_followed(era: str) -> None:
+    names = Names()
+    async with FakeHttp(era=era) as fake:
+        server = Server(url=f"http://{SITE}:{fake.port}/mcp", addresses=names.policy(), timeout=QUICK)
+        async with Hub({"one": server}, catalog_dir=None, tokens=None) as hub:
+            assert await code_of(hub, "one.echo") == "answered"
+            names.known[SITE] = ["10.0.0.1"]
+            with connects() as made:
+                hub.restart("one")
+                await until(lambda: hub.status()["one"].state != "ready", 10)
+                assert await code_of(hub, "one.echo", retries=0) == REFUSED
+            assert made == []
+            names.known[SITE] = [HOME]
+            hub.restart("one")
+            await until(lambda: hub.status()["one"].state == "ready", 10)
+            assert await code_of(hub, "one.echo") == "answered"
+
+
+async def test_a_caller_who_gets_a_link_of_his_own_gets_none_inside() -> None:
+    names = Names()
+    async with FakeHttp(era="handshake") as fake:
+        server = Server(url=f"http://{SITE}:{fake.port}/mcp", addresses=names.policy(), timeout=QUICK)
+        async with Hub({"one": server}, catalog_dir=None, tokens=None) as hub:
+            call = Call("one.echo", "tools/call", {"name": "echo", "arguments": {}}, caller="first")
+            assert not (await hub.request(call)).is_error
+            names.known[SITE] = ["10.0.0.1"]
+            with connects() as made, pytest.raises(CallError) as caught:
+                await hub.request(Call("one.echo", "tools/call", call.params, caller="second", retries=0))
+            assert caught.value.code == REFUSED and made == []
+
+
+# -- redirects at each hop (GHSA-c7vv-9h9c-fvj4)
+
+
+class Hops:
+    """A site that redirects `hops` times within itself, and then to `to`."""
+
+    def __init__(self, hops: int, to: str, status: int) -> None:
+        self._hops = hops
+        self._to = to
+        self._status = status
+
+    async def react(self, conn: Conn, request: Received) -> None:
+        step = int(request.target.rpartition("/")[2]) if request.target[-1].isdigit() else 0
+        to = self._to if step >= self._hops else f"/hop/{step + 1}"
+        await conn.send(response(self._status, Location=to))
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("hops", [0, 1, 2, 3])
+async def test_no_hop_leads_inside(hops: int, status: int) -> None:
+    places = (
+        "http://10.0.0.1/",
+        f"http://127.0.0.2:{PORT}/",
+        f"//inside.example:{PORT}/",
+        "http://169.254.169.254/latest",
+    )
+    names = Names({"inside.example": ["192.168.0.1"]})
+    for to in places:
+        async with peer(reacting(Hops(hops, to, status).react)) as site:
+            url = f"http://{SITE}:{site.port}/hop/0"
+            policy = names.policy()
+            servers = {
+                "server": Server(url=url, addresses=policy, timeout=QUICK, lazy=True),
+                "sse": Server(url=url, sse=True, addresses=policy, timeout=QUICK, lazy=True),
+                "api": Server(openapi=OpenApi(url=url), addresses=policy, timeout=QUICK, lazy=True),
+            }
+            with connects() as made:
+                async with Hub(servers, catalog_dir=None, tokens=None) as hub:
+                    codes = await asyncio.gather(*(code_of(hub, f"{name}.echo", retries=0) for name in servers))
+            assert set(made) == {(HOME, site.port)}
+            assert "answered" not in codes
+
+
+@pytest.mark.parametrize("hops", [0, 1, 2])
+async def test_a_hop_within_the_origin_is_looked_up_anew_where_it_needs_a_connection(hops: int) -> None:
+    """The site closes each connection, and its name leads inside after so many."""
+    names = Names({SITE: [HOME] * (hops + 1) + ["10.0.0.1"]})
+
+    async def script(conn: Conn) -> None:
+        request = await conn.request()
+        step = int(request.target.rpartition("/")[2]) if request else 0
+        await conn.send(response(307, Location=f"/hop/{step + 1}", Connection="close"))
+
+    async with peer(script) as site:
+        server = Server(url=f"http://{SITE}:{site.port}/hop/0", addresses=names.policy(), timeout=QUICK, era="modern")
+        with connects() as made:
+            async with Hub({"one": server}, catalog_dir=None, tokens=None) as hub:
+                assert await code_of(hub, "one.echo", retries=0) == REFUSED
+        assert set(made) == {(HOME, site.port)} and site.connections == hops + 1
+
+
+@pytest.mark.parametrize("hops", [0, 1, 2])
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_no_hop_of_a_login_leads_inside(hops: int, status: int, tmp_path: Path) -> None:
+    names = Names({"inside.example": ["192.168.0.1"]})
+    seen = Hops(hops, f"https://inside.example:{PORT}/", status)
+
+    async def react(conn: Conn, request: Received) -> None:
+        if request.target == "/mcp":
+            await conn.send(response(401, WWW_Authenticate=f'Bearer resource_metadata="https://{where}/hop/0"'))
+        else:
+            await seen.react(conn, request)
+
+    async def login(server: str, url: str) -> str:
+        raise AssertionError("nobody is sent anywhere")
+
+    async with secured(reacting(react), tmp_path) as site:
+        where = f"{SITE}:{site.port}"
+        server = Server(url=f"https://{where}/mcp", addresses=names.policy(), timeout=QUICK, era="modern")
+        with connects() as made:
+            async with Hub({"one": server}, catalog_dir=None, tokens=None, login=login) as hub:
+                assert await code_of(hub, "one.echo", retries=0) != "answered"
+        assert set(made) == {(HOME, site.port)}
+
+
+# -- addresses that servers say in the middle of things
+
+
+@pytest.mark.parametrize("inside", ["http://10.0.0.1/m", f"http://127.0.0.2:{PORT}/m", "//inside.example/m"])
+async def test_the_endpoint_of_an_sse_server_is_its_own(inside: str) -> None:
+    async def script(conn: Conn) -> None:
+        await conn.request()
+        await conn.send(EVENTS + chunk(f"event: endpoint\ndata: {inside}\n\n".encode()))
+        await conn.gone()
+
+    names = Names({"inside.example": ["10.0.0.1"]})
+    async with peer(script) as site:
+        url = f"http://{SITE}:{site.port}/sse"
+        server = Server(url=url, sse=True, addresses=names.policy("10.0.0.0/8", "127.0.0.0/8"), timeout=QUICK)
+        with connects() as made:
+            async with Hub({"one": server}, catalog_dir=None, tokens=None) as hub:
+                assert await code_of(hub, "one.echo", retries=0) == "E-SSE-ENDPOINT"
+        assert set(made) == {(HOME, site.port)}
+
+
+def test_the_errand_that_renews_a_token_has_the_same_rules(tmp_path: Path) -> None:
+    """It is a process of its own, which is told what its hub allows."""
+    key = bytes(range(32))
+    held = Credential(
+        issuer="https://issuer.example",
+        token_url=f"https://10.0.0.1:{PORT}/token",
+        client=Client("me", "canary-secret", "client_secret_post"),
+        access="a",
+        refresh="r",
+        expires_at=time.time() - 1,
+    )
+    store = SealedTokens(tmp_path, lambda: key)
+    asyncio.run(store.put(Key(held.issuer, "one https://mcp.example/", ""), held))
+    order: dict[str, Any] = {
+        "folder": os.fspath(tmp_path),
+        "upstream": "one https://mcp.example/",
+        "principal": "",
+        "key": key.hex(),
+    }
+    order |= {"issuer": held.issuer, "held": packed(held)}
+    answers = []
+    for allow in ((), ("10.0.0.0/8",)):
+        with connects() as made:
+            answers.append(carry_out(json.loads(json.dumps({**order, "allow": allow, "written": ()}))))
+        assert made == [("10.0.0.1", PORT)] * len(allow)
+    assert [answer["code"] for answer in answers] == [REFUSED, "E-AUTH-SERVER"]
+
+
+async def test_a_name_inside_works_when_it_is_allowed_and_stops_when_it_is_not_any_more() -> None:
+    """As an operator does it: the same file with and without the line."""
+    names = Names()
+
+    def source(*allow: str) -> dict[str, Server]:
+        addresses = Addresses(allow, lookup=names)
+        return {"one": Server(url=f"http://jira.corp.example:{fake.port}/mcp", addresses=addresses, timeout=QUICK)}
+
+    async with FakeHttp() as fake, Hub(source(), catalog_dir=None, tokens=None) as hub:
+        with pytest.raises(CallError) as caught:
+            await hub.call_tool("one.echo", retries=0)
+        assert caught.value.code == REFUSED and '"allow": ["jira.corp.example"]' in str(caught.value)
+        assert "jira.corp.example leads to 127.0.0.1" in str(hub.status()["one"])
+        assert await hub.apply(source("jira.corp.example")) == {"one": "changed"}
+        assert await code_of(hub, "one.echo") == "answered"
+        assert await hub.apply(source()) == {"one": "changed"}
+        assert await code_of(hub, "one.echo", retries=0) == REFUSED
