@@ -26,6 +26,7 @@ DEEPEST: Final = 16
 WIDEST: Final = 256  # members of one object or list
 LONGEST: Final = 2048  # characters of one text
 CUT: Final = "…"
+_encode = msgspec.json.Encoder(order="deterministic").encode
 _ADDRESS: Final = re.compile(r"(\b[A-Za-z][\w+.-]*://)(?:[^\s/?#@]*@)?([^\s?#]*)([?#]\S*)?")
 
 
@@ -37,7 +38,7 @@ class Redactor:
 
     def digest(self, value: Any) -> str:
         """What stands for a value: the same for the same JSON, and no way back."""
-        return self._of(msgspec.json.encode(value, order="deterministic"))
+        return hashlib.blake2b(_encode(value), key=self._key, digest_size=16).hexdigest()
 
     def mark(self, value: Any) -> str:
         """What is shown instead of a secret."""
@@ -75,9 +76,6 @@ class Redactor:
 
     def _is_named(self, name: str) -> bool:
         return bool(name) and (name.lower() in self._names or names_secret(name))
-
-    def _of(self, data: bytes) -> str:
-        return hashlib.blake2b(data, key=self._key, digest_size=16).hexdigest()
 
 
 def address(text: str) -> str:

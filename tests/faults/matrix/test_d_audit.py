@@ -21,7 +21,7 @@ from tests.telemetry.audit.reading import calls, records
 from toolway import Hub, Unavailable
 from toolway.errors import ConfigError
 from toolway.telemetry.audit.ledger import Ledger
-from toolway.telemetry.audit.records import Row
+from toolway.telemetry.audit.records import Row, rest_of
 from toolway.telemetry.audit.sqlite import SqliteSink
 from toolway.testing import fake_server
 
@@ -94,7 +94,7 @@ def _make_read_only(disk: Path) -> None:
 
 def _poke(hub: Hub) -> bool:
     """Let something be written: a log that has nothing to write does not notice."""
-    ledger_of(hub).note("test.poke", {"text": "x" * 2000})
+    ledger_of(hub).note(b"test.poke", rest_of({"text": "x" * 2000}))
     return False
 
 

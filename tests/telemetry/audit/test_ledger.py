@@ -10,7 +10,7 @@ import pytest
 
 from toolway.telemetry.audit import ledger as module
 from toolway.telemetry.audit.ledger import Ledger, LogUnavailable
-from toolway.telemetry.audit.records import Head, Row
+from toolway.telemetry.audit.records import Head, Row, rest_of
 from toolway.telemetry.audit.sink import SinkBroken
 from toolway.telemetry.audit.verify import verify
 
@@ -79,9 +79,9 @@ async def test_what_comes_while_the_disk_is_busy_is_one_group() -> None:
     sink = MemorySink()
     ledger = await opened(sink)
     sink.gate.clear()
-    first = ledger.intend("test", {})
+    first = ledger.intend(b"test", rest_of({}))
     await asyncio.sleep(0.05)
-    others = [ledger.intend("test", {"n": number}) for number in range(500)]
+    others = [ledger.intend(b"test", rest_of({"n": number})) for number in range(500)]
     assert not first.done()
     sink.gate.set()
     await asyncio.gather(first, *others)
@@ -94,7 +94,7 @@ async def test_a_note_is_written_soon_and_costs_no_write_of_its_own() -> None:
     sink = MemorySink()
     ledger = await opened(sink)
     for number in range(100):
-        ledger.note("test", {"n": number})
+        ledger.note(b"test", rest_of({"n": number}))
     assert len(sink.rows) == 1
     await asyncio.sleep(0.2)
     assert sink.groups == [1, 100]
@@ -106,19 +106,19 @@ async def test_a_full_buffer_refuses_intents_and_counts_what_is_lost(monkeypatch
     sink = MemorySink()
     ledger = await opened(sink)
     sink.gate.clear()
-    ledger.note("test", {})
+    ledger.note(b"test", rest_of({}))
     await asyncio.sleep(0.1)
     for _ in range(60):
-        ledger.note("test", {})
+        ledger.note(b"test", rest_of({}))
     assert ledger.lost == 10
     with pytest.raises(LogUnavailable, match="too many"):
-        ledger.intend("test", {})
+        ledger.intend(b"test", rest_of({}))
     sink.gate.set()
     await until_well(ledger)
     await ledger.flush()
     resumed = [row.fields() for row in sink.rows if row.fields()["kind"] == "log.resumed"]
     assert [each["lost"] for each in resumed] == [10]
-    await ledger.intend("test", {})
+    await ledger.intend(b"test", rest_of({}))
     await ledger.close()
 
 
@@ -128,10 +128,10 @@ async def test_whether_a_write_that_failed_was_stored_is_found_out(stored: bool)
     ledger = await opened(sink)
     sink.fault, sink.keeps_what_failed = OSError("fsync"), stored
     with pytest.raises(LogUnavailable):
-        await ledger.intend("test", {"n": 1})
+        await ledger.intend(b"test", rest_of({"n": 1}))
     sink.fault = None
     await until_well(ledger)
-    await ledger.intend("test", {"n": 2})
+    await ledger.intend(b"test", rest_of({"n": 2}))
     await ledger.close()
     assert sink.kinds().count("test") == 1 + stored
 
@@ -139,16 +139,16 @@ async def test_whether_a_write_that_failed_was_stored_is_found_out(stored: bool)
 async def test_a_log_that_is_not_the_one_that_was_written_is_not_gone_on_with() -> None:
     sink = MemorySink()
     ledger = await opened(sink)
-    await ledger.intend("test", {})
+    await ledger.intend(b"test", rest_of({}))
     sink.fault = OSError("disk")
     with pytest.raises(LogUnavailable):
-        await ledger.intend("test", {})
+        await ledger.intend(b"test", rest_of({}))
     sink.rows.pop()
     sink.fault = None
     await asyncio.sleep(0.5)
     assert ledger.trouble is not None
     with pytest.raises(LogUnavailable):
-        ledger.intend("test", {})
+        ledger.intend(b"test", rest_of({}))
     with pytest.raises(SinkBroken, match="does not end with"):
         ledger._chronicle.write([b"{}"])
     await ledger.close()
@@ -157,11 +157,11 @@ async def test_a_log_that_is_not_the_one_that_was_written_is_not_gone_on_with() 
 async def test_a_log_that_was_taken_away_is_begun_anew_and_says_after_what() -> None:
     sink = MemorySink()
     ledger = await opened(sink)
-    await ledger.intend("test", {})
+    await ledger.intend(b"test", rest_of({}))
     before = sink.head()
     sink.fault = OSError("moved away")
     with pytest.raises(LogUnavailable):
-        await ledger.intend("test", {})
+        await ledger.intend(b"test", rest_of({}))
     sink.rows.clear()
     sink.fault = None
     await until_well(ledger)
@@ -174,7 +174,7 @@ async def test_whoever_stops_waiting_harms_nobody() -> None:
     sink = MemorySink()
     ledger = await opened(sink)
     sink.gate.clear()
-    waiting = [asyncio.ensure_future(_await(ledger.intend("test", {}))) for _ in range(10)]
+    waiting = [asyncio.ensure_future(_await(ledger.intend(b"test", rest_of({})))) for _ in range(10)]
     await asyncio.sleep(0.05)
     for task in waiting[::2]:
         task.cancel()
@@ -193,7 +193,7 @@ async def test_closing_does_not_wait_for_a_dead_disk(monkeypatch: pytest.MonkeyP
     sink = MemorySink()
     ledger = await opened(sink)
     sink.gate.clear()
-    ledger.note("test", {})
+    ledger.note(b"test", rest_of({}))
     async with asyncio.timeout(2):
         await ledger.close()
     sink.gate.set()

@@ -9,8 +9,8 @@ Of any other call the outcome says all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -18,15 +18,24 @@ from toolway.errors import CallError, Certainty, Denied, NotFound, ProtocolError
 from toolway.events import CallFinished, CatalogChanged, Connected, Event, Lost, StateChanged
 from toolway.model import Call, Effect, Json, Reply
 from toolway.telemetry.audit.ledger import Ledger, LogUnavailable
-from toolway.telemetry.audit.records import INTENT, LATE, OUTCOME, Fields
+from toolway.telemetry.audit.records import Fields, rest_of
 from toolway.telemetry.redact import CUT, Redactor
 
 READS_GO_ON: Final = 300.0  # seconds for which what changes nothing is done although it cannot be written down
 LARGEST: Final = 16 * 1024  # bytes of arguments, where they are wanted
 MOST_INTENDED: Final = 20_000
+MOST_ABOUTS: Final = 10_000
 NAMES: Final = 50  # of tools in one record
+_OF_RESULT: Final = {"complete": "ok", "input_required": "input_required", "task": "task"}
 _REJECTED: Final = frozenset({NotFound.code, Denied.code, "E-KEY", "E-KEY-MISMATCH"})
 _NAME: Final = 300  # characters of the name of a tool or resource
+
+
+class _About(NamedTuple):
+    """What the records of a call say beside what is of this one call: encoded, without braces."""
+
+    intent: bytes
+    outcome: bytes
 
 
 class Book:
@@ -48,18 +57,45 @@ class Book:
         self._definition_of = definition_of
         self._now = now
         self._arguments = arguments
+        self._abouts: dict[Hashable, _About] = {}
         self._intended: dict[str, None] = {}  # calls under way whose outcome is written by the stage
 
     # -- for the stage ------------------------------------------------------------------------------------------------
 
-    async def intend(self, call: Call) -> None:
-        """Return when the intent is on disk. Raises `LogUnavailable`."""
+    def intend(self, call: Call) -> Awaitable[None]:
+        """What is done when the intent is on disk. It raises `LogUnavailable`, and so does this."""
         self._intended[call.id] = None
         if len(self._intended) > MOST_INTENDED:
             self._intended.pop(next(iter(self._intended)))  # its end was never told of
-        fields = self._call(call)
-        fields["definition"] = self._definition_of(call)
-        await self._ledger.intend(INTENT, fields)
+        digest = self._redactor.digest(call.params.get("arguments")).encode()
+        more = rest_of(self._more(call)) if call.key is not None or self._arguments else b"}"
+        about = self._about(call)
+        rest = b',"call":"%b",%b,"arguments":"%b"%b' % (_id(call), about.intent, digest, more)
+        return self._ledger.intend(b"call.intent", rest)
+
+    def _more(self, call: Call) -> Fields:
+        fields: Fields = {}
+        if call.key is not None:
+            fields["key"] = self._redactor.digest(call.key)
+        if self._arguments:
+            fields["given"] = self._given(call.params)
+        return fields
+
+    def _about(self, call: Call) -> _About:
+        """What is the same for many calls is encoded once."""
+        key = (call.caller, call.server, call.name, call.method, call.effect, call.terms)
+        found = self._abouts.get(key)
+        if found is None:
+            if len(self._abouts) >= MOST_ABOUTS:
+                self._abouts.clear()
+            found = self._abouts[key] = self._encoded_about(call)
+        return found
+
+    def _encoded_about(self, call: Call) -> _About:
+        name = self._name(call.method, call.name)
+        who: Fields = {"caller": call.caller, "server": call.server, "tool": name}
+        what = {"method": call.method, "effect": call.effect.value, "definition": self._definition_of(call)}
+        return _About(rest_of({**who, **what})[1:-1], rest_of(who)[1:-1])
 
     def check_read(self) -> None:
         """Raises `LogUnavailable` where nothing could be written down for too long."""
@@ -69,7 +105,7 @@ class Book:
 
     def answered(self, call: Call, reply: Reply) -> None:
         kind = reply.raw.get("resultType", "complete")
-        outcome = "tool_error" if reply.is_error else "ok" if kind == "complete" else str(kind)[:40]
+        outcome = "tool_error" if reply.is_error else _OF_RESULT.get(str(kind), "other")
         self._outcome(call, outcome, Certainty.C3, "")
 
     def failed(self, call: Call, exc: CallError) -> None:
@@ -82,29 +118,15 @@ class Book:
 
     def late(self, call: Call, answer: Any) -> None:
         """An answer came after the call had ended."""
-        self._ledger.note(LATE, {**self._who(call), "result": self._redactor.digest(answer)})
+        rest = b',"call":"%b",%b' % (_id(call), self._about(call).outcome)
+        self._ledger.note(b"call.late_result", rest + rest_of({"result": self._redactor.digest(answer)}))
 
     def _outcome(self, call: Call, outcome: str, certainty: Certainty, code: str) -> None:
-        ended: Fields = {"certainty": certainty.name, "outcome": outcome, "attempts": call.attempt.made}
-        if code:
-            ended["code"] = code
-        self._ledger.note(OUTCOME, {**self._who(call), **ended})
-
-    def _who(self, call: Call) -> Fields:
-        fields: Fields = {"call": call.id, "caller": call.caller, "server": call.server}
-        fields["tool"] = self._name(call.method, call.name)
-        return fields
-
-    def _call(self, call: Call) -> Fields:
-        fields = self._who(call)
-        fields["method"] = call.method
-        fields["effect"] = call.effect.value
-        fields["arguments"] = self._redactor.digest(call.params.get("arguments"))
-        if call.key is not None:
-            fields["key"] = self._redactor.digest(call.key)
-        if self._arguments:
-            fields["given"] = self._given(call.params)
-        return fields
+        who = self._about(call).outcome
+        more = rest_of({"code": code}) if code else b"}"
+        rest = b',"call":"%b",%b,"certainty":"C%d","outcome":"%b","attempts":%d%b'
+        values = (_id(call), who, certainty, outcome.encode(), call.attempt.made, more)
+        self._ledger.note(b"call.outcome", rest % values)
 
     def _given(self, params: Json) -> Any:
         shown = self._redactor.value(params.get("arguments"))
@@ -129,7 +151,7 @@ class Book:
         fields |= _ended(fact)
         if self._arguments and fact.params is not None:
             fields["given"] = self._given(fact.params)
-        self._ledger.note(OUTCOME, fields)
+        self._ledger.note(b"call.outcome", rest_of(fields))
 
     def on_event(self, fact: Event) -> None:
         found = _told(fact)
@@ -139,7 +161,8 @@ class Book:
 
     def write(self, kind: str, fields: Fields) -> None:
         """Something else that happened, without secrets."""
-        self._ledger.note(kind, {name: self._redactor.value(value, name) for name, value in fields.items()})
+        shown = {name: self._redactor.value(value, name) for name, value in fields.items()}
+        self._ledger.note(kind.encode(), rest_of(shown))
 
 
 def outcome_of(exc: CallError) -> str:
@@ -184,6 +207,11 @@ def _told(fact: Event) -> tuple[str, Fields] | None:
             "counts": [len(fact.added), len(fact.removed), len(fact.changed)],
         }
     return None
+
+
+def _id(call: Call) -> bytes:
+    """What is put between quotes as it is. Ids are made by us; one that was not is not trusted to be one."""
+    return call.id.encode() if call.id.isalnum() else call.id.encode().hex().encode()
 
 
 def needs_intent(call: Call) -> bool:

@@ -26,6 +26,7 @@ from toolway.telemetry.audit.records import (
     Row,
     chained,
     encoded,
+    iso,
 )
 from toolway.telemetry.audit.sink import Sink, SinkBroken
 from toolway.telemetry.audit.verify import Altered, prev_of
@@ -86,8 +87,7 @@ class Chronicle:
         """Remove some of what is older than `keep` seconds; whether there was any."""
         if self._doubt:
             return False
-        before = encoded("", self._wall() - keep, 0.0, {})
-        last = self.sink.removable(before.split(b'"time":"')[1][:27].decode())
+        last = self.sink.removable(iso(self._wall() - keep))
         if last is None:
             return False
         self.write([self._entry(PRUNED, {"through": last.seq, "hash": last.hash})])

@@ -5,15 +5,16 @@
 The hash of a record is the SHA-256 of its bytes as they are stored, and those contain the hash of the one before. So
 whoever changes, removes or adds a record in the middle must change every record after it, and the last hash with them.
 
-What is known when something happens is encoded at once (`Entry`), so that nothing waits for the disk but its bytes;
+What is known when something happens is encoded at once, so that nothing waits for the disk but its bytes;
 its place in the chain is given when it is written.
 """
 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -58,8 +59,29 @@ class Head(NamedTuple):
 
 def encoded(kind: str, wall: float, mono: float, fields: Fields) -> bytes:
     """What is known of a record when it happens."""
-    time = datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds")[:26]
-    return _encode({"kind": kind, "time": f"{time}Z", "mono": round(mono, 6), **fields})
+    return stamped(kind.encode(), wall, mono, rest_of(fields))
+
+
+def rest_of(fields: Fields) -> bytes:
+    """What follows the stamp of a record: its own fields, to the end."""
+    return b',"' + _encode(fields)[2:] if fields else b"}"
+
+
+def stamped(kind: bytes, wall: float, mono: float, rest: bytes) -> bytes:
+    whole = int(wall)
+    micros = (wall - whole) * 1_000_000
+    return b'{"kind":"%b","time":"%b.%06dZ","mono":%.6f%b' % (kind, _second(whole), micros, mono, rest)
+
+
+def iso(wall: float) -> str:
+    """A time as records have it."""
+    return f"{_second(int(wall)).decode()}.{int(wall * 1_000_000) % 1_000_000:06}Z"
+
+
+@lru_cache(maxsize=4)
+def _second(whole: int) -> bytes:
+    """The time up to its second, which many records share."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)).encode()
 
 
 def chained(head: Head, entries: Iterable[bytes]) -> list[Row]:

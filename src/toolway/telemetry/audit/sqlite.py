@@ -1,8 +1,8 @@
 """The log in a SQLite file.
 
 A group of records is one statement, and thus one transaction and one fsync (`synchronous=FULL`), done without holding
-Python's lock: the rows are handed over as one JSON text, which SQLite takes apart by itself. There is no column beside
-the record's own bytes and their hash, so there is nothing that could say something else.
+Python's lock. There is no column beside the record's own bytes and their hash, so there is nothing that could say
+something else.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from toolway.telemetry.audit.files import is_same_file, lock, make_private, sync_folder
 from toolway.telemetry.audit.records import Head, Row
 from toolway.telemetry.audit.sink import SinkBroken, Torn
@@ -25,10 +23,6 @@ PAGE: Final = 1000  # rows that are read at a time
 MOST_REMOVED: Final = 5000  # at a time: calls wait meanwhile
 
 _SCHEMA: Final = "CREATE TABLE IF NOT EXISTS records (seq INTEGER PRIMARY KEY, hash TEXT NOT NULL, body TEXT NOT NULL)"
-_INSERT: Final = (
-    "INSERT INTO records SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]') "
-    "FROM json_each(?)"
-)
 _OLDEST: Final = "SELECT seq, hash, json_extract(body, '$.time') FROM records ORDER BY seq LIMIT ?"
 
 
@@ -69,8 +63,8 @@ class SqliteSink:
     def append(self, rows: list[Row]) -> None:
         if not is_same_file(self._path, self._inode):
             raise OSError(f"{self._path} was moved away or removed")
-        values = [(row.seq, row.hash, row.body.decode()) for row in rows]
-        self._do(_INSERT, msgspec.json.encode(values).decode())
+        values = [value for row in rows for value in (row.seq, row.hash, row.body.decode())]
+        self._do("INSERT INTO records VALUES (?, ?, ?)" + ", (?, ?, ?)" * (len(rows) - 1), *values)
 
     def forward(self, after: int = 0) -> Iterator[Row]:
         query = "SELECT seq, hash, body FROM records WHERE seq > ? ORDER BY seq LIMIT ?"
