@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -30,7 +31,7 @@ from toolway.config.addresses import allowing
 from toolway.config.audit import AuditSettings
 from toolway.config.secrets import references
 from toolway.config.spec import Retry, Server, ServerLike, Timeout, check_server_name, with_defaults
-from toolway.errors import CallError, Certainty, ConfigError, Denied, NotFound, ProtocolError, Unavailable
+from toolway.errors import CallError, Certainty, ConfigError, Denied, NotFound, ProtocolError, ToolwayError, Unavailable
 from toolway.events import CatalogChanged, Connected, Event, Kind, Sink
 from toolway.model import Asks, Attempt, Call, Era, Json, OnProgress, Reply, Stage, ToolRef
 from toolway.observing import Observer, Tracer
@@ -286,6 +287,12 @@ class Hub:
             had = await self._broker.log_out(name, await self._for_login(name), caller=caller)
         self._login_came(name, caller)
         return had
+
+    async def log_out_everywhere(self, caller: str) -> None:
+        """Forget every login of a caller, who is none any more."""
+        for name in list(self._servers):
+            with suppress(ToolwayError):  # nobody can log in to some
+                await self.log_out(name, caller=caller)
 
     async def _for_login(self, name: str) -> Server:
         check_server(self._servers, name)

@@ -175,6 +175,19 @@ async def test_the_token_of_the_caller_never_leaves_the_gateway(keyring: Keyring
         assert told and one not in told and OWNER not in told and "tw_" not in told
 
 
+async def test_the_logins_of_a_key_end_with_it(keyring: Keyring, tmp_path: Path) -> None:
+    one = made(keyring, "one")
+    async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
+        await _log_in(lab, OWNER, issuer)
+        await _log_in(lab, one, issuer)
+        folder = tmp_path / "data" / "toolway" / "tokens"
+        assert len(list(folder.glob("*.token"))) == 2
+        keyring.revoke(keyring.all()[0].id)
+        await until(lambda: len(list(folder.glob("*.token"))) == 1)
+        assert (await _call(lab, one)).status == 401
+        assert (await _call(lab, OWNER)).result
+
+
 @pytest.mark.parametrize(
     "uri", ["https://evil.example/cb", "http://evil.example/cb", "http://127.0.0.1@evil.example/", "file:///x", 7, None]
 )

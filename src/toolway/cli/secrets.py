@@ -17,6 +17,7 @@ from toolway.config.scopes import loaded
 from toolway.config.secrets import references
 from toolway.errors import ConfigError, NotFound
 from toolway.secrets import check_name, open_store, remember
+from toolway.security.sealed_tokens import SECRET as KEY_OF_LOGINS
 
 _LONGEST: Final = 64 * 1024  # characters
 
@@ -47,6 +48,7 @@ def show(output: Output, config: Path | None) -> Exit:
     store = open_store(os.environ)
     names, users = store.names(), _users(output, config)
     missing = sorted(users.keys() - set(names))
+    users = {**users, KEY_OF_LOGINS: ["toolway login"]}
     if output.as_json:
         rows = [
             {"name": name, "used_by": users.get(name, []), "missing": name in missing} for name in [*names, *missing]

@@ -117,7 +117,7 @@ def _refused(server: Server, status: int, failure: Loss, closer: Closer) -> Chec
 
 
 def _no_login(failure: Loss, evidence: str) -> Check:
-    command = failure.fix.partition(";")[0] if failure.code == "E-AUTH-LOGIN" else ""
+    command = failure.fix if failure.code == "E-AUTH-LOGIN" else ""
     what = "the server wants a login by OAuth (401), and there is none that it takes"
     fix = "log in; every program of yours has the token then" if command else failure.fix
     return Check("auth", "fail", what, evidence, fix, command, failure.code)

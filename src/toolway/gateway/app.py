@@ -168,6 +168,7 @@ class App:
         """A key was revoked: whatever its holder still has open ends."""
         for exchange in list(self._under_way.get(principal, ())):
             exchange.abort()
+        self._logins.end(f"key:{principal}")
 
     def _health(self, exchange: Exchange) -> None:
         well = exchange.request.path == "/healthz" or self.ready

@@ -60,6 +60,7 @@ class Logins:
         self._hub = hub
         self._may_use = may_use
         self._begun: dict[str, _Begun] = {}
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def handle(self, exchange: Exchange, principal: Principal) -> None:
         request = exchange.request
@@ -130,9 +131,11 @@ class Logins:
         if not work.cancelled():
             work.exception()  # whoever waited has seen it
 
-    async def close(self) -> None:
-        for begun in list(self._begun.values()):
-            begun.stop()
+    def end(self, caller: str) -> None:
+        """A key was revoked: its logins end with it."""
+        task = asyncio.get_running_loop().create_task(self._hub.log_out_everywhere(caller))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
 
 def _loopback(uri: Any) -> str:

@@ -286,8 +286,8 @@ class Wallet:
         self._on_wanting()
         fix = f"toolway login {self.whose.server}"
         if self.whose.principal:
-            fix += ", with --gateway and your key"
-        return NotAuthorized(reason, code="E-AUTH-LOGIN", fix=fix + "; or give its token under `headers`")
+            fix += " --gateway URL --token KEY"
+        return NotAuthorized(reason, code="E-AUTH-LOGIN", fix=fix)
 
     async def _ask(self, login: Login, url: str) -> str:
         try:
