@@ -123,7 +123,8 @@ def _gateway(stack: ExitStack, folder: Path, file: Path) -> tuple[str, str]:
     os.environ |= {"TOOLWAY_STATE": str(folder / "state"), "XDG_STATE_HOME": str(folder)}
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     words = ["serve", "-c", str(file), "--port", "0", "--json", "--quiet", "--drain-delay", "0"]
-    process = stack.enter_context(_process([sys.executable, "-m", "toolway.cli", *words], stdout=subprocess.PIPE))
+    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    process = stack.enter_context(_process([sys.executable, "-m", "toolway.cli", *words], **quiet))
     assert process.stdout is not None
     said = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
     return said["url"].removesuffix("/mcp"), (folder / "state" / "token").read_text().strip()
@@ -177,14 +178,16 @@ def _load(url: str, token: str) -> _process:
 
 
 async def call_for_ever(url: str, token: str) -> None:
-    """Good and bad calls, about ten a second."""
+    """Good and bad calls, about ten a second, by MCP."""
     names = ["weather.forecast", "weather.stations", "shop.find_order", "hostile.speak", "hostile.fail", "crm.find"]
-    gateway = {"url": f"{url}/mcp", "headers": {"Authorization": f"Bearer {token}"}}
-    async with Hub({"g": gateway}, catalog_dir=None) as hub:
+    headers = {"Authorization": f"Bearer {token}"}
+    servers = {name.partition(".")[0] for name in names}
+    endpoints = {name: {"url": f"{url}/mcp/server/{name}", "headers": headers} for name in servers}
+    async with Hub(endpoints, catalog_dir=None) as hub:
         while True:
             for name in names:
                 with suppress(CallError):
-                    await hub.call_tool(f"g.{name.replace('.', '__')}", {}, timeout=5)
+                    await hub.call_tool(name, {}, timeout=5)
                 await asyncio.sleep(0.1)
 
 

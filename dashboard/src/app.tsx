@@ -83,7 +83,7 @@ export function App() {
       <a className="skip" href="#main">To the content</a>
       <header className="side">
         <Link to="/" className="brand"><span aria-hidden="true">⌥</span> Toolway</Link>
-        <button type="button" className="find" aria-label="Find" onClick={() => setFinding(true)}>
+        <button type="button" className="find" onClick={() => setFinding(true)}>
           <Icon name="find" /> <span>Find</span> <kbd>{MAC ? "⌘K" : "Ctrl K"}</kbd>
         </button>
         <nav aria-label="Pages">

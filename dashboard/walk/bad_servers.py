@@ -85,10 +85,18 @@ class Many(BaseHTTPRequestHandler):
         pass
 
 
+class Crowd(ThreadingHTTPServer):
+    request_queue_size = 1024
+    daemon_threads = True
+
+    def handle_error(self, *args: Any) -> None:
+        pass  # a client that has left
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "hostile":
         on_pipes(hostile)
     elif sys.argv[1] == "leaky":
         sys.exit(f"Error: the key {os.environ['CRM_API_KEY']} was refused")
     else:
-        ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), Many).serve_forever()
+        Crowd(("127.0.0.1", int(sys.argv[2])), Many).serve_forever()

@@ -1,4 +1,4 @@
-import { Empty, Fix, Health, Outcome, Spark } from "../parts/bits";
+import { Empty, Fix, Health, Outcome, Share, Spark } from "../parts/bits";
 import { useAsked, useLive } from "../live";
 import { Link, path } from "../route";
 import type { Endpoints, Overview, ServerRow } from "../types";
@@ -143,7 +143,7 @@ function Costs() {
         {groups.map((group) => (
           <li key={group.name}>
             <span>{group.name}</span>
-            <meter min={0} max={most} value={group.size} aria-label={`${group.name}: about ${tokens(group.size)} tokens`} />
+            <Share of={group.size} most={most} />
             <span>≈ {many(tokens(group.size))}</span>
           </li>
         ))}

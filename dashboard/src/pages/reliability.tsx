@@ -1,6 +1,6 @@
 import { useMemo } from "react";
 import { useAsked, useLive } from "../live";
-import { Empty, Happened, Mark, Outcome } from "../parts/bits";
+import { Empty, Happened, Mark, Outcome, Share } from "../parts/bits";
 import { BreakerCard } from "../parts/breakers";
 import { Link, path } from "../route";
 import type { Breaker } from "../types";
@@ -52,7 +52,7 @@ export function Reliability() {
             {classes.map(([name, count]) => (
               <li key={name}>
                 <span>{name}</span>
-                <meter min={0} max={failed} value={count} aria-label={`${count} of ${failed}`} />
+                <Share of={count} most={failed} />
                 <span>{count}</span>
               </li>
             ))}

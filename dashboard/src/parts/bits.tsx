@@ -1,6 +1,6 @@
 // Small pieces that all pages share. Text of servers is only ever text here: React escapes it, and nothing parses it.
 
-import { type ReactNode, useEffect, useId, useRef, useState } from "react";
+import { type ReactNode, memo, useEffect, useId, useRef, useState } from "react";
 import type { Failure } from "../api";
 import type { Happening } from "../types";
 import { type Tone, healthOf, outcomeOf, quoted, stateOf, toneOf } from "../words";
@@ -33,23 +33,23 @@ export function Happened({ of }: { of: Happening }) {
   );
 }
 
-export function Spark({ values, errors, label }: { values: number[]; errors: number[]; label: string }) {
+/** Bars of counts, one path for all: a list has hundreds of them. */
+export const Spark = memo(function Spark({ values, errors, label }: { values: number[]; errors: number[]; label: string }) {
   const top = Math.max(1, ...values);
-  const width = values.length * 4;
+  const height = (value: number) => (value ? Math.max(1.5, (18 * value) / top) : 0);
+  const bars = (counts: number[]) =>
+    counts.map((value, at) => (value ? `M${at * 4} 20v${-height(value).toFixed(1)}h3v${height(value).toFixed(1)}z` : "")).join("");
   return (
-    <svg className="spark" viewBox={`0 0 ${width} 20`} role="img" aria-label={label} preserveAspectRatio="none">
-      {values.map((value, at) => {
-        const height = value ? Math.max(1.5, (18 * value) / top) : 0;
-        const bad = value ? (height * (errors[at] ?? 0)) / value : 0;
-        return (
-          <g key={at}>
-            <rect className="calls" x={at * 4} y={20 - height} width="3" height={height} />
-            {bad > 0 && <rect className="errors" x={at * 4} y={20 - bad} width="3" height={bad} />}
-          </g>
-        );
-      })}
+    <svg className="spark" viewBox={`0 0 ${values.length * 4} 20`} role="img" aria-label={label} preserveAspectRatio="none">
+      <path className="calls" d={bars(values)} />
+      <path className="errors" d={bars(errors)} />
     </svg>
   );
+});
+
+/** How much of the most something is; the number stands beside it. */
+export function Share({ of, most }: { of: number; most: number }) {
+  return <span className="share" aria-hidden="true"><span style={{ width: `${(100 * of) / Math.max(1, most)}%` }} /></span>;
 }
 
 export function Problem({ of }: { of: Failure }) {

@@ -1,9 +1,9 @@
-import { useMemo } from "react";
+import { useDeferredValue, useMemo } from "react";
 import { useAsked, useLive } from "../live";
 import { Link, go, path, setQuery, useRoute } from "../route";
 import type { ToolRow } from "../types";
 import { many, tokens } from "../words";
-import { Empty, Mark, Problem } from "./bits";
+import { Empty, Mark, Problem, Share } from "./bits";
 import { best } from "./fuzzy";
 import { type Column, Grid, sorted } from "./grid";
 
@@ -24,19 +24,20 @@ export function ToolGrid({ server }: { server?: string }) {
   const { data, error } = useAsked<{ tools: ToolRow[] }>("catalog", count);
   const [text, only, sort] = [query.get("q") ?? "", query.get("only") ?? "", query.get("sort") ?? "tool"];
   const all = useMemo(() => (data?.tools ?? []).filter((row) => !server || row.server === server), [data, server]);
+  const wanted = useDeferredValue(text); // a key that is pressed is shown before anything is searched
   const rows = useMemo(() => {
     const test = CHIPS.find(([id]) => id === only)?.[2] ?? (() => true);
     const fitting = all.filter(test);
-    return text
-      ? best(fitting, text, (row) => `${row.server}.${row.tool} ${row.title} ${row.description}`)
+    return wanted
+      ? best(fitting, wanted, (row) => `${row.server}.${row.tool} ${row.title} ${row.description}`)
       : sorted(fitting, sort, VALUES);
-  }, [all, only, text, sort]);
+  }, [all, only, wanted, sort]);
   const size = rows.reduce((sum, row) => sum + row.size, 0);
   const most = Math.max(1, ...rows.slice(0, 2000).map((row) => row.size));
   const columns: Column<ToolRow>[] = [
     { id: "tool", title: "Tool", width: "minmax(180px, 1.2fr)", phone: true, show: (row) => <Link className="cut" to={path("tools", row.server, row.tool)}>{server ? row.tool : `${row.server}.${row.tool}`}</Link> },
     { id: "kind", title: "Does", width: "118px", show: (row) => (row.destructive ? <Mark tone="warn">destructive</Mark> : row.read_only ? <Mark tone="good">reads</Mark> : <Mark tone="idle">not said</Mark>) },
-    { id: "tokens", title: "Tokens", width: "118px", right: true, phone: true, show: (row) => <><meter min={0} max={most} value={row.size} aria-label={`about ${tokens(row.size)} tokens`} /> {many(tokens(row.size))}</> },
+    { id: "tokens", title: "Tokens", width: "118px", right: true, phone: true, show: (row) => <><Share of={row.size} most={most} /> {many(tokens(row.size))}</> },
     { id: "what", title: "What it says of itself", width: "minmax(160px, 2fr)", show: (row) => <span className="cut muted" title={row.description}>{row.description}</span> },
   ];
   if (error) return <Problem of={error} />;
