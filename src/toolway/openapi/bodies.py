@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from toolway.model import Json
 from toolway.openapi import keywords, media, swagger, words
@@ -10,6 +11,8 @@ from toolway.openapi.naming import Arguments
 from toolway.openapi.operation import Body, Content, Part
 from toolway.openapi.pointers import Pointers, Unresolved
 from toolway.openapi.schemas import Converted, Schemas
+
+_MOST: Final = 10  # media types of one body
 
 
 def of_swagger(parameters: list[Json], consumes: list[str]) -> Json | None:
@@ -21,40 +24,54 @@ def of_swagger(parameters: list[Json], consumes: list[str]) -> Json | None:
     return swagger.form(fields, consumes) if fields else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """The ways in which a body can be written, and their schemas without those that say the same."""
+
+    raw: Json
+    contents: tuple[Content, ...]
+    schemas: list[tuple[Converted, Schemas]]
+
+
 class Reader:
-    """Makes the body of one operation."""
+    """Makes the bodies of a document; one that many operations refer to is made once."""
 
     def __init__(self, inputs: Schemas, forms: Schemas, pointers: Pointers) -> None:
         self._inputs = inputs
         self._forms = forms
         self._pointers = pointers
+        self._known: dict[int, _Ways] = {}  # by identity of what stands in the document, which they keep
 
     def read(self, raw: Any, arguments: Arguments) -> tuple[Body, list[tuple[Converted, Schemas]]] | None:
-        """The body, and the schemas of its ways of writing without those that say the same."""
+        """The body, and the schemas of its ways of writing. Raises `Unresolved`."""
         raw = self._pointers.object(raw)
-        content = raw.get("content")
-        if not isinstance(content, dict):
+        ways = self._known.get(id(raw))
+        if ways is None:
+            ways = self._known[id(raw)] = self._ways(raw)
+        if not ways.contents:
             return None
-        named = _ways(content)
-        if not named:
-            return None
+        body = Body(
+            argument=arguments.take("body", "body"),
+            contents=ways.contents,
+            required=raw.get("required") is True,
+            type_argument=arguments.take("contentType", "body") if len(ways.contents) > 1 else "",
+            description=words.cleaned(raw.get("description"), words.FIELD),
+        )
+        return body, ways.schemas
+
+    def _ways(self, raw: Json) -> _Ways:
+        said = raw.get("content")
+        content: Json = said if isinstance(said, dict) else {}
         contents: list[Content] = []
         schemas: list[tuple[Converted, Schemas]] = []
-        for name in named:
+        for name in _names(content):
             entry = self._pointers.object(content[name]) if content[name] is not None else {}
             made, schema, maker = self._content(name, entry)
             if all(made.media_type != known.media_type for known in contents):
                 contents.append(made)
             if all(schema.schema != known.schema for known, _ in schemas):
                 schemas.append((schema, maker))
-        body = Body(
-            argument=arguments.take("body", "body"),
-            contents=tuple(contents),
-            required=raw.get("required") is True,
-            type_argument=arguments.take("contentType", "body") if len(contents) > 1 else "",
-            description=words.cleaned(raw.get("description"), words.FIELD),
-        )
-        return body, schemas
+        return _Ways(raw, tuple(contents), schemas)
 
     def _content(self, name: str, entry: Json) -> tuple[Content, Converted, Schemas]:
         node, kind = entry.get("schema", {}), media.kind(name)
@@ -108,11 +125,11 @@ class Reader:
             return None
 
 
-def _ways(content: Json) -> list[str]:
+def _names(content: Json) -> list[str]:
     """The media types of a body, best first. XML is a text that a model would have to write; nobody wants that where
     the same can be said in JSON."""
     named = sorted((name for name in content if media.is_sendable(name)), key=media.rank)
-    return [name for name in named if media.kind(name) != "xml" or media.kind(named[0]) == "xml"]
+    return [name for name in named[:_MOST] if media.kind(name) != "xml" or media.kind(named[0]) == "xml"]
 
 
 def _part(said: Json, *, is_file: bool) -> Part:

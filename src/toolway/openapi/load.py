@@ -54,6 +54,7 @@ class _Loader:
         self._inputs = Schemas(self._pointers, "input")
         self._forms = Schemas(self._pointers, "form")
         self._outputs = Schemas(self._pointers, "output")
+        self._bodies = bodies.Reader(self._inputs, self._forms, self._pointers)
         self._schemes = access.schemes(tree, dialect, self._pointers)
         self._security = access.requirements(tree.get("security"))
         self._given = frozenset(("", name) for name in given) | frozenset(
@@ -138,7 +139,7 @@ class _Loader:
         body, ways = None, []
         raw_body = self._raw_body(found, raws)
         if raw_body is not None:
-            made = bodies.Reader(self._inputs, self._forms, self._pointers).read(raw_body, arguments)
+            made = self._bodies.read(raw_body, arguments)
             body, ways = made if made is not None else (None, [])
         replies = answers.read(
             found.raw.get("responses"), self._pointers, self._dialect, self._media(found, "produces")

@@ -171,11 +171,14 @@ def _measured(schema: Json, uses: tuple[str, ...]) -> Converted:
     return Converted(schema, uses, len(msgspec.json.encode(schema)))
 
 
-def _references(node: Any) -> Iterator[str]:
-    if isinstance(node, dict) and isinstance(node.get("$ref"), str):
-        yield node["$ref"].removeprefix("#/$defs/")
-    for each in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
-        yield from _references(each)
+def _references(schema: Json) -> Iterator[str]:
+    line: deque[Any] = deque([schema])
+    while line:
+        node = line.popleft()
+        if isinstance(node, dict) and isinstance(node.get("$ref"), str):
+            yield node["$ref"].removeprefix("#/$defs/")
+        inside = node.values() if isinstance(node, dict) else node
+        line.extend(each for each in inside if isinstance(each, dict | list))
 
 
 def stub(schema: Json) -> Json:
