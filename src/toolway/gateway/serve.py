@@ -23,9 +23,11 @@ from typing import Final
 
 from toolway.config.formats import Loaded, read
 from toolway.config.gateway import GatewaySettings
+from toolway.config.mask import masker
 from toolway.errors import ConfigError
 from toolway.gateway.clients import OnlyClients
 from toolway.gateway.desk import Doctor
+from toolway.gateway.escalating import Escalator
 from toolway.gateway.files import Files
 from toolway.gateway.gateway import DRAIN_DELAY, Gateway
 from toolway.gateway.principals import Keyring
@@ -53,6 +55,7 @@ class Serving:
         self.hub = Hub(loaded, asks=OnlyClients(), audit=audit)
         self.telemetry = Telemetry(settings.telemetry, os.environ)
         self.telemetry.listen_to(self.hub)
+        self._escalator = _escalator(loaded, state, self.hub)
         self.gateway = Gateway(
             self.hub,
             state.key(),
@@ -85,6 +88,8 @@ class Serving:
         raise_file_limit()
         self._listen_to_signals()
         _check_address(host, port)  # before any server is started in vain
+        if self._escalator is not None:
+            self._escalator.start()
         async with self.hub:
             self.telemetry.start()
             try:
@@ -104,6 +109,8 @@ class Serving:
                 watching.cancel()
                 starting.cancel()
                 self._state.withdraw()
+                if self._escalator is not None:
+                    await self._escalator.close()
                 await self.telemetry.close()
 
     async def _set_start_aside(self) -> None:
@@ -227,6 +234,13 @@ def _stamp(file: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def _escalator(loaded: Loaded, state: State, hub: Hub) -> Escalator | None:
+    settings = loaded.gateway.escalations
+    if settings is None:
+        return None
+    return Escalator(settings, state.folder, hub, masker(loaded.servers.values()), loaded.addresses)
 
 
 def _selections(settings: GatewaySettings) -> dict[str, Selection]:
