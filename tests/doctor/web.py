@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.doctor.small_server import reply
+from tests.upstream.old_sse import OldServer, old_sse
+from tests.upstream.raw_http import Conn, Received, response
 
 TOOLS = [{"name": "hello", "description": "Say hello.", "inputSchema": {"type": "object"}}]
 
@@ -49,12 +51,26 @@ def page(title: str, status: int = 200) -> Answer:
     return Answer(status, body.encode(), {"Content-Type": "text/html; charset=utf-8"})
 
 
-def old_sse(request: Request) -> Answer:
-    """The transport before Streamable HTTP: a GET names the address for requests."""
-    if request.method == "GET":
-        event = b"event: endpoint\ndata: /messages?session=1\n\n"
-        return Answer(200, event, {"Content-Type": "text/event-stream"}, open=True)
-    return Answer(405, b"Method Not Allowed", {"Content-Type": "text/plain"})
+@asynccontextmanager
+async def serving_old(beside: Site | None = None) -> AsyncIterator[int]:
+    """The port at which a server of HTTP+SSE works, at /sse, and at /mcp whatever is `beside` it."""
+
+    async def react(server: OldServer, conn: Conn, request: Received) -> None:
+        if request.target == "/mcp" and beside is not None:
+            said = beside(Request(request.method, request.target, request.headers, request.body))
+            assert isinstance(said, Answer)
+            fields = {name.replace("-", "_"): value for name, value in said.headers.items()}
+            await conn.send(response(said.status, said.body, **fields))
+        elif not request.target.startswith("/messages"):
+            await conn.send(response(405))
+        else:
+            await conn.send(response(202))
+            answer = reply(request.json, TOOLS)
+            if answer is not None:
+                await server.say(answer)
+
+    async with old_sse(react) as server:
+        yield server.peer.port
 
 
 @asynccontextmanager

@@ -13,9 +13,10 @@ from typing import Any
 
 from tests.doctor.lab import Lab
 from tests.doctor.rows import row
-from tests.doctor.web import Answer, Request, mcp, old_sse, page, serving
+from tests.doctor.web import Answer, Request, mcp, page, serving, serving_old
 from tests.faults.matrix.b_tls import certificate
 from tests.security.oauth_lab import Guarded, Issuer
+from tests.upstream.old_sse import old_sse
 from toolway import Hub
 from toolway.world import World
 
@@ -228,34 +229,41 @@ async def wrong_path(lab: Lab) -> None:
 
 @row("SSE-only")
 async def sse_only(lab: Lab) -> None:
-    """There is no fix but another address, a bridge, or leaving it out, and the doctor says so."""
-    async with serving(old_sse) as port:
+    """It works; there is nothing to mend but that the entry may say so."""
+    async with serving_old() as port:
         lab.servers(acme=address(port, "/sse"))
-        check = await lab.finds("acme: the server speaks HTTP+SSE, the transport before Streamable HTTP, which Toolway")
-        assert "mcp-remote" in check.copy
-        lab.edit('"url"', '"enabled": false, "url"')
+        check = await lab.finds("acme: the server speaks HTTP+SSE, the transport before Streamable HTTP, which is dep")
+        assert check.state == "warn"
+        lab.take_over(check, "acme")
         await lab.is_well()
 
 
 @row("SSE at this address, Streamable HTTP beside it")
 async def sse_and_more(lab: Lab) -> None:
-    def site(request: Request) -> Answer:
-        return mcp(request) if request.path == "/mcp" else old_sse(request)
-
-    async with serving(site) as port:
-        lab.servers(acme=address(port, "/sse"))
-        check = await lab.finds("acme: the server speaks HTTP+SSE")
-        lab.take_over(check, "acme")
-        await lab.is_well()
+    async with serving_old(beside=mcp) as port:
+        for entry in (address(port, "/sse"), {**address(port, "/sse"), "type": "sse"}):
+            lab.servers(acme=entry)
+            check = await lab.finds("acme: the server speaks HTTP+SSE")
+            lab.take_over(check, "acme")
+            await lab.is_well()
 
 
 @row("an entry of type sse")
 async def type_sse(lab: Lab) -> None:
     async with serving(mcp) as port:
         lab.servers(acme={**address(port), "type": "sse"})
-        check = await lab.finds("acme: servers of type sse are not supported yet")
-        assert 'set "type": "http" if the server has a Streamable HTTP endpoint' in check.fix
-        lab.edit('"sse"', '"http"')
+        check = await lab.finds("acme: the server speaks Streamable HTTP, and its entry says HTTP+SSE")
+        lab.take_over(check, "acme")
+        await lab.is_well()
+
+
+@row("an SSE server that wants messages elsewhere")
+async def sse_elsewhere(lab: Lab) -> None:
+    async with old_sse(endpoint="http://127.0.0.1:9/messages") as server:
+        lab.servers(acme={"url": server.url})
+        check = await lab.finds("acme: the server wants messages to be sent to another origin, http://127.0.0.1:9")
+        assert "public address" in check.fix
+        lab.edit('"url"', '"enabled": false, "url"')
         await lab.is_well()
 
 

@@ -24,6 +24,9 @@ React = Callable[["OldServer", Conn, Received], Awaitable[None]]
 
 async def well(server: OldServer, conn: Conn, request: Received) -> None:
     """Take it, and answer on the stream."""
+    if request.target == "/sse":
+        await conn.send(response(405))
+        return
     await conn.send(ACCEPTED)
     if "id" in request.json and "method" in request.json:
         await server.say(server.answer(request))

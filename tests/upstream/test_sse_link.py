@@ -160,20 +160,20 @@ async def test_a_stream_that_says_anything_else_first_is_none() -> None:
         with pytest.raises(Fault) as caught:
             await link.open(Ears())
         await link.close()
-        assert (caught.value.code, caught.value.certainty) == ("E-SSE-ENDPOINT", Certainty.C0)
+        assert (caught.value.code, caught.value.certainty) == ("E-SSE-STREAM", Certainty.C0)
 
 
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
-        (response(200, b"<html>", Content_Type="text/html"), "E-SSE-ENDPOINT"),
+        (response(200, b"<html>", Content_Type="text/html"), "E-SSE-STREAM"),
         (response(405), "E-HTTP-STATUS"),
         (response(401, WWW_Authenticate="Bearer"), "E-HTTP-STATUS"),
         (response(503), "E-HTTP-STATUS"),
         (response(302, Location="http://127.0.0.1:9/sse"), "E-HTTP-REDIRECT"),
         (response(307, Location="/sse"), "E-HTTP-REDIRECT"),
         (b"no http\r\n\r\n", "E-HTTP-PROTOCOL"),
-        (b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 0\r\n\r\n", "E-SSE-ENDPOINT"),
+        (b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 0\r\n\r\n", "E-SSE-STREAM"),
     ],
 )
 async def test_what_is_no_stream_is_said_to_be_none(answer: bytes, code: str) -> None:

@@ -110,7 +110,8 @@ async def _run(target: Target, server: Server, environ: Mapping[str, str], spawn
         return
     seen = await start(target.name, server, environ, spawner)
     speaks_mcp = server.url is not None and server.openapi is None
-    closer = await look_closer(server) if speaks_mcp and seen.failure is not None else None
+    doubtful = seen.failure is not None or seen.transport == "sse"
+    closer = await look_closer(server) if speaks_mcp and doubtful else None
     for each in _judged(target.name, server, seen, closer):
         yield each
 
@@ -128,6 +129,8 @@ def _judged(name: str, server: Server, seen: Start, closer: Closer | None) -> It
         return
     else:
         yield Check("connect", "ok", f"answered after {took(seen.agreed)}")
+    if closer is not None and seen.transport == "sse":
+        yield web_checks.deprecated(server, closer)
     yield tool_checks.handshake(server, seen)
     yield from tool_checks.tools(name, seen)
 

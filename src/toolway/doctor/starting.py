@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
@@ -24,7 +24,8 @@ from toolway.security.broker import Broker
 from toolway.security.sealed_tokens import of_this_user
 from toolway.upstream import listing
 from toolway.upstream.causes import PACKAGE_RUNNERS
-from toolway.upstream.link import Fault, Loss, RpcError
+from toolway.upstream.finding import may_be_older
+from toolway.upstream.link import Fault, Link, Loss, RpcError
 from toolway.upstream.probe import Agreement
 from toolway.upstream.process.spawn import Spawner
 from toolway.upstream.session import Session
@@ -52,6 +53,7 @@ class Start:
     failure: Loss | None = None
     status: int | None = None  # of HTTP, where that was the failure
     stderr: str = ""
+    transport: str = ""  # where it was found to be another than the entry is usually reached by
     noise: list[str] = field(default_factory=list)
     noisy: int = 0
     ports: list[int] = field(default_factory=list)  # on which a process listens that does not answer
@@ -86,9 +88,14 @@ async def _once(name: str, server: Server, environ: Mapping[str, str], spawner: 
     session = Session(name, link, CallbackAsks(None, None, None), lambda method, params: None)
     seen = Start(server.timeout.start)
     clock = _Clock()
+
+    def older(exc: Fault | RpcError) -> Link | None:
+        old = replace(server, sse=True) if may_be_older(server, exc) else None
+        return link_for(old, tap, environ, broker.authorizer(name, old)) if old is not None else None
+
     try:
         async with asyncio.timeout(max(seen.limit, PATIENCE) if is_runner(server) else seen.limit):
-            await session.open(server.era, "handshake" if hint else None)
+            await session.open(server.era, "handshake" if hint else None, older)
             seen.agreed, seen.agreement = clock.now(), session.agreement
             seen.fetched = _fetched(server, tap.heard)
             await _list(session, seen, server.limits.tools)
@@ -100,8 +107,9 @@ async def _once(name: str, server: Server, environ: Mapping[str, str], spawner: 
             seen.ports = processes.ports_of(tap.heard.pid)
     finally:
         seen.ended = clock.now()
-        seen.stderr = link.facts().stderr
-        await link.close()
+        facts = session.link.facts()
+        seen.stderr, seen.transport = facts.stderr, facts.transport
+        await session.link.close()
         await broker.close()
         await tap.close()
     _take_times(seen, tap.heard, clock)

@@ -1,7 +1,6 @@
 """A closer look at an address whose server could not be had: where it redirects, what is beside it, whose clock is off.
 
-Only harmless questions are asked (`ping`, and an event stream that is left at once), with the headers of the entry, and
-of no other origin than the entry's own.
+Only harmless questions are asked (`ping`), with the headers of the entry, and of no other origin than the entry's own.
 """
 
 from __future__ import annotations
@@ -66,7 +65,6 @@ class Closer:
     """What a closer look brought."""
 
     post: Seen = Seen()
-    sse_only: bool = False  # it speaks HTTP+SSE, the transport before Streamable HTTP
     endpoint: str = ""  # an address of the same origin where an MCP endpoint answers
     location: str = ""  # where it redirects to
     skew: float = 0.0  # seconds by which our clock is behind the server's
@@ -77,21 +75,18 @@ async def look_closer(server: Server) -> Closer:
     client = Client(replace(base.limits(server), connect=min(LIMIT, server.timeout.connect)), server.reach)
     try:
         assert server.url is not None
-        post = await _ask(client, server, server.url, "POST")
-        sse = await _speaks_sse(client, server)
+        post = await _ask(client, server, server.url)
         endpoint = "" if post.is_mcp or not post.status else await _endpoint(client, server)
-        return Closer(post, sse and not post.is_mcp, endpoint, _location(server.url, post), _skew(post.headers))
+        return Closer(post, endpoint, _location(server.url, post), _skew(post.headers))
     finally:
         client.close()
         await asyncio.sleep(0)  # the loop closes the sockets in its next turn
 
 
-async def _ask(client: Client, server: Server, url: str, method: str) -> Seen:
-    bases = base.bases(server)
-    headers, body = (bases.post, _PING) if method == "POST" else (bases.get, b"")
-    seen = Seen()
+async def _ask(client: Client, server: Server, url: str) -> Seen:
+    headers, seen = base.bases(server).post, Seen()
     with suppress(HttpFault, TimeoutError, ValueError):
-        async with asyncio.timeout(LIMIT), client.send(method, Target.parse(url), [headers], body) as response:
+        async with asyncio.timeout(LIMIT), client.send("POST", Target.parse(url), [headers], _PING) as response:
             seen = Seen(response.status, dict(response.headers))
             data = bytearray()
             async for chunk in response:
@@ -102,19 +97,12 @@ async def _ask(client: Client, server: Server, url: str, method: str) -> Seen:
     return seen
 
 
-async def _speaks_sse(client: Client, server: Server) -> bool:
-    """The old transport begins with a GET whose stream names the address for requests."""
-    assert server.url is not None
-    seen = await _ask(client, server, server.url, "GET")
-    return seen.kind == "text/event-stream" and b"event: endpoint" in seen.body
-
-
 async def _endpoint(client: Client, server: Server) -> str:
     assert server.url is not None
     parts = urlsplit(server.url)
     for path in USUAL_PATHS:
         url = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
-        if path != parts.path.rstrip("/") and (await _ask(client, server, url, "POST")).is_mcp:
+        if path != parts.path.rstrip("/") and (await _ask(client, server, url)).is_mcp:
             return url
     return ""
 

@@ -13,6 +13,7 @@ from toolway.doctor.web import Closer
 from toolway.protocol.shown import clean_text
 from toolway.upstream.link import Loss
 
+_OLD = "E-HTTP-OLD"
 _CONNECT = ("E-HTTP-DNS", "E-HTTP-CONNECT", "E-HTTP-PROXY", "E-HTTP-TIMEOUT")
 
 
@@ -28,8 +29,10 @@ def of_failure(server: Server, seen: Start, closer: Closer) -> Check:
         return Check("connect", "fail", failure.reason, fix=_start_it(server, failure), code=failure.code)
     if failure.code == "E-HTTP-TLS":
         return _tls(server, failure)
-    if closer.sse_only:
-        return _sse_only(server, closer)
+    if server.sse and closer.post.is_mcp:
+        return _newer(failure)
+    if failure.code == "E-SSE-ENDPOINT":
+        return Check("handshake", "fail", failure.reason, fix=failure.fix, code=failure.code)
     if seen.status in (401, 403):
         return _refused(server, seen.status, failure, closer)
     if failure.code == "E-HTTP-REDIRECT":
@@ -77,16 +80,22 @@ def _tls(server: Server, failure: Loss) -> Check:
     return Check("tls", "fail", failure.reason, fix=fix, copy=copy, code=failure.code)
 
 
-def _sse_only(server: Server, closer: Closer) -> Check:
-    what = "the server speaks HTTP+SSE, the transport before Streamable HTTP, which Toolway cannot use yet"
-    evidence = "a GET brings `event: endpoint`; a POST is refused"
+def _newer(failure: Loss) -> Check:
+    what = "the server speaks Streamable HTTP, and its entry says HTTP+SSE, the transport before it"
+    return Check("handshake", "fail", what, failure.reason, "say what it speaks", entry_text({"type": "http"}), _OLD)
+
+
+def deprecated(server: Server, closer: Closer) -> Check:
+    """A server that works over a transport that is going away."""
+    what = "the server speaks HTTP+SSE, the transport before Streamable HTTP, which is deprecated"
     if closer.endpoint:
-        fix, copy = "the same host has a Streamable HTTP endpoint: use that", entry_text({"url": closer.endpoint})
-    else:
-        fix = "ask for its Streamable HTTP address, or let a bridge translate:"
-        args = ["-y", "mcp-remote", server.url, "--transport", "sse-only"]
-        copy = entry_text({"command": "npx", "args": args})
-    return Check("handshake", "fail", what, evidence, fix, copy, "E-CONFIG-TYPE")
+        fix = "the same host has a Streamable HTTP endpoint: use that"
+        keys = {"url": closer.endpoint, **({"type": "http"} if server.sse else {})}
+        return Check("transport", "warn", what, "it works for now", fix, entry_text(keys), _OLD)
+    if server.sse:
+        return Check("transport", "ok", "HTTP+SSE, which is deprecated, as its entry says")
+    fix = "ask for its Streamable HTTP address; until there is one, say what it speaks, which saves two requests"
+    return Check("transport", "warn", what, "it works for now", fix, entry_text({"type": "sse"}), _OLD)
 
 
 def _refused(server: Server, status: int, failure: Loss, closer: Closer) -> Check:

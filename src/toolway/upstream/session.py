@@ -21,7 +21,7 @@ from toolway.protocol import eras
 from toolway.upstream import probe
 from toolway.upstream.bucket import Bucket
 from toolway.upstream.callers import Callers
-from toolway.upstream.finding import FIND_TIME
+from toolway.upstream.finding import FIND_TIME, OLD_AND_WRONG
 from toolway.upstream.link import Fault, Link, Request, RpcError
 
 CLIENT_INFO: Final[Json] = {"name": "toolway", "version": __version__}
@@ -82,15 +82,15 @@ class Session:
         return await probe.agree(self.link, setting, hint, CLIENT_INFO, self._asks.capabilities)
 
     async def _changed_to(self, link: Link) -> bool:
-        """Whether `link` opens; it is then the link of this session."""
+        """Whether `link` opens; it is then the link of this session. Raises `Fault` where it is the right one, and the
+        server at fault."""
         try:
             async with asyncio.timeout(FIND_TIME):
                 await link.open(self)
-        except (Fault, TimeoutError):
+        except BaseException as exc:
             await link.close()
-            return False
-        except BaseException:
-            await link.close()
+            if isinstance(exc, TimeoutError) or (isinstance(exc, Fault) and exc.code != OLD_AND_WRONG):
+                return False
             raise
         before, self.link = self.link, link
         await before.close()

@@ -47,9 +47,11 @@ def endpoint(stream: Target, said: bytes) -> Target:
 
 
 def no_endpoint(how: str) -> Fault:
-    return _no_endpoint(
+    return Fault(
         f"the stream of the server does not begin with the address for messages: {how}",
-        "check that the url is the SSE endpoint of an MCP server; it often ends with /sse",
+        Certainty.C0,
+        code="E-SSE-STREAM",
+        fix="check that the url is the SSE endpoint of an MCP server; it often ends with /sse",
     )
 
 
@@ -65,7 +67,7 @@ def no_stream(status: int, headers: Mapping[str, str], body: bytes) -> Fault:
     return Fault(
         f"the server answered a GET with {status} and {wire.clean_text(kind, 80)} instead of a stream of events",
         Certainty.C1,
-        code="E-SSE-ENDPOINT",
+        code="E-SSE-STREAM",
         status=status,
         fix='if the server speaks Streamable HTTP, set "type": "http"; else check the url',
     )
