@@ -28,6 +28,7 @@ class _AsyncHub(Protocol):
         arguments: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
+        key: str | None = None,
         on_progress: OnProgress | None = None,
     ) -> Reply: ...
 
@@ -81,9 +82,10 @@ class SyncHub:
         arguments: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
+        key: str | None = None,
         on_progress: OnProgress | None = None,
     ) -> Reply:
-        return self._run(self._hub.call_tool(name, arguments, timeout=timeout, on_progress=on_progress))
+        return self._run(self._hub.call_tool(name, arguments, timeout=timeout, key=key, on_progress=on_progress))
 
     def read_resource(self, uri: str, *, server: str | None = None, timeout: float | None = None) -> Reply:
         return self._run(self._hub.read_resource(uri, server=server, timeout=timeout))

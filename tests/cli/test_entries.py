@@ -19,6 +19,10 @@ FILE = """{
 """.replace("%s", TOKEN)
 
 
+def _api(url):
+    return {"type": "openapi", "openapi": {"url": url}}
+
+
 @pytest.mark.parametrize(
     ("words", "name", "entry"),
     [
@@ -28,6 +32,8 @@ FILE = """{
         (["npm:@scope/server-thing@1.2"], "thing", {"command": "npx", "args": ["-y", "@scope/server-thing@1.2"]}),
         (["pypi:mcp-server-git==2.0"], "git", {"command": "uvx", "args": ["mcp-server-git@2.0"]}),
         (["g", "pypi:mcp-server-git"], "g", {"command": "uvx", "args": ["mcp-server-git"]}),
+        (["openapi:https://api.pets.example/v1.json"], "pets", _api("https://api.pets.example/v1.json")),
+        (["p", "openapi:http://127.0.0.1:8701/openapi.json"], "p", _api("http://127.0.0.1:8701/openapi.json")),
         (["files", "npx", "-y", "x", "/a b"], "files", {"command": "npx", "args": ["-y", "x", "/a b"]}),
         (["one", "./run"], "one", {"command": "./run"}),
     ],

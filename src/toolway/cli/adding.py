@@ -23,11 +23,13 @@ from toolway.errors import ConfigError
 
 _URL: Final = re.compile(r"https?://", re.IGNORECASE)
 _PACKAGE: Final = re.compile(r"(pypi|npm):(.+)")
+_API: Final = re.compile(r"openapi:(.+)")
 _FILES: Final = (".mcpb", ".dxt", "server.json")
 _RUNNERS: Final = frozenset({"npx", "uvx", "node", "python", "python3", "docker", "podman", "bunx", "deno", "uv", "sh"})
 _USUAL_ENDS: Final = re.compile(r"^(?:mcp-server-|server-|mcp-)|(?:-mcp-server|-mcp|-server)$")
 _HOW: Final = (
-    "toolway add NAME -- COMMAND …, toolway add URL, or pypi:PACKAGE, npm:PACKAGE, a .mcpb or server.json file"
+    "toolway add NAME -- COMMAND …, toolway add URL, or pypi:PACKAGE, npm:PACKAGE, openapi:DOCUMENT, "
+    "a .mcpb or server.json file"
 )
 
 
@@ -94,7 +96,7 @@ def understood(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
 
 def _is_source(word: str) -> bool:
-    return bool(_URL.match(word) or _PACKAGE.fullmatch(word))
+    return bool(_URL.match(word) or _PACKAGE.fullmatch(word) or _API.fullmatch(word))
 
 
 def _source(word: str) -> tuple[str, dict[str, Any]]:
@@ -103,7 +105,18 @@ def _source(word: str) -> tuple[str, dict[str, Any]]:
     package = _PACKAGE.fullmatch(word)
     if package is not None:
         return _of_package(package[1], package[2])
+    api = _API.fullmatch(word)
+    if api is not None:
+        return _of_document(api[1])
     raise UsageError(f"{word!r} is nothing that can be added", fix=_HOW)
+
+
+def _of_document(place: str) -> tuple[str, dict[str, Any]]:
+    """An HTTP API, by the address or the file of its document."""
+    if _URL.match(place):
+        return _name_of_host(place), {"type": "openapi", "openapi": {"url": place}}
+    file = Path(place).expanduser().absolute()
+    return normalised(file.stem.removesuffix(".openapi")), {"type": "openapi", "openapi": {"file": str(file)}}
 
 
 def _of_package(registry: str, package: str) -> tuple[str, dict[str, Any]]:
