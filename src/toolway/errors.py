@@ -34,9 +34,10 @@ class Certainty(enum.IntEnum):
 
     @property
     def executed(self) -> Executed:
-        if self is Certainty.C3:
-            return "yes"
-        return "unknown" if self is Certainty.C2 else "no"
+        return _EXECUTED[self]
+
+
+_EXECUTED: tuple[Executed, ...] = ("no", "no", "unknown", "yes")
 
 
 class ToolwayError(Exception):

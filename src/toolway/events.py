@@ -238,3 +238,5 @@ class Sink(Protocol):
 
     @property
     def wants_steps(self) -> bool: ...
+
+    # `wants_calls = False` says that a sink hears of servers alone: then calls cost nothing for its sake.

@@ -29,6 +29,7 @@ Era: TypeAlias = Literal["modern", "handshake"]
 
 #: Of phases. Not the loop's, which some loops turn once a millisecond.
 clock = time.perf_counter
+MOST_MARKS = 500  # of a call whose server asks and asks
 
 #: (phase, when it began), by a clock of its own
 Marks: TypeAlias = Sequence[tuple[str, float]]
@@ -55,8 +56,7 @@ class Effect(enum.StrEnum):
     UNSAFE = "unsafe"  # each run counts
 
 
-@dataclass(slots=True)
-class Attempt:
+class Attempt(msgspec.Struct, eq=False):
     """How far a call got. The part that learns a fact writes it here, at once, so that whoever ends the call from
     outside (deadline, cancellation) can still tell the truth about it."""
 
@@ -148,25 +148,20 @@ class Attempt:
         return self.phase if self.leader is None else self.leader.where
 
 
-class TimedAttempt(Attempt):
+class TimedAttempt(Attempt, eq=False):
     """An attempt that remembers when each of its phases began, for those who listen; others do not pay for it."""
 
-    __slots__ = ("_phase", "effect", "marks", "slips", "trace")
+    marks: list[tuple[str, float]] = msgspec.field(default_factory=lambda: [("queue", clock())])
+    slips: Slips = ()
+    trace: Any = None  # what a tracer keeps for the call
+    effect: str = ""  # of the call, once it is known
 
-    def __init__(self, keeps_bytes: bool = False) -> None:
-        self.marks: list[tuple[str, float]] = []
-        self.slips: Slips = ()
-        self.trace: Any = None  # what a tracer keeps for the call
-        self.effect: str = ""  # of the call, once it is known
-        super().__init__(keeps_bytes=keeps_bytes)
-
-    @property
-    def phase(self) -> str:  # the same to everybody who reads or writes it
-        return self._phase
+    @property  # type: ignore[misc]  # the same to everybody who reads or writes it
+    def phase(self) -> str:
+        return self.marks[-1][0]
 
     @phase.setter
     def phase(self, value: str) -> None:
-        self._phase = value
         self.marks.append((value, clock()))
 
     def fresh(self) -> TimedAttempt:
@@ -186,14 +181,15 @@ class TimedAttempt(Attempt):
         self.slips = (*self.slips, (self.number, outcome, certainty))
 
     def ask_begins(self, now: float) -> None:
-        if not self.is_asked:
+        if not self.is_asked and len(self.marks) < MOST_MARKS:
             self.marks.append(("caller", clock()))
         super().ask_begins(now)
 
     def ask_ends(self, now: float) -> None:
         super().ask_ends(now)
-        if not self.is_asked:
-            self.marks.append((self._phase, clock()))
+        if not self.is_asked and len(self.marks) < MOST_MARKS:
+            before = next(phase for phase, _ in reversed(self.marks) if phase != "caller")
+            self.marks.append((before, clock()))
 
 
 class Asks(Protocol):

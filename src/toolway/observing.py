@@ -79,7 +79,8 @@ class Observer:
 
     def _look(self) -> None:
         watched = any(self._watchers.want(kind) for kind in _CALLS)
-        self.on = watched or bool(self._sinks) or self._tracer is not None
+        heard = any(getattr(sink, "wants_calls", True) for sink in self._sinks)
+        self.on = watched or heard or self._tracer is not None
         self.attempt = TimedAttempt if self.on else Attempt
         self._steps = any(sink.wants_steps for sink in self._sinks) or any(
             self._watchers.want(kind) for kind in (CallStarted, AttemptFinished)
@@ -167,7 +168,7 @@ class Observer:
         timed = attempt if isinstance(attempt, TimedAttempt) else None
         if timed is not None:
             seconds = now - timed.marks[0][1]
-        fact = CallFinished(
+        fact = CallFinished(  # by position: every call that somebody hears of pays for this
             server,
             call.method,
             call.target,
@@ -186,13 +187,13 @@ class Observer:
             error.what if error is not None else "",
             error.evidence if error is not None else "",
             error.fix if error is not None else "",
-            marks=timed.history() if timed is not None else (),
-            slips=timed.slips if timed is not None else (),
-            end=now,
-            span=cast(Trace, timed.trace).span if timed is not None and timed.trace is not None else "",
-            params=call.params,
-            rpc_code=error.rpc_code if isinstance(error, ProtocolError) else None,
-            wire_id=attempt.wire_id if attempt.leader is None else attempt.leader.wire_id,
+            timed.history() if timed is not None else (),
+            timed.slips if timed is not None else (),
+            now,
+            error.rpc_code if isinstance(error, ProtocolError) else None,
+            attempt.wire_id if attempt.leader is None else attempt.leader.wire_id,
+            cast(Trace, timed.trace).span if timed is not None and timed.trace is not None else "",
+            call.params,
         )
         if timed is not None and timed.trace is not None:
             cast(Trace, timed.trace).ended(fact)

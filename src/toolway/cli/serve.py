@@ -17,7 +17,7 @@ from toolway.gateway.desk import Doctor
 from toolway.gateway.serve import Serving, tls_context
 from toolway.gateway.state import State
 from toolway.model import Json
-from toolway.telemetry.log import Form, LogLines, mask_of, write_lines
+from toolway.telemetry.log import LogLines, mask_of, write_lines
 
 
 def serve(
@@ -39,7 +39,13 @@ def serve(
         if not stdio:
             output.problems(loaded.problems)
         serving = Serving(loaded, State.default(os.environ), auth=auth, doctor=doctor_of(config))
-        _log_lines(serving, "json" if output.as_json else loaded.gateway.telemetry.log, output.verbose)
+        telemetry = loaded.gateway.telemetry
+        write_lines(
+            "json" if output.as_json else telemetry.log,
+            verbose=output.verbose,
+            mask=mask_of(lambda: serving.hub.servers),
+        )
+        serving.hub.listen(LogLines(calls=telemetry.calls))
         if stdio:
             await serving.run_on_pipes()
             return Exit.OK
@@ -58,11 +64,6 @@ def serve(
         return of_error(exc)
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
-
-
-def _log_lines(serving: Serving, form: Form, verbose: bool) -> None:
-    write_lines(form, verbose=verbose, mask=mask_of(lambda: serving.hub.servers))
-    serving.hub.listen(LogLines())
 
 
 def doctor_of(config: Path | None) -> Doctor:

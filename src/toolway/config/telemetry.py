@@ -36,6 +36,9 @@ class TelemetrySettings:
     """What others see of a gateway."""
 
     metrics: bool = True  # whether there is /metrics
+    calls: bool = (
+        True  # whether the last calls are remembered, for the dashboard and `toolway calls`, and failures logged
+    )
     traces: TraceSettings | None = None  # spans; without it only where an OTEL_… variable asks for them
     log: LogForm = "text"  # how log lines are written: for a person, or for a program
 
@@ -50,10 +53,11 @@ def read_telemetry(value: Any, variables: Mapping[str, str]) -> TelemetrySetting
     traces = fields.rest.pop("traces", None)
     settings = TelemetrySettings(
         metrics=fields.flag("metrics", True),
+        calls=fields.flag("calls", True),
         traces=_traces(traces, variables),
         log=cast(LogForm, fields.choice("log", FORMS, "text")),
     )
-    _nothing_left(fields, "toolway.telemetry", "metrics, traces and log")
+    _nothing_left(fields, "toolway.telemetry", "metrics, calls, traces and log")
     return settings
 
 

@@ -69,6 +69,8 @@ class Serving:
             origins=settings.origins,
             metrics=self.telemetry.metrics,
         )
+        if not settings.telemetry.calls:
+            self.hub.unlisten(self.gateway.watch)
         self._selections = _selections(settings)
         self._end = asyncio.Event()
         self._hurry = asyncio.Event()

@@ -48,6 +48,7 @@ def _timed_out(call: Call, seconds: float) -> TimedOut:
         "send": "it was still being sent",
         "server": "the server had not answered",
         "stream": "the server had begun to answer, and had not ended",
+        "caller": "whoever called had not answered a question of the server",
         "retry": "it was waiting to be tried again",
     }[attempt.where]
     return TimedOut(

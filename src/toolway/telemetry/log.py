@@ -87,7 +87,12 @@ class LogLines:
 
     wants_steps = False
 
+    def __init__(self, *, calls: bool = True) -> None:
+        self.wants_calls = calls
+
     def on_call(self, fact: CallFinished) -> None:
+        if not self.wants_calls:
+            return
         failed = fact.outcome not in ("ok", "tool_error", "cancelled")
         level = logging.WARNING if failed and fact.outcome != "E-NOT-FOUND" else logging.INFO
         if _log.isEnabledFor(level):
