@@ -200,6 +200,28 @@ class LoopResumed(Event, frozen=True):
     seconds: float  # for which it stood
 
 
+class ServerChanged(Event, frozen=True):
+    """A server was added, removed or changed while we run."""
+
+    what: str  # added, removed or changed
+
+
+class Access(Event, frozen=True):
+    """Who may come in has changed, or somebody was not let in. `server` is that of a login, else empty."""
+
+    what: str  # refused, key_created, key_revoked, login or logout
+    why: str = ""
+    who: str = ""  # the id of a key, or a caller
+
+
+class Decided(Event, frozen=True):
+    """A rule allowed something, or refused it."""
+
+    rule: str
+    allowed: bool
+    why: str = ""
+
+
 class AuditFailed(Event, frozen=True):
     """The audit log cannot be written: calls that change something are refused. `server` is empty."""
 

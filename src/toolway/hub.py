@@ -32,7 +32,7 @@ from toolway.config.audit import AuditSettings
 from toolway.config.secrets import references
 from toolway.config.spec import Retry, Server, ServerLike, Timeout, check_server_name, with_defaults
 from toolway.errors import CallError, Certainty, ConfigError, Denied, NotFound, ProtocolError, ToolwayError, Unavailable
-from toolway.events import CatalogChanged, Connected, Event, Kind, Sink
+from toolway.events import Access, CatalogChanged, Connected, Event, Kind, ServerChanged, Sink
 from toolway.model import Asks, Attempt, Call, Era, Json, OnProgress, Reply, Stage, ToolRef
 from toolway.observing import Observer, Tracer
 from toolway.pipeline import chain, in_order
@@ -205,12 +205,15 @@ class Hub:
         if name in self._servers:
             raise ConfigError(f"there is a server {name!r} already", fix="use replace()", code="E-CONFIG-NAME")
         self._put_in(check_server_name(name), self._with_defaults(server))
+        self.emit(ServerChanged(name, "added"))
 
     async def remove(self, name: str) -> None:
         """Forget a server; returns when it is stopped. Calls under way are finished first, for at most 30 s. Raises
         `NotFound`."""
         check_server(self._servers, name)
-        await all_gone(self._forget(name))
+        leaving = self._forget(name)
+        self.emit(ServerChanged(name, "removed"))
+        await all_gone(leaving)
 
     async def replace(self, name: str, server: ServerLike) -> None:
         """Give a server another definition, which takes new calls at once; one that is the same keeps running. Returns
@@ -218,7 +221,9 @@ class Hub:
         new = self._with_defaults(server)
         check_server(self._servers, name)
         if new != self._servers[name]:
-            await all_gone(self._exchange(name, new))
+            leaving = self._exchange(name, new)
+            self.emit(ServerChanged(name, "changed"))
+            await all_gone(leaving)
 
     async def apply(self, source: Source) -> dict[str, str]:
         """Become what `source` says: servers that are the same keep running. Returns what was done with the others; the
@@ -235,6 +240,8 @@ class Hub:
             elif server != self._servers[name]:
                 done[name] = "changed"
                 self._exchange(name, server)
+        for name, what in done.items():
+            self.emit(ServerChanged(name, what))
         return done
 
     def _with_defaults(self, server: ServerLike) -> Server:
@@ -278,6 +285,7 @@ class Hub:
         with denied(name):
             server = await self._for_login(name)
             await self._broker.log_in(name, server, login, caller=caller, redirect_uri=redirect_uri)
+        self.emit(Access(name, "login", who=caller))
         self._login_came(name, caller)
 
     async def log_out(self, name: str, *, caller: str = "") -> bool:
@@ -285,6 +293,7 @@ class Hub:
         `Denied`."""
         with denied(name):
             had = await self._broker.log_out(name, await self._for_login(name), caller=caller)
+        self.emit(Access(name, "logout", who=caller))
         self._login_came(name, caller)
         return had
 

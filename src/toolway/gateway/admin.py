@@ -14,6 +14,7 @@ from toolway._version import __version__
 from toolway.config.entries import read_entry
 from toolway.config.mask import masker
 from toolway.errors import CallError, ConfigError, NotFound, ToolwayError
+from toolway.events import Access, Decided
 from toolway.gateway import shown
 from toolway.gateway.admission import objection, of_stranger
 from toolway.gateway.desk import Desk
@@ -119,6 +120,7 @@ class Admin:
         entry, problems = read_entry(body, {})
         server = of_stranger(entry)
         why_not = objection(server, self._commands(), self._hub.addresses)
+        self._hub.emit(Decided(name, "admission", why_not is None, why_not or ""))
         if why_not is not None:
             raise ConfigError(
                 f"the server {name!r} is not taken",
@@ -144,10 +146,12 @@ class Admin:
                 token, key = self._keyring.create(
                     _text(body, "name"), _scopes(body), body.get("admin") is True, time.time()
                 )
+                self._hub.emit(Access("", "key_created", who=key.id))
                 return {**_key(key), "token": token}
             case "DELETE", [id_]:
                 if not self._keyring.revoke(id_):
                     raise NotFound(f"there is no key {id_!r}", fix="see them all: toolway keys ls")
+                self._hub.emit(Access("", "key_revoked", who=id_))
                 return {"revoked": id_}
         return None
 

@@ -26,6 +26,7 @@ from toolway.gateway.logins import Logins
 from toolway.gateway.metrics import MetricsPage
 from toolway.gateway.modern import Modern, is_modern
 from toolway.gateway.principals import Principal
+from toolway.gateway.refusals import Refusals
 from toolway.gateway.selection import EVERYTHING, NOTHING, Selection, of_server
 from toolway.gateway.sse import PATH as MESSAGES
 from toolway.gateway.sse import Sse
@@ -77,6 +78,7 @@ class App:
         self._browsers = browsers
         self._groups = groups
         self._logins = Logins(hub, self._sees)
+        self._refusals = Refusals(hub.emit)
         self._views: dict[tuple[str, tuple[str, ...] | None], tuple[Selection, View]] = {}
         self._under_way: dict[str, set[Exchange]] = {}  # by principal
         self.metrics: MetricsPage | None = None
@@ -133,6 +135,7 @@ class App:
                 return None
             return self._admit(request)
         except Refused as refused:
+            self._refusals.add(refused.status, request.path)
             exchange.reply(refused.status, refused.body, refused.fields)
             return None
 
@@ -162,6 +165,7 @@ class App:
                 raise Refused(413, "nothing is read here")
             return self._admit(request).principal.id
         except Refused as refused:
+            self._refusals.add(refused.status, request.path)
             return refused.status, refused.body, (*refused.fields, *page)
 
     def shut_out(self, principal: str) -> None:

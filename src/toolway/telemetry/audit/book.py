@@ -15,7 +15,17 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from toolway.errors import CallError, Certainty, Denied, NotFound, ProtocolError
-from toolway.events import CallFinished, CatalogChanged, Connected, Event, Lost, StateChanged
+from toolway.events import (
+    Access,
+    CallFinished,
+    CatalogChanged,
+    Connected,
+    Decided,
+    Event,
+    Lost,
+    ServerChanged,
+    StateChanged,
+)
 from toolway.model import Call, Effect, Json, Reply
 from toolway.telemetry.audit.ledger import Ledger, LogUnavailable
 from toolway.telemetry.audit.records import Fields, rest_of
@@ -196,8 +206,14 @@ def _told(fact: Event) -> tuple[str, Fields] | None:
         return "process.start" if fact.pid is not None else "link.up", {"era": fact.era, "pid": fact.pid}
     if isinstance(fact, Lost):
         return "process.exit", {"why": fact.why}
-    if isinstance(fact, StateChanged) and fact.new == "failed":
-        return "process.given_up", {"why": fact.why}
+    if isinstance(fact, StateChanged):
+        return ("process.given_up", {"why": fact.why}) if fact.new == "failed" else None
+    if isinstance(fact, ServerChanged):
+        return "config.change", {"what": fact.what}
+    if isinstance(fact, Access):
+        return f"auth.{fact.what}", {"why": fact.why, "who": fact.who}
+    if isinstance(fact, Decided):
+        return "policy.decision", {"rule": fact.rule, "allowed": fact.allowed, "why": fact.why}
     if isinstance(fact, CatalogChanged):
         return "definition.change", {
             "what": fact.kind,
