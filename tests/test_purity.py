@@ -13,6 +13,7 @@ PURE = sorted(
     [
         *SOURCE.glob("resilience/**/*.py"),
         *SOURCE.glob("protocol/**/*.py"),
+        *SOURCE.glob("openapi/**/*.py"),
         SOURCE / "catalog" / "index.py",
         *(SOURCE / "upstream" / f"{name}.py" for name in ("state", "restarts", "border", "listing", "status")),
     ]
