@@ -17,7 +17,7 @@ def add(
         list[str],
         typer.Argument(
             metavar="[NAME] SOURCE",
-            help="A URL, pypi:PACKAGE, npm:PACKAGE, openapi:DOCUMENT, a .mcpb or server.json file; or NAME -- COMMAND …",
+            help="A URL, pypi:PACKAGE, npm:PACKAGE, openapi:DOCUMENT, a .mcpb or server.json file; NAME -- COMMAND …",
             show_default=False,
         ),
     ],
