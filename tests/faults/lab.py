@@ -47,6 +47,7 @@ SETTLE = 15.0  # seconds for the servers to start, before the baseline is taken
 LEAVE = 10.0  # seconds after which nothing may be left of a hub
 MEMORY = 32.0  # MiB: what may be buffered for one upstream
 ERAS = pytest.mark.parametrize("era", ["modern", "handshake"])
+WAYS = pytest.mark.parametrize("era", ["modern", "handshake", "sse"])  # and the transport of 2024-11-05
 
 _FAKES = ("fake.py", "odd_server.py")  # programs that know --effects
 _dice = random.Random(0)

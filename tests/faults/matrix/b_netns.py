@@ -20,7 +20,8 @@ import asyncio, sys
 from toolway.testing import FakeHttp
 
 async def main(host, era, effects):
-    async with FakeHttp(host=host, era=era, effects=effects) as fake:
+    kind = {"transport": "sse"} if era == "sse" else {"era": era}
+    async with FakeHttp(host=host, effects=effects, **kind) as fake:
         print(fake.port, flush=True)
         await asyncio.Event().wait()
 
@@ -29,14 +30,15 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 class FarHost:
-    def __init__(self, name: str, host: str) -> None:
+    def __init__(self, name: str, host: str, path: str) -> None:
+        self._path = path
         self.port = 0
         self._name = name
         self._host = host
 
     @property
     def url(self) -> str:
-        return f"http://{self._host}:{self.port}/mcp"
+        return f"http://{self._host}:{self.port}{self._path}"
 
     def pull_the_cable(self) -> None:
         """From now on nothing arrives, and nobody is told."""
@@ -58,7 +60,7 @@ async def far_away(era: str, effects: str = "") -> AsyncIterator[FarHost]:
     server = await asyncio.create_subprocess_exec("ip", *command, stdout=asyncio.subprocess.PIPE)
     try:
         assert server.stdout is not None
-        host = FarHost(name, there)
+        host = FarHost(name, there, "/sse" if era == "sse" else "/mcp")
         host.port = int(await asyncio.wait_for(server.stdout.readline(), 10))
         yield host
     finally:

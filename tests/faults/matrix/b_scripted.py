@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.upstream.raw_http import Conn, Peer, Received, json_response, peer, reacting, response
+from tests.upstream.raw_http import EVENTS, Conn, Peer, Received, chunk, json_response, peer, reacting, response
 
 Json = dict[str, Any]
 
@@ -115,6 +115,49 @@ class Scripted:
         return json_response({"jsonrpc": "2.0", "id": id_, "error": unknown}, status=404)
 
 
+class SseTurn(Turn):
+    """The same where the answer comes on the stream."""
+
+    async def answer_well(self) -> None:
+        self.take_effect()
+        await self.conn.send(response(202))
+        await self.tell(event(self.message))
+
+    async def tell(self, events: bytes) -> None:
+        assert isinstance(self.server, ScriptedSse)
+        await self.server.streams[-1].send(chunk(events))
+
+
+@dataclass
+class ScriptedSse(Scripted):
+    """A server of 2024-11-05."""
+
+    streams: list[Conn] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return self.peer.url.replace("/mcp", "/sse")
+
+    async def serve(self, conn: Conn, request: Received) -> None:
+        self.requests.append(request)
+        if request.method == "GET":
+            self.streams.append(conn)
+            await conn.send(EVENTS + chunk(b"event: endpoint\ndata: /messages?session=%d\n\n" % len(self.streams)))
+            await conn.gone()
+        elif request.target == "/sse":
+            await conn.send(response(405))
+        elif "id" not in request.json:
+            await conn.send(response(202))
+        elif request.json["method"] == "tools/call":
+            turn = SseTurn(self, conn, request, len(self.turns), time.monotonic())
+            self.turns.append(turn)
+            await self.react(turn)
+        else:
+            await conn.send(response(202))
+            answer = self._protocol(request.json).partition(b"\r\n\r\n")[2]
+            await self.streams[-1].send(chunk(b"event: message\ndata: " + answer + b"\n\n"))
+
+
 async def well(turn: Turn) -> None:
     await turn.answer_well()
 
@@ -128,6 +171,8 @@ async def scripted(
     **opening: str,
 ) -> AsyncIterator[Scripted]:
     """`opening` are headers of the answer to `initialize`."""
+    if era == "sse":
+        era, kind = "handshake", ScriptedSse
     server = kind(era, react, tools or TOOLS, opening=opening)
     async with peer(reacting(server.serve)) as facts:
         server.peer = facts

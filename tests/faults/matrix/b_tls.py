@@ -51,13 +51,14 @@ class Watcher:
         self.beginnings: list[bytes] = []
         self.secured = 0  # handshakes that succeeded
         self.certificate: Path | None = None  # None: speak no TLS at all
+        self.path = "/mcp"
         self.port: int = door.getsockname()[1]
         self._target = target
         self._door = door
 
     @property
     def url(self) -> str:
-        return f"https://127.0.0.1:{self.port}/mcp"
+        return f"https://127.0.0.1:{self.port}{self.path}"
 
     def said(self) -> set[bytes]:
         """How all those connections began on which anything was said."""

@@ -12,14 +12,26 @@ from typing import Any
 import pytest
 
 from tests.faults.lab import Bench
+from toolway import Server
+from toolway.config.spec import Restart
 from toolway.testing import FakeHttp, FaultProxy
 from toolway.upstream.transports.http import base
+
+
+def web(era: str, **options: Any) -> FakeHttp:
+    """A fake server of an era, or of the transport that one of them began with."""
+    return FakeHttp(transport="sse", **options) if era == "sse" else FakeHttp(era=era, **options)
+
+
+def often(url: str) -> Server:
+    """A server whose connections are cut again and again: where all answers come on one, that ends the link too."""
+    return Server(url=url, restart=Restart(delay=0.01, cap=0.05, limit=10_000))
 
 
 @asynccontextmanager
 async def behind_proxy(era: str, **options: Any) -> AsyncIterator[tuple[FakeHttp, FaultProxy]]:
     """A fake server and the proxy that leads to it."""
-    async with FakeHttp(era=era, **options) as fake, FaultProxy(fake.host, fake.port) as proxy:
+    async with web(era, **options) as fake, FaultProxy(fake.host, fake.port) as proxy:
         yield fake, proxy
 
 
@@ -34,12 +46,14 @@ class Apart:
 
     def __init__(self, era: str, effects: str) -> None:
         self.port = 0
-        self._words = ["-m", "toolway.testing.fake_http", "--era", era, "--effects", effects]
+        self._path = "/sse" if era == "sse" else "/mcp"
+        kind = ["--transport", "sse"] if era == "sse" else ["--era", era]
+        self._words = ["-m", "toolway.testing.fake_http", *kind, "--effects", effects]
         self._process: asyncio.subprocess.Process | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/mcp"
+        return f"http://127.0.0.1:{self.port}{self._path}"
 
     async def start(self) -> None:
         process = self._process = await asyncio.create_subprocess_exec(

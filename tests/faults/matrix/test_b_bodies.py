@@ -7,7 +7,7 @@ import gzip
 
 import pytest
 
-from tests.faults.lab import ERAS, lab
+from tests.faults.lab import ERAS, WAYS, lab
 from tests.faults.matrix.b_scripted import Turn, scripted
 from tests.faults.matrix.b_web import apart, calm_down, short_limits
 from tests.upstream.raw_http import END, EVENTS, event, json_response, response
@@ -45,7 +45,7 @@ async def test_a_body_that_is_no_good_costs_its_own_call(era: str) -> None:
             await calm_down(bench)
 
 
-@ERAS
+@WAYS
 @pytest.mark.row("B16")
 async def test_a_body_beyond_the_limit_is_not_taken_in(era: str) -> None:
     async with apart(era) as server, lab({"bad": server.url}, memory=24) as bench:
@@ -55,7 +55,7 @@ async def test_a_body_beyond_the_limit_is_not_taken_in(era: str) -> None:
             (await bench.call("bad.echo")).expect(None)
 
 
-@ERAS
+@WAYS
 @pytest.mark.row("B16")
 async def test_a_large_body_within_the_limit_disturbs_nobody(era: str) -> None:
     async with apart(era) as server, lab({"bad": server.url}, memory=96) as bench:

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.faults.lab import ERAS, Served, lab
-from tests.faults.matrix.b_web import behind_proxy, calm_down, lose_connections
+from tests.faults.lab import WAYS, Served, lab
+from tests.faults.matrix.b_web import behind_proxy, calm_down, lose_connections, web
 from toolway import Server, Timeout, Unavailable
 from toolway.addresses import Addresses
-from toolway.testing import FakeHttp
 
 pytestmark = pytest.mark.anyio
 
 HOST = "server.test"
+TYPES = pytest.mark.parametrize("kind", ["http", "sse"])
 
 
 class Names:
@@ -47,13 +47,14 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
     names.awake.set()
 
 
+@TYPES
 @pytest.mark.row("B1")
-async def test_a_name_that_is_not_found_is_said_at_once(names: Names) -> None:
+async def test_a_name_that_is_not_found_is_said_at_once(kind: str, names: Names) -> None:
     async with lab({}) as bench:
         for code in (socket.EAI_NONAME, socket.EAI_AGAIN, socket.EAI_FAIL):
             names.failure = socket.gaierror(code, "not found")
             server = f"bad{-code}"
-            await bench.add(server, f"http://{HOST}/mcp")
+            await bench.add(server, {"url": f"http://{HOST}/mcp", "type": kind})
             outcome = (await bench.call(f"{server}.counter", timeout=20)).expect(Unavailable, "no")
             assert HOST in str(outcome.error)
             assert outcome.error is not None and outcome.error.code == "E-HTTP-DNS"
@@ -72,11 +73,11 @@ async def test_a_resolver_that_hangs_costs_one_connect_limit_and_nobody_else_any
         assert again.error is not None and again.error.attempts == 3
 
 
-@ERAS
+@WAYS
 @pytest.mark.row("B1")
 async def test_a_name_that_stops_resolving_while_the_server_runs_fails_calls_unsent(era: str, names: Names) -> None:
     async with behind_proxy(era) as (fake, proxy):
-        url = f"http://{HOST}:{proxy.port}/mcp"
+        url = f"http://{HOST}:{proxy.port}{fake.endpoint.path}"
         server = Server(url=url, timeout=Timeout(total=20, connect=1), addresses=Addresses((HOST,)))
         async with lab({"bad": server}) as bench:
             fake.server.effects = str(bench.effects)
@@ -97,9 +98,10 @@ def unused_port() -> int:
         return port
 
 
+@TYPES
 @pytest.mark.row("B2")
-async def test_a_refused_connection_is_said_at_once_and_opens_the_breaker_at_the_fifth() -> None:
-    async with lab({"bad": f"http://127.0.0.1:{unused_port()}/mcp"}) as bench:
+async def test_a_refused_connection_is_said_at_once_and_opens_the_breaker_at_the_fifth(kind: str) -> None:
+    async with lab({"bad": {"url": f"http://127.0.0.1:{unused_port()}/mcp", "type": kind}}) as bench:
         codes = []
         for _ in range(6):
             outcome = (await bench.call("bad.counter", retries=0)).expect(Unavailable, "no")
@@ -131,10 +133,10 @@ async def test_a_black_holed_server_opens_the_breaker_at_the_fifth_and_comes_bac
                     await asyncio.sleep(0.2)
 
 
-@ERAS
+@WAYS
 @pytest.mark.row("B2")
 async def test_a_server_that_goes_and_comes_back_is_tried_again(era: str) -> None:
-    fake = FakeHttp(era=era)
+    fake = web(era)
     async with lab({"bad": Served(fake)}) as bench:
         (await bench.call("bad.counter")).expect(None)
         await fake.stop()

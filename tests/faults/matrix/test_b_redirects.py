@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.faults.lab import ERAS, Served, lab
+from tests.faults.lab import WAYS, Served, lab
+from tests.faults.matrix.b_web import web
 from tests.upstream.raw_http import peer
 from toolway import ProtocolError
 from toolway.addresses import Pinned
-from toolway.testing import FakeHttp
 from toolway.upstream.transports.http1 import dial
 
 pytestmark = pytest.mark.anyio
@@ -19,10 +19,10 @@ pytestmark = pytest.mark.anyio
 SECRET = {"headers": {"Authorization": "Bearer canary"}}
 
 
-@ERAS
+@WAYS
 @pytest.mark.row("B20")
 async def test_a_redirect_within_the_origin_is_followed_and_the_work_done_once(era: str) -> None:
-    fake = FakeHttp(era=era)
+    fake = web(era)
     async with lab({"bad": fake}) as bench:
         for status in (307, 308):
             for to in ("", f"http://127.0.0.1:{fake.port}/else/moved"):
@@ -31,10 +31,10 @@ async def test_a_redirect_within_the_origin_is_followed_and_the_work_done_once(e
                 assert bench.happened(outcome) == 1
 
 
-@ERAS
+@WAYS
 @pytest.mark.row("B20")
 async def test_a_redirect_that_would_change_the_method_is_refused_unexecuted(era: str) -> None:
-    async with lab({"bad": FakeHttp(era=era)}) as bench:
+    async with lab({"bad": web(era)}) as bench:
         for status in (300, 301, 302, 303, 304, 305):
             outcome = await bench.call("bad.bad", {"mode": f"redirect={status}"})
             outcome.expect(ProtocolError, "no")
@@ -42,10 +42,10 @@ async def test_a_redirect_that_would_change_the_method_is_refused_unexecuted(era
         (await bench.call("bad.echo")).expect(None)
 
 
-@ERAS
+@WAYS
 @pytest.mark.row("B20")
 async def test_a_redirect_in_a_circle_ends(era: str) -> None:
-    fake = FakeHttp(era=era)
+    fake = web(era)
     async with lab({"bad": fake}) as bench:
         before = fake.stats.requests["tools/list"]
         outcome = (await bench.call("bad.bad", {"mode": "redirect=307", "to": "/mcp"})).expect(ProtocolError, "no")
@@ -54,7 +54,7 @@ async def test_a_redirect_in_a_circle_ends(era: str) -> None:
         assert fake.stats.requests["tools/list"] == before
 
 
-@ERAS
+@WAYS
 @pytest.mark.row("B20")
 async def test_no_other_address_is_even_connected_to(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dialled: list[Any] = []
@@ -69,7 +69,7 @@ async def test_no_other_address_is_even_connected_to(era: str, monkeypatch: pyte
     async def never(conn: Any) -> None:
         raise AssertionError("the other origin was connected to")
 
-    fake = FakeHttp(era=era)
+    fake = web(era)
     async with peer(never) as other, lab({"bad": Served(fake, SECRET)}) as bench:
         places = (
             other.url,  # the same host, another port
@@ -92,7 +92,7 @@ async def test_no_other_address_is_even_connected_to(era: str, monkeypatch: pyte
         assert set(dialled) == {("127.0.0.1", fake.port)}
 
 
-@ERAS
+@WAYS
 @pytest.mark.row("B20")
 async def test_a_redirect_of_the_start_is_not_followed_elsewhere_either(era: str) -> None:
     async def never(conn: Any) -> None:
@@ -100,7 +100,7 @@ async def test_a_redirect_of_the_start_is_not_followed_elsewhere_either(era: str
 
     async with peer(never) as other:
         modes = [f"redirect=307;on=server/discover,initialize;to={other.url}"]
-        async with lab({"bad": Served(FakeHttp(era=era, modes=modes), SECRET)}) as bench:
+        async with lab({"bad": Served(web(era, modes=modes), SECRET)}) as bench:
             outcome = await bench.call("bad.counter", retries=0)
             assert (outcome.executed, outcome.ok) == ("no", False)
             assert other.connections == 0

@@ -6,12 +6,13 @@ import asyncio
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.faults.lab import ERAS, Bench, Served, lab
+from tests.faults.lab import WAYS, Bench, Served, lab
 from tests.faults.matrix.b_scripted import Turn, scripted
-from tests.faults.matrix.b_web import apart
+from tests.faults.matrix.b_web import apart, web
 from tests.upstream.raw_http import response
 from toolway import OutcomeUnknown, Server, Timeout, Unavailable
 from toolway.testing import FakeHttp
@@ -22,9 +23,12 @@ RECOVERY = 6.0 + 2.0  # the first pause of a breaker with its jitter, and what a
 
 
 @pytest.mark.row("B21")
-@pytest.mark.parametrize("answer", ["json", "sse"])
-async def test_a_forgotten_session_is_begun_anew_once_for_fifty_calls(answer: str) -> None:
-    fake = FakeHttp(era="handshake", answer=answer)
+@pytest.mark.parametrize("fake", [{"answer": "json"}, {"answer": "sse"}, {"transport": "sse"}], ids=str)
+async def test_a_forgotten_session_is_begun_anew_once_for_fifty_calls(fake: dict[str, Any]) -> None:
+    await _forgets(FakeHttp(era="handshake", **fake))
+
+
+async def _forgets(fake: FakeHttp) -> None:
     async with lab({"bad": fake}) as bench:
         for _ in range(3):
             before, calls = fake.stats.initialize, fake.stats.calls.get("counter", 0)
@@ -36,9 +40,12 @@ async def test_a_forgotten_session_is_begun_anew_once_for_fifty_calls(answer: st
             assert fake.stats.calls["counter"] == calls + 50
 
 
+@pytest.mark.parametrize("era", ["handshake", "sse"])
 @pytest.mark.row("B21")
-async def test_a_session_forgotten_in_the_middle_of_fifty_calls_costs_none_of_them(dice: random.Random) -> None:
-    fake = FakeHttp(era="handshake")
+async def test_a_session_forgotten_in_the_middle_of_fifty_calls_costs_none_of_them(
+    era: str, dice: random.Random
+) -> None:
+    fake = web(era)
     async with lab({"bad": fake}) as bench:
         before = fake.stats.initialize
         work = []
@@ -95,7 +102,7 @@ async def _both(bench: Bench) -> None:
         (await call).expect(None)
 
 
-@ERAS
+@WAYS
 @pytest.mark.row("B23")
 async def test_a_restart_under_load_is_survived(era: str, tmp_path: Path, dice: random.Random) -> None:
     effects, timeout = tmp_path / "effects", Timeout(total=10, connect=2)

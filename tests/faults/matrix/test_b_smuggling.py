@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.faults.lab import ERAS, lab
+from tests.faults.lab import ERAS, WAYS, lab
 from tests.faults.matrix.b_scripted import Turn, scripted
-from tests.faults.matrix.b_web import calm_down
+from tests.faults.matrix.b_web import calm_down, web
 from toolway import CallError, ProtocolError, Server, Unavailable
 from toolway.testing import FakeHttp
 
@@ -75,10 +75,10 @@ async def test_an_answer_that_can_be_read_in_two_ways_is_not_read(era: str) -> N
                 (await bench.call("bad.act", {"effect": True})).expect(None)
 
 
-@ERAS
+@WAYS
 @pytest.mark.row("B29")
 async def test_what_a_caller_gives_never_becomes_a_header_line(era: str) -> None:
-    fake = FakeHttp(era=era)
+    fake = web(era)
     heads: list[dict[str, str]] = []
     serve = fake.endpoint.serve
 
@@ -101,7 +101,7 @@ async def test_what_a_caller_gives_never_becomes_a_header_line(era: str) -> None
     assert len(heads) > len(EVIL)
 
 
-@ERAS
+@WAYS
 @pytest.mark.row("B29")
 async def test_a_tool_whose_name_is_no_name_is_never_sent(era: str) -> None:
     names = ["x\r\nX-Evil: 1", "x\nX-Evil: 1", "x\0", "naïve", "x" * 200]
@@ -117,8 +117,9 @@ async def test_a_tool_whose_name_is_no_name_is_never_sent(era: str) -> None:
         assert not [request for request in server.requests if "x-evil" in request.headers]
 
 
+@pytest.mark.parametrize("sse", [False, True])
 @pytest.mark.row("B29")
-async def test_a_configured_header_that_would_change_the_message_stops_the_server() -> None:
+async def test_a_configured_header_that_would_change_the_message_stops_the_server(sse: bool) -> None:
     wrong = (
         {"X-A": "b\r\nX-Evil: 1"},
         {"X-A\r\nX-Evil": "1"},
@@ -129,7 +130,7 @@ async def test_a_configured_header_that_would_change_the_message_stops_the_serve
         {"Host": "evil.test"},
     )
     async with FakeHttp() as fake:
-        servers = {f"bad-{n}": Server(url=fake.url, headers=headers) for n, headers in enumerate(wrong)}
+        servers = {f"bad-{n}": Server(url=fake.url, headers=headers, sse=sse) for n, headers in enumerate(wrong)}
         async with lab(servers) as bench:
             for name in servers:
                 outcome = (await bench.call(f"{name}.counter", timeout=5, retries=0)).expect(Unavailable, "no")

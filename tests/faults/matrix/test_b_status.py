@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.lab import ERAS, lab
-from tests.faults.matrix.b_web import calm_down
+from tests.faults.lab import ERAS, WAYS, lab
+from tests.faults.matrix.b_web import calm_down, web
 from toolway import OutcomeUnknown, Overloaded, ProtocolError, Unavailable
 from toolway.testing import FakeHttp
 
 pytestmark = pytest.mark.anyio
 
 
-@ERAS
+@WAYS
 @pytest.mark.row("B7", "B8")
 async def test_a_server_that_failed_may_have_done_the_work(era: str) -> None:
-    async with lab({"bad": FakeHttp(era=era)}) as bench:
+    async with lab({"bad": web(era)}) as bench:
         for status in (500, 502, 503, 504, 507, 599):
             arguments = {"mode": f"status={status}", "effect": True}
             outcome = (await bench.call("bad.bad", arguments)).expect(OutcomeUnknown, "unknown")
@@ -25,10 +25,10 @@ async def test_a_server_that_failed_may_have_done_the_work(era: str) -> None:
             await calm_down(bench)
 
 
-@ERAS
+@WAYS
 @pytest.mark.row("B7", "B8")
 async def test_a_read_is_made_again_after_a_failure_of_the_server(era: str) -> None:
-    fake = FakeHttp(era=era)
+    fake = web(era)
     async with lab({"bad": fake}) as bench:
         for status in (500, 502, 503, 504):
             fake.set_mode(f"status={status};on=bad_read;effect=1;times=2")
@@ -41,10 +41,10 @@ async def test_a_read_is_made_again_after_a_failure_of_the_server(era: str) -> N
             await calm_down(bench)
 
 
-@ERAS
+@WAYS
 @pytest.mark.row("B8")
 async def test_a_server_that_says_when_to_come_back_has_done_nothing_yet(era: str) -> None:
-    fake = FakeHttp(era=era, modes=["status=503;retry_after=1;on=counter;times=1"])
+    fake = web(era, modes=["status=503;retry_after=1;on=counter;times=1"])
     async with lab({"bad": fake}) as bench:
         outcome = (await bench.call("bad.counter")).expect(None)
         assert outcome.reply is not None
@@ -59,7 +59,7 @@ async def test_a_server_that_says_when_to_come_back_has_done_nothing_yet(era: st
 @ERAS
 @pytest.mark.row("B7")
 async def test_a_call_that_may_have_run_is_unknown_even_if_its_last_attempt_was_never_sent(era: str) -> None:
-    fake = FakeHttp(era=era)
+    fake = web(era)
     async with lab({"bad": fake}) as bench:
         (await bench.call("bad.echo")).expect(None)
         arguments = {"mode": "reset_before_response", "effect": True}

@@ -8,11 +8,11 @@ from email.utils import format_datetime
 
 import pytest
 
-from tests.faults.lab import ERAS, lab
+from tests.faults.lab import ERAS, WAYS, lab
 from tests.faults.matrix.b_scripted import Turn, scripted
+from tests.faults.matrix.b_web import web
 from tests.upstream.raw_http import json_response, response
 from toolway import Overloaded
-from toolway.testing import FakeHttp
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +38,7 @@ class Throttle:
             await turn.answer_well()
 
 
-@ERAS
+@WAYS
 @pytest.mark.row("B9")
 async def test_a_wait_in_seconds_is_kept_exactly(era: str) -> None:
     async with scripted(era, Throttle(429, Retry_After="1")) as server, lab({"bad": server.url}) as bench:
@@ -48,7 +48,7 @@ async def test_a_wait_in_seconds_is_kept_exactly(era: str) -> None:
         assert 1.0 <= taken.at - refused.at < 1.1 + SLACK
 
 
-@ERAS
+@WAYS
 @pytest.mark.row("B9", "B25")
 async def test_a_wait_until_a_date_is_read_by_the_servers_own_clock(era: str) -> None:
     async with scripted(era) as server, lab({"bad": server.url}) as bench:
@@ -79,7 +79,7 @@ async def test_a_clock_that_is_wrong_changes_nothing_else(era: str) -> None:
 UNREADABLE = ("soon", "-5", "", "1e3", "5; 6", "0x10", "Mon, 99 Foo 2026 99:99:99 GMT", "9" * 400)
 
 
-@ERAS
+@WAYS
 @pytest.mark.row("B9")
 async def test_a_wait_that_cannot_be_read_is_not_kept(era: str) -> None:
     """Without one, the wait is ours: random, up to a second."""
@@ -95,7 +95,7 @@ async def test_a_wait_that_cannot_be_read_is_not_kept(era: str) -> None:
         assert outcome.seconds < 1 + SLACK
 
 
-@ERAS
+@WAYS
 @pytest.mark.row("B9")
 @pytest.mark.parametrize(("value", "timeout"), [("1000000000", 60.0), ("30", 5.0)])
 async def test_a_wait_that_is_too_long_is_not_waited_for(era: str, value: str, timeout: float) -> None:
@@ -111,7 +111,7 @@ async def test_a_wait_that_is_too_long_is_not_waited_for(era: str, value: str, t
         assert len(server.turns) == 1, "a call was sent while the server wanted none"
 
 
-@ERAS
+@WAYS
 @pytest.mark.row("B9")
 async def test_new_calls_are_held_back_while_the_wait_runs(era: str) -> None:
     async with scripted(era, Throttle(429, Retry_After="1")) as server, lab({"bad": server.url}) as bench:
@@ -126,10 +126,10 @@ async def test_new_calls_are_held_back_while_the_wait_runs(era: str) -> None:
         assert all(turn.at - refused.at >= 1.0 for turn in taken)
 
 
-@ERAS
+@WAYS
 @pytest.mark.row("B9")
 async def test_a_server_that_throttles_is_not_a_server_that_fails(era: str) -> None:
-    fake = FakeHttp(era=era)
+    fake = web(era)
     async with lab({"bad": fake}) as bench:
         for _ in range(8):
             (await bench.call("bad.bad", {"mode": "status=429"}, retries=0)).expect(Overloaded, "no")

@@ -88,6 +88,8 @@ class SseEndpoint(Endpoint):
     def _peer(self, exchange: Exchange, message: Json) -> Peer | None:
         exchange.outlives = True
         named = parse_qs(urlsplit(exchange.request.target).query).get("session", [""])[0]
+        if not named and len(self.sessions) == 1:
+            (named,) = self.sessions  # a redirect has lost it
         if named in self.sessions:
             return self.sessions[named]
         exchange.reply(404, b"Could not find session", _PLAIN)
