@@ -53,6 +53,7 @@ from toolway.security.tokens import USUAL_TOKENS, TokenStore
 from toolway.security.wallet import Login
 from toolway.sources import USUAL, Source, identity, runtime_dir, server_of, servers_of, store_in
 from toolway.sync import SyncHub
+from toolway.telemetry.audit.ledger import Ledger
 from toolway.telemetry.naming import place_of
 from toolway.upstream.border import PERSONAL, denied
 from toolway.upstream.gate import StartGate
@@ -670,6 +671,11 @@ class Hub:
     def servers(self) -> Mapping[str, Server]:
         """Every configured server."""
         return self._servers
+
+    @property
+    def audit(self) -> Ledger | None:
+        """How the audit log stands, where one is kept."""
+        return self._auditing.ledger if self._auditing is not None else None
 
     def agreement(self, server: str) -> Agreement | None:
         """What was agreed with a server that is ready now."""

@@ -95,3 +95,13 @@ async def test_a_gateway_does_not_start_with_a_log_that_was_changed(tmp_path: Pa
     assert run.process.stdout is not None
     said = json.loads(await run.process.stdout.read())
     assert said["error"]["code"] == "E-AUDIT-ALTERED"
+
+
+async def test_metrics_say_how_the_log_stands(tmp_path: Path) -> None:
+    async with program(tmp_path / "gateway", {"s": fake_server()}, audit=True) as run:
+        connection = await Connection.to(run.port)
+        answer = await connection.request("GET", "/metrics", {"authorization": f"Bearer {run.token}"})
+        connection.close()
+        assert await run.stop() == 0
+    assert b"toolway_audit_failing 0.0" in answer.body
+    assert b"toolway_audit_lost_total 0.0" in answer.body

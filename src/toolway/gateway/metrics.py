@@ -89,3 +89,8 @@ class MetricsPage:
             ("toolway_gateway_draining", "draining"),
         ):
             yield gauge(name, {}, float(facts[fact]))
+        audit = self._hub.audit
+        if audit is not None:
+            yield gauge("toolway_audit_failing", {}, audit.trouble is not None)
+            yield gauge("toolway_audit_waiting", {}, audit.waiting)
+            yield gauge("toolway_audit_lost", {}, audit.lost_ever)
