@@ -163,7 +163,7 @@ class _Address:
             async with self._client.send("GET", target, [headers]) as response:
                 if response.status == 304 and known:
                     return None
-                if not 300 <= response.status < 400:
+                if not 300 <= response.status < 400 or response.status == 304:
                     return await _document(response, self.where)
                 target = self._moved(target, response)
                 response.finish_soon()

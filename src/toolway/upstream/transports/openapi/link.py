@@ -61,7 +61,8 @@ class OpenApiLink:
         self._server = server
         self._openapi = server.openapi
         self._environ = environ
-        self._authorizer = authorizer
+        # Whoever wants no OAuth says in the document what it wants instead.
+        self._authorizer = authorizer if server.auth is not None else None
         self._client = Client(limits or base.limits(server), server.reach)
         self._refreshing: asyncio.Task[None] | None = None
         self._api: Api | None = None
