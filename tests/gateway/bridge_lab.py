@@ -39,7 +39,10 @@ OLD_WORDS = pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDepreca
 #: Every way from a client to a server.
 ALL_WAYS = pytest.mark.parametrize(
     ("client_era", "server_era", "transport"),
-    list(itertools.product(("modern", "handshake"), ("modern", "handshake"), ("http", "stdio"))),
+    [
+        *itertools.product(("modern", "handshake"), ("modern", "handshake"), ("http", "stdio")),
+        *itertools.product(("modern", "handshake"), ("handshake",), ("sse",)),
+    ],
 )
 
 
@@ -112,7 +115,7 @@ async def full(era: str, transport: str, **more: Any) -> AsyncIterator[Lab]:
         async with lab({"full": pipe_entry(era)}, **more) as found:
             yield found
         return
-    fake = FullHttp(era)
+    fake = FullHttp(era, transport)
     async with fake, lab({"full": {"url": fake.url}}, **more) as found:
         found.fakes["full"] = fake
         yield found

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from toolway.testing.fakes import asks, catalog, tools
 from toolway.testing.fakes.call import Call, Peer, Wait
-from toolway.testing.fakes.http_endpoint import Endpoint
 from toolway.testing.fakes.http_modes import MODES
-from toolway.testing.fakes.http_server import FakeHttp
+from toolway.testing.fakes.http_server import ENDPOINTS, FakeHttp
 from toolway.testing.fakes.modes import Modes
 from toolway.testing.fakes.process_modes import MODES as PIPE_MODES
 from toolway.testing.fakes.server import Server
@@ -277,10 +276,10 @@ class Toolbox:
 class FullHttp(FakeHttp):
     """The server on a socket of this process."""
 
-    def __init__(self, era: str) -> None:
+    def __init__(self, era: str, transport: str = "http") -> None:
         super().__init__(era=era)
         self.server: FullServer = FullServer(era)
-        self.endpoint = Endpoint(self.server, Modes(MODES, ()), "json")
+        self.endpoint = ENDPOINTS[transport](self.server, Modes(MODES, ()), "json")
 
 
 def main() -> None:

@@ -11,7 +11,8 @@ import pytest
 from mcp import Client
 from mcp.client.sse import sse_client
 
-from tests.gateway.bridge_lab import OLD_WORDS, full, text, until
+from tests.gateway.bridge_lab import OLD_WORDS, Lab, full, text, until
+from toolway import Hub, Server, TimedOut
 from toolway.gateway.view import KINDS
 
 pytestmark = [pytest.mark.anyio, OLD_WORDS]
@@ -28,16 +29,26 @@ def client(base: str, **options: Any) -> Client:
     return Client(sse_client(f"{base}/sse", httpx_client_factory=plain), mode="legacy", **options)
 
 
-@pytest.mark.parametrize("era", ["modern", "handshake"])
-async def test_the_oldest_clients_list_call_and_are_asked(era: str) -> None:
+SERVERS = pytest.mark.parametrize(
+    ("era", "transport"), [("modern", "http"), ("handshake", "http"), ("handshake", "sse")]
+)
+
+
+@SERVERS
+async def test_the_oldest_clients_list_call_and_are_asked(era: str, transport: str) -> None:
     async def elicit(context: Any, params: Any) -> types.ElicitResult:
         return types.ElicitResult(action="accept", content={"name": "Ada"})
 
-    async with full(era, "http") as lab:
-        for kind in KINDS:  # a change that is told while the SDK's client leaves makes it fail
-            await lab.hub.wait_listed(["full"], kind, 30)
+    async with full(era, transport) as lab:
+        await listed(lab)
         async with client(lab.base, elicitation_callback=elicit) as old:
             await use(old)
+
+
+async def listed(lab: Lab) -> None:
+    """A change that is told while the SDK's client leaves makes it fail."""
+    for kind in KINDS:
+        await lab.hub.wait_listed(["full"], kind, 30)
 
 
 async def use(old: Client) -> None:
@@ -48,6 +59,7 @@ async def use(old: Client) -> None:
 
 async def test_a_stream_that_ends_ends_its_calls() -> None:
     async with full("handshake", "http") as lab:
+        await listed(lab)
         async with client(lab.base) as old:
             held = asyncio.create_task(old.call_tool("full__hold"))
             await until(lambda: lab.fakes["full"].stats.calls.get("hold"))
@@ -61,3 +73,35 @@ async def test_nobody_posts_to_a_stream_that_is_not_there() -> None:
         body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         for session in ("", "?session=", "?session=made-up"):
             assert (await http.post(f"{lab.base}/messages{session}", json=body)).status_code == 404
+
+
+@SERVERS
+async def test_a_hub_may_be_such_a_client_too(era: str, transport: str) -> None:
+    """Our own two ends of HTTP+SSE, with every kind of server behind them."""
+    reports: list[float] = []
+
+    async def elicit(server: str, params: Any) -> dict[str, Any]:
+        return {"action": "accept", "content": {"name": "Ada"}}
+
+    async with full(era, transport) as lab:
+        ours = Hub({"gate": f"{lab.base}/sse"}, catalog_dir=None, elicitation=elicit)
+        async with ours:
+            await ours.wait_ready("gate", timeout=20)
+            assert (ours.status()["gate"].transport, ours.status()["gate"].era) == ("sse", "handshake")
+            said = await asyncio.gather(*(ours.call_tool("gate.full__echo", {"text": str(n)}) for n in range(50)))
+            assert [reply.text for reply in said] == [str(n) for n in range(50)]
+            assert "Ada" in (await ours.call_tool("gate.full__elicit")).text
+            await ours.call_tool("gate.full__progress", {"n": 3}, on_progress=lambda p, t, m: reports.append(p))
+            assert len(reports) == 3
+            with pytest.raises(TimedOut):
+                await ours.call_tool("gate.full__hold", timeout=0.5)
+            await until(lambda: lab.fakes["full"].stats.cancelled)
+
+
+async def test_a_hub_comes_back_when_its_stream_was_ended() -> None:
+    async with full("handshake", "http") as lab, Hub({"gate": Server(url=f"{lab.base}/sse", sse=True)}) as ours:
+        await ours.wait_ready("gate", timeout=20)
+        for _, stream, _ in list(lab.gateway._sse._live.values()):
+            stream.close()
+        await until(lambda: ours.status()["gate"].restarts == 1 and ours.status()["gate"].state == "ready")
+        assert (await ours.call_tool("gate.full__echo", {"text": "hi"})).text == "hi"
