@@ -1,9 +1,16 @@
 """What files say about addresses, and for whom it holds."""
 
 import json
+import re
+import subprocess
+import sys
+from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
 
+from toolway.addresses import resolving
+from toolway.addresses.kinds import kind_of
 from toolway.addresses.policy import PUBLIC, Addresses, looks_inside
 from toolway.config import scopes
 from toolway.config.addresses import names_inside
@@ -89,3 +96,18 @@ def test_names_that_nobody_has_in_public_are_pointed_out(host):
 def test_other_hosts_are_not(host):
     assert not looks_inside(host.strip("[]"))
     assert names_inside({"a": {"url": f"http://{host}/"}, "b": {"command": "x"}}, PUBLIC) == []
+
+
+def test_a_file_is_read_without_what_resolves_names():
+    """It comes with asyncio, for which nobody should wait who only asks what there is."""
+    program = "import sys, toolway.config.formats; print({'asyncio', 'socket'} & sys.modules.keys() or 'none')"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "none\n"
+
+
+def test_the_page_for_people_shows_what_works():
+    page = (Path(__file__).resolve().parents[2] / "docs/howto/addresses.md").read_text()
+    loaded = parse(re.search(r"```json\n(.*?)```", page, re.DOTALL)[1])
+    assert not loaded.problems and loaded.servers.keys() == {"jira", "build"}
+    assert loaded.addresses.allow == ("jira.corp.example", "*.lab.example", "build", "10.20.0.0/16")
+    refusal = resolving._refused("jira.corp.example", "10.1.2.3", kind_of(ip_address("10.1.2.3")))
+    assert f"✗ jira: {refusal.reason}" in page

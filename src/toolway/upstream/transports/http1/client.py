@@ -208,7 +208,7 @@ class Client:
 
     def __init__(self, limits: HttpLimits | None = None, addresses: Addresses = PUBLIC) -> None:
         self.limits = limits or HttpLimits()
-        self._dialer = Dialer(addresses)
+        self._dialer = Dialer(addresses, self.limits.connect)
         self._proxies: dict[Origin, Proxy | None] = {}
         self.heads: Heads[Head] = Heads(KNOWN_HEADS)
         self._open: set[Connection] = set()

@@ -32,10 +32,12 @@ _USER_TIMEOUT: Final = ("TCP_USER_TIMEOUT", 50_000)
 
 
 class Dialer:
-    """Opens connections, and keeps nothing of them. `addresses` are those that it may connect to."""
+    """Opens connections, and keeps nothing of them. `addresses` are those that it may connect to; a name server has
+    `limit` seconds."""
 
-    def __init__(self, addresses: Addresses) -> None:
+    def __init__(self, addresses: Addresses, limit: float) -> None:
         self._addresses = addresses
+        self._limit = limit
 
     async def dial(self, origin: Origin, proxy: Proxy | None, make: Callable[[], P]) -> P:
         """A protocol of `make`, connected to `origin`. Raises `HttpFault`; the caller bounds the time."""
@@ -74,10 +76,10 @@ class Dialer:
 
     async def _addresses_of(self, origin: Origin, proxy: Proxy | None) -> tuple[Pinned, ...]:
         if proxy is None:
-            return await resolve(origin.host, origin.port, self._addresses)
+            return await resolve(origin.host, origin.port, self._addresses, self._limit)
         check_literal(origin.host, self._addresses)  # the proxy looks up names
         anywhere = replace(ANYWHERE, lookup=self._addresses.lookup)  # whoever set our environment chose the proxy
-        return await resolve(proxy.host, proxy.port, anywhere)
+        return await resolve(proxy.host, proxy.port, anywhere, self._limit)
 
 
 # -- connections
