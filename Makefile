@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help audit-kill machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients accept edits openapi conformance canary process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour addresses idle cost sim fuzz bench bench-quick bench-page cost-of-telemetry traces startup screens dashboard dashboard-walk dashboard-full dashboard-pictures docs pins clean
+.PHONY: help audit-kill machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients accept edits openapi conformance canary process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour addresses idle cost sim fuzz bench bench-quick bench-page startup screens dashboard dashboard-walk dashboard-full dashboard-pictures docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -105,7 +105,7 @@ FOUND := build/fuzz
 fuzz: setup ## a minute of fuzzing for each reader of foreign bytes (SECONDS=…); what breaks one is left in build/fuzz
 	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements/fuzz.txt || \
 	  { echo "atheris cannot be installed for $$($(BIN)/python -V) on this system: nothing was fuzzed"; exit 1; }
-	@for target in framing envelope sse headers config; do \
+	@for target in framing envelope sse headers config openapi; do \
 	  echo "$$target: $(SECONDS) s"; mkdir -p $(FOUND)/$$target; \
 	  $(BIN)/python fuzz/fuzz_$$target.py -max_total_time=$(SECONDS) -verbosity=0 \
 	    -artifact_prefix=$(FOUND)/$$target- $(FOUND)/$$target fuzz/corpus/$$target || exit 1; \
@@ -155,12 +155,6 @@ bench-quick: setup ## did a change make a call dearer? A minute, no peers (ARGS=
 
 bench-page: setup ## docs/benchmarks.md from the last run of `make bench`
 	$(BIN)/python -m bench.run --publish
-
-cost-of-telemetry: setup ## calls/s with nobody listening, with metrics, an audit log, traces: shares of the first, in one run
-	$(BIN)/python -m bench.telemetry $(ARGS)
-
-traces: setup ## a client, a gateway and two servers of the SDK in both eras, and what a collector receives of them
-	TOOLWAY_LONG=1 $(BIN)/python -m pytest tests/telemetry/test_otlp.py $(ARGS)
 
 startup: setup ## how quick `toolway --help` and `toolway tools` are, beside `import typer` (ARGS="--corpus FILE")
 	$(BIN)/python scripts/startup.py $(ARGS)

@@ -45,7 +45,7 @@ def guarded_check(harness: ModuleType) -> Guarded:
 
 
 def test_every_target_has_a_small_corpus() -> None:
-    assert TARGETS == ["config", "envelope", "framing", "headers", "sse"]
+    assert TARGETS == ["config", "envelope", "framing", "headers", "openapi", "sse"]
     for target in TARGETS:
         sizes = [path.stat().st_size for path in SEEDS if path.parent.name == target]
         assert 10 <= len(sizes) <= 64

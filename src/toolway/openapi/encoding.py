@@ -20,6 +20,7 @@ from toolway.openapi.operation import Body, Operation, Parameter
 from toolway.openapi.problems import BadArguments
 
 _SPLIT: Final = re.compile(r"\{([^{}/]{1,200})\}")
+_LOOKS: Final = frozenset({"GET", "HEAD"})
 _LITERAL: Final = "/:@!$&'()*+,;=%~"  # `%`: templates may be encoded already
 
 
@@ -47,7 +48,7 @@ def encode(operation: Operation, arguments: Mapping[str, Any], base_path: str = 
         if value is None or parameter.given:
             continue
         if parameter.place == "path":
-            path[parameter.name] = _in_path(parameter, value)
+            path[parameter.name] = _in_path(parameter, value, operation)
         elif parameter.place == "query":
             query.extend(_in_query(parameter, value))
         elif parameter.place == "header":
@@ -97,7 +98,7 @@ def _is_text(parameter: Parameter, value: Any) -> bool:
     return isinstance(value, str) and "json" not in parameter.content_type
 
 
-def _in_path(parameter: Parameter, value: Any) -> str:
+def _in_path(parameter: Parameter, value: Any, operation: Operation) -> str:
     value = _own(parameter, value)
     if parameter.style == "label":
         text = styles.label(value, parameter.explode, places.in_path)
@@ -105,7 +106,9 @@ def _in_path(parameter: Parameter, value: Any) -> str:
         text = styles.matrix(parameter.name, value, parameter.explode, places.in_path)
     else:
         text = styles.simple(value, parameter.explode, places.in_path)
-    if not text:  # the path of another operation would be left: all of them instead of one
+    # The path of another operation would be left: all of them instead of one. To look there does no harm, and some
+    # APIs want it so, for the top of a tree.
+    if not text and not (operation.method in _LOOKS and operation.path.endswith(f"/{{{parameter.name}}}")):
         raise BadArguments(f"{parameter.argument!r} is part of the path, so it may not be empty")
     return text
 

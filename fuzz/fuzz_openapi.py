@@ -1,0 +1,111 @@
+"""OpenAPI documents: `BadDocument` or valid tools; and requests in which every value stays in its place."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from harness import Bytes, Sized, fuzz, instrumented
+
+with instrumented(__name__ == "__main__"):
+    import jsonschema_rs
+
+    from toolway.openapi.encoding import encode
+    from toolway.openapi.load import load
+    from toolway.openapi.operation import Document, Operation
+    from toolway.openapi.problems import BadArguments, BadDocument
+
+AS_VALUE = 254  # the first byte of inputs that stand wherever a text can stand
+NAME = re.compile(r"[A-Za-z0-9_-]{1,48}")
+TARGET = re.compile(r"/base/[!\"$-~]*")  # no spaces, no `#`
+HEADER = re.compile(r"[ -~]*")
+BASE = "/base"
+
+
+def check(data: bytes) -> None:
+    source = Bytes(data)
+    how = source.number(255)
+    text = source.rest.decode("utf-8", "replace")
+    document = _load(_filled(text) if how == AS_VALUE else source.rest)
+    for operation in document.operations if document is not None else ():
+        _check_tool(operation)
+        for value in (text, [text, text], {text: text}, {"k": {"k": text}}):
+            _check_request(operation, value)
+
+
+def grown(data: bytes) -> Sized | None:
+    """What is slow shows when there is much of it."""
+    source = Bytes(data)
+    how, text = source.number(255), source.rest.decode("utf-8", "replace")
+    if not text or how != AS_VALUE:
+        return None
+    return lambda size: _load(_filled(text * (1 + size // len(text) // 16)))
+
+
+def _load(data: bytes) -> Document | None:
+    try:
+        return load(data, where="fuzz", given=frozenset({"given"}))
+    except BadDocument:
+        return None
+
+
+def _filled(text: str) -> bytes:
+    """A document in which `text` stands wherever a text can stand."""
+    schema: Any = {
+        "type": text,
+        "description": text,
+        "properties": {text: {"$ref": text}},
+        "pattern": text,
+        "enum": [text],
+    }
+    schema |= {"required": [text], "default": text, "discriminator": {"propertyName": text, "mapping": {text: text}}}
+    parameters = [
+        {"name": text, "in": place, "schema": schema, "style": text} for place in ("query", "header", "cookie", text)
+    ]
+    content = {
+        media: {"schema": schema, "encoding": {text: {"contentType": text, "style": text}}}
+        for media in (text, "multipart/form-data")
+    }
+    operation = {
+        "operationId": text,
+        "summary": text,
+        "description": text,
+        "tags": [text],
+        "parameters": parameters[:3],
+    }
+    operation |= {
+        "requestBody": {"content": content},
+        "responses": {text: {"content": content}, "200": {"content": content}},
+    }
+    paths = {f"/a/{text}": {"post": operation}, text: {"get": {}}, "/b/{x}": {"get": {"parameters": parameters}}}
+    servers = [{"url": text, "variables": {text: {"default": text}}}]
+    whole = {"openapi": "3.1.0", "info": {"title": text, "version": text}, "servers": servers, "paths": paths}
+    return json.dumps(whole).encode()
+
+
+def _check_tool(operation: Operation) -> None:
+    tool = operation.tool
+    assert NAME.fullmatch(tool["name"]) and tool["name"] == operation.name
+    for word in ("inputSchema", "outputSchema"):
+        if word in tool:
+            jsonschema_rs.Draft202012Validator(tool[word])
+            assert tool[word]["type"] == "object"
+
+
+def _check_request(operation: Operation, value: Any) -> None:
+    arguments = {each.argument: value for each in operation.parameters if not each.given}
+    if operation.body is not None:
+        arguments[operation.body.argument] = value
+    try:
+        made = encode(operation, arguments, BASE)
+    except BadArguments:
+        return
+    assert TARGET.fullmatch(made.target)
+    assert made.target.partition("?")[0].count("/") == BASE.count("/") + re.split("[?#]", operation.path)[0].count("/")
+    for name, text in made.headers:
+        assert HEADER.fullmatch(text) and (name == "Cookie" or name in {each.name for each in operation.parameters})
+
+
+if __name__ == "__main__":
+    fuzz(check, grown=grown)
