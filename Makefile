@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help audit-kill machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients accept edits openapi conformance canary process faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour addresses idle cost sim fuzz bench bench-quick bench-page startup screens dashboard dashboard-walk dashboard-full dashboard-pictures docs pins clean
+.PHONY: help audit-kill machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients accept edits openapi conformance canary process logins faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour addresses idle cost sim fuzz bench bench-quick bench-page cost-of-telemetry traces startup screens dashboard dashboard-walk dashboard-full dashboard-pictures docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -53,6 +53,9 @@ test-all: ## the tests on 3.11 and 3.13
 
 process: setup ## the long checks that kill -9 the hub and count what is left behind
 	TOOLWAY_LONG=1 $(BIN)/python -m pytest tests/process $(ARGS)
+
+logins: setup ## 4 processes × 100 calls with an expired token, and 50 kills in mid-refresh, at an issuer that rotates tokens
+	TOOLWAY_LONG=1 $(BIN)/python -m pytest tests/security/test_processes.py $(ARGS)
 
 canary: setup ## a secret in every place where one can be, every command in every form, and where it was seen
 	TOOLWAY_LONG=1 $(BIN)/python -m pytest tests/journeys/test_canary.py $(ARGS)
@@ -155,6 +158,12 @@ bench-quick: setup ## did a change make a call dearer? A minute, no peers (ARGS=
 
 bench-page: setup ## docs/benchmarks.md from the last run of `make bench`
 	$(BIN)/python -m bench.run --publish
+
+cost-of-telemetry: setup ## calls/s with nobody listening, with metrics, an audit log, traces: shares of the first, in one run
+	$(BIN)/python -m bench.telemetry $(ARGS)
+
+traces: setup ## a client, a gateway and two servers of the SDK in both eras, and what a collector receives of them
+	TOOLWAY_LONG=1 $(BIN)/python -m pytest tests/telemetry/test_otlp.py $(ARGS)
 
 startup: setup ## how quick `toolway --help` and `toolway tools` are, beside `import typer` (ARGS="--corpus FILE")
 	$(BIN)/python scripts/startup.py $(ARGS)
