@@ -1,16 +1,15 @@
 """What files say about addresses, and for whom it holds."""
 
+import asyncio
 import json
 import re
 import subprocess
 import sys
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
-from toolway.addresses import resolving
-from toolway.addresses.kinds import kind_of
+from toolway.addresses import AddressRefused, resolve
 from toolway.addresses.policy import PUBLIC, Addresses, looks_inside
 from toolway.config import scopes
 from toolway.config.addresses import names_inside
@@ -106,8 +105,10 @@ def test_a_file_is_read_without_what_resolves_names():
 
 def test_the_page_for_people_shows_what_works():
     page = (Path(__file__).resolve().parents[2] / "docs/howto/addresses.md").read_text()
-    loaded = parse(re.search(r"```json\n(.*?)```", page, re.DOTALL)[1])
+    [shown] = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    loaded = parse(shown)
     assert not loaded.problems and loaded.servers.keys() == {"jira", "build"}
     assert loaded.addresses.allow == ("jira.corp.example", "*.lab.example", "build", "10.20.0.0/16")
-    refusal = resolving._refused("jira.corp.example", "10.1.2.3", kind_of(ip_address("10.1.2.3")))
-    assert f"✗ jira: {refusal.reason}" in page
+    with pytest.raises(AddressRefused) as caught:
+        asyncio.run(resolve("jira.corp.example", 443, Addresses(lookup=lambda _: ["10.1.2.3"])))
+    assert f"✗ jira: {caught.value.reason}" in page
