@@ -82,7 +82,7 @@ class Accounts:
 
     def _tokens(self, client: str, resource: str | None) -> OAuthToken:
         access, refresh = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
-        facts = {"client_id": client, "scopes": [], "resource": resource}
+        facts: dict[str, Any] = {"client_id": client, "scopes": [], "resource": resource}
         self._access[access] = AccessToken(token=access, expires_at=int(time.time()) + LIFE, **facts)
         self._refresh[refresh] = RefreshToken(token=refresh, **facts)
         return OAuthToken(access_token=access, refresh_token=refresh, expires_in=LIFE)

@@ -1,4 +1,4 @@
-"""`toolway login` and `toolway logout`, with a real authorization server and a browser that is a process."""
+"""`toolway login` and `toolway logout`, with an authorization server and a browser that is a process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.security.authorization_server import RealIssuer, real_issuer
-from toolway import Hub
+from tests.security.oauth_lab import Guarded, Issuer
+from toolway import Hub, ToolwayError
+from toolway.cli.login import log_in
+from toolway.cli.options import Where
+from toolway.cli.output import Output
+from toolway.gateway.clients import OnlyClients
+from toolway.gateway.gateway import Gateway
+from toolway.gateway.principals import Keyring
+from toolway.security.sealed_tokens import of_this_user
 
 pytestmark = pytest.mark.anyio
 
@@ -45,115 +52,107 @@ class Shell:
         return [json.loads(line) for line in self.notes.read_text().splitlines()] if self.notes.exists() else []
 
 
-def _shell(folder: Path, lab: RealIssuer, **entry: object) -> Shell:
-    return Shell(folder, {"guarded": {"url": lab.url, **entry}})
+def _shell(folder: Path, guarded: Guarded) -> Shell:
+    return Shell(folder, {"guarded": {"url": guarded.url}})
 
 
 async def test_login_opens_a_browser_and_every_later_command_has_the_token(tmp_path: Path) -> None:
-    async with real_issuer() as lab:
-        shell = _shell(tmp_path, lab)
+    async with Issuer() as issuer, Guarded(issuer) as guarded:
+        shell = _shell(tmp_path, guarded)
         code, _, err = await shell.run("call", "guarded.echo")
         assert code != 0 and "toolway login guarded" in err and "E-AUTH-LOGIN" in err
         code, out, err = await shell.run("login", "guarded")
         assert (code, out) == (0, ""), err
         assert re.search(r"logged in to guarded: \d+ tools", err)
         [[address], [status, page]] = shell.visits()
-        assert str(address).startswith((await lab.tell()).issuer) and status == 200 and "logged in" in str(page)
+        assert str(address).startswith(issuer.issuer) and status == 200 and "logged in" in str(page)
         code, out, err = await shell.run("call", "guarded.echo", "text=hello")
         assert code == 0, err
-        assert (await lab.tell()).logins == 1
-
-
-async def test_login_in_json_says_what_came_of_it_and_no_token(tmp_path: Path) -> None:
-    async with real_issuer() as lab:
-        shell = _shell(tmp_path, lab)
-        code, out, err = await shell.run("login", "guarded", "--json")
-        told = json.loads(out)
-        assert (code, told["server"], told["logged_in"]) == (0, "guarded", True) and told["tools"] > 0
-        assert not re.search(r"(access|refresh)-[0-9a-f]{32}", out + err)
+        assert issuer.made["login"] == 0 and issuer.made["authorization_code"] == 1
 
 
 async def test_without_a_browser_the_address_where_it_ended_is_pasted(tmp_path: Path) -> None:
-    async with real_issuer() as lab:
-        shell = _shell(tmp_path, lab)
-        process = await shell.start("login", "guarded", "--no-browser")
+    async with Issuer() as issuer, Guarded(issuer) as guarded:
+        shell = _shell(tmp_path, guarded)
+        process = await shell.start("login", "guarded", "--no-browser", "--json")
         assert process.stdin is not None and process.stderr is not None
         async with asyncio.timeout(60):
             while not (line := (await process.stderr.readline()).decode()).startswith("http"):
                 assert line
-            ended_at = await lab.login("", line.strip())
+            ended_at = await issuer.login("", line.strip())
             process.stdin.write(f"http://127.0.0.1/callback?code=x&state=another\n{ended_at}\n".encode())
-            _, err = await process.communicate()
-        assert process.returncode == 0, err
-        assert b"not where that login ended" in err and b"logged in to guarded" in err
+            out, err = await process.communicate()
+        assert process.returncode == 0 and b"not where that login ended" in err, err
+        told = json.loads(out)
+        assert (told["server"], told["logged_in"]) == ("guarded", True) and told["tools"] > 0
         assert shell.visits() == []
+        assert not [token for token in (*issuer.valid, *issuer.refresh) if token.encode() in out + err]
 
 
-async def test_logout_forgets_the_login_and_tells_the_issuer(tmp_path: Path) -> None:
-    async with real_issuer() as lab:
-        shell = _shell(tmp_path, lab)
-        await shell.run("login", "guarded")
+async def test_logout_forgets_the_login_and_the_tools_stay_listed(tmp_path: Path) -> None:
+    async with Issuer() as issuer, Guarded(issuer) as guarded:
+        issuer.metadata = {"revocation_endpoint": f"{issuer.issuer}/revoke"}
+        async with Hub({"guarded": guarded.url}) as hub:
+            await hub.log_in("guarded", issuer.login)
+            before = {tool.name for tool in await hub.list_tools()}
+        shell = _shell(tmp_path, guarded)
         code, _, err = await shell.run("logout", "guarded")
         assert code == 0 and "logged out of guarded" in err
-        assert (await lab.tell()).revoked == 1
+        [told] = [line for line in issuer.seen if " /revoke " in line]
+        assert [token for token in issuer.refresh if token in told]
         assert not list((tmp_path / "data" / "toolway" / "tokens").glob("*.token"))
-        code, _, err = await shell.run("logout", "guarded")
-        assert code == 0 and "there was no login" in err
-        code, _, err = await shell.run("call", "guarded.echo")
-        assert "toolway login guarded" in err
-
-
-async def test_tools_of_a_server_whose_login_has_ended_are_still_listed(tmp_path: Path) -> None:
-    async with real_issuer() as lab:
-        shell = _shell(tmp_path, lab)
-        await shell.run("login", "guarded")
         code, out, _ = await shell.run("tools", "--refresh", "--json")
-        before = {tool["name"] for tool in json.loads(out)["tools"]}
-        await lab.tell("end")
-        code, out, err = await shell.run("tools", "--refresh", "--json")
         assert {tool["name"] for tool in json.loads(out)["tools"]} == before and before
-        code, out, err = await shell.run("call", "guarded.echo")
-        assert code != 0 and "toolway login guarded" in err
 
 
-async def test_what_cannot_be_logged_in_to_says_so(tmp_path: Path) -> None:
-    entry = {"url": "http://127.0.0.1:9/mcp"}
-    servers: dict[str, object] = {
-        "own": {**entry, "headers": {"Authorization": "Bearer x"}},
-        "command": {"command": "true"},
-        "cc": {
-            **entry,
-            "auth": {
-                "type": "oauth",
-                "grant": "client_credentials",
-                "clientId": "c",
-                "clientSecret": "s",
-                "issuer": "http://127.0.0.1:9",
-            },
-        },
-        "far": {**entry, "auth": {"type": "oauth", "redirectUri": "https://elsewhere.example/callback"}},
-        "gone": entry,
-    }
-    shell = Shell(tmp_path, servers)
-    for name, said in {
+async def test_with_a_key_of_a_gateway_the_gateway_keeps_the_login(tmp_path: Path) -> None:
+    keyring = Keyring(tmp_path / "keys.json", "tw_owner-of-this-gateway")
+    key, _ = keyring.create("one", None, False, 0.0)
+    async with Issuer() as issuer, Guarded(issuer) as guarded, Hub({"guarded": guarded.url}, asks=OnlyClients()) as hub:
+        gateway = Gateway(hub, b"k" * 32, keyring)
+        port = await gateway.listen("127.0.0.1", 0)
+        shell = Shell(tmp_path, {})
+        there = ("--gateway", f"http://127.0.0.1:{port}", "--token", key)
+        code, _, err = await shell.run("login", "guarded", *there)
+        assert code == 0 and "the gateway keeps the token for your key" in err, err
+        code, _, err = await shell.run("login", "nobody", *there)
+        assert code != 0 and "no server" in err
+        files = list((tmp_path / "data" / "toolway" / "tokens").glob("*.token"))
+        assert [file.name for file in files] == [_name(f"guarded {guarded.url}", f"key:{keyring.all()[0].id}")]
+        hurry = asyncio.Event()
+        hurry.set()
+        await gateway.drain(hurry, 0, 0)
+
+
+def _name(upstream: str, principal: str) -> str:
+    store = of_this_user(os.environ)
+    assert store is not None
+    return store.file(upstream, principal).name
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    {
         "own": "has a token of its own",
         "command": "no remote server",
         "cc": "the hub does it",
         "far": "nobody can come back to",
         "gone": "cannot be reached",
         "other": "no server",
-    }.items():
-        code, _, err = await shell.run("login", name)
-        assert code != 0 and said in err, err
+    }.items(),
+)
+async def test_what_cannot_be_logged_in_to_says_so(tmp_path: Path, name: str, said: str) -> None:
+    entry = {"url": "http://127.0.0.1:9/mcp"}
+    secret = {"grant": "client_credentials", "clientId": "c", "clientSecret": "s", "issuer": "http://127.0.0.1:9"}
+    servers: dict[str, object] = {
+        "own": {**entry, "headers": {"Authorization": "Bearer x"}},
+        "command": {"command": "true"},
+        "cc": {**entry, "auth": {"type": "oauth", **secret}},
+        "far": {**entry, "auth": {"type": "oauth", "redirectUri": "https://elsewhere.example/callback"}},
+        "gone": entry,
+    }
+    shell = Shell(tmp_path, servers)
+    with pytest.raises(ToolwayError) as caught:
+        await log_in(Output(), Where(config=shell.config), name, with_browser=True)
+    assert said in str(caught.value)
     assert shell.visits() == []
-
-
-async def test_a_hub_that_runs_has_the_token_after_a_login_on_the_command_line(tmp_path: Path) -> None:
-    async with real_issuer() as lab, Hub({"guarded": lab.url}) as hub:
-        await hub.wait_settled()
-        assert "wants a login" in hub.status()["guarded"].why
-        await _shell(tmp_path, lab).run("login", "guarded")
-        async with asyncio.timeout(10):
-            while hub.status()["guarded"].state != "ready":
-                await asyncio.sleep(0.05)
-        assert not (await hub.call_tool("guarded.echo")).is_error

@@ -607,10 +607,12 @@ class Upstream:
 
     def _hopeless(self) -> bool:
         """Whether a call would wait in vain: it waits for a start, not for the next try after one that failed."""
-        if self.retired or self.state in (State.STOPPING, State.STOPPED, State.FAILED):
+        if self.retired or self.state in (State.STOPPING, State.STOPPED):
             return True
-        if self.state is not State.BACKING_OFF:
-            return False
+        if self._again.is_set() or self.state not in (State.BACKING_OFF, State.FAILED):
+            return False  # a start that was asked for comes at once
+        if self.state is State.FAILED:
+            return True
         return self._start_failures > 0 or self._retry_at - self._loop.time() > self.server.timeout.queue
 
     async def _moved_on(self, session: Session) -> bool:
