@@ -101,3 +101,29 @@ def test_where_no_log_is_kept_it_says_how_to_keep_one(machine):
     result = machine.toolway("audit", "verify")
     assert result.exit_code == 3
     assert "E-AUDIT-NONE" in result.stderr
+
+
+def audit_check(machine, name="audit"):
+    facts = json.loads(machine.toolway("doctor", "--json").stdout)
+    checks = [check for subject in facts["subjects"] for check in subject["checks"] if check["name"] == name]
+    return checks[0] if checks else None
+
+
+def test_the_doctor_looks_at_the_log(log, machine):
+    found = audit_check(machine)
+    assert found["state"] == "ok" and "whole" in found["what"]
+    data = bytearray(Path(log.file).read_bytes())
+    data[data.index(b'"kind":"call.intent"') + 9] ^= 4
+    Path(log.file).write_bytes(data)
+    found = audit_check(machine)
+    assert (found["state"], found["code"], found["copy"]) == ("fail", "E-AUDIT-ALTERED", "toolway audit verify")
+
+
+def test_the_doctor_says_what_will_be_and_what_waits(machine):
+    block = {"audit": True, "escalations": True}
+    machine.write(".config/toolway/mcp.json", {"mcpServers": {}, "toolway": block})
+    assert "will be kept" in audit_check(machine)["what"]
+    assert audit_check(machine, "escalations") is None
+    machine.write(".local/state/toolway/gateway/escalations/20261115T120000Z-given-up-x.md", "# x")
+    found = audit_check(machine, "escalations")
+    assert found["state"] == "warn" and "given-up-x" in found["evidence"]

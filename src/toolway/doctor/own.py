@@ -12,6 +12,7 @@ from toolway.config import scopes
 from toolway.config.addresses import allowing
 from toolway.config.find import VARIABLE
 from toolway.config.formats import Loaded, content, normalised, parse, text_of
+from toolway.doctor.audit_checks import audit_checks
 from toolway.doctor.file_checks import File, Reader, look
 from toolway.doctor.report import Check, Subject
 from toolway.doctor.targets import Target
@@ -70,6 +71,8 @@ def _waits(waiting: scopes.Waiting) -> Subject:
 def _take(scene: Scene, path: Path, environ: Mapping[str, str], folder: Path | None) -> None:
     file = look(path, Reader())
     loaded = _loaded(file, environ)
+    if loaded is not None:
+        file.checks.extend(audit_checks(loaded.gateway, environ))
     scene.files.append(Subject("file", path.name, tuple(file.checks), source=os.fspath(path)))
     if loaded is not None:
         scene.addresses = scene.addresses.joined(loaded.addresses)

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from toolway.config.state import VARIABLE, gateway_folder
 from toolway.errors import ConfigError
 
 if TYPE_CHECKING:
     from toolway.gateway.principals import Keyring
-
-VARIABLE = "TOOLWAY_STATE"
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -35,17 +34,15 @@ class State:
     @staticmethod
     def default(environ: Mapping[str, str]) -> State:
         """`$TOOLWAY_STATE`, or the place that the system has for such things. Raises `ConfigError`."""
-        if environ.get(VARIABLE):
-            return State(Path(environ[VARIABLE]))
-        base = environ.get("XDG_STATE_HOME") or (f"{environ['HOME']}/.local/state" if environ.get("HOME") else "")
-        if not base:
+        folder = gateway_folder(environ)
+        if folder is None:
             raise ConfigError(
                 "there is no place to keep the gateway's token",
                 evidence="neither HOME nor XDG_STATE_HOME is set",
                 fix=f"name a folder: {VARIABLE}=/path",
                 code="E-STATE",
             )
-        return State(Path(base) / "toolway" / "gateway")
+        return State(folder)
 
     def token(self) -> str:
         from toolway.gateway.principals import token_in

@@ -123,7 +123,7 @@ class Chronicle:
         """Check the last records; the intents of the last run that have no outcome, oldest first."""
         ended: set[str] = set()
         cut_off: list[Fields] = []
-        for row, in_last_run in _tied(self.sink.backward()):
+        for row, in_last_run in tied(self.sink.backward()):
             if not in_last_run:
                 continue
             fields = _fields(row)
@@ -135,7 +135,7 @@ class Chronicle:
         return cut_off[::-1]
 
 
-def _tied(rows: Iterator[Row]) -> Iterator[tuple[Row, bool]]:
+def tied(rows: Iterator[Row]) -> Iterator[tuple[Row, bool]]:
     """The last rows, newest first, each checked against the one after it, and whether it is of the last run. Raises
     `Altered`."""
     wanted = ""
