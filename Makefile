@@ -118,11 +118,13 @@ interop: setup ## every real server of the corpus
 	$(BIN)/python interop/install.py --into .interop
 	$(BIN)/python interop/run.py --installed .interop
 	$(BIN)/python interop/one_endpoint.py --installed .interop
+	$(BIN)/python interop/sse.py --installed .interop
 
 interop-ci: setup ## the real servers of the corpus that have a call to make
 	$(BIN)/python interop/install.py --into .interop --only-callable
 	$(BIN)/python interop/run.py --installed .interop --only-callable
 	$(BIN)/python interop/one_endpoint.py --installed .interop --only-callable
+	$(BIN)/python interop/sse.py --installed .interop
 
 interop-gateway: setup ## every real server of the corpus behind one endpoint of a gateway
 	$(BIN)/python interop/install.py --into .interop

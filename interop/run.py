@@ -58,7 +58,7 @@ def main() -> int:
         heard, rss = asyncio.run(_ask_hub(servers))
         _reset(servers)
         with ThreadPoolExecutor(options.jobs) as pool:
-            differences = list(pool.map(lambda server: _difference(server, heard[server.name]), servers))
+            differences = list(pool.map(lambda server: difference(server, heard[server.name]), servers))
     return _report(servers, heard, differences, rss)
 
 
@@ -82,7 +82,7 @@ async def _ask_hub(servers: list[CorpusServer]) -> tuple[dict[str, Heard], float
     hub = Hub({server.name: _settings(server) for server in servers}, catalog_dir=None)
     async with hub:
         print(f"hub entered in {time.monotonic() - begun:.2f} s", flush=True)
-        heard = await asyncio.gather(*(_hear(hub, server, begun) for server in servers))
+        heard = await asyncio.gather(*(hear(hub, server, begun) for server in servers))
         rss = _rss_mb()
     print(f"hub closed after {time.monotonic() - begun:.1f} s", flush=True)
     return {server.name: one for server, one in zip(servers, heard, strict=True)}, rss
@@ -94,7 +94,7 @@ def _settings(server: CorpusServer) -> Server:
     return Server(command=server.command, args=server.args, env=server.env, cwd=str(server.work), timeout=timeout)
 
 
-async def _hear(hub: Hub, server: CorpusServer, begun: float) -> Heard:
+async def hear(hub: Hub, server: CorpusServer, begun: float) -> Heard:
     heard = Heard()
     try:
         await hub.wait_ready(server.name, timeout=READY_SECONDS)
@@ -134,7 +134,7 @@ async def _call(hub: Hub, server: CorpusServer) -> dict[str, Any] | str | None:
     return reply.raw
 
 
-def _difference(server: CorpusServer, heard: Heard) -> str | None:
+def difference(server: CorpusServer, heard: Heard) -> str | None:
     """Where the hub's answers differ from the server's own, or None."""
     if not heard.ready:
         return heard.trouble
