@@ -28,6 +28,8 @@ from toolway.config.spec import OAuth, OpenApi
 from toolway.doctor.web import look_closer
 from toolway.security import fetching
 from toolway.security.tokens import Client, Credential, Key, MemoryTokens
+from toolway.telemetry.escalations import Matter
+from toolway.telemetry.webhook import Webhook
 
 pytestmark = pytest.mark.anyio
 
@@ -111,6 +113,18 @@ async def of_the_doctor(chosen: list[Cell], policy: Addresses) -> list[str]:
     servers = each(chosen, lambda c: Server(url=c.url("/mcp"), addresses=policy))
     found = await asyncio.gather(*map(look_closer, servers.values()))
     return [REFUSED if not closer.post.status else "answered" for closer in found]
+
+
+async def of_a_webhook(chosen: list[Cell], policy: Addresses) -> list[str]:
+    """Nobody waits for it: it says what went wrong in the log."""
+    trust = ssl.create_default_context()
+    matter = Matter("given-up", "it failed")
+
+    async def one(cell: Cell) -> str:
+        why, again = await Webhook(cell.url("/hook"), {}, policy)._post(matter, trust)
+        return REFUSED if "not connected to" in why and not again else why
+
+    return [await one(cell) for cell in chosen]
 
 
 # -- the kinds of URL that a login has
@@ -222,6 +236,7 @@ PLAIN = {
     "OpenAPI document": of_an_openapi_document,
     "server in a document": of_a_server_in_a_document,
     "doctor": of_the_doctor,
+    "webhook": of_a_webhook,
 }
 LOGIN = ("resource_metadata", "authorization_servers", "registration_endpoint", "token_endpoint", "renewal")
 KINDS = [*PLAIN, *(f"login: {said}" for said in LOGIN)]
@@ -239,8 +254,8 @@ def kind_of(name: str, folder: Path) -> Kind:
 
 
 def is_refusal(cell: Cell, code: str) -> bool:
-    """What is spelt oddly may not even be taken for an address of a login."""
-    return code == REFUSED or (cell.kind == "odd" and code in ("E-AUTH-URL", "E-AUTH-FLOW"))
+    """What is spelt oddly may not even be taken for an address."""
+    return code == REFUSED or (cell.kind == "odd" and code in ("E-AUTH-URL", "E-AUTH-FLOW", "it is no URL"))
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -11,9 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from toolway import Addresses
-from toolway.addresses import PUBLIC, AddressRefused, NameNotFound, resolve, resolving
+from toolway.addresses import PUBLIC, AddressError, AddressRefused, NameNotFound, check, resolve, resolving
 
 pytestmark = pytest.mark.anyio
 
@@ -77,6 +79,15 @@ async def test_a_resolver_that_fails_is_said(failure: OSError) -> None:
 
     with pytest.raises(NameNotFound):
         await resolve("docs.example", 443, Addresses(lookup=fail))
+
+
+@given(st.text(max_size=300), st.lists(st.ip_addresses().map(str), max_size=4))
+def test_whatever_a_host_is_called_it_is_found_or_refused_and_nothing_else(host: str, answers: list[str]) -> None:
+    try:
+        found = asyncio.run(resolve(host, 443, names(*answers)))
+    except AddressError:
+        return
+    assert found and all(check(each.host) is None for each in found)
 
 
 class Slow:

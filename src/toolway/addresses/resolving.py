@@ -99,7 +99,7 @@ def system_lookup(host: str, flags: int = 0) -> list[str]:
     """The addresses of a name as this machine resolves it. Blocks; raises `OSError`."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=flags)
-    except UnicodeError as exc:
+    except ValueError as exc:  # a name that cannot be one
         raise OSError(str(exc)) from None
     return [str(sockaddr[0]) for _, _, _, _, sockaddr in found]
 
