@@ -6,6 +6,7 @@ https://github.com/open-telemetry/semantic-conventions-genai, docs/gen-ai/mcp.md
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -46,7 +47,8 @@ PHASE: Final = "toolway.phase"
 #: In `_meta`, without a prefix: the convention for MCP
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
-BAGGAGE: Final = "baggage"
+PARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+LONGEST_STATE: Final = 512  # characters
 
 
 def span_name(method: str, target: str) -> str:

@@ -200,9 +200,12 @@ def _marks(attempt: Any) -> list[tuple[str, float]]:
 
 def _parent(meta: Json) -> Context | None:
     """What a caller says about his trace; None where that is nothing that can be used."""
-    if not isinstance(meta.get(naming.TRACEPARENT), str):
+    parent, state = meta.get(naming.TRACEPARENT), meta.get(naming.TRACESTATE)
+    if not isinstance(parent, str) or naming.PARENT.fullmatch(parent) is None:
         return None
-    carrier = {key: meta[key] for key in (naming.TRACEPARENT, naming.TRACESTATE) if isinstance(meta.get(key), str)}
+    carrier = {naming.TRACEPARENT: parent}
+    if isinstance(state, str) and len(state) <= naming.LONGEST_STATE:
+        carrier[naming.TRACESTATE] = state
     found = _W3C.extract(carrier, _NOWHERE)
     return found if trace.get_current_span(found).get_span_context().is_valid else None
 

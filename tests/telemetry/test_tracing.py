@@ -1,0 +1,193 @@
+"""Which calls have a trace, what is told to those behind us, and what stands in the spans."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+
+from toolway import Hub, ProtocolError, TimedOut
+from toolway.config.spec import Retry
+from toolway.config.telemetry import TelemetrySettings, TraceSettings
+from toolway.model import Call, TimedAttempt
+from toolway.telemetry import otlp
+from toolway.telemetry.otel import OtelTracer
+from toolway.testing import fake_server
+
+pytestmark = pytest.mark.anyio
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+QUIET = PARENT[:-2] + "00"
+
+
+def provider(**options: Any) -> tuple[TracerProvider, InMemorySpanExporter]:
+    made, kept = TracerProvider(**options), InMemorySpanExporter()
+    made.add_span_processor(SimpleSpanProcessor(kept))
+    return made, kept
+
+
+@asynccontextmanager
+async def traced(sample: float | None = 1.0, **options: Any) -> AsyncIterator[tuple[Hub, InMemorySpanExporter]]:
+    made, kept = provider(**options)
+    async with Hub({"s": fake_server()}, retry=Retry(attempts=2, delay=0.01), catalog_dir=None) as hub:
+        await hub.wait_ready()
+        hub.trace(made, sample)
+        yield hub, kept
+
+
+def named(spans: Sequence[ReadableSpan], kind: trace.SpanKind) -> list[ReadableSpan]:
+    return [span for span in spans if span.kind is kind]
+
+
+async def test_a_call_of_a_library_is_below_the_span_around_it() -> None:
+    async with traced() as (hub, kept):
+        made, own = provider()
+        with made.get_tracer("mine").start_as_current_span("mine") as around:
+            await hub.call_tool("s.echo", {"text": "x"})
+        spans = kept.get_finished_spans()
+        (call,) = [span for span in spans if span.name == "tools/call s.echo"]
+        (tried,) = named(spans, trace.SpanKind.CLIENT)
+        assert call.parent is not None and call.parent.span_id == around.get_span_context().span_id
+        assert tried.parent is not None and tried.parent.span_id == call.context.span_id
+        assert own.get_finished_spans()[0].name == "mine"
+
+
+async def test_a_call_without_a_trace_begins_one() -> None:
+    async with traced() as (hub, kept):
+        await asyncio.gather(*(hub.call_tool("s.echo", {"text": "x"}) for _ in range(3)))
+        calls = [span for span in kept.get_finished_spans() if span.parent is None]
+    assert len({span.context.trace_id for span in calls}) == 3
+
+
+async def test_no_trace_is_recorded_that_its_caller_does_not_record() -> None:
+    async with traced() as (hub, kept):
+        await hub.call_tool("s.echo", {"text": "x"}, meta={"traceparent": QUIET})
+        assert kept.get_finished_spans() == ()
+
+
+async def test_a_share_of_the_others_is_recorded() -> None:
+    async with traced(sample=0.2) as (hub, kept):
+        for _ in range(200):
+            await hub.call_tool("s.echo", {"text": "x"})
+        calls = [span for span in kept.get_finished_spans() if span.parent is None]
+        assert 10 <= len(calls) <= 80
+        kept.clear()
+        await hub.call_tool("s.echo", {"text": "x"}, meta={"traceparent": PARENT})
+        assert kept.get_finished_spans()  # its caller wants it
+
+
+async def test_the_sampler_of_the_program_decides_where_we_are_not_told() -> None:
+    async with traced(sample=None, sampler=ALWAYS_OFF) as (hub, kept):
+        await hub.call_tool("s.echo", {"text": "x"})
+        assert kept.get_finished_spans() == ()
+
+
+def stamped(tracer: OtelTracer, **meta: Any) -> dict[str, Any]:
+    """What the server is told."""
+    params: dict[str, Any] = {"name": "t", "arguments": {}}
+    if meta:
+        params["_meta"] = meta
+    call = Call("s.t", "tools/call", params, "s", "t", attempt=TimedAttempt())
+    call.attempt.begin()
+    found = tracer.begin(call)
+    told = found.stamped(call).params if found is not None else call.params
+    assert told["arguments"] == {}
+    return dict(told.get("_meta", {}))
+
+
+def tracer(ratio: float | None) -> OtelTracer:
+    return OtelTracer(provider()[0].get_tracer("t"), lambda _: {}, ratio)
+
+
+def test_a_server_is_told_the_span_of_its_own_try_and_all_that_the_caller_said() -> None:
+    told = stamped(tracer(1.0), traceparent=PARENT, tracestate="vendor=1", baggage="user=7", other={"kept": True})
+    version, id_, span, flags = told["traceparent"].split("-")
+    assert (version, id_, flags) == ("00", PARENT.split("-")[1], "01") and span != PARENT.split("-")[2]
+    assert (told["tracestate"], told["baggage"], told["other"]) == ("vendor=1", "user=7", {"kept": True})
+
+
+def test_a_server_is_told_where_nothing_is_recorded() -> None:
+    told = stamped(tracer(0.0))
+    assert told["traceparent"].endswith("-00") and len(told["traceparent"]) == 55
+    assert stamped(tracer(0.0), traceparent=QUIET) == {"traceparent": QUIET}  # as it came
+    assert stamped(tracer(0.0)) != stamped(tracer(0.0))
+
+
+@pytest.mark.parametrize(
+    "nonsense", ["", "00-xyz", 7, None, {"a": 1}, "00-" + "0" * 32 + "-b7ad6b7169203331-01", "x" * 9999]
+)
+def test_nonsense_of_a_caller_begins_a_new_trace(nonsense: Any, caplog: pytest.LogCaptureFixture) -> None:
+    told = stamped(tracer(1.0), traceparent=nonsense)
+    assert len(told["traceparent"]) == 55 and int(told["traceparent"][-2:], 16) & 1  # recorded
+    assert caplog.text == ""  # nobody can fill our log so
+
+
+async def test_errors_are_named_and_nothing_of_their_text_is_told() -> None:
+    async with traced() as (hub, kept):
+        with pytest.raises(TimedOut):
+            await hub.call_tool("s.sleep", {"seconds": 30}, timeout=0.2)
+        with pytest.raises(ProtocolError):
+            await hub.call_tool("s.bad", {"mode": "error", "message": "secret-of-a-server"})
+        await hub.call_tool("s.fail", {})
+        spans = kept.get_finished_spans()
+    types = [dict(span.attributes or {}).get("error.type") for span in spans if span.parent is None]
+    assert types[0] == "E-TIMEOUT" and str(types[1]).startswith("-3") and types[2] == "tool_error"
+    assert all(span.status.description is None and not span.events for span in spans)
+    assert "secret-of-a-server" not in json.dumps([span.to_json() for span in spans])
+
+
+async def test_a_try_that_was_never_sent_is_a_span_too() -> None:
+    made, kept = provider()
+    async with Hub({"s": {**fake_server(), "limits": {"concurrent": 1, "waiting": 1}}}, catalog_dir=None) as hub:
+        await hub.wait_ready()
+        hub.trace(made, 1.0)
+        calls = [asyncio.create_task(hub.call_tool("s.sleep", {"seconds": 0.2})) for _ in range(3)]
+        await asyncio.gather(*calls, return_exceptions=True)
+    spans = kept.get_finished_spans()
+    refused = [span for span in spans if dict(span.attributes or {}).get("error.type") == "E-OVERLOADED"]
+    assert {span.kind for span in refused} == {trace.SpanKind.INTERNAL, trace.SpanKind.CLIENT}
+    assert {span.name for span in spans} >= {"queue", "server"}
+
+
+# -- what the settings and variables say ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "environ", "wanted", "ratio"),
+    [
+        (None, {}, False, 1.0),
+        (TraceSettings(), {}, True, 1.0),
+        (TraceSettings("http://c:4318", 0.25), {}, True, 0.25),
+        (None, {otlp.ALL: "http://c:4318"}, True, 1.0),
+        (None, {otlp.TRACES: "http://c:4318/v1/traces"}, True, 1.0),
+        (None, {otlp.ALL: "http://c:4318", "OTEL_TRACES_EXPORTER": "none"}, False, 1.0),
+        (TraceSettings(), {"OTEL_SDK_DISABLED": "true"}, False, 1.0),
+        (
+            None,
+            {otlp.ALL: "x", "OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.1"},
+            True,
+            0.1,
+        ),
+        (
+            None,
+            {otlp.ALL: "x", "OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "?"},
+            True,
+            1.0,
+        ),
+        (None, {otlp.ALL: "x", "OTEL_TRACES_SAMPLER": "parentbased_always_off"}, True, 0.0),
+        (None, {otlp.ALL: "x", "OTEL_TRACES_SAMPLER": "traceidratio"}, True, None),
+    ],
+)
+def test_traces_are_recorded_where_somebody_asks_for_them(
+    settings: TraceSettings | None, environ: dict[str, str], wanted: bool, ratio: float | None
+) -> None:
+    assert otlp.wants_traces(TelemetrySettings(traces=settings), environ) is wanted
+    assert otlp.ratio_of(settings, environ) == ratio
