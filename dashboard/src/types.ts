@@ -215,3 +215,15 @@ export interface Block {
   name?: string;
   resource?: { uri?: string; text?: string; mimeType?: string };
 }
+
+export interface Matter {
+  name: string;
+  kind: string;
+  what: string;
+  evidence: string;
+  fix: string;
+  server: string;
+  tool: string;
+  call: string;
+  at: number;
+}

@@ -26,7 +26,13 @@ const PAGES = {
     await page.getByRole("button", { name: "Call", exact: true }).last().click();
     await page.locator(".answer img").waitFor();
   },
-  reliability: async () => page.goto(`${base}/reliability`),
+  reliability: async () => {
+    await page.goto(`${base}/servers/pictures`);
+    await page.getByRole("button", { name: "Trip breaker" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Trip" }).click();
+    await page.getByRole("button", { name: "Reset breaker" }).waitFor();
+    await page.goto(`${base}/reliability`);
+  },
   groups: async () => page.goto(`${base}/groups?at=reading`),
   keys: async () => page.goto(`${base}/keys`),
   config: async () => page.goto(`${base}/config?version=1`),

@@ -56,6 +56,8 @@ ROUTES: Final = (
     ("POST", "/admin/calls/0/replay"),
     ("POST", "/admin/call"),
     ("GET", "/admin/events"),
+    ("GET", "/admin/matters"),
+    ("DELETE", "/admin/matters/none"),
     ("GET", "/admin/catalog"),
     ("GET", "/admin/tools/a/echo"),
     ("POST", "/admin/breakers/a/trip"),

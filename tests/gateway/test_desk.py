@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.gateway.edge_lab import Edge, edge
+from toolway.events import CallFinished, Connected, StateChanged
 from toolway.gateway.pulse import Pulse, summary
 from toolway.gateway.recent import Recent
 from toolway.gateway.selection import Selection
+from toolway.gateway.watch import MATTERS
 
 pytestmark = pytest.mark.anyio
 
@@ -114,6 +117,25 @@ async def test_a_person_trips_and_resets_a_breaker(tmp_path: Path):
             assert (await asked(found, path, "POST"))["status_code"] == 404, path
         texts = [event["text"] for event in (await asked(found, "events?kind=change"))["events"]]
         assert texts[-1] == "the breaker of a was opened by a person"
+
+
+async def test_what_a_person_must_see_to_waits_until_it_is_settled(tmp_path: Path):
+    async with edge(tmp_path) as found:
+        watch, state = found.gateway.watch, "failed"
+        for _ in range(2):  # told twice, it is one matter
+            watch.on_event(StateChanged("a", "starting", state, "exit code 1"))
+        unknown = CallFinished("a", "tools/call", "a.pay", "E-OUTCOME-UNKNOWN", "unknown", 1.0, "id1", "pay")
+        watch.on_call(unknown)
+        matters = (await asked(found, "matters"))["matters"]
+        assert [matter["kind"] for matter in matters] == ["given-up", "outcome-unknown"]
+        watch.on_event(Connected("a", "modern", "2026-07-28"))
+        [left] = (await asked(found, "matters"))["matters"]
+        assert left["call"] == "id1" and left["fix"]
+        assert (await asked(found, f"matters/{left['name']}", "DELETE"))["settled"] == left["name"]
+        assert (await asked(found, f"matters/{left['name']}", "DELETE"))["status_code"] == 404
+        for number in range(MATTERS + 10):
+            watch.on_call(replace(unknown, id=str(number)))
+        assert len(watch.matters) == MATTERS
 
 
 async def test_a_server_is_switched_off_and_on(tmp_path: Path):

@@ -5,7 +5,7 @@ import { Link, go, path, setQuery, useRoute } from "../route";
 import type { Happening } from "../types";
 import { clock } from "../words";
 
-const KINDS: [string, string][] = [["", "All"], ["state", "States"], ["link", "Links"], ["catalog", "Lists"], ["change", "By people"], ["loop", "Event loop"]];
+const KINDS: [string, string][] = [["", "All"], ["state", "States"], ["link", "Links"], ["catalog", "Lists"], ["change", "By people"], ["matter", "For people"], ["loop", "Event loop"]];
 
 export function Events() {
   const { events } = useLive();

@@ -1,5 +1,6 @@
 import { Empty, Fix, Health, Outcome, Share, Spark } from "../parts/bits";
 import { useAsked, useLive } from "../live";
+import { Matters } from "../parts/matters";
 import { Link, path } from "../route";
 import type { Endpoints, Overview, ServerRow } from "../types";
 import { ago, healthOf, many, seconds, share, tokens } from "../words";
@@ -15,6 +16,7 @@ export function Home() {
       <Sentence of={overview} />
       <Tiles of={overview} />
       <Attention of={overview} />
+      <Matters but="given-up" />
       <div className="columns">
         <Ranking title="Busiest" of={overview} by={(s) => s.pulse.calls} show={(s) => `${many(s.pulse.calls)} calls`} />
         <Ranking title="Slowest" of={overview} by={(s) => s.pulse.p95 ?? 0} show={(s) => `p95 ${seconds(s.pulse.p95)}`} />

@@ -2,6 +2,7 @@ import { type FormEvent, useState } from "react";
 import { type Failure, post, remove } from "../api";
 import { useAsked, useLive } from "../live";
 import { Ask, Copyable, Empty, Mark, Problem } from "../parts/bits";
+import { Matters } from "../parts/matters";
 import { Link } from "../route";
 import type { Endpoints, Key } from "../types";
 import { ago, many } from "../words";
@@ -14,7 +15,7 @@ export function Keys() {
   const used = (name: string) => calls.find((call) => call.who === name);
   return (
     <div className="page">
-      <h1>Keys and clients</h1>
+      <h1>Keys and approvals</h1>
       {facts && (
         <dl className="tiles">
           <div><dt>Connections</dt><dd>{facts.connections}</dd></div>
@@ -24,6 +25,7 @@ export function Keys() {
         </dl>
       )}
       {facts && facts.parked > 0 && <p className="prose">A server has asked something, and its client has not answered yet. The question is in that client; it ends with the call.</p>}
+      <Matters always />
       {error && <Problem of={error} />}
       {made && (
         <section className="card" role="status">
@@ -38,13 +40,13 @@ export function Keys() {
       {data && data.keys.length > 0 && (
         <div className="tablebox" tabIndex={0} role="region" aria-label="Keys">
           <table>
-            <thead><tr><th>Name</th><th>May use</th><th>Made</th><th>Last call</th><th className="right">Calls</th><th><span className="hidden">Actions</span></th></tr></thead>
+            <thead><tr><th>Name</th><th>May use</th><th className="wideonly">Made</th><th>Last call</th><th className="right">Calls</th><th><span className="hidden">Actions</span></th></tr></thead>
             <tbody>
               {data.keys.map((key) => (
                 <tr key={key.id}>
                   <td>{key.name} {key.admin && <Mark tone="warn">administrator</Mark>}<br /><small className="muted">{key.id}</small></td>
                   <td>{key.scopes ? key.scopes.join(", ") || "nothing" : "everything"}</td>
-                  <td>{key.created ? ago(key.created) : "–"}</td>
+                  <td className="wideonly">{key.created ? ago(key.created) : "–"}</td>
                   <td>{used(key.name) ? ago(used(key.name)!.at) : <span className="muted">none remembered</span>}</td>
                   <td className="right"><Link to={`/calls?who=${encodeURIComponent(key.name)}`}>{many(calls.filter((call) => call.who === key.name).length)}</Link></td>
                   <td className="right">

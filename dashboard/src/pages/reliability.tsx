@@ -65,7 +65,7 @@ export function Reliability() {
         <section className="card wide">
           <h2>Restarts, queues and budgets</h2>
           {!restless.length ? <Empty title="No server was restarted, and nobody waits." /> : (
-            <table>
+            <div className="tablebox bare" tabIndex={0} role="region" aria-label="Restarts, queues and budgets"><table>
               <thead><tr><th>Server</th><th className="right">Restarts</th><th className="right">Waiting</th><th className="right">Retrying</th><th className="right">Refused by budget</th><th className="right">Failed</th></tr></thead>
               <tbody>
                 {restless.slice(0, 50).map((server) => (
@@ -76,7 +76,7 @@ export function Reliability() {
                   </tr>
                 ))}
               </tbody>
-            </table>
+            </table></div>
           )}
         </section>
         <section className="card wide">

@@ -22,13 +22,16 @@ export function Health({ of }: { of: Parameters<typeof healthOf>[0] }) {
 
 export const Outcome = ({ of }: { of: string }) => <Mark tone={toneOf(of)}>{outcomeOf(of)}</Mark>;
 
+/** A sentence without the word that stands before it already. */
+const after = (text: string, word: string) => (text.startsWith(word) ? text.slice(word.length).replace(/^[,:\s]+/, "") : text);
+
 /** A happening in its own words; a change of state with the mark of the state. */
 export function Happened({ of }: { of: Happening }) {
   if (!of.state) return <span>{of.text}</span>;
   const [tone, word] = stateOf(of.state);
   return (
     <span>
-      <Mark tone={tone}>{word}</Mark> <span className="muted">{of.text}</span>
+      <Mark tone={tone}>{word}</Mark> <span className="muted">{after(of.text, word)}</span>
     </span>
   );
 }

@@ -172,6 +172,8 @@ _PATHS: Final = [
     "POST /admin/calls/<id>/replay",
     "POST /admin/call",
     "GET /admin/events",
+    "GET /admin/matters",
+    "DELETE /admin/matters/<name>",
     "GET /admin/catalog",
     "GET /admin/tools/<server>/<tool>",
     "GET /admin/breakers",

@@ -13,6 +13,8 @@ from itertools import islice
 from typing import Any, Final
 from urllib.parse import parse_qs, quote, unquote
 
+from msgspec.structs import asdict
+
 from toolway.errors import ConfigError, NotFound
 from toolway.events import CallFinished
 from toolway.gateway import shown
@@ -80,6 +82,10 @@ class Desk:
                 return await self._make_call(body, who)
             case "GET", ["events"]:
                 return self._events(query)
+            case "GET", ["matters"]:
+                return {"matters": [{"name": name, **asdict(each)} for name, each in self._watch.matters.items()]}
+            case "DELETE", ["matters", name]:
+                return self._settle(unquote(name))
             case "GET", ["catalog"]:
                 return await self._catalog()
             case "GET", ["tools", server, tool]:
@@ -248,6 +254,14 @@ class Desk:
             "events": self._event_list(lambda e: server in (None, e["server"]) and kind in (None, e["kind"]), most),
             "last": self._watch.events.last,
         }
+
+    def _settle(self, name: str) -> Json:
+        """A person has seen to it."""
+        found = self._watch.matters.pop(name, None)
+        if found is None:
+            raise NotFound(f"there is no matter {name!r}")
+        self._watch.note("change", found.server, f"settled by a person: {found.what}")
+        return {"settled": name}
 
     async def follow(self, exchange: Exchange) -> None:
         """`GET /admin/events` as a stream: calls and events as they happen, until the client leaves."""

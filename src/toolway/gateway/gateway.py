@@ -77,7 +77,7 @@ class Gateway:
         self._door = Door(keyring, hosts, origins)
         self._secure = False
         browsers = Browsers(sealer, keyring, time.time)
-        self.watch = Watch(lambda: hub.servers)
+        self.watch = Watch(lambda: hub.servers, self._fix_of)
         hub.listen(self.watch)
         desk = Desk(hub, self.watch, keyring, browsers, groups, files, doctor)
         self.link = partial(desk.link, OWNER)  # opens the dashboard once
@@ -114,6 +114,10 @@ class Gateway:
         view = self.app.view(OWNER, "")
         assert view is not None
         return StdioClient(self._relay, self._discovery, self.listening, self._sessions, view)
+
+    def _fix_of(self, server: str) -> str:
+        found = self._hub.status().get(server)
+        return found.fix if found is not None else ""
 
     def _facts(self) -> Json:
         return {

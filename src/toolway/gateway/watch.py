@@ -11,10 +11,15 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from toolway.config.mask import masker
 from toolway.config.spec import Server
 from toolway.events import (
+    AuditFailed,
+    AuditResumed,
     CallFinished,
+    CallRecovered,
     CatalogChanged,
     Connected,
     Event,
@@ -27,8 +32,11 @@ from toolway.gateway.pulse import Pulse
 from toolway.gateway.recent import Recent
 from toolway.model import Json
 from toolway.telemetry.calls import RecentCalls
+from toolway.telemetry.escalations import Matter, matter_of
 
 CHANGES: Final = 300  # of state that are kept of one server
+MATTERS: Final = 200  # for a person; the oldest gives way
+SETTLED: Final = ("given-up", "login-needed")  # by a server that answers again
 Mask = Callable[[str], str]
 
 
@@ -56,17 +64,27 @@ class Watch:
 
     wants_steps = False
 
-    def __init__(self, servers: Callable[[], Mapping[str, Server]], now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        servers: Callable[[], Mapping[str, Server]],
+        fix_of: Callable[[str], str] = lambda _: "",
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`fix_of` says what can be done about a server now."""
         self._servers = servers
+        self._fix_of = fix_of
         self._now = now
         self.masks = Masks(servers)
         self.calls = RecentCalls()
         self.events: Recent[Json] = Recent()
         self.pulses: dict[str, Pulse] = {}
         self.lives: dict[str, deque[Json]] = {}
+        self.matters: dict[str, Matter] = {}  # what a person must see to, by its name
 
     def on_call(self, fact: CallFinished) -> None:
         self.calls.on_call(fact)
+        if fact.outcome != "ok":
+            self._look_at(fact)
         pulse = self.pulses.get(fact.server)
         if pulse is None:
             if fact.server not in self._servers():
@@ -76,6 +94,8 @@ class Watch:
         pulse.record(fact.seconds, fact.outcome != "ok", self._now())
 
     def on_event(self, fact: Event) -> None:
+        if isinstance(fact, StateChanged | CallRecovered | AuditFailed):
+            self._look_at(fact)
         if isinstance(fact, StateChanged):
             life = self.lives.get(fact.server)
             if life is None:
@@ -85,15 +105,30 @@ class Watch:
             life.append({"at": self._now(), "state": fact.new, "why": why})
             self.note("state", fact.server, why, state=fact.new)
         elif isinstance(fact, Connected):
+            for kind in SETTLED:
+                self.matters.pop(f"{kind}-{fact.server}", None)
             self.note("link", fact.server, f"connected, speaking {fact.protocol}")
         elif isinstance(fact, Lost):
             self.note("link", fact.server, f"lost: {self.masks.of(fact.server)(fact.why)}")
         elif isinstance(fact, CatalogChanged):
             self.note("catalog", fact.server, _changes(fact))
+        elif isinstance(fact, AuditResumed):
+            self.matters.pop("audit", None)
         elif isinstance(fact, LoopStalled):
             self.note("loop", "", fact.why)
         elif isinstance(fact, LoopResumed):
             self.note("loop", "", f"the event loop turns again, after {fact.seconds:.1f} s")
+
+    def _look_at(self, fact: Event) -> None:
+        found = matter_of(fact, self._fix_of)
+        if found is None or found.name in self.matters:
+            return
+        while len(self.matters) >= MATTERS:
+            del self.matters[next(iter(self.matters))]
+        mask = self.masks.of(found.server)
+        shown = {name: mask(getattr(found, name))[:2000] for name in ("what", "evidence", "fix")}
+        self.matters[found.name] = replace(found, at=self._now(), **shown)
+        self.note("matter", found.server, shown["what"])
 
     def note(self, kind: str, server: str, text: str, **more: str) -> None:
         """Something that a person may want to know later."""

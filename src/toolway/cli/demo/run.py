@@ -120,5 +120,5 @@ async def _call_for_ever(hub: Hub, callers: Sequence[str]) -> None:
 
 async def _call(hub: Hub, name: str, arguments: Json, caller: str) -> None:
     params: Json = {"name": name.partition(".")[2], "arguments": dict(arguments)}
-    with suppress(CallError):
+    with suppress(CallError, RuntimeError):  # the hub may end before those who call
         await hub.request(Call(name, "tools/call", params, caller=caller))
