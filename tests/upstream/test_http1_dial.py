@@ -281,6 +281,19 @@ async def test_a_proxy_of_an_unknown_kind_is_refused(client: Client, monkeypatch
     assert (fault.code, fault.certainty) == ("E-HTTP-PROXY", Certainty.C0)
 
 
+async def test_a_proxy_is_asked_for_no_address_inside(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks up names itself; what is spelt out is seen here."""
+    async with peer(always(OK)) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        for inside in ("10.0.0.1", "169.254.169.254", "[64:ff9b::7f00:1]", "0x0a000001"):
+            for scheme in ("http", "https"):
+                fault = await fault_of(client, f"{scheme}://{inside}/")
+                assert (fault.code, fault.certainty) == ("E-HTTP-ADDRESS", Certainty.C0)
+        assert proxy.connections == 0
+        assert await fetch(client, "http://far.example/") == b"ok"
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_loopback_is_never_asked_of_a_proxy(client: Client, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
