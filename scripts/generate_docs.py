@@ -37,6 +37,7 @@ SPEC = ROOT / "src" / "toolway" / "config" / "spec.py"
 GATEWAY = ROOT / "src" / "toolway" / "config" / "gateway.py"
 AUDIT = ROOT / "src" / "toolway" / "config" / "audit.py"
 TELEMETRY = ROOT / "src" / "toolway" / "config" / "telemetry.py"
+ADDRESSES = ROOT / "src" / "toolway" / "addresses" / "policy.py"
 CODES = ROOT / "src" / "toolway" / "gateway" / "codes.py"
 EXITS = ROOT / "src" / "toolway" / "cli" / "exits.py"
 
@@ -59,6 +60,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "config.md": {
             "spec": config(SPEC),
             "gateway": config(GATEWAY),
+            "addresses": config(ADDRESSES),
             "audit": config(AUDIT),
             "telemetry": config(TELEMETRY),
         },
@@ -118,7 +120,7 @@ def _fields(
     node: ast.ClassDef, comments: dict[int, str], constants: dict[str, str]
 ) -> Iterator[tuple[str, str, str, str]]:
     for item in node.body:
-        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.target.id[0] != "_":
             default = _default(item.value, constants)
             yield item.target.id, ast.unparse(item.annotation), default, comments.get(item.lineno, "")
 
