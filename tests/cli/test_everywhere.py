@@ -30,8 +30,11 @@ WORDS = {
     "keys revoke": ["nobody"],
     "secrets rm": ["no.SUCH"],
     "secrets set": ["a.TOKEN"],
+    "trace": ["no-call"],
+    "replay": ["no-call"],
 }
 WRONG = {"restart": 4, "keys revoke": 1, "secrets rm": 1, "config diff": 1, "config rollback": 1, "edit": 2}
+WRONG |= dict.fromkeys(("top", "calls", "trace", "replay", "ui"), 4)  # they ask a gateway, and none runs
 ENDLESS = {"serve"}
 
 

@@ -43,7 +43,7 @@ export function Checks({ of }: { of: Report }) {
               <li key={at}>
                 <Mark tone={TONES[check.state] ?? "idle"}>{check.name}</Mark> {check.what}
                 {check.evidence && <p className="muted">{check.evidence}</p>}
-                {check.fix && <p className="fix">→ {check.fix} {check.copy && <Copy text={check.copy} label={`Copy “${check.copy}”`} />}</p>}
+                {check.fix && <p className="fix">→ {check.fix} {check.copy && <Copy text={check.copy} />}</p>}
               </li>
             ))}
           </ul>

@@ -16,7 +16,7 @@ export function Home() {
       <Sentence of={overview} />
       <Tiles of={overview} />
       <Attention of={overview} />
-      <Matters but="given-up" />
+      <Matters few />
       <div className="columns">
         <Ranking title="Busiest" of={overview} by={(s) => s.pulse.calls} show={(s) => `${many(s.pulse.calls)} calls`} />
         <Ranking title="Slowest" of={overview} by={(s) => s.pulse.p95 ?? 0} show={(s) => `p95 ${seconds(s.pulse.p95)}`} />

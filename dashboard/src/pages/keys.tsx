@@ -25,7 +25,7 @@ export function Keys() {
         </dl>
       )}
       {facts && facts.parked > 0 && <p className="prose">A server has asked something, and its client has not answered yet. The question is in that client; it ends with the call.</p>}
-      <Matters always />
+      <Matters />
       {error && <Problem of={error} />}
       {made && (
         <section className="card" role="status">

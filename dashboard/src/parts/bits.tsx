@@ -93,7 +93,7 @@ export function Copy({ text, label = "Copy" }: { text: string; label?: string })
     return () => clearTimeout(timer);
   }, [done]);
   return (
-    <button type="button" className="quiet" onClick={() => void navigator.clipboard.writeText(text).then(() => set(true))}>
+    <button type="button" className="quiet" aria-label={done ? undefined : `${label}: ${text.slice(0, 80)}`} onClick={() => void navigator.clipboard.writeText(text).then(() => set(true))}>
       {done ? "Copied" : label}
     </button>
   );
@@ -106,7 +106,7 @@ export function Fix({ text }: { text: string }) {
   return (
     <p className="fix">
       <span aria-hidden="true">→ </span>
-      {text} {command && <Copy text={command} label={`Copy “${command}”`} />}
+      {text} {command && <Copy text={command} />}
     </p>
   );
 }
