@@ -69,6 +69,11 @@ def test_the_examples_run(example):
     assert (result.returncode, result.stderr) == (0, "")
 
 
+def test_the_guide_to_telemetry_shows_what_its_example_prints():
+    printed = python("examples/slow_calls.py").stdout
+    assert f"```text\n{printed}```" in (ROOT / "docs/howto/telemetry.md").read_text()
+
+
 def test_the_first_example_fits_in_ten_lines_and_prints_what_the_readme_says():
     assert len((ROOT / "examples/first.py").read_text().splitlines()) <= 10
     assert python("examples/first.py").stdout == "3\n"

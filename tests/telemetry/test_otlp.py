@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from tests.gateway.program import Program, program
@@ -69,6 +70,12 @@ async def called(gateway: Program, url: str, era: str) -> None:
         assert said == [f"one saw {CANARY}", f"two saw {CANARY}"]
 
 
+async def metrics_of(gateway: Program) -> str:
+    headers = {"authorization": f"Bearer {gateway.token}"}
+    async with httpx2.AsyncClient(trust_env=False, headers=headers) as http:
+        return (await http.get(f"http://127.0.0.1:{gateway.port}/metrics")).text
+
+
 def named(spans: list[Span], service: str, name: str, kind: str) -> list[Span]:
     found = [span for span in spans if (span.service, span.name, span.kind) == (service, name, kind)]
     return sorted(found, key=lambda span: span.began)
@@ -82,6 +89,7 @@ async def test_one_trace_from_a_client_through_a_gateway_and_a_retry_to_two_serv
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
     async with scene(tmp_path, collector.url) as gateway:
         await called(gateway, collector.url, era)
+        scraped = await metrics_of(gateway)
         assert await gateway.stop() == 0  # which sends what is left
         log = gateway.log
     spans = collector.spans
@@ -142,7 +150,10 @@ async def test_one_trace_from_a_client_through_a_gateway_and_a_retry_to_two_serv
 
     # No secret and no argument is in any of it, nor in the log.
     ours = [span for span in spans if span.service == "toolway"]
-    everything = repr([(span.name, span.attributes, span.message) for span in ours]) + repr(collector.points) + log
+    assert 'toolway_calls_total{method="tools/call",outcome="ok",server="one",tool="look"} 1.0' in scraped
+    everything = (
+        scraped + repr([(span.name, span.attributes, span.message) for span in ours]) + repr(collector.points) + log
+    )
     for canary in (CANARY, SECRET, gateway.token):
         assert canary not in everything
         assert not any(canary.encode() in body for body in collector.bodies)

@@ -167,6 +167,8 @@ class Serving:
                 _log.warning("the audit log has changed in its file: it is kept as before until the next start")
             if (before.host, before.port) != (loaded.gateway.host, loaded.gateway.port):
                 _log.warning("the address of the gateway has changed in its file: it is used from the next start on")
+            if before.telemetry != loaded.gateway.telemetry:
+                _log.warning("the telemetry of the gateway has changed in its file: it is used from the next start on")
             return {"changed": done, "problems": [problem.what for problem in loaded.problems]}
 
     def _reload_soon(self) -> None:
