@@ -264,3 +264,31 @@ async def test_a_name_inside_works_when_it_is_allowed_and_stops_when_it_is_not_a
         assert await code_of(hub, "one.echo") == "answered"
         assert await hub.apply(source()) == {"one": "changed"}
         assert await code_of(hub, "one.echo", retries=0) == REFUSED
+
+
+async def test_what_a_hub_allows_holds_for_its_servers_and_for_those_that_come_later() -> None:
+    async with FakeHttp() as fake:
+        url = f"http://jira.corp.example:{fake.port}/mcp"
+        addresses = Addresses(("jira.corp.example",), lookup=Names())
+        async with Hub({"one": url}, catalog_dir=None, tokens=None, addresses=addresses) as hub:
+            assert await code_of(hub, "one.echo") == "answered"
+            await hub.add("two", url)
+            await hub.add("other", f"http://wiki.corp.example:{fake.port}/mcp")
+            assert await code_of(hub, "two.echo") == "answered"
+            assert await code_of(hub, "other.echo", retries=0) == REFUSED
+
+
+async def test_a_line_in_the_file_is_taken_when_the_file_is_read_again(tmp_path: Path) -> None:
+    """127.1 is no name, but it is not what anybody writes either: without a word it leads nowhere."""
+    file = tmp_path / "mcp.json"
+    async with FakeHttp() as fake:
+        entries = {"mcpServers": {"one": {"url": f"http://127.1:{fake.port}/mcp", "timeout": "20s"}}}
+        file.write_text(json.dumps(entries))
+        async with Hub(file, catalog_dir=None, tokens=None) as hub:
+            with pytest.raises(CallError) as caught:
+                await hub.call_tool("one.echo", retries=0)
+            assert caught.value.code == REFUSED
+            said = str(caught.value).partition("file of servers: ")[2].rpartition(" [")[0]
+            file.write_text(json.dumps(entries | json.loads("{" + said + "}")))
+            assert await hub.apply(file) == {"one": "changed"}
+            assert await code_of(hub, "one.echo") == "answered"

@@ -8,6 +8,7 @@ credentials, some of which are public; and because what it says has changed betw
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final, NamedTuple
 
@@ -105,6 +106,7 @@ def check(ip: IP | str) -> str | None:
     return str(kind) if kind is not None else None
 
 
+@lru_cache(1024)  # the same few addresses are asked for whenever a connection is opened
 def kind_of(ip: IP) -> Kind | None:
     """None for a public address. An address that carries another is never public: what it leads to is for others to
     say."""
