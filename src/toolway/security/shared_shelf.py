@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,7 @@ from typing import Any, Final
 from toolway.addresses import Addresses
 from toolway.addresses.aside import in_thread
 from toolway.model import NotAuthorized
+from toolway.security.errand import UNABLE
 from toolway.security.locks import held_within
 from toolway.security.sealed_tokens import Kept, SealedTokens, Unreadable
 from toolway.security.shelf import RENEW_LIMIT, Now, Shelf, renewed_by_issuer, store_failed
@@ -104,7 +105,7 @@ class SharedShelf(Shelf):
         except Exception as exc:
             raise store_failed(exc) from exc
         order = {
-            "path": [entry for entry in sys.path if entry],
+            "path": _path(),
             "folder": str(self._sealed.folder),
             "upstream": self._upstream,
             "principal": self._principal,
@@ -114,11 +115,11 @@ class SharedShelf(Shelf):
             "allow": reach.allow,
             "written": reach.written,
         }
-        try:
-            if reach.lookup is not None:
-                raise OSError  # names are looked up by somebody in this process
-            answer = await _errand(json.dumps(order).encode(), lock)
-        except OSError:  # no process can be had: better renewed by us than not at all
+        answer: dict[str, Any] = UNABLE
+        if reach.lookup is None and sys.executable:  # else names are looked up by somebody in this process
+            with suppress(OSError):
+                answer = await _errand(json.dumps(order).encode(), lock)
+        if answer == UNABLE:  # no process can be had: better renewed by us than not at all
             await renew_on_disk(self._sealed, self._upstream, self._principal, held, reach, self._now)
             return
         if answer != {}:
@@ -167,6 +168,10 @@ async def _errand(order: bytes, lock: int) -> dict[str, Any]:
         return said if isinstance(said, dict) else {"reason": "the renewal ended without saying how"}
 
     return await in_thread(wait)
+
+
+def _path() -> list[str]:
+    return [entry for entry in sys.path if entry]
 
 
 def _started(lock: int) -> subprocess.Popen[bytes]:

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from toolway.addresses import PUBLIC, Addresses
 from toolway.config.spec import OAuth
 from toolway.model import NotAuthorized, Refusal
+from toolway.secrets import remember
 from toolway.security.patience import Patience, wants_more_scope
 from toolway.security.renewal import revocation
 from toolway.security.shelf import RENEW_LIMIT, Now, Shelf, part
@@ -198,6 +199,8 @@ class Wallet:
         self._credential = credential
         self._spent = self._trouble = self._failed = None
         if credential is not None:
+            for secret in (credential.access, credential.refresh, credential.client.secret):
+                remember(secret or "")  # whoever repeats it is not repeated
             self.wants_login = False
             self.wake()
 
