@@ -197,7 +197,7 @@ class Server:
     repeatable: bool = False  # the operator's word that every tool of this server may run again
     trusted: bool = False  # the server's word about itself is enough for sharing and caching answers
     tools: Mapping[str, ToolRule] = field(default_factory=dict)  # by tool name
-    shared: bool = False  # one link for all callers of a gateway, even where the era knows nothing of callers
+    shared: bool = False  # one link and one login for all callers of a gateway, even where the era knows no callers
     key_meta: str | None = None  # the `_meta` key under which the server itself honours idempotency keys
     unprocessed: tuple[int, ...] = ()  # HTTP statuses or JSON-RPC codes that this server sends before any work
     restart: Restart = Restart()
