@@ -161,6 +161,14 @@ async def test_calls_and_events_are_followed_as_they_happen(tmp_path: Path):
         assert b'"tool":"echo"' in heard
 
 
+async def test_who_follows_does_not_hold_up_the_end(tmp_path: Path):
+    async with edge(tmp_path) as found, found.connected() as client:
+        await client.send(found.request("GET", "/admin/events", fields={"Accept": "text/event-stream"}))
+        await client.head()
+        async with asyncio.timeout(10):
+            await found.gateway.drain(asyncio.Event(), 0.0, 30.0)
+
+
 async def test_the_catalog_is_told_in_lines(tmp_path: Path):
     async with edge(tmp_path, groups={"both": Selection(("a.*",))}) as found:
         await found.tools()

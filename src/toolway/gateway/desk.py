@@ -59,7 +59,7 @@ class Desk:
         self._groups = groups
         self._files = files
         self._doctor = doctor
-        self._followers = 0
+        self._followers: set[Stream] = set()
         self._examining = asyncio.Lock()
         self._sizes: dict[tuple[str, str], tuple[Any, Json]] = {}  # what a tool looks like, while it is the same
 
@@ -265,14 +265,14 @@ class Desk:
 
     async def follow(self, exchange: Exchange) -> None:
         """`GET /admin/events` as a stream: calls and events as they happen, until the client leaves."""
-        if self._followers >= MAX_FOLLOWERS:
-            raise ConfigError("too many follow already", evidence=f"{self._followers} streams are open")
+        if len(self._followers) >= MAX_FOLLOWERS:
+            raise ConfigError("too many follow already", evidence=f"{len(self._followers)} streams are open")
         stream = Stream(exchange)
         stream.watch()
         watch = self._watch
         calls, events = watch.calls.count, watch.events.last
         stream.write(_event("hello", {"now": time.time(), "calls": calls, "last_event": events}))
-        self._followers += 1
+        self._followers.add(stream)
         try:
             while not stream.over.is_set():
                 await asyncio.sleep(TICK)
@@ -286,7 +286,12 @@ class Desk:
                     stream.write(_event("events", {"events": rows}))
                     events = watch.events.last
         finally:
-            self._followers -= 1
+            self._followers.discard(stream)
+            stream.close()
+
+    def close_streams(self) -> None:
+        """The gateway ends: whoever follows would hold it up."""
+        for stream in self._followers:
             stream.close()
 
     # -- tools --------------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ class Gateway:
         browsers = Browsers(sealer, keyring, time.time)
         self.watch = Watch(lambda: hub.servers, self._fix_of)
         hub.listen(self.watch)
-        desk = Desk(hub, self.watch, keyring, browsers, groups, files, doctor)
+        self._desk = desk = Desk(hub, self.watch, keyring, browsers, groups, files, doctor)
         self.link = partial(desk.link, OWNER)  # opens the dashboard once
         take = reload if reload is not None else _nothing_to_reload
         self.app = App(
@@ -109,7 +109,8 @@ class Gateway:
         return port
 
     def pipe(self) -> StdioClient:
-        """The one client of our own pipes."""
+        """The one client of our own pipes. Nobody else looks."""
+        self._hub.unlisten(self.watch)
         self.listening.start()
         view = self.app.view(OWNER, "")
         assert view is not None
@@ -148,6 +149,7 @@ class Gateway:
         await self.listening.close()
         self._sessions.close_streams()
         self._sse.close_streams()
+        self._desk.close_streams()
         await _first_of(hurry.wait(), self._wait_quiet(), within)
         self._relay.ending = True
         self.parking.close()
