@@ -176,15 +176,18 @@ screens: setup ## record the command line in a real terminal (tmux) into docs/sc
 dashboard: setup ## build the web page of the gateway into src/toolway/gateway/pages; needs Node
 	$(BIN)/python scripts/dashboard.py build
 
-dashboard-walk: setup ## walk through the dashboard of a gateway with a few servers, in headless Chromium
+dashboard/node_modules: dashboard/package-lock.json
+	cd dashboard && npm ci --silent --no-audit --no-fund && touch node_modules
+
+dashboard-walk: setup dashboard/node_modules ## walk through the dashboard of a gateway with a few servers, in headless Chromium
 	$(BIN)/python scripts/dashboard_walk.py $(ARGS)
 
-dashboard-full: setup ## the same with every real server of the corpus, and then with 200 servers and 5,000 tools
+dashboard-full: setup dashboard/node_modules ## the same with every real server of the corpus, and then with 200 servers and 5,000 tools
 	$(BIN)/python interop/install.py --into .interop
 	$(BIN)/python scripts/dashboard_walk.py --installed .interop
 	$(BIN)/python scripts/dashboard_walk.py --many
 
-dashboard-pictures: setup ## pictures of every page of the demo into docs/dashboard
+dashboard-pictures: setup dashboard/node_modules ## pictures of every page of the demo into docs/dashboard
 	$(BIN)/python scripts/dashboard_pictures.py
 
 docs: setup ## write the generated pages of docs/reference again

@@ -1,6 +1,7 @@
 import { useEffect, useState } from "react";
 import { leave } from "./api";
-import { useLive } from "./live";
+import { look, useLive } from "./live";
+import { Help } from "./parts/help";
 import { Icon } from "./parts/icons";
 import { PAGES, Palette } from "./parts/palette";
 import { Calls } from "./pages/calls";
@@ -53,6 +54,7 @@ export function App() {
   const { parts } = useRoute();
   const { overview, connected, locked } = useLive();
   const [finding, setFinding] = useState(false);
+  const [helping, setHelping] = useState(false);
   const [theme, turn] = useTheme();
   const here = `/${parts[0] ?? ""}`;
   const title = PAGES.find(([to]) => to === here)?.[1] ?? "Toolway";
@@ -66,7 +68,13 @@ export function App() {
       if ((event.metaKey || event.ctrlKey) && event.key.toLowerCase() === "k") {
         event.preventDefault();
         setFinding(true);
-      } else if (event.key === "/" && !(event.target as HTMLElement).closest("input, textarea, select")) {
+        return;
+      }
+      if ((event.target as HTMLElement).closest("input, textarea, select, dialog") || event.metaKey || event.ctrlKey || event.altKey) return;
+      if (event.key === "?") setHelping(true);
+      else if (event.key === "r") void look();
+      else if (event.key === "c") void navigator.clipboard.writeText(location.href);
+      else if (event.key === "/") {
         event.preventDefault();
         const search = document.querySelector<HTMLElement>("main input[type=search]");
         if (search) search.focus();
@@ -100,10 +108,12 @@ export function App() {
           <button type="button" className="quiet" onClick={turn} aria-label={`Colours: ${theme}`}>
             {theme === "dark" ? "☾" : theme === "light" ? "☀" : "◐"} {theme}
           </button>
+          <button type="button" className="quiet" onClick={() => setHelping(true)}>Keys</button>
           <button type="button" className="quiet" onClick={() => void leave().then(() => location.assign("/dashboard"))}>Leave</button>
         </footer>
       </header>
       <main id="main" tabIndex={-1}><Page /></main>
+      {helping && <Help close={() => setHelping(false)} />}
       {finding && <Palette close={() => setFinding(false)} />}
     </>
   );

@@ -74,6 +74,7 @@ export interface Detail {
   timeline: { at: number; state: string; why: string }[];
   pulse: Pulse;
   definition: Record<string, unknown>;
+  origins: { path: string; value: string; file: string; line: number | null }[];
   breakers: Breaker[];
   events: Happening[];
   crowd: { waiting: number; retrying: number; refused: number };

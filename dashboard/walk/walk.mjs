@@ -111,6 +111,9 @@ try {
     await rows.first().getByRole("button").click();
     await page.locator(".waterfall .bar").first().waitFor();
     await inspect("calls");
+    const saved = page.waitForEvent("download");
+    await button("Export").click();
+    assert.equal((await saved).suggestedFilename(), "calls.ndjson");
     await page.keyboard.press("Escape");
     await page.locator(".drawer").waitFor({ state: "detached" });
   });
@@ -194,6 +197,15 @@ try {
     await button("Examine").click();
     await page.locator(".checks").waitFor({ timeout: 90_000 });
     await inspect("doctor");
+  });
+  await step("what the keys do", async () => {
+    await at("/");
+    await page.locator(".sentence").waitFor();
+    await page.keyboard.press("?");
+    await page.getByRole("dialog", { name: "Keys" }).waitFor();
+    await inspect("keys of the keyboard");
+    await page.keyboard.press("Escape");
+    await page.getByRole("dialog", { name: "Keys" }).waitFor({ state: "detached" });
   });
   await step("anything is found by a few letters", async () => {
     await at("/");

@@ -74,3 +74,12 @@ async def test_a_version_that_is_not_taken_leaves_the_file_as_it_was(tmp_path, m
     with pytest.raises(ConfigError):
         await desk.files.roll_back(2)
     assert desk.file.read_bytes() == Desk.text(("a", "b")) and desk.taken == []
+
+
+async def test_every_value_is_told_with_the_line_where_it_is_written(tmp_path, monkeypatch):
+    desk = Desk(tmp_path, monkeypatch)
+    origins = {each["path"]: each for each in desk.files.origins("b")}
+    assert origins["command"]["value"] == '"x"' and SECRET not in json.dumps(origins)
+    written = desk.file.read_text().splitlines()[origins["env.GITHUB_TOKEN"]["line"] - 1]
+    assert SECRET + "b" in written
+    assert desk.files.origins("none") == []

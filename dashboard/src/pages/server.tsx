@@ -122,8 +122,27 @@ function Definition({ of }: { of: Detail }) {
   return (
     <section className="card">
       <h2>In force</h2>
-      <p className="muted">What differs from the usual. Secrets are not shown. Where each value is written: <code>toolway config --origin</code></p>
+      <p className="muted">What differs from the usual. Secrets are not shown.</p>
       <Json of={of.definition} />
+      {of.origins.length > 0 && (
+        <>
+          <h3>Where it is written</h3>
+          <div className="tablebox bare" tabIndex={0} role="region" aria-label="Where it is written">
+            <table>
+              <thead><tr><th>Value</th><th>Is</th><th>From</th></tr></thead>
+              <tbody>
+                {of.origins.map((each) => (
+                  <tr key={each.path}>
+                    <td><code>{each.path}</code></td>
+                    <td><code>{each.value}</code></td>
+                    <td><code className="muted">{each.file}{each.line && `:${each.line}`}</code></td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </div>
+        </>
+      )}
     </section>
   );
 }

@@ -98,6 +98,7 @@ export function CallGrid({ fixed = {} }: { fixed?: Filter }) {
         <button type="button" aria-pressed={paused !== null} onClick={() => setPaused(paused ? null : filtered)}>
           {paused ? `Resume (${Math.max(0, filtered.length - paused.length)} new)` : "Pause"} <kbd>p</kbd>
         </button>
+        <button type="button" disabled={!rows.length} onClick={() => save(rows)}>Export</button>
         {passedOver > 0 && <span className="muted">{passedOver} calls came too fast to be shown</span>}
       </div>
       <div className={chosen ? "split" : "whole"}>
@@ -114,6 +115,14 @@ export function CallGrid({ fixed = {} }: { fixed?: Filter }) {
       </div>
     </>
   );
+}
+
+/** The calls in sight as a file: a line of JSON each. */
+function save(calls: Call[]): void {
+  const address = URL.createObjectURL(new Blob([calls.map((call) => `${JSON.stringify(call)}\n`).join("")], { type: "application/x-ndjson" }));
+  const link = Object.assign(document.createElement("a"), { href: address, download: "calls.ndjson" });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
 function Drawer({ id }: { id: string }) {

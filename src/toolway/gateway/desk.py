@@ -146,6 +146,7 @@ class Desk:
             "timeline": list(self._watch.lives.get(name, ())),
             "pulse": summary(pulses, now),
             "definition": shown.definition(self._hub.servers[name]),
+            "origins": self._files.origins(name) if self._files is not None else [],
             "breakers": [each for each in self._breakers() if each["server"] == name],
             "events": self._event_list(lambda event: event["server"] == name, 100),
             "crowd": dict(zip(("waiting", "retrying", "refused"), self._hub.crowd(name), strict=True)),

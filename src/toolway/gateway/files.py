@@ -9,12 +9,14 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
+from toolway.config import jsonc
 from toolway.config.editing import backups
 from toolway.config.editing.backups import Backup
 from toolway.config.editing.edit import Edit, read_bytes
 from toolway.config.editing.write import apply
-from toolway.config.formats import Loaded, parse
+from toolway.config.formats import Loaded, content, entries_of, normalised, parse, text_of
 from toolway.config.mask import masker
+from toolway.config.origins import LEVELS, Origin, values
 from toolway.config.spec import Server
 from toolway.errors import ConfigError, NotFound
 from toolway.model import Json
@@ -48,6 +50,18 @@ class Files:
             ],
         }
 
+    def origins(self, server: str) -> list[Json]:
+        """Where each value of a server's entry is written, in the file that is served or one it is merged with; the
+        last that has the entry counts. Without secrets."""
+        loaded = self._loaded()
+        found: list[Json] = []
+        for file in (loaded.file, *loaded.watched):
+            try:
+                found = _written(file, server) or found
+            except ConfigError:
+                continue  # what is wrong with it is among the problems
+        return found
+
     def diff(self, number: int) -> Json:
         """What going back to an earlier version would change. Raises `NotFound`."""
         change = self._way_back(number)
@@ -77,6 +91,19 @@ class Files:
         if not 0 < number <= len(found):
             raise NotFound(f"there is no earlier version {number}", fix="see them all: toolway config history")
         return Edit(self._file, read_bytes(self._file), found[number - 1].read())
+
+
+def _written(file: str, server: str) -> list[Json]:
+    """Raises `ConfigError`."""
+    text = text_of(content(file), file)
+    root, entries = entries_of(jsonc.parse(text, file), file)
+    lines, where = jsonc.deep_lines(text, LEVELS), Origin("user", file)
+    return [
+        {"path": ".".join(value.path[1:]), "value": value.shown, "file": file, "line": value.origin.line}
+        for name, entry in entries.items()
+        if server in (name, normalised(name))
+        for value in values(entry, (server,), (*root, name), lines, where)
+    ]
 
 
 def _masked(text: str, versions: list[bytes]) -> str:
