@@ -84,6 +84,16 @@ def test_braces_may_be_yaml_too_and_a_mark_at_the_front_is_none() -> None:
     assert reading.read(b"\xef\xbb\xbf" + b'{"a": 1}', "doc")[0] == {"a": 1}
 
 
+@pytest.mark.parametrize("text", ["a: |-\n  \t\n  b", "a: |-\n  b\x9f", "a: |-\n  b\x7f\n", "a: |-\n  \x01b"])
+def test_what_a_strict_reader_stumbles_over_is_left_out_and_told(text: str) -> None:
+    tree, odd = reading.read(text.encode(), "doc")
+    assert tree["a"].strip() == "b" and "left out" in odd[0]
+
+
+def test_what_was_a_line_end_in_older_yaml_is_none() -> None:
+    assert read("a: |\n  b\u2028c\n  d\nk: v") == {"a": "b c\nd\n", "k": "v"}
+
+
 def test_without_libyaml_the_same_is_read_more_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(yaml_tree, "_Parser", None)
     assert read("a: [1, &x {b: no}, *x]") == {"a": [1, {"b": "no"}, {"b": "no"}]}

@@ -4,7 +4,7 @@
 
 A large document takes seconds, in which a thread would slow down everybody else in the process; and what a document is
 made to cost is bounded here by the system itself. The request is a line of JSON and the document; the answer is frames
-(length, MessagePack): the document without its operations, then each of them; or why it cannot be read.
+(length, JSON): the document without its operations, then each of them; or why it cannot be read.
 """
 
 from __future__ import annotations
@@ -26,24 +26,19 @@ def main() -> None:
     from toolway.openapi.load import load
     from toolway.openapi.problems import BadDocument
 
-    class Request(msgspec.Struct):
-        where: str
-        choose: Choice
-        given: frozenset[str]
-
     source, sink = sys.stdin.buffer, sys.stdout.buffer
-    request = msgspec.json.decode(source.readline(), type=Request)
-    encode = msgspec.msgpack.Encoder().encode
+    where, choose, given = msgspec.json.decode(source.readline(), type=tuple[str, Choice, frozenset[str]])
+    encode = msgspec.json.Encoder().encode  # MessagePack has no numbers beyond 64 bits, and schemas do
     try:
-        document = load(source.read(), where=request.where, choose=request.choose, given=request.given)
+        document = load(source.read(), where=where, choose=choose, given=given)
     except BadDocument as exc:
         _send(sink, encode({"reason": exc.reason, "fix": exc.fix}))
         return
     except MemoryError:
-        _send(sink, encode({"reason": f"{request.where} takes too much memory to be read", "fix": ""}))
+        _send(sink, encode({"reason": f"{where} takes too much memory to be read", "fix": ""}))
         return
     fields: dict[str, Any] = {name: getattr(document, name) for name in document.__dataclass_fields__}
-    _send(sink, encode({"document": {**fields, "operations": ()}}))
+    _send(sink, encode({"document": {**fields, "operations": ()}, "count": len(document.operations)}))
     for operation in document.operations:
         _send(sink, encode(operation))
 

@@ -23,12 +23,26 @@ _FALSE: Final = frozenset({"false", "False", "FALSE"})
 _INTEGER: Final = re.compile(r"[-+]?[0-9]+")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _PREFIXED: Final = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+_TABS: Final = re.compile(r"^ *\t[ \t]*$", re.MULTILINE)
+_NO_BREAKS: Final = re.compile("[\x85\u2028\u2029]")
+_UNSEEN: Final = re.compile(r"[\x01-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
 _TAG: Final = "tag:yaml.org,2002:"
 _Parser: Any = getattr(yaml.cyaml, "CParser", None) if hasattr(yaml, "cyaml") else None
 
 
 def parse(text: str) -> tuple[Any, list[str]]:
     """The value, and what is odd about the text. Raises `BadDocument`."""
+    try:
+        return _Tree(_events(text)).build()
+    except yaml.YAMLError:
+        # libyaml stumbles over tabs in lines that are empty otherwise, and takes for line ends what no longer are any
+        # in YAML 1.2; and YAML itself forbids characters that nobody sees.
+        mended = _TABS.sub("", _UNSEEN.sub("", _NO_BREAKS.sub(" ", text)))
+    tree, odd = _parse(mended)
+    return tree, ["control characters, or tabs in empty lines, were left out", *odd]
+
+
+def _parse(text: str) -> tuple[Any, list[str]]:
     try:
         return _Tree(_events(text)).build()
     except yaml.YAMLError as exc:
