@@ -41,14 +41,14 @@ def test_list_shows_every_server_with_era_and_tools(toolway):
 
 
 def test_a_failing_server_never_hides_the_others_and_says_why(toolway):
-    result = toolway({"broken": BROKEN, "fake": FAKE, "absent": ABSENT, "sse": {"type": "sse", "url": "u"}}, "list")
+    result = toolway({"broken": BROKEN, "fake": FAKE, "absent": ABSENT, "ws": {"type": "ws", "url": "u"}}, "list")
     states = {line.split()[0]: line.split()[1] for line in result.stdout.splitlines()[1:]}
     assert states["fake"] == "ready"
     assert states.keys() == {"broken", "fake", "absent"}
     assert "| missing GITHUB_TOKEN ***" in result.stderr
     assert '"env": {"GITHUB_TOKEN": "${GITHUB_TOKEN}"}' in result.stderr
     assert "command not found: /no/such/program" in result.stderr
-    assert "servers of type sse are not supported yet" in result.stderr
+    assert "servers of type ws are not supported yet" in result.stderr
     assert "do-not-show" not in result.output
     assert result.exit_code == 8
 

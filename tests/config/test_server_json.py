@@ -140,7 +140,7 @@ def test_a_remote_becomes_a_url_with_headers():
 
 def test_every_entry_that_is_offered_can_be_used():
     for offer in read(DOCUMENT).offers:
-        if offer.entry is not None and offer.entry.get("type") != "sse":
+        if offer.entry is not None:
             server_of(offer.entry, {"TENANT": "t", "TEAM": "x", "ROOT": "/"})
 
 

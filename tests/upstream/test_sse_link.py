@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.upstream.old_sse import ACCEPTED, OldServer, React, hold, is_call, old_sse, well
-from tests.upstream.raw_http import END, Conn, Received, event, json_response, loops, peer, response
+from tests.upstream.raw_http import END, Conn, Received, event, json_response, peer, response
 from toolway.config.spec import Health, Limits, Server
 from toolway.model import Attempt, Certainty, Json
 from toolway.upstream.link import Fault, Loss, Request, RpcError
@@ -24,11 +24,6 @@ from toolway.upstream.transports.sse.link import SseLink
 pytestmark = pytest.mark.anyio
 
 QUICK = HttpLimits(connect=2, write=0.5, head=0.5, slow_window=0.5)
-
-
-@pytest.fixture(params=loops(), ids=lambda p: "uvloop" if p[1]["use_uvloop"] else "asyncio")
-def anyio_backend(request: pytest.FixtureRequest) -> Any:
-    return request.param
 
 
 class Ears:

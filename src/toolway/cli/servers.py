@@ -107,8 +107,9 @@ def _tools(status: Status) -> str:
 
 
 def _why(status: Status) -> str:
-    old = status.state == "ready" and status.transport == "sse"
-    calm = status.state == "ready" and not status.restarts and not status.problems and not old
+    calm = status.state == "ready" and not status.restarts and not status.problems
+    if calm and status.transport == "sse":
+        return status.why  # it says that this is deprecated
     earlier = ["its tools are those of an earlier run"] if status.stale and status.tools and not calm else []
     return "" if calm else "; ".join((cause_of(status), *earlier, *status.problems))
 

@@ -150,7 +150,7 @@ class Channel:
                 if self._stream.begun and self._slow is None:
                     self._slow = self._loop.call_later(SLOW[1], self._check_slow, self.received)
         except HttpFault as fault:
-            how = fault.reason
+            how = f"the stream was lost: {fault.reason}"
         finally:
             response.leave()
             timer.cancel()
