@@ -310,15 +310,23 @@ class Hub:
         return await self._resolved(server) if references(server) else server
 
     def _login_came(self, name: str, caller: str) -> None:
-        """Whoever was refused without it begins again."""
-        if not caller and name in self._upstreams and self._open:
+        """Whoever was refused without it begins again; whoever was not may see other tools now."""
+        if not self._open or name not in self._upstreams:
+            return
+        if caller:
+            found = self._private.get(name, caller)
+            if found is None and self.lacks_list(name, "tools"):
+                found = self._private.of(name, self._servers[name], caller)
+        else:
+            found = self._upstreams[name]
+        if found is None:
+            return
+        if found.agreement is not None:
+            found.refresh("tools")
+        elif caller:
+            found.restart()
+        else:
             self.restart(name)
-        elif caller and self._open and name in self._servers:
-            private = self._private.get(name, caller)
-            if private is None and self.lacks_list(name, "tools"):
-                private = self._private.of(name, self._servers[name], caller)
-            if private is not None:
-                private.restart()
 
     def _bring_up(self, name: str) -> None:
         server = self._servers[name]

@@ -122,6 +122,17 @@ async def test_after_a_login_elsewhere_a_hub_that_runs_has_the_token_and_after_a
         assert await _code(hub) == "ok"
 
 
+async def test_another_login_cuts_off_no_call() -> None:
+    async with Issuer() as issuer, Guarded(issuer) as guarded, _hub(guarded) as hub:
+        await hub.log_in("guarded", issuer.login)
+        slow = asyncio.create_task(hub.call_tool("guarded.sleep", {"seconds": 0.5}))
+        await until(lambda: len(guarded.sent) == 1, 15)
+        await hub.log_in("guarded", issuer.login)
+        assert await _code(hub) == "ok"
+        assert not (await slow).is_error
+        assert len(set(guarded.sent)) == 2
+
+
 async def test_a_login_that_has_ended_is_told_once_by_its_issuer_and_by_us_to_everybody() -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded, _hub(guarded) as one, _hub(guarded) as two:
         await one.log_in("guarded", issuer.login)
