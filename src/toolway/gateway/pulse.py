@@ -6,7 +6,6 @@ quarter wider each, so a percentile is right to within an eighth. Pure: the time
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
@@ -25,7 +24,7 @@ class _Minute:
         self.number = number
         self.calls = 0
         self.errors = 0
-        self.times = array("I", bytes(4 * (len(EDGES) + 1)))
+        self.times: dict[int, int] = {}  # how many took a time of this class
 
 
 class Pulse:
@@ -41,7 +40,8 @@ class Pulse:
         minute = self._minutes[-1]
         minute.calls += 1
         minute.errors += failed
-        minute.times[bisect_left(EDGES, seconds)] += 1
+        place = bisect_left(EDGES, seconds)
+        minute.times[place] = minute.times.get(place, 0) + 1
 
     def minutes(self, now: float) -> list[_Minute]:
         """Those that have not passed by."""
@@ -60,9 +60,8 @@ def summary(pulses: Iterable[Pulse], now: float) -> Json:
         if 0 <= place < MINUTES:
             calls[place] += minute.calls
             errors[place] += minute.errors
-            for index, count in enumerate(minute.times):
-                if count:
-                    times[index] += count
+            for index, count in minute.times.items():
+                times[index] += count
     return {
         "calls": sum(calls),
         "errors": sum(errors),

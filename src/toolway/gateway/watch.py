@@ -134,6 +134,16 @@ class Watch:
         """Something that a person may want to know later."""
         self.events.add({"at": self._now(), "kind": kind, "server": server, "text": text[:2000], **more})
 
+    def happenings(self, fits: Callable[[Json], bool], most: int) -> list[Json]:
+        """The newest that fit, with their numbers."""
+        found: list[Json] = []
+        for number, event in self.events.newest_first():
+            if fits(event):
+                found.append({"n": number, **event})
+                if len(found) >= most:
+                    break
+        return found
+
     def _forget_removed(self, of: dict[str, Pulse] | dict[str, deque[Json]]) -> None:
         servers = self._servers()
         if len(of) > 2 * len(servers) + 100:
