@@ -120,6 +120,7 @@ def check(made: Encoded, of: Operation, spread: set[str]) -> None:
         assert name in names or name in spread or any(name.startswith(f"{each}[") for each in names)
     headers = [name for name, _ in made.headers]
     assert len(headers) == len({name.lower() for name in headers})
+    assert HEADER.fullmatch(made.content_type) and (made.body is not None) == bool(made.content_type)
     assert set(headers) <= {each.name for each in of.parameters if each.place == "header"} | {"Cookie"}
     for name, value in made.headers:
         assert HEADER.fullmatch(value)
@@ -255,6 +256,15 @@ raw_names = st.one_of(
 words = st.sampled_from(["users", "v2", "a.b", "x-y", "things", "it:do", "é", "a b", "(x)"])
 
 
+media = st.one_of(
+    st.sampled_from(
+        ["application/json", "multipart/form-data", "application/x-www-form-urlencoded", "text/plain", "image/*"]
+    ),
+    st.sampled_from(["text/html\r\nX-Evil: 1", "a/b; c=é", "a/\0", "*/*", "", "x", "multipart/mixed; boundary=x"]),
+    st.text(max_size=8),
+)
+
+
 @st.composite
 def operations(draw: st.DrawFn) -> Operation:
     """An operation of a random document."""
@@ -274,7 +284,12 @@ def operations(draw: st.DrawFn) -> Operation:
             if draw(st.integers(0, 9)) == 0:
                 extra["content"] = {"application/json": {}}
             raws.append(parameter(name, place, **extra))
-    made = document({path: {draw(st.sampled_from(["get", "delete"])): {"parameters": raws}}})
+    content = {
+        name: {"schema": {}, "encoding": {"k": {"contentType": draw(media)}}}
+        for name in draw(st.lists(media, max_size=2))
+    }
+    raw = {"parameters": raws, **({"requestBody": {"content": content}} if content else {})}
+    made = document({path: {draw(st.sampled_from(["get", "delete"])): raw}})
     assume(made.operations)
     return made.operations[0]
 
@@ -290,6 +305,8 @@ def test_no_value_of_any_operation_leaves_its_place(data: st.DataObject) -> None
             value = data.draw(deep)
             arguments[each.argument] = value
             spread |= set(value) if isinstance(value, dict) else set()
+    if of.body is not None:
+        arguments[of.body.argument] = data.draw(deep)
     try:
         made = encode(of, arguments, BASE)
     except BadArguments:
