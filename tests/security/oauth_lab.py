@@ -23,6 +23,7 @@ import httpx2
 from toolway.testing import FakeHttp
 from toolway.testing.fakes.http_endpoint import Endpoint
 from toolway.testing.fakes.http_wire import Exchange
+from toolway.testing.fakes.sse_endpoint import SseEndpoint
 
 Json = dict[str, Any]
 
@@ -176,7 +177,7 @@ class Guarded(FakeHttp):
         self.resource = ""  # what it says it is, if it is not its own address
         self.described_at = ""  # where it says that it is described, if not at its own address
         self.sent: list[str] = []  # Authorization headers of calls of tools
-        self.endpoint = _GuardedEndpoint(self)
+        self.endpoint = (_GuardedSse if self.transport == "sse" else _GuardedEndpoint)(self)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -193,13 +194,15 @@ class _GuardedEndpoint(Endpoint):
         own = f"http://127.0.0.1:{guarded.port}"
         if "/.well-known/oauth-protected-resource" in request.target:
             issuer = guarded.trusts or guarded.issuer.issuer
-            return exchange.json({"resource": guarded.resource or f"{own}/mcp", "authorization_servers": [issuer]})
+            return exchange.json(
+                {"resource": guarded.resource or f"{own}{self.path}", "authorization_servers": [issuer]}
+            )
         shown = request.headers.get("authorization", "")
         message = json.loads(request.body) if request.body else {}
         tool = message["params"]["name"] if message.get("method") == "tools/call" else ""
         if tool:
             guarded.sent.append(shown)
-        described_at = guarded.described_at or f"{own}/.well-known/oauth-protected-resource/mcp"
+        described_at = guarded.described_at or f"{own}/.well-known/oauth-protected-resource{self.path}"
         metadata = f'resource_metadata="{described_at}"'
         scope = guarded.issuer.valid.get(shown.removeprefix("Bearer "))
         if guarded.open:
@@ -212,3 +215,7 @@ class _GuardedEndpoint(Endpoint):
             exchange.headers["WWW-Authenticate"] = f'Bearer error="insufficient_scope", scope="{need}", {metadata}'
             return exchange.reply(403)
         return await super().serve(exchange)
+
+
+class _GuardedSse(_GuardedEndpoint, SseEndpoint):
+    """The same over the transport of 2024-11-05."""

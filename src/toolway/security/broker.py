@@ -80,7 +80,7 @@ class Broker:
 
     def _wallet(self, name: str, server: Server, caller: str) -> Wallet | None:
         settings = server.auth if server.auth is not None else OAuth()
-        unasked = server.transport != "http" and server.auth is None  # an API that wants a key wants no login
+        unasked = server.transport == "openapi" and server.auth is None  # an API that wants a key wants no login
         if server.url is None or unasked or brings_its_own(server.headers):
             self._personal.discard(name)
             return None

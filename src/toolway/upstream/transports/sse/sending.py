@@ -10,9 +10,9 @@ from functools import partial
 from typing import TypeVar
 
 from toolway.config.spec import Server
-from toolway.model import Attempt, Authorizer
+from toolway.model import Attempt, Authorizer, Certainty
 from toolway.protocol import wire
-from toolway.upstream.link import RpcError
+from toolway.upstream.link import Fault, RpcError
 from toolway.upstream.transports.http import base, verdict
 from toolway.upstream.transports.http import link as http
 from toolway.upstream.transports.http.authorized import NONE, authorized
@@ -101,9 +101,17 @@ class Sender:
     async def _authorized(
         self, send: Callable[[HeaderBlock], Awaitable[T]], what: str, attempt: Attempt | None = None
     ) -> T:
-        if self._authorizer is None:
-            return await send(NONE)
-        return await authorized(self._authorizer, what, send, attempt)
+        authorizer = self._authorizer
+        if authorizer is None or authorizer.idle:
+            try:
+                return await send(NONE)
+            except Fault as fault:
+                if authorizer is None or fault.status != 401:
+                    raise
+                authorizer.wake()
+                if attempt is not None:
+                    attempt.certainty = Certainty.C0  # it was refused: the next sending is the first that counts
+        return await authorized(authorizer, what, send, attempt)
 
     async def _post(
         self,
