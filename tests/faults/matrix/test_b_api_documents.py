@@ -182,6 +182,18 @@ async def test_references_to_other_documents_are_never_followed_and_circles_are_
         assert other.connections == 0
 
 
+@pytest.mark.row("B28")
+async def test_a_large_document_disturbs_nobody() -> None:
+    paths = {f"/p{n}": {"get": DOCUMENT["paths"]["/look"]["get"] | {"operationId": f"p{n}"}} for n in range(900)}
+    document = {**DOCUMENT, "paths": {**DOCUMENT["paths"], **paths}}
+    documents = {"/doc": json.dumps(document, indent=4).encode()}
+    async with library(documents) as shop, api() as server, lab({}, memory=160) as bench:
+        server.effects = str(bench.effects)
+        await bench.add("bad", entry_of(shop, server, "/doc"))
+        (await bench.call("bad.act", {"effect": True}, timeout=20)).expect(None)
+        assert len(bench.hub.tools(server="bad")) == 907
+
+
 @pytest.mark.row("B20", "B28")
 async def test_a_document_that_is_elsewhere_is_not_fetched_from_there() -> None:
     async def never(conn: Any) -> None:

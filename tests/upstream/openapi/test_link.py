@@ -260,7 +260,7 @@ async def test_a_token_that_is_refused_is_renewed_and_the_call_sent_once_more():
         await (turn.answer_well() if right else turn.conn.send(response(401)))
 
     def make(name: str, server: Any, spawner: Spawner, environ: Any, authorizer: Any, *more: Any) -> OpenApiLink:
-        return OpenApiLink(server, environ, Purse())
+        return OpenApiLink(server, spawner, environ, Purse())
 
     async with api(react) as server, hub_of(server.entry(auth="oauth"), world=World(make_link=make)) as hub:
         reply = await hub.call_tool("api.act", {"nonce": "x"})

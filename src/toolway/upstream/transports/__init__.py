@@ -25,7 +25,7 @@ def link_for(
     if server.openapi is not None:
         from toolway.upstream.transports.openapi.link import OpenApiLink
 
-        return OpenApiLink(server, environ, authorizer)
+        return OpenApiLink(server, spawner, environ, authorizer)
     if server.url is not None:
         from toolway.upstream.transports.http.link import HttpLink
 

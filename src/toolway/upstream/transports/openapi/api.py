@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Final
@@ -17,8 +18,9 @@ from toolway.openapi.operation import Document, Operation
 from toolway.openapi.problems import BadDocument
 from toolway.secrets import remember
 from toolway.upstream.link import Fault
+from toolway.upstream.process.spawn import Spawner
 from toolway.upstream.transports.http1.client import HeaderBlock, Origin, header_block
-from toolway.upstream.transports.openapi import documents, places
+from toolway.upstream.transports.openapi import apart, documents, places
 from toolway.upstream.transports.openapi.credentials import stamp
 
 _SHOWN: Final = 20  # notes about single operations; the rest is counted
@@ -53,19 +55,29 @@ class Api:
     notes: tuple[str, ...]  # for a person
 
 
-async def read_api(data: bytes, where: str, server: Server) -> Api:
-    """Raises `Fault`. In a thread: a large document takes seconds."""
-    return await in_thread(_read, data, where, server)
-
-
-def _read(data: bytes, where: str, server: Server) -> Api:
+async def read_api(data: bytes, where: str, server: Server, spawner: Spawner, environ: Mapping[str, str]) -> Api:
+    """Raises `Fault`. Nothing of it is done on the loop: a large document takes seconds."""
     assert server.openapi is not None
-    load = import_module(_READER).load
+    choose, given = _choice(server.openapi), _given(server)
     try:
-        document: Document = load(data, where=where, choose=_choice(server.openapi), given=_given(server))
+        document = await _read(data, where, choose, given, spawner, environ)
     except BadDocument as exc:
         raise documents.bad(exc.reason, exc.fix or "correct the document") from None
-    return _api(document, where, server)
+    return await in_thread(_api, document, where, server)
+
+
+async def _read(
+    data: bytes, where: str, choose: choice.Choice, given: frozenset[str], spawner: Spawner, environ: Mapping[str, str]
+) -> Document:
+    if len(data) > apart.LARGE:
+        with suppress(apart.NotApart):  # as in a program that is one file: then it is slower for the others
+            return await apart.read_apart(data, where, choose, given, spawner, environ)
+    return await in_thread(_load, data, where, choose, given)
+
+
+def _load(data: bytes, where: str, choose: choice.Choice, given: frozenset[str]) -> Document:
+    document: Document = import_module(_READER).load(data, where=where, choose=choose, given=given)
+    return document
 
 
 def _api(document: Document, where: str, server: Server) -> Api:

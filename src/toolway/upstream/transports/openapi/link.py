@@ -23,6 +23,7 @@ from toolway.openapi.encoding import Encoded, encode
 from toolway.openapi.problems import BadArguments
 from toolway.protocol import eras, wire
 from toolway.upstream.link import Fault, Inbound, LinkFacts, Loss, Request, RpcError
+from toolway.upstream.process.spawn import Spawner
 from toolway.upstream.transports.decoding import decode_heavy
 from toolway.upstream.transports.http import base
 from toolway.upstream.transports.http.authorized import NONE, authorized
@@ -53,6 +54,7 @@ class OpenApiLink:
     def __init__(
         self,
         server: Server,
+        spawner: Spawner,
         environ: Mapping[str, str],
         authorizer: Authorizer | None = None,
         limits: HttpLimits | None = None,
@@ -60,6 +62,7 @@ class OpenApiLink:
         assert server.openapi is not None
         self._server = server
         self._openapi = server.openapi
+        self._spawner = spawner
         self._environ = environ
         # Whoever wants no OAuth says in the document what it wants instead.
         self._authorizer = authorizer if server.auth is not None else None
@@ -74,9 +77,12 @@ class OpenApiLink:
     async def open(self, inbound: Inbound) -> None:
         self._inbound = inbound
         self._source = source_of(self._server, self._client, self._environ)
-        self._api = await read_api(await self._source.first(), self._source.where, self._server)
+        self._api = await self._read(await self._source.first(), self._source)
         if self._source.pause:
             self._refreshing = asyncio.create_task(self._keep_fresh(self._source))
+
+    async def _read(self, data: bytes, source: Source) -> Api:
+        return await read_api(data, source.where, self._server, self._spawner, self._environ)
 
     async def _keep_fresh(self, source: Source) -> None:
         while True:
@@ -85,7 +91,7 @@ class OpenApiLink:
                 async with asyncio.timeout(REFRESH_LIMIT):
                     data = await source.again()
                     if data is not None:
-                        self._api = await read_api(data, source.where, self._server)
+                        self._api = await self._read(data, source)
                         self._inbound.on_notification(_LIST_CHANGED, {})
                 self._stale = ""
             except (Fault, TimeoutError) as exc:
