@@ -50,24 +50,31 @@ async def first_line(process: asyncio.subprocess.Process) -> str:
 
 
 @asynccontextmanager
-async def scene(folder: Path, url: str, **block: object) -> AsyncIterator[Program]:
+async def scene(folder: Path, url: str, era: str = "auto", **block: object) -> AsyncIterator[Program]:
     """A gateway before a server over HTTP that refuses its first call, and one over pipes."""
     collected = {"OTEL_EXPORTER_OTLP_ENDPOINT": url}
     async with running("http", **collected) as one:
         address = f"http://127.0.0.1:{int(await first_line(one))}/mcp"
         servers = {
             "one": {"url": address, "headers": {"Authorization": f"Bearer {SECRET}"}},
-            "two": {"command": sys.executable, "args": [TRACED, "stdio"], "env": {**collected, "API_KEY": SECRET}},
+            "two": {
+                "command": sys.executable,
+                "args": [TRACED, "stdio"],
+                "env": {**collected, "API_KEY": SECRET},
+                "era": era,
+            },
         }
         async with program(folder, servers, **block) as gateway:
             yield gateway
 
 
-async def called(gateway: Program, url: str, era: str) -> None:
+async def called(gateway: Program, url: str, era: str) -> list[str]:
+    """What the client was told by the question of a server, in the era that has such."""
     words = ("client", f"http://127.0.0.1:{gateway.port}/mcp", gateway.token)
     async with running(*words, OTEL_EXPORTER_OTLP_ENDPOINT=url, ERA=era, CANARY=CANARY) as client:
-        said = json.loads(await first_line(client))
-        assert said == [f"one saw {CANARY}", f"two saw {CANARY}"]
+        one, two, *asked = json.loads(await first_line(client))
+        assert (one, two) == (f"one saw {CANARY}", f"two saw {CANARY}")
+        return list(asked)
 
 
 async def metrics_of(gateway: Program) -> str:
@@ -87,8 +94,8 @@ async def test_one_trace_from_a_client_through_a_gateway_and_a_retry_to_two_serv
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
-    async with scene(tmp_path, collector.url) as gateway:
-        await called(gateway, collector.url, era)
+    async with scene(tmp_path, collector.url, era) as gateway:
+        asked_back = await called(gateway, collector.url, era)
         scraped = await metrics_of(gateway)
         assert await gateway.stop() == 0  # which sends what is left
         log = gateway.log
@@ -132,6 +139,11 @@ async def test_one_trace_from_a_client_through_a_gateway_and_a_retry_to_two_serv
     (tried_two,) = [span for span in mine if span.parent == called_two.id]
     (served_two,) = named(mine, "two", "tools/call look", "SERVER")
     assert (served_two.parent, tried_two.attributes["network.transport"]) == (tried_two.id, "pipe")
+
+    # The other direction: the question of a server carries its context to the client.
+    if era == "legacy":
+        (question,) = [span for span in mine if span.service == "two" and "elicitation/create" in span.name]
+        assert [told.split("-")[1:3] for told in asked_back] == [[agent.trace, question.id]]
 
     # A tool that says that it failed.
     (failed,) = named(mine, "toolway", "tools/call two__fail", "SERVER")

@@ -15,11 +15,17 @@ import os
 import sys
 from typing import Any
 
+from mcp.server.mcpserver import Context, MCPServer
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from pydantic import BaseModel
+
+
+class Answer(BaseModel):
+    well: bool
 
 
 def record(service: str) -> None:
@@ -29,7 +35,6 @@ def record(service: str) -> None:
 
 
 def server(name: str) -> Any:
-    from mcp.server import MCPServer
     from mcp_types import ToolAnnotations
 
     made = MCPServer(name)
@@ -39,6 +44,11 @@ def server(name: str) -> Any:
         """Look at something."""
         with trace.get_tracer("theirs").start_as_current_span("their own work"):
             return f"{name} saw {at}"
+
+    @made.tool()
+    async def ask(ctx: Context) -> str:
+        """Ask whoever calls."""
+        return str((await ctx.elicit("well?", Answer)).action)
 
     @made.tool()
     def fail() -> str:
@@ -88,19 +98,29 @@ async def serve_http() -> None:
 
 async def call(url: str, token: str) -> None:
     import httpx2
+    import mcp_types as types
     from mcp import Client
     from mcp.client.streamable_http import streamable_http_client
 
-    headers = {"authorization": f"Bearer {token}"}
+    headers, asked = {"authorization": f"Bearer {token}"}, []
+
+    async def elicited(context: Any, params: Any) -> Any:
+        asked.append((params.meta or {}).get("traceparent"))
+        return types.ElicitResult(action="decline")
+
     with trace.get_tracer("theirs").start_as_current_span("agent"):
         async with (
             httpx2.AsyncClient(headers=headers, trust_env=False, timeout=30) as http,
-            Client(streamable_http_client(url, http_client=http), mode=os.environ["ERA"]) as client,
+            Client(
+                streamable_http_client(url, http_client=http), mode=os.environ["ERA"], elicitation_callback=elicited
+            ) as client,
         ):
             found = [await client.call_tool(f"{name}__look", {"at": os.environ["CANARY"]}) for name in ("one", "two")]
             await client.call_tool("two__fail", {})
+            if os.environ["ERA"] == "legacy":
+                await client.call_tool("two__ask", {})
     trace.get_tracer_provider().shutdown()  # type: ignore[attr-defined]  # of the SDK
-    print(json.dumps([getattr(each.content[0], "text", "") for each in found]))
+    print(json.dumps([*(getattr(each.content[0], "text", "") for each in found), *asked]))
 
 
 if __name__ == "__main__":
