@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help audit-kill machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients accept edits openapi conformance canary process logins faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour addresses idle cost sim fuzz bench bench-quick bench-page cost-of-telemetry traces startup screens dashboard dashboard-walk dashboard-full dashboard-pictures docs pins clean
+.PHONY: help audit-kill machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients accept edits openapi conformance canary process logins faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour addresses idle cost sim fuzz bench bench-quick bench-page cost-of-telemetry boards traces startup screens dashboard dashboard-walk dashboard-full dashboard-pictures docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -163,6 +163,9 @@ bench-page: setup ## docs/benchmarks.md from the last run of `make bench`
 
 cost-of-telemetry: setup ## calls/s with nobody listening, with metrics, an audit log, traces: shares of the first, in one run
 	$(BIN)/python -m bench.telemetry $(ARGS)
+
+boards: setup ## the Grafana dashboard and the alert rules, by a real Prometheus (apt-get install prometheus)
+	$(BIN)/python -m pytest tests/telemetry/test_boards.py $(ARGS)
 
 traces: setup ## a client, a gateway and two servers of the SDK in both eras, and what a collector receives of them
 	TOOLWAY_LONG=1 $(BIN)/python -m pytest tests/telemetry/test_otlp.py $(ARGS)

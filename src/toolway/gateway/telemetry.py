@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from toolway.config.telemetry import TelemetrySettings
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from toolway.telemetry.otlp import MetricPusher
 
 _log = logging.getLogger("toolway.gateway")
-LAST: float = 5.0  # seconds that the last spans may take
 
 
 class Telemetry:
@@ -65,12 +63,14 @@ class Telemetry:
 
     async def close(self) -> None:
         """Send what is left, as far as that takes no long."""
+        last = []
         if self._pushing is not None and self._pusher is not None:
             self._pushing.cancel()
             await asyncio.gather(self._pushing, return_exceptions=True)
-            await self._pusher.close()
+            last.append(self._pusher.close())
         if self._provider is not None:
-            provider, self._provider = self._provider, None
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LAST):
-                    await asyncio.to_thread(provider.shutdown)
+            from toolway.telemetry.otlp import in_time
+
+            last.append(in_time(self._provider.shutdown))
+            self._provider = None
+        await asyncio.gather(*last)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -71,7 +72,7 @@ def provider_for(settings: TraceSettings | None, environ: Mapping[str, str]) -> 
     endpoint = settings.endpoint if settings is not None else ""
     exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces") if endpoint else OTLPSpanExporter()
     ours = ratio_of(settings, environ) is not None  # then whoever begins a call has decided
-    provider = TracerProvider(sampler=ALWAYS_ON if ours else None, resource=_resource(environ))
+    provider = TracerProvider(sampler=ALWAYS_ON if ours else None, resource=_resource(environ), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider
 
@@ -108,14 +109,34 @@ class MetricPusher:
 
     async def push(self) -> None:
         data = self._data(self._metrics.snapshot(), self._resource, self._began)
-        await asyncio.to_thread(self._exporter.export, data)
+        await in_time(lambda: self._exporter.export(data))
 
     async def close(self) -> None:
         """Waits for the last sending, for a moment."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(END):
-                await self.push()
-        await asyncio.to_thread(self._exporter.shutdown)
+        data = self._data(self._metrics.snapshot(), self._resource, self._began)
+
+        def last() -> None:
+            self._exporter.export(data)
+            self._exporter.shutdown()
+
+        await in_time(last)
+
+
+async def in_time(work: Callable[[], object]) -> None:
+    """Do it in a thread that nobody waits for once its time is over, not even the end of the program, as it would for a
+    thread of the loop."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+    def run() -> None:
+        with suppress(Exception):
+            work()
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(done.set)
+
+    threading.Thread(target=run, name="toolway-last-telemetry", daemon=True).start()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(END):
+            await done.wait()
 
 
 def _interval(environ: Mapping[str, str]) -> float:
