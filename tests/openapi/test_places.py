@@ -18,7 +18,7 @@ from toolway.openapi.encoding import Encoded, encode
 from toolway.openapi.operation import Operation
 from toolway.openapi.problems import BadArguments
 
-EXAMPLES = int(os.environ.get("TOOLWAY_EXAMPLES", "200"))
+EXAMPLES = int(os.environ.get("TOOLWAY_EXAMPLES", "80"))
 BASE = "/api/v1"
 NASTY = [
     *(

@@ -1,4 +1,7 @@
-"""The real documents beside this repository: every operation is a valid tool. `make openapi` adds GitHub's."""
+"""Real documents beside this repository, of every dialect and both syntaxes: every operation is a valid tool.
+
+`make openapi` does the same with all of them, and GitHub's.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,14 @@ from tests.openapi import real
 from toolway.openapi.load import load
 
 COUNTS = {
-    "adyen-checkout.yaml": 28, "adyen-management.json": 134, "box.json": 296, "discord.json": 242, "openai.yaml": 288,
-    "netlify-swagger2.yml": 174, "petstore.yaml": 19, "slack-web-swagger2.json": 174, "stackexchange.yaml": 124,
-    "trello-swagger2.yaml": 324, "twilio-api.json": 197, "twilio-conversations.yaml": 103,
-}  # fmt: skip
+    "adyen-checkout.yaml": 28,
+    "box.json": 296,
+    "discord.json": 242,
+    "netlify-swagger2.yml": 174,
+    "petstore.yaml": 19,
+    "slack-web-swagger2.json": 174,
+    "twilio-conversations.yaml": 103,
+}
 
 
 @pytest.mark.parametrize("name", sorted(COUNTS))

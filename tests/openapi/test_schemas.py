@@ -289,7 +289,7 @@ schemas_of_all_kinds = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(schemas_of_all_kinds, schemas_of_all_kinds, schemas_of_all_kinds)
 def test_every_tool_is_valid_whatever_its_schemas_are(one: Any, two: Any, three: Any) -> None:
     content = {
