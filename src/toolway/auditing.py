@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from toolway.config.audit import AuditSettings
+from toolway.config.mask import masker
+from toolway.config.spec import Server
 from toolway.errors import ConfigError
 from toolway.events import AuditFailed, AuditResumed, CallRecovered, Event
 from toolway.model import Call, Stage
@@ -57,9 +59,13 @@ def redactor_of(settings: AuditSettings, *, make: bool = True) -> Redactor:
 
 
 class Auditing:
-    def __init__(self, settings: AuditSettings, emit: Callable[[Event], None]) -> None:
+    def __init__(
+        self, settings: AuditSettings, emit: Callable[[Event], None], servers: Mapping[str, Server] | None = None
+    ) -> None:
+        """`servers` are those whose entries may hold secrets, as they are at any time."""
         self._settings = settings
         self._emit = emit
+        self._servers = servers if servers is not None else {}
         self.ledger: Ledger | None = None
         self.book: Book | None = None
 
@@ -74,7 +80,7 @@ class Auditing:
             raise _not_opened(settings, exc) from exc
         now = asyncio.get_running_loop().time
         self.ledger = ledger
-        self.book = Book(ledger, redactor, definition_of, now, arguments=settings.arguments)
+        self.book = Book(ledger, redactor, definition_of, now, arguments=settings.arguments, mask=self._mask)
         for fields in opened.recovered:
             words = {name: str(fields.get(name, "")) for name in ("call", "tool", "caller")}
             self._emit(CallRecovered(str(fields.get("server", "")), words["call"], words["tool"], words["caller"]))
@@ -83,6 +89,11 @@ class Auditing:
     async def close(self) -> None:
         if self.ledger is not None:
             await self.ledger.close()
+
+    def _mask(self, server: str, text: str) -> str:
+        """What a server writes may repeat what its entry holds."""
+        own = self._servers.get(server)
+        return masker([own] if own is not None else self._servers.values())(text)
 
     def _trouble(self, why: str, lost: int) -> None:
         self._emit(AuditFailed("", hide(why)) if why else AuditResumed("", lost))

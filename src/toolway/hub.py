@@ -134,7 +134,7 @@ class Hub:
         self._board = Board(world.dice)
         self._budgets: dict[str, Budget] = {}
         self._key_store = key_store or MemoryKeys(self._now)
-        self._auditing = Auditing(AuditSettings.of(audit), self.emit) if audit is not None else None
+        self._auditing = Auditing(AuditSettings.of(audit), self.emit, self._servers) if audit is not None else None
 
     def _stages(self, key_store: KeyStore, now: Callable[[], float], audit: Stage | None) -> tuple[Stage, ...]:
         rules = self._rules

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import resource
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,9 +35,17 @@ async def ask(run: Program, token: str) -> int:
     return answer.status
 
 
+async def until_state(run: Program, name: str, state: str) -> None:
+    async with asyncio.timeout(60):
+        while (await run.servers()).get(name, {}).get("state") != state:
+            await asyncio.sleep(0.05)
+
+
 async def test_the_log_says_who_did_what_and_no_secret_is_in_it(tmp_path: Path) -> None:
     folder = tmp_path / "gateway"
     entry = {**fake_server(), "env": {"API_TOKEN": f"{CANARY}-env"}}
+    blurts = ["-c", "import os, sys; sys.exit(os.environ['API_TOKEN'])"]
+    dead = {"command": sys.executable, "args": blurts, "env": {"API_TOKEN": f"{CANARY}-stderr"}, "maxRestarts": 0}
     async with program(folder, {"s": entry}, audit={"arguments": True}) as run:
         assert await ask(run, f"{CANARY}-token") == 401
         _, made = await run.request("POST", "/admin/keys", {"name": "bob"})
@@ -46,8 +56,9 @@ async def test_the_log_says_who_did_what_and_no_secret_is_in_it(tmp_path: Path) 
             await client.call("s__nothing", {})
         client.close()
         assert (await run.request("PUT", "/admin/servers/evil", {"command": "sh", "args": ["-c", CANARY]}))[0] == 422
-        run.write({"s": entry, "t": fake_server()}, audit={"arguments": True})
+        run.write({"s": entry, "t": fake_server(), "dead": dead}, audit={"arguments": True})
         await run.until_ready("s", "t")
+        await until_state(run, "dead", "failed")
         await run.request("DELETE", f"/admin/keys/{made['id']}")
         assert await run.stop() == 0
     assert [each["why"] for each in told(folder, "auth.refused")][:1] == ["HTTP 401 at /mcp"]
@@ -55,6 +66,8 @@ async def test_the_log_says_who_did_what_and_no_secret_is_in_it(tmp_path: Path) 
     assert [each["who"] for each in told(folder, "auth.key_revoked")] == [made["id"]]
     assert [(each["server"], each["allowed"]) for each in told(folder, "policy.decision")] == [("evil", False)]
     assert ("t", "added") in [(each["server"], each["what"]) for each in told(folder, "config.change")]
+    [given_up] = told(folder, "process.given_up")
+    assert given_up["server"] == "dead" and "***" in given_up["why"]
     intent, *_ = calls(log_of(folder))
     assert intent["caller"] and intent["given"]["nonce"] == "n"
     for file in (folder / "state").glob("audit*"):

@@ -244,7 +244,11 @@ def _escalator(loaded: Loaded, state: State, hub: Hub) -> Escalator | None:
     settings = loaded.gateway.escalations
     if settings is None:
         return None
-    return Escalator(settings, state.folder, hub, masker(loaded.servers.values()), loaded.addresses)
+
+    def mask(text: str) -> str:
+        return masker(hub.servers.values())(text)  # as they are now: a reload may have brought more
+
+    return Escalator(settings, state.folder, hub, mask, loaded.addresses)
 
 
 def _selections(settings: GatewaySettings) -> dict[str, Selection]:

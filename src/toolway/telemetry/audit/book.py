@@ -10,6 +10,7 @@ Of any other call the outcome says all.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -61,12 +62,15 @@ class Book:
         now: Callable[[], float],
         *,
         arguments: bool = False,
+        mask: Callable[[str, str], str] = lambda server, text: text,
     ) -> None:
+        """`arguments`: those of calls too, without secrets. `mask` hides what the entry of a server holds in a text."""
         self._ledger = ledger
         self._redactor = redactor
         self._definition_of = definition_of
         self._now = now
         self._arguments = arguments
+        self._mask = mask
         self._abouts: dict[Hashable, _About] = {}
         self._intended: dict[str, None] = {}  # calls under way whose outcome is written by the stage
 
@@ -88,7 +92,7 @@ class Book:
         if call.key is not None:
             fields["key"] = self._redactor.digest(call.key)
         if self._arguments:
-            fields["given"] = self._given(call.params)
+            fields["given"] = self._given(call.server, call.params)
         return fields
 
     def _about(self, call: Call) -> _About:
@@ -138,8 +142,8 @@ class Book:
         values = (_id(call), who, certainty, outcome.encode(), call.attempt.made, more)
         self._ledger.note(b"call.outcome", rest % values)
 
-    def _given(self, params: Json) -> Any:
-        shown = self._redactor.value(params.get("arguments"))
+    def _given(self, server: str, params: Json) -> Any:
+        shown = _each_text(self._redactor.value(params.get("arguments")), partial(self._mask, server))
         return shown if len(msgspec.json.encode(shown)) <= LARGEST else CUT
 
     def _name(self, method: str, name: str) -> str:
@@ -160,7 +164,7 @@ class Book:
             fields["effect"] = fact.effect
         fields |= _ended(fact)
         if self._arguments and fact.params is not None:
-            fields["given"] = self._given(fact.params)
+            fields["given"] = self._given(fact.server, fact.params)
         self._ledger.note(b"call.outcome", rest_of(fields))
 
     def on_event(self, fact: Event) -> None:
@@ -172,7 +176,16 @@ class Book:
     def write(self, kind: str, fields: Fields) -> None:
         """Something else that happened, without secrets."""
         shown = {name: self._redactor.value(value, name) for name, value in fields.items()}
-        self._ledger.note(kind.encode(), rest_of(shown))
+        masked = _each_text(shown, partial(self._mask, str(fields.get("server", ""))))
+        self._ledger.note(kind.encode(), rest_of(masked))
+
+
+def _each_text(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {name: _each_text(inner, change) for name, inner in value.items()}
+    return [_each_text(inner, change) for inner in value] if isinstance(value, list) else value
 
 
 def outcome_of(exc: CallError) -> str:
