@@ -25,6 +25,8 @@ WORDS = {
     "call": ["fake.echo", "text=hello"],
     "explain": ["E-USAGE"],
     "connect": ["cursor"],
+    "login": ["fake"],
+    "logout": ["fake"],
     "completion": ["bash"],
     "keys create": ["somebody"],
     "keys revoke": ["nobody"],
@@ -34,6 +36,7 @@ WORDS = {
     "replay": ["no-call"],
 }
 WRONG = {"restart": 4, "keys revoke": 1, "secrets rm": 1, "config diff": 1, "config rollback": 1, "edit": 2}
+WRONG |= dict.fromkeys(("login", "logout"), 6)  # nobody can log in to a command
 WRONG |= dict.fromkeys(("top", "calls", "trace", "replay", "ui"), 4)  # they ask a gateway, and none runs
 ENDLESS = {"serve"}
 

@@ -7,6 +7,7 @@ the holder of the key: the browser is here, the token stays there.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -121,11 +122,18 @@ class _Person:
             browser.open_in_browser(url)
             return await self._callback.wait(url)
         self._output.say(f"open this address in a browser, and log in to {server}:")
-        self._output.say(address)
+        self._must_say(address)
         self._output.say(
             "if the browser is on another machine, it ends at a page that does not load: paste its address here"
         )
         return await self._either(url)
+
+    def _must_say(self, address: str) -> None:
+        """Without it nobody can go on, however quiet we are to be."""
+        if self._output.quiet:
+            print(address, file=sys.stderr, flush=True)
+        else:
+            self._output.say(address)
 
     async def _either(self, url: str) -> str:
         """What comes first: the browser, or an address that is pasted."""
