@@ -5,8 +5,8 @@
       └──────────────(2 successes in a row)───────────────────┼──────────────────────────────┤
                                                               └───────────(a failure)────────┘
 
-A person may open one from anywhere. Pure: the time and the dice are handed in. The table below is the machine; the class keeps the counts that raise its
-events.
+A person may open one from anywhere. Pure: the time and the dice are handed in. The table below is the machine; the
+class keeps the counts that raise its events.
 """
 
 from __future__ import annotations

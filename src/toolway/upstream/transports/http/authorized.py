@@ -19,7 +19,6 @@ T = TypeVar("T")
 NONE: Final = header_block({})
 RENEWALS: Final = 4  # of one request, whatever its server says
 STATUSES: Final = (401, 403)
-PERSONAL: Final = "E-AUTH-PERSONAL"
 
 
 async def authorized(
