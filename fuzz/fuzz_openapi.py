@@ -67,7 +67,7 @@ def _filled(text: str) -> bytes:
         media: {"schema": schema, "encoding": {text: {"contentType": text, "style": text}}}
         for media in (text, "multipart/form-data")
     }
-    operation = {
+    operation: Any = {
         "operationId": text,
         "summary": text,
         "description": text,
