@@ -34,7 +34,8 @@ class Lab:
             (self.tools / name).write_text(SPEAKER + source)
         self.environ = self._environ()
         self.own = self._own(port)
-        self._write(self.home / ".config/toolway/mcp.json", {"mcpServers": self.own, "toolway": {"timeout": "5s"}})
+        block = {"timeout": "5s", "audit": {"arguments": True}, "escalations": True}
+        self._write(self.home / ".config/toolway/mcp.json", {"mcpServers": self.own, "toolway": block})
         self._clients(port)
         self._project_and_local()
         (self.home / "token").write_text(canary("file") + "\n")

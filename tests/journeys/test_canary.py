@@ -194,6 +194,9 @@ def test_a_gateway_lets_no_secret_out(lab: Lab) -> None:
             gateway.wait(LIMIT)
     assert b"serving at" in log.read_bytes()
     assert b"asking the gateway" in written
+    kept = lab.home / ".local/state/toolway/gateway"
+    assert b'"call.outcome"' in b"".join(file.read_bytes() for file in kept.glob("audit.sqlite*"))
+    assert list((kept / "escalations").glob("*-given-up-*.md"))
     assert lab.canary.seen_in(written) == set(), _around(written, lab, next(iter(lab.canary.seen_in(written)), ""))
     assert arguments.leaks == set()
     assert lab.leaks_on_disk() == []
