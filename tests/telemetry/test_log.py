@@ -80,6 +80,16 @@ def test_every_call_is_a_line_where_that_is_wanted() -> None:
     assert [line["event"] for line in found] == ["call failed", "call", "s is failed", "s is connected", "s was lost"]
 
 
+def test_a_server_that_is_tried_again_and_again_is_told_of_once_and_when_it_is_given_up() -> None:
+    stream = io.StringIO()
+    write_lines("json", verbose=False, stream=stream, mask=mask_of(dict))
+    log = LogLines()
+    for new in ("backing_off", "starting", "backing_off", "failed", "starting", "ready", "backing_off"):
+        log.on_event(StateChanged("s", "", new, "why"))
+    events = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
+    assert events == ["s is backing off", "s is failed", "s is backing off"]
+
+
 def test_no_secret_is_in_any_line() -> None:
     secret = "canary-8f0a6c1d2b"
     for form in ("text", "json"):

@@ -29,7 +29,7 @@ def write_lines(form: Form, *, verbose: bool, stream: TextIO | None = None, mask
     first: list[Any] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.TimeStamper("iso" if form == "json" else "%Y-%m-%d %H:%M:%S", utc=form == "json"),
         structlog.stdlib.ExtraAdder(),
         structlog.processors.format_exc_info,
         _Masked(mask),
@@ -89,6 +89,7 @@ class LogLines:
 
     def __init__(self, *, calls: bool = True) -> None:
         self.wants_calls = calls
+        self._in_trouble: set[str] = set()  # servers of which that was said
 
     def on_call(self, fact: CallFinished) -> None:
         if not self.wants_calls:
@@ -102,7 +103,7 @@ class LogLines:
         level, words = logging.INFO, ""
         facts: dict[str, Any] = {}
         if isinstance(fact, StateChanged):
-            level = logging.WARNING if fact.new in _BAD else logging.INFO
+            level = self._level(fact)
             words, facts = f"{fact.server} is {fact.new.replace('_', ' ')}", {"why": fact.why}
         elif isinstance(fact, Connected):
             words, facts = f"{fact.server} is connected", {"protocol": fact.protocol, "pid": fact.pid}
@@ -114,6 +115,15 @@ class LogLines:
             words, facts = "the event loop turns again", {"seconds": round(fact.seconds, 1)}
         if words and _servers_log.isEnabledFor(level):
             _servers_log.log(level, words, extra={"server": fact.server, **facts})
+
+    def _level(self, fact: StateChanged) -> int:
+        """A server that is tried again and again is told of once, and when it is given up."""
+        if fact.new in ("ready", "stopped"):
+            self._in_trouble.discard(fact.server)
+        if fact.new not in _BAD or (fact.server in self._in_trouble and fact.new != "failed"):
+            return logging.INFO
+        self._in_trouble.add(fact.server)
+        return logging.WARNING
 
 
 def _of_call(fact: CallFinished) -> dict[str, Any]:
