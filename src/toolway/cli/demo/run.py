@@ -84,9 +84,10 @@ async def _serve(output: Output, folder: Path, port: int, browser: bool) -> None
 def _file(folder: Path) -> Path:
     """A file of servers with a few earlier versions."""
     file = folder / "mcp.json"
-    names = {"weather": "weather", "shop": "shop", "library": "library", "payments": "payments", "pictures": "pictures"}
-    servers: Json = {name: _entry(character) for name, character in names.items()}
-    servers["crm"] = {**_entry("broken"), "env": {"CRM_API_KEY": ""}}
+    (folder / "python").symlink_to(sys.executable)  # what people are shown is the same everywhere
+    (folder / "server.py").write_bytes(SERVER.read_bytes())
+    servers: Json = {name: _entry(folder, name) for name in ("weather", "shop", "library", "payments", "pictures")}
+    servers["crm"] = {**_entry(folder, "broken"), "env": {"CRM_API_KEY": ""}}
     groups: Json = {
         "reading": {"tools": ["weather.*", "library.*"]},
         "sales": {"tools": ["shop.*", "!shop.cancel_order"]},
@@ -101,8 +102,8 @@ def _file(folder: Path) -> Path:
     return file
 
 
-def _entry(character: str) -> Json:
-    return {"command": sys.executable, "args": [str(SERVER), character], "timeout": "5s"}
+def _entry(folder: Path, character: str) -> Json:
+    return {"command": str(folder / "python"), "args": [str(folder / "server.py"), character], "timeout": "5s"}
 
 
 async def _call_for_ever(hub: Hub, callers: Sequence[str]) -> None:
