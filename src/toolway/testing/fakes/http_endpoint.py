@@ -174,7 +174,7 @@ class Endpoint:
         if setting is not None and early and not setting.options.get("effect"):
             await setting.mode.run(Hit(self, setting, exchange, {}))
             return
-        status = http_headers.problem(exchange.request.headers)
+        status = self._objection(exchange)
         if status is not None:
             exchange.reply(status)
             return
@@ -186,6 +186,10 @@ class Endpoint:
             exchange.reply(202)
             return
         await self._request(exchange, message, peer, setting)
+
+    def _objection(self, exchange: Exchange) -> int | None:
+        """The status to refuse a POST with whose headers are wrong."""
+        return http_headers.problem(exchange.request.headers)
 
     def _struck(self, exchange: Exchange, message: Json) -> Setting | None:
         if (

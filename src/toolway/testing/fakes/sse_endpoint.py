@@ -85,6 +85,9 @@ class SseEndpoint(Endpoint):
                 self.sessions.pop(session.id, None)
                 self.server.peers.discard(session)
 
+    def _objection(self, exchange: Exchange) -> int | None:
+        return None  # this transport says nothing about headers
+
     def _peer(self, exchange: Exchange, message: Json) -> Peer | None:
         exchange.outlives = True
         named = parse_qs(urlsplit(exchange.request.target).query).get("session", [""])[0]
