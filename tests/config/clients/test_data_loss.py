@@ -213,3 +213,13 @@ def test_the_diff_of_an_export_shows_no_secret(tmp_path):
     diff = plan_export(place, {"s": entry, "w": web}).edit.diff()
     assert "***" in diff
     assert [word for word in ("sk-0123", "canary") if word in diff] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_http_api_is_not_written_as_a_server_of_mcp(name, tmp_path):
+    place = placed(tmp_path, name)
+    api = {"type": "openapi", "url": "https://api.example", "openapi": {"url": "https://api.example/openapi.json"}}
+    export = plan_export(place, {"pets": api})
+    assert export.written == ()
+    assert [loss.severity for loss in export.losses] == ["error"]
+    assert "--via-hub" in export.losses[0].fix

@@ -74,7 +74,10 @@ class _Writing:
 
     def _possible(self, transport: Transport | None) -> bool:
         dialect = self._dialect
-        if transport is None:
+        if self._value.get("openapi") is not None:
+            fix = f"toolway export {self._client} --via-hub"
+            self._lose("openapi", "it knows no HTTP APIs as servers; the entry is left out", fix, "error")
+        elif transport is None:
             self._lose("command", "the entry has neither a command nor a url", severity="error")
         elif transport != "stdio" and transport not in dialect.urls:
             fix = f"toolway export {self._client} --via-hub"
