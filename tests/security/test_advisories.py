@@ -175,7 +175,7 @@ _DOCUMENT = {
     "info": {"title": "t", "version": "1"},
     "paths": {
         "/users/{id}/orders/{order}": {
-            "get": {
+            "delete": {  # what is empty would delete all of them
                 "operationId": "order",
                 "parameters": [
                     {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}},
