@@ -144,6 +144,7 @@ def _name(upstream: str, principal: str) -> str:
 async def test_what_cannot_be_logged_in_to_says_so(tmp_path: Path, name: str, said: str) -> None:
     entry = {"url": "http://127.0.0.1:9/mcp"}
     secret = {"grant": "client_credentials", "clientId": "c", "clientSecret": "s", "issuer": "http://127.0.0.1:9"}
+    secret["redirectUri"] = "http://127.0.0.1:0/callback"  # any port: the usual one may be taken on a busy machine
     servers: dict[str, object] = {
         "own": {**entry, "headers": {"Authorization": "Bearer x"}},
         "command": {"command": "true"},

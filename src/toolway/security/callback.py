@@ -98,7 +98,7 @@ async def listening(uri: str, *, elsewhere: bool) -> AsyncIterator[Callback]:
 
     address = "127.0.0.1" if host.endswith("localhost") else host
     try:
-        server = await asyncio.start_server(serve, address, parts.port or 80, limit=HEAD)
+        server = await asyncio.start_server(serve, address, 80 if parts.port is None else parts.port, limit=HEAD)
     except OSError:
         if not elsewhere:
             raise
