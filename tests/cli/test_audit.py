@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ def test_a_flipped_bit_is_found_and_named(log, machine):
 def test_an_end_that_was_cut_off_is_found_with_the_head_that_was_kept(log, machine):
     head = json.loads(machine.toolway("audit", "verify", "--json").stdout)["head"]
     if log.to == "sqlite":
-        with sqlite3.connect(log.file) as db:
+        with closing(sqlite3.connect(log.file)) as db, db:
             db.execute("DELETE FROM records WHERE seq > 5")
     else:
         lines = Path(log.file).read_bytes().splitlines(keepends=True)

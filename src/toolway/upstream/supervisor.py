@@ -329,7 +329,7 @@ class Upstream:
             for waiter in self._waiters:
                 if not waiter.done():
                     waiter.set_result(self._session)
-        elif old is State.STARTING or self.state in (State.FAILED, State.STOPPED):
+        elif (old is State.STARTING or self.state in (State.FAILED, State.STOPPED)) and not self._starts_at_once():
             self._end_waiters()
         if old is State.STARTING:
             self._settled.set()
@@ -609,11 +609,15 @@ class Upstream:
         """Whether a call would wait in vain: it waits for a start, not for the next try after one that failed."""
         if self.retired or self.state in (State.STOPPING, State.STOPPED):
             return True
-        if self._again.is_set() or self.state not in (State.BACKING_OFF, State.FAILED):
-            return False  # a start that was asked for comes at once
+        if self._starts_at_once() or self.state not in (State.BACKING_OFF, State.FAILED):
+            return False
         if self.state is State.FAILED:
             return True
         return self._start_failures > 0 or self._retry_at - self._loop.time() > self.server.timeout.queue
+
+    def _starts_at_once(self) -> bool:
+        """Whether a start was asked for since the last one began, and so is not a matter of what became of that."""
+        return self._again.is_set() and self.state in (State.BACKING_OFF, State.FAILED)
 
     async def _moved_on(self, session: Session) -> bool:
         """Whether `session` is over, or is so within a moment."""

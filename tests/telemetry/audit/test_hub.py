@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ async def test_what_a_killed_process_left_open_is_unknown_after_the_next_start(l
     async with Hub({"s": fake_server()}, audit=log) as hub:
         await hub.call_tool("s.counter", {})
         await hub.call_tool("s.counter", {}, key="k")
-    with sqlite3.connect(log) as db:  # as if the process had ended before the last outcome was written
+    with closing(sqlite3.connect(log)) as db, db:  # as if the process had ended before the last outcome was written
         seqs = db.execute("SELECT seq FROM records WHERE body LIKE '%call.outcome%' ORDER BY seq").fetchall()
         db.execute("DELETE FROM records WHERE seq >= ?", seqs[-1])
     heard: list[Event] = []
@@ -182,7 +183,7 @@ async def test_arguments_stand_in_the_log_only_where_wanted_and_without_secrets(
 async def test_a_log_that_was_changed_stops_the_start(log: Path) -> None:
     async with Hub({"s": fake_server()}, audit=log) as hub:
         await hub.call_tool("s.counter", {})
-    with sqlite3.connect(log) as db:
+    with closing(sqlite3.connect(log)) as db, db:
         db.execute("UPDATE records SET body = replace(body, 'counter', 'another') WHERE body LIKE '%call.intent%'")
     hub = Hub({"s": fake_server()}, audit=log)
     with pytest.raises(ConfigError, match="changed or damaged") as caught:
