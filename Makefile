@@ -179,8 +179,9 @@ screens: setup ## record the command line in a real terminal (tmux) into docs/sc
 dashboard: setup ## build the web page of the gateway into src/toolway/gateway/pages; needs Node
 	$(BIN)/python scripts/dashboard.py build
 
+# Not `npm ci`, which wants every optional package of every other system in the lock, also where a registry has none.
 dashboard/node_modules: dashboard/package-lock.json
-	cd dashboard && npm ci --silent --no-audit --no-fund && touch node_modules
+	cd dashboard && npm install --silent --no-audit --no-fund && touch node_modules
 
 dashboard-walk: setup dashboard/node_modules ## walk through the dashboard of a gateway with a few servers, in headless Chromium
 	$(BIN)/python scripts/dashboard_walk.py $(ARGS)

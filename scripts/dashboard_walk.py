@@ -67,7 +67,7 @@ def _options() -> argparse.Namespace:
 
 def _missing() -> str:
     if shutil.which("node") is None or not (ROOT / "dashboard" / "node_modules" / "playwright-core").is_dir():
-        return "Node or dashboard/node_modules is not here (cd dashboard && npm ci)"
+        return "Node or dashboard/node_modules is not here (cd dashboard && npm install)"
     named = os.environ.get("CHROMIUM")
     known = (named, "/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")
     return "" if any(place and Path(place).exists() for place in known) else "there is no Chromium here"
