@@ -156,8 +156,10 @@ def test_a_short_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "audit.sqlite").write_bytes(b"hello" * 1000)
+    sink = SqliteSink(tmp_path / "audit.sqlite")
     with pytest.raises(SinkBroken, match="not a database"):
-        SqliteSink(tmp_path / "audit.sqlite").open()
+        sink.open()
+    sink.close()
 
 
 def test_a_page_of_the_database_that_was_overwritten_is_found(tmp_path: Path) -> None:

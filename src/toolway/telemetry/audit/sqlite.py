@@ -40,20 +40,27 @@ class SqliteSink:
 
     def open(self) -> Torn | None:
         self._disconnect()
-        with _readable():
-            if self._read_only:
-                self._db = _connect(self._path, "ro")
-                return None
-            if self._lock is None:
-                self._lock = lock(self._path)
-            make_private(self._path)
-            db = self._db = _connect(self._path, "rw")
-            db.execute("PRAGMA journal_mode=WAL")
-            db.execute("PRAGMA synchronous=FULL")
-            db.execute(_SCHEMA)
-            self._inode = self._path.stat().st_ino
-            sync_folder(self._path)
+        try:
+            with _readable():
+                self._open()
+        except BaseException:
+            self._disconnect()
+            raise
         return None  # a transaction that was written in part is undone by SQLite itself
+
+    def _open(self) -> None:
+        if self._read_only:
+            self._db = _connect(self._path, "ro")
+            return
+        if self._lock is None:
+            self._lock = lock(self._path)
+        make_private(self._path)
+        db = self._db = _connect(self._path, "rw")
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        db.execute(_SCHEMA)
+        self._inode = self._path.stat().st_ino
+        sync_folder(self._path)
 
     def head(self) -> Head:
         with _readable():
