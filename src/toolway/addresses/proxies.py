@@ -13,7 +13,7 @@ def proxy_of(scheme: str, host: str, port: int) -> str | None:
     url = proxies.get(scheme) or proxies.get("all")
     if not url or _is_loopback(host):
         return None
-    if environment.proxy_bypass_environment(f"{host}:{port}", proxies):  # type: ignore[attr-defined]
+    if environment.proxy_bypass_environment(f"{host}:{port}", proxies):  # type: ignore[attr-defined] # unknown to its types
         return None
     return url if "://" in url else f"http://{url}"
 

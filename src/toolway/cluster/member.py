@@ -20,6 +20,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any, Final, Protocol, TypeVar
 
@@ -212,7 +213,10 @@ class Member:
         for held in some:
             if held.place not in self._leaving:
                 task = self._leaving[held.place] = asyncio.create_task(self._finish(held))
-                task.add_done_callback(lambda _, place=held.place: self._leaving.pop(place, None))  # type: ignore[misc]
+                task.add_done_callback(partial(self._left_behind, held.place))
+
+    def _left_behind(self, place: Place, done: asyncio.Task[None]) -> None:
+        self._leaving.pop(place, None)
 
     async def _finish(self, held: Held) -> None:
         await self._owner.finish(held)

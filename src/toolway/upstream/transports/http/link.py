@@ -420,11 +420,11 @@ async def _accepted(in_session: bool, response: Response) -> None:
     response.finish_soon()
 
 
-async def start_of(response: Response) -> bytes:
-    """What the body says, as far as it comes in a moment: the status has decided already."""
+async def start_of(response: Response, within: float = REASON_TIME) -> bytes:
+    """What the body says, as far as it comes in time: the status has decided already."""
     body = bytearray()
     with contextlib.suppress(HttpFault, TimeoutError):
-        async with asyncio.timeout(REASON_TIME):
+        async with asyncio.timeout(within):
             async for chunk in response:
                 body += chunk
                 if len(body) >= REASON_BYTES:

@@ -97,7 +97,7 @@ def no_answer(status: int, headers: Mapping[str, str], start: bytes) -> Fault:
     """A success that carries no answer."""
     kind = media_type(headers) or "no content type"
     return Fault(
-        f"the server answered {status} with {wire.clean_text(kind, 80)} instead of an MCP answer{_excerpt(start)}",
+        f"the server answered {status} with {wire.clean_text(kind, 80)} instead of an MCP answer{excerpt(start)}",
         _C2,
         code="E-HTTP-CONTENT",
         status=status,
@@ -114,7 +114,7 @@ def refusal(
     if in_session and (status == 404 or (status == 400 and mentions_session)):
         return Fault(f"the server no longer knows the session ({status})", _C1, code="E-HTTP-SESSION", status=status)
     retry_after = parse_retry_after(headers.get("retry-after"), headers.get("date"))
-    detail = f": {error.message[:_SHOWN]}" if error is not None else _excerpt(body)
+    detail = f": {error.message[:_SHOWN]}" if error is not None else excerpt(body)
     if status in _REFUSALS:
         what, fix = _REFUSALS[status]
         certainty = _C1
@@ -180,6 +180,7 @@ def redirect_loop() -> Fault:
     return Fault("the server redirects again and again", _C1, code="E-HTTP-REDIRECT", fix="check the url")
 
 
-def _excerpt(body: bytes) -> str:
+def excerpt(body: bytes) -> str:
+    """The beginning of what was said, to be put behind a reason."""
     text = " ".join(wire.clean_text(body[: 4 * _SHOWN].decode("utf-8", "replace"), _SHOWN).split())
     return f": {text}" if text else ""

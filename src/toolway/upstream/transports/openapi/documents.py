@@ -20,6 +20,7 @@ from toolway.config.spec import OpenApi, Server
 from toolway.model import Certainty
 from toolway.openapi.reading import MAX_BYTES
 from toolway.upstream.link import Fault
+from toolway.upstream.transports.http.verdict import excerpt
 from toolway.upstream.transports.http1.client import Client, HttpFault, Response, Target, header_block
 from toolway.upstream.transports.openapi import verdict
 from toolway.upstream.transports.openapi.kept import Kept, Shelf
@@ -188,7 +189,7 @@ async def _document(response: Response, where: str) -> Kept:
                 body = await response.chunk()
         except (HttpFault, TimeoutError):
             pass
-        said = f"{where} answers {verdict.words(response.status)}{verdict.excerpt(body)}"
+        said = f"{where} answers {verdict.words(response.status)}{excerpt(body)}"
         raise bad(said, "correct `openapi.url`, or `openapi.headers` where it wants a token", status=response.status)
     try:
         data = await response.read(MAX_BYTES)

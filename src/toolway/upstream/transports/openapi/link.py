@@ -8,7 +8,6 @@ then, and where it has changed the list of tools has changed.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import re
 from collections.abc import Mapping
@@ -27,6 +26,8 @@ from toolway.upstream.process.spawn import Spawner
 from toolway.upstream.transports.decoding import decode_heavy
 from toolway.upstream.transports.http import base
 from toolway.upstream.transports.http.authorized import NONE, authorized
+from toolway.upstream.transports.http.link import start_of
+from toolway.upstream.transports.http.verdict import excerpt, from_http_fault
 from toolway.upstream.transports.http1.client import (
     Client,
     HeaderBlock,
@@ -45,7 +46,6 @@ FRESH: Final = 2.0  # seconds a kept connection may have been idle where a loss 
 MAX_REDIRECTS: Final = 3
 REFRESH_LIMIT: Final = 60.0  # for one look at the document
 PROBLEM_TIME: Final = 5.0  # for the body of a no, which can only explain it
-PROBLEM_BYTES: Final = 64 * 1024
 _TARGET: Final = re.compile(r"/[!-\"$-~]*")  # what may stand in a request line, and no fragment
 _LIST_CHANGED: Final = "notifications/tools/list_changed"
 
@@ -143,7 +143,7 @@ class OpenApiLink:
         try:
             await self._client.connect(api.origin)
         except HttpFault as fault:
-            raise verdict.from_http_fault(fault) from None
+            raise from_http_fault(fault) from None
         return {
             "resultType": "complete",
             "supportedVersions": [eras.PREFERRED],
@@ -234,13 +234,13 @@ class OpenApiLink:
                 finally:
                     response.leave()
         except HttpFault as fault:
-            raise verdict.from_http_fault(fault) from None
+            raise from_http_fault(fault) from None
         raise verdict.redirect_loop()
 
     async def _answer(self, way: Way, target: Target, response: Response, arguments: Json) -> Json:
         operation, status, headers = way.operation, response.status, response.headers
         if status >= 400:
-            body = await _start(response)
+            body = await start_of(response, PROBLEM_TIME)
             if not verdict.is_answer(status):
                 raise verdict.failure(status, headers, body, way.missing)
             return results.of_other(operation, status, headers, body)
@@ -251,7 +251,7 @@ class OpenApiLink:
         if not body or not results.is_json(headers):
             if body and not results.is_expected(operation, headers):
                 kind = wire.clean_text(results.media_type(headers) or "no content type", 80)
-                raise verdict.unusable(f"it is {kind} where JSON is promised{verdict.excerpt(body)}")
+                raise verdict.unusable(f"it is {kind} where JSON is promised{excerpt(body)}")
             return results.of_other(operation, status, headers, body)
         value = await _decoded(body)
         result = results.of_json(operation, status, headers, body, value)
@@ -265,15 +265,3 @@ async def _decoded(body: bytes) -> Any:
         return await decode_heavy(body) if wire.is_heavy(body) else wire.decode(body)
     except (ValueError, RecursionError) as exc:
         raise verdict.unusable(str(exc)) from None
-
-
-async def _start(response: Response) -> bytes:
-    """What the body says, as far as it comes in time: the status has decided already."""
-    body = bytearray()
-    with contextlib.suppress(HttpFault, TimeoutError):
-        async with asyncio.timeout(PROBLEM_TIME):
-            async for chunk in response:
-                body += chunk
-                if len(body) >= PROBLEM_BYTES:
-                    break
-    return bytes(body[:PROBLEM_BYTES])

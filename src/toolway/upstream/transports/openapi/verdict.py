@@ -16,7 +16,8 @@ from toolway.openapi.operation import Operation
 from toolway.protocol import wire
 from toolway.protocol.retry_after import parse_retry_after
 from toolway.upstream.link import Fault
-from toolway.upstream.transports.http1.client import HttpFault, Target
+from toolway.upstream.transports.http.verdict import excerpt
+from toolway.upstream.transports.http1.client import Target
 
 _C1, _C2 = Certainty.C1, Certainty.C2
 
@@ -95,10 +96,6 @@ def redirect_loop() -> Fault:
     return Fault("the API redirects again and again", _C1, code="E-HTTP-REDIRECT", fix="check the url")
 
 
-def from_http_fault(fault: HttpFault) -> Fault:
-    return Fault(fault.reason, fault.certainty, code=fault.code, fix=fault.fix)
-
-
 def unusable(reason: str) -> Fault:
     return Fault(f"the API's answer is not acceptable: {reason}", _C2, code="E-HTTP-CONTENT")
 
@@ -108,8 +105,3 @@ def words(status: int) -> str:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
         return str(status)
-
-
-def excerpt(body: bytes) -> str:
-    text = " ".join(wire.clean_text(body[: 4 * _SHOWN].decode("utf-8", "replace"), _SHOWN).split())
-    return f": {text}" if text else ""
