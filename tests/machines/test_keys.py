@@ -46,6 +46,7 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = 1000.0
         self.known: dict[KeyId, tuple[float, Record]] = {}
+        self.calls: dict[KeyId, str] = {}  # by which each was claimed last
         self.store = self.make()
 
     def make(self) -> KeyStore:
@@ -72,14 +73,17 @@ class StoreMachine(RuleBasedStateMachine):
             if until > self.now or record.state == "running"
         }
 
-    @rule(id_=ids, print_=prints)
-    def claims(self, id_: KeyId, print_: str) -> None:
-        found = self.do(self.store.claim(id_, print_))
-        if id_ in self.known:
-            assert found == self.known[id_][1]
-        else:
+    @rule(id_=ids, print_=prints, call=st.sampled_from(["", "a", "b"]))
+    def claims(self, id_: KeyId, print_: str, call: str) -> None:
+        found = self.do(self.store.claim(id_, print_, call))
+        if id_ not in self.known:
             assert found is None
             self.put(id_, Record("running", print_))
+            self.calls[id_] = call
+        elif call and id_ in self.running and self.calls[id_] == call:
+            assert found is None
+        else:
+            assert found == self.known[id_][1]
 
     def put(self, id_: KeyId, record: Record) -> None:
         self.known[id_] = (self.now + KEEP, record)
@@ -303,8 +307,8 @@ class _Slow:
         self._keys = MemoryKeys(now)
         self._slow = slow
 
-    async def claim(self, id: KeyId, fingerprint: str) -> Record | None:
-        return await self._slowly(lambda: self._keys.claim(id, fingerprint))
+    async def claim(self, id: KeyId, fingerprint: str, call: str) -> Record | None:
+        return await self._slowly(lambda: self._keys.claim(id, fingerprint, call))
 
     async def finish(self, id: KeyId, outcome: Json) -> None:
         await self._slowly(lambda: self._keys.finish(id, outcome))

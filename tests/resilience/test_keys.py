@@ -31,9 +31,9 @@ class Broken(MemoryKeys):
         if method in self._broken:
             raise OSError("disk full")
 
-    async def claim(self, id: KeyId, fingerprint: str) -> Record | None:
+    async def claim(self, id: KeyId, fingerprint: str, call: str) -> Record | None:
         self._check("claim")
-        return await super().claim(id, fingerprint)
+        return await super().claim(id, fingerprint, call)
 
     async def finish(self, id: KeyId, outcome: Json) -> None:
         self._check("finish")
@@ -64,8 +64,8 @@ class Slow(MemoryKeys):
 
         return await asyncio.shield(asyncio.ensure_future(done()))
 
-    async def claim(self, id: KeyId, fingerprint: str) -> Record | None:
-        return await self._slowly(super().claim(id, fingerprint))
+    async def claim(self, id: KeyId, fingerprint: str, call: str) -> Record | None:
+        return await self._slowly(super().claim(id, fingerprint, call))
 
 
 class Lingering(MemoryKeys):
@@ -364,21 +364,35 @@ async def test_such_a_key_is_taken(key) -> None:
 async def test_a_key_is_remembered_for_a_day_from_its_outcome() -> None:
     clock = Clock()
     store = MemoryKeys(clock)
-    assert await store.claim(ID, "f") is None
+    assert await store.claim(ID, "f", "c") is None
     clock.now += 3600
     await store.finish(ID, {})
     clock.now += 86_399
-    assert await store.claim(ID, "f") == Record("finished", "f", {})
+    assert await store.claim(ID, "f", "c") == Record("finished", "f", {})
     clock.now += 1
-    assert await store.claim(ID, "f") is None
+    assert await store.claim(ID, "f", "c") is None
 
 
 async def test_what_runs_is_never_forgotten() -> None:
     clock = Clock()
     store = MemoryKeys(clock)
-    await store.claim(ID, "f")
+    await store.claim(ID, "f", "c")
     clock.now += 1e6
-    assert await store.claim(ID, "f") == Record("running", "f")
+    assert await store.claim(ID, "f", "d") == Record("running", "f")
+
+
+async def test_the_same_call_again_is_the_same_claim_until_it_has_ended() -> None:
+    store = MemoryKeys(Clock())
+    assert await store.claim(ID, "f", "c") is None
+    assert await store.claim(ID, "f", "c") is None
+    await store.finish(ID, {})
+    assert await store.claim(ID, "f", "c") == Record("finished", "f", {})
+
+
+async def test_calls_without_an_id_are_not_the_same_call() -> None:
+    store = MemoryKeys(Clock())
+    assert await store.claim(ID, "f", "") is None
+    assert await store.claim(ID, "f", "") == Record("running", "f")
 
 
 async def test_a_full_store_refuses_new_keys_and_keeps_the_old() -> None:
@@ -394,9 +408,9 @@ async def test_a_full_store_refuses_new_keys_and_keeps_the_old() -> None:
 async def test_a_call_that_still_runs_keeps_no_other_key_from_being_forgotten() -> None:
     clock = Clock()
     store = MemoryKeys(clock)
-    await store.claim(ID, "f")
+    await store.claim(ID, "f", "c")
     other = KeyId("", "s", "t", "other")
-    await store.claim(other, "f")
+    await store.claim(other, "f", "c")
     await store.finish(other, {})
     clock.now += 86_401
-    assert await store.claim(other, "g") is None
+    assert await store.claim(other, "g", "c") is None

@@ -20,9 +20,9 @@ class SlowKeys:
         self._dice = dice
         self._keys = MemoryKeys(now)
 
-    async def claim(self, id: KeyId, fingerprint: str) -> Record | None:
+    async def claim(self, id: KeyId, fingerprint: str, call: str) -> Record | None:
         await self._way()
-        return await self._keys.claim(id, fingerprint)
+        return await self._keys.claim(id, fingerprint, call)
 
     async def finish(self, id: KeyId, outcome: Json) -> None:
         await self._way()

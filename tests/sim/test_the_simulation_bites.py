@@ -96,7 +96,7 @@ def test_an_answer_that_is_dropped(monkeypatch):
 
 
 def test_a_key_that_is_forgotten(monkeypatch):
-    async def forgotten(store: keys.MemoryKeys, id_: keys.KeyId, fingerprint: str) -> None:
+    async def forgotten(store: keys.MemoryKeys, id_: keys.KeyId, fingerprint: str, call: str) -> None:
         store._put(id_, keys.Record("running", fingerprint))
 
     monkeypatch.setattr(keys.MemoryKeys, "claim", forgotten)

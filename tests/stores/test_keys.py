@@ -16,11 +16,11 @@ ID = KeyId("", "bank", "pay", "k1")
 
 async def test_an_outcome_is_known_to_the_next_process(tmp_path: Path) -> None:
     store = SqliteKeys(tmp_path / "keys.db")
-    assert await store.claim(ID, "f") is None
+    assert await store.claim(ID, "f", "c") is None
     await store.finish(ID, {"content": [], "big": 2**60})
     store.close()
     after = SqliteKeys(tmp_path / "keys.db")
-    known = await after.claim(ID, "f")
+    known = await after.claim(ID, "f", "c")
     assert known is not None
     assert (known.state, known.outcome) == ("finished", {"content": [], "big": 2**60})
     after.close()
@@ -28,10 +28,10 @@ async def test_an_outcome_is_known_to_the_next_process(tmp_path: Path) -> None:
 
 async def test_what_was_running_in_a_crash_has_no_known_outcome(tmp_path: Path) -> None:
     store = SqliteKeys(tmp_path / "keys.db")
-    await store.claim(ID, "f")
+    await store.claim(ID, "f", "c")
     store.close()
     after = SqliteKeys(tmp_path / "keys.db")
-    known = await after.claim(ID, "f")
+    known = await after.claim(ID, "f", "c")
     assert known is not None
     assert known.state == "unknown"
     after.close()
@@ -40,12 +40,12 @@ async def test_what_was_running_in_a_crash_has_no_known_outcome(tmp_path: Path) 
 async def test_a_released_key_is_free_and_an_old_one_is_forgotten(tmp_path: Path) -> None:
     now = 0.0
     store = SqliteKeys(tmp_path / "keys.db", keep=10, now=lambda: now)
-    await store.claim(ID, "f")
+    await store.claim(ID, "f", "c")
     await store.release(ID)
-    assert await store.claim(ID, "f") is None
+    assert await store.claim(ID, "f", "c") is None
     await store.mark_unknown(ID)
     now = 11.0
-    assert await store.claim(ID, "f") is None
+    assert await store.claim(ID, "f", "c") is None
     store.close()
 
 
@@ -67,7 +67,7 @@ class Clocks:
 
 async def finished(store: SqliteKeys) -> bool:
     """Whether the key is known; if it was not, it is now."""
-    if await store.claim(ID, "f") is None:
+    if await store.claim(ID, "f", "c") is None:
         await store.finish(ID, {})
         return False
     return True
@@ -109,7 +109,7 @@ async def test_time_that_a_crash_loses_has_not_passed(tmp_path: Path) -> None:
     store = clocks.store(tmp_path)
     assert not await finished(store)
     clocks.pass_(DAY / 2)
-    await store.claim(ID, "f")  # writes the time down
+    await store.claim(ID, "f", "c")  # writes the time down
     clocks.pass_(DAY / 3)
     os.close(store._lock)  # its process is gone
     after = clocks.store(tmp_path)

@@ -45,8 +45,9 @@ class Record(msgspec.Struct, frozen=True):
 class KeyStore(Protocol):
     """Where keys are remembered. Any exception means that it cannot be relied on now."""
 
-    async def claim(self, id: KeyId, fingerprint: str) -> Record | None:
-        """Remember the key as running and return None, or return what is known of it, in one step."""
+    async def claim(self, id: KeyId, fingerprint: str, call: str) -> Record | None:
+        """Remember the key as running under the id of a call and return None, or return what is known of it, in one
+        step. The same call again is the same claim: while it runs, that is None too."""
         ...
 
     async def finish(self, id: KeyId, outcome: Json) -> None: ...
@@ -66,15 +67,17 @@ class MemoryKeys:
         self._keep = keep
         self._most = most
         self._records: dict[KeyId, tuple[float, Record]] = {}
+        self._running: dict[KeyId, str] = {}  # under which call
 
-    async def claim(self, id: KeyId, fingerprint: str) -> Record | None:
+    async def claim(self, id: KeyId, fingerprint: str, call: str) -> Record | None:
         self._forget_old()
         known = self._records.get(id)
         if known is not None:
-            return known[1]
+            return None if call and self._running.get(id) == call else known[1]
         if len(self._records) >= self._most:
             raise OverflowError(f"{self._most} keys are remembered already")
         self._put(id, Record("running", fingerprint))
+        self._running[id] = call
         return None
 
     async def finish(self, id: KeyId, outcome: Json) -> None:
@@ -84,9 +87,11 @@ class MemoryKeys:
         self._put(id, replace(self._records[id][1], state="unknown"))
 
     async def release(self, id: KeyId) -> None:
+        self._running.pop(id, None)
         self._records.pop(id, None)
 
     def _put(self, id: KeyId, record: Record) -> None:
+        self._running.pop(id, None)
         self._records.pop(id, None)
         self._records[id] = (self._now() + self._keep, record)
 
@@ -163,7 +168,7 @@ async def _once(flight: Flight, store: KeyStore, id_: KeyId, print_: str, call: 
 async def _claim(store: KeyStore, id_: KeyId, print_: str, call: Call) -> Record | None:
     """Claim the key. Raises `Unavailable` where the store cannot be relied on: then nothing is executed."""
     try:
-        return await store.claim(id_, print_)
+        return await store.claim(id_, print_, call.id)
     except Exception as exc:
         raise Unavailable(
             "the store of idempotency keys cannot be used, so the call was not made",

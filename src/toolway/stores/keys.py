@@ -57,6 +57,7 @@ class SqliteKeys:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._keep = keep
+        self._running: dict[KeyId, str] = {}  # under which call; what ran in another process has no known outcome
         self._lock = _lock(Path(path))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="toolway-keys")
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=5.0)
@@ -71,8 +72,13 @@ class SqliteKeys:
         self._db.close()
         os.close(self._lock)
 
-    async def claim(self, id: KeyId, fingerprint: str) -> Record | None:
-        return await self._do(lambda: self._claim(id, fingerprint))
+    async def claim(self, id: KeyId, fingerprint: str, call: str) -> Record | None:
+        known = await self._do(lambda: self._claim(id, fingerprint))
+        if known is None:
+            self._running[id] = call
+        elif call and known.state == "running" and self._running.get(id) == call:
+            return None
+        return known
 
     async def finish(self, id: KeyId, outcome: Json) -> None:
         await self._set(id, "finished", msgspec.json.encode(outcome))
@@ -81,6 +87,7 @@ class SqliteKeys:
         await self._set(id, "unknown", None)
 
     async def release(self, id: KeyId) -> None:
+        self._running.pop(id, None)
         await self._do(lambda: self._db.execute(f"DELETE FROM keys {_WHERE}", _values(id)))
 
     def _claim(self, id: KeyId, fingerprint: str) -> Record | None:
@@ -99,6 +106,7 @@ class SqliteKeys:
         return Record(state, known, msgspec.json.decode(outcome) if outcome is not None else None)
 
     async def _set(self, id: KeyId, state: str, outcome: bytes | None) -> None:
+        self._running.pop(id, None)
         until = self._age.seen() + self._keep
         values = (state, outcome, until, *_values(id))
         await self._do(lambda: self._db.execute(f"UPDATE keys SET state = ?, outcome = ?, until = ? {_WHERE}", values))
