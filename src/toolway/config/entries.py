@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, cast, get_args
 
-from toolway.config import auth, calls, openapi
+from toolway.config import auth, calls, cluster, openapi
 from toolway.config.expand import expand_home
 from toolway.config.fields import KEY, Fields, kind, quoted, wrong
 from toolway.config.problems import Problem
@@ -26,7 +26,7 @@ LATER_TYPES: Final = frozenset({"ws", "websocket"})
 OUR_KEYS: Final = (
     *("command", "args", "env", "cwd", *URL_KEYS, "headers", "auth", "openapi", "type", "transport"),
     *("timeout", "startTimeout", "connectTimeout", "maxRestarts", "enabled", "disabled", "lazy", "idleStop"),
-    *("keepAliveInterval", "era", "shared", "env_policy", "envPolicy", "limits"),
+    *("keepAliveInterval", "era", "shared", "env_policy", "envPolicy", "limits", *cluster.KEYS),
     *calls.KEYS,
 )
 
@@ -60,6 +60,7 @@ def read_entry(value: Any, variables: Mapping[str, str]) -> tuple[Server, list[P
         **_way(fields),
         **_behaviour(fields),
         **calls.read(fields),
+        **cluster.read(fields),
         auth=auth.read(fields),
         timeout=_timeout(fields),
         limits=_limits(fields),

@@ -191,6 +191,8 @@ class Server:
     era: EraSetting = "auto"  # auto: find out; modern or legacy: do not ask
     enabled: bool = True  # false: known, but not started
     lazy: bool = False  # start at the first call instead of at once
+    instances: int = 1  # of a cluster: run so many of it, on different nodes; calls go to any of them
+    node_labels: tuple[str, ...] = ()  # of a cluster: only nodes that have all of these labels run it
     idle_stop: float = 0.0  # stop after so many idle seconds, start again when needed; 0 = never
     timeout: Timeout = Timeout()
     retry: Retry = Retry()
@@ -208,6 +210,7 @@ class Server:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "args", tuple(self.args))
+        object.__setattr__(self, "node_labels", tuple(self.node_labels))
         ways = ("command", "url", "instance") if self.openapi is None else ("command", "instance", "openapi")
         given = [k for k in ways if getattr(self, k) is not None]
         if len(given) != 1:

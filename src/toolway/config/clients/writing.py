@@ -19,7 +19,7 @@ _OUR_AFFAIR: Final = frozenset(
     {
         *("connectTimeout", "maxRestarts", "lazy", "idleStop", "keepAliveInterval", "era", "shared", "limits"),
         *("maxRetries", "retryDelayMs", "backoffMultiplier", "repeatable", "trusted", "idempotencyMetaKey"),
-        *("unprocessed", "env_policy", "envPolicy", "healthCheckUrl"),
+        *("unprocessed", "env_policy", "envPolicy", "healthCheckUrl", "instances", "nodeLabels"),
     }
 )
 _HANDLED: Final = frozenset(
