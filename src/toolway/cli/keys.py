@@ -15,22 +15,29 @@ from toolway.cli.output import Output
 from toolway.cli.places import Where, gateway_for
 from toolway.errors import NotFound
 from toolway.gateway.principals import ApiKey
+from toolway.gateway.rates import Rate
 from toolway.gateway.state import State
 from toolway.model import Json
 
 _LONGEST_NAME = 100  # characters
 
 
-async def create(output: Output, where: Where, name: str, scopes: Sequence[str], admin: bool) -> Exit:
+async def create(
+    output: Output, where: Where, name: str, scopes: Sequence[str], admin: bool, rate: str | None = None
+) -> Exit:
     """Make a key, and show it this once."""
     if not 0 < len(name) <= _LONGEST_NAME:
         raise UsageError(f"the name of a key has 1 to {_LONGEST_NAME} characters")
+    try:
+        limit = Rate.parse(rate) if rate is not None else None
+    except ValueError as exc:
+        raise UsageError(str(exc)) from None
     door = await gateway_for(output, where)
     chosen = list(scopes) or None
     if door is not None:
-        made = await door.ask("POST", "keys", {"name": name, "scopes": chosen, "admin": admin})
+        made = await door.ask("POST", "keys", {"name": name, "scopes": chosen, "admin": admin, "rate": rate})
     else:
-        token, key = State.default(os.environ).keyring().create(name, chosen, admin, time.time())
+        token, key = State.default(os.environ).keyring().create(name, chosen, admin, time.time(), limit)
         made = {**_facts(key), "token": token}
     if output.as_json:
         output.json(made)
@@ -73,13 +80,16 @@ async def revoke(output: Output, where: Where, id_: str) -> Exit:
 
 
 def _facts(key: ApiKey) -> Json:
-    return {"id": key.id, "name": key.name, "scopes": key.scopes, "admin": key.admin, "created": key.created}
+    rate = str(key.rate) if key.rate is not None else None
+    facts = {"id": key.id, "name": key.name, "scopes": key.scopes, "admin": key.admin, "created": key.created}
+    return {**facts, "rate": rate}
 
 
 def _opens(key: Json) -> str:
     scopes: Any = key["scopes"]
     opened = "everything" if scopes is None else ", ".join(scopes)
-    return f"{opened} and /admin" if key["admin"] else opened
+    opened = f"{opened} and /admin" if key["admin"] else opened
+    return f"{opened}, {key['rate']}" if key.get("rate") else opened  # a gateway of before knows no rates
 
 
 def _date(seconds: float) -> str:

@@ -21,7 +21,8 @@ from toolway.gateway.desk import Desk
 from toolway.gateway.door import problem
 from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.http.messages import EVENTS, JSON
-from toolway.gateway.principals import ApiKey, Keyring, Principal
+from toolway.gateway.principals import ApiKey, KnownKeys, Principal
+from toolway.gateway.rates import Rate
 from toolway.hub import Hub
 from toolway.model import Json
 from toolway.protocol import wire
@@ -36,7 +37,7 @@ class Admin:
     def __init__(
         self,
         hub: Hub,
-        keyring: Keyring | None,
+        keyring: KnownKeys | None,
         commands: Callable[[], Collection[str]],
         reload: Callable[[], Awaitable[Json]],
         facts: Callable[[], Json],
@@ -102,7 +103,7 @@ class Admin:
             case "POST", ["reload"]:
                 return await self._reload()
             case _, ["keys", *rest]:
-                return self._keys(method, rest, body)
+                return await self._keys(method, rest, body)
         return None
 
     def _shown(self, status: Status) -> Json:
@@ -136,20 +137,20 @@ class Admin:
 
     # -- keys ---------------------------------------------------------------------------------------------------------
 
-    def _keys(self, method: str, rest: list[str], body: Json) -> Json | None:
+    async def _keys(self, method: str, rest: list[str], body: Json) -> Json | None:
         if self._keyring is None:
             raise ConfigError("this gateway asks nobody for a token", fix="start it without --no-auth")
         match method, rest:
             case "GET", []:
                 return {"keys": [_key(key) for key in self._keyring.all()]}
             case "POST", []:
-                token, key = self._keyring.create(
-                    _text(body, "name"), _scopes(body), body.get("admin") is True, time.time()
+                token, key = await self._keyring.issue(
+                    _text(body, "name"), _scopes(body), body.get("admin") is True, time.time(), _rate(body)
                 )
                 self._hub.emit(Access("", "key_created", who=key.id))
                 return {**_key(key), "token": token}
             case "DELETE", [id_]:
-                if not self._keyring.revoke(id_):
+                if not await self._keyring.withdraw(id_):
                     raise NotFound(f"there is no key {id_!r}", fix="see them all: toolway keys ls")
                 self._hub.emit(Access("", "key_revoked", who=id_))
                 return {"revoked": id_}
@@ -199,7 +200,9 @@ def _tool(tool: Any) -> Json:
 
 
 def _key(key: ApiKey) -> Json:
-    return {"id": key.id, "name": key.name, "scopes": key.scopes, "admin": key.admin, "created": key.created}
+    rate = str(key.rate) if key.rate is not None else None
+    facts = {"id": key.id, "name": key.name, "scopes": key.scopes, "admin": key.admin, "created": key.created}
+    return {**facts, "rate": rate}
 
 
 def _text(body: Json, name: str) -> str:
@@ -216,6 +219,11 @@ def _scopes(body: Json) -> list[str] | None:
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise ValueError("scopes must be a list of names")
     return value
+
+
+def _rate(body: Json) -> Rate | None:
+    value = body.get("rate")
+    return Rate.parse(str(value)) if value is not None else None
 
 
 def _of_error(status: int, error: ToolwayError) -> tuple[int, bytes, Any]:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from toolway.gateway.http.messages import Request
-from toolway.gateway.principals import OWNER, Keyring, Principal
+from toolway.gateway.principals import OWNER, KnownKeys, Principal
 from toolway.gateway.sealed import Sealer
 
 KIND: Final = "browser"
@@ -31,7 +31,7 @@ PAGE_HEADER: Final = "x-toolway-page"
 class Browsers:
     """`keyring` is None where nobody is asked for a token."""
 
-    def __init__(self, sealer: Sealer, keyring: Keyring | None, now: Callable[[], float]) -> None:
+    def __init__(self, sealer: Sealer, keyring: KnownKeys | None, now: Callable[[], float]) -> None:
         self._sealer = sealer
         self._keyring = keyring
         self._now = now

@@ -11,7 +11,7 @@ from toolway.errors import ConfigError, NotFound
 from toolway.events import CallFinished
 from toolway.gateway import shown
 from toolway.gateway.call_filter import wanted
-from toolway.gateway.principals import Keyring, Principal
+from toolway.gateway.principals import KnownKeys, Principal
 from toolway.gateway.watch import Watch
 from toolway.hub import Hub
 from toolway.model import Call, Json
@@ -21,7 +21,7 @@ ALL: Final = 10_000  # more than is ever kept
 
 
 class CallDesk:
-    def __init__(self, hub: Hub, watch: Watch, keyring: Keyring | None) -> None:
+    def __init__(self, hub: Hub, watch: Watch, keyring: KnownKeys | None) -> None:
         self._hub = hub
         self._watch = watch
         self._keyring = keyring

@@ -10,7 +10,7 @@ from typing import Final
 UNAVAILABLE: Final = -31001  # the server cannot be reached or started
 DEADLINE: Final = -31002  # the deadline passed before the request was sent
 OVERLOADED: Final = -31003  # too much is under way here
-QUOTA: Final = -31004  # too many requests of this principal are under way
+QUOTA: Final = -31004  # this principal has too many requests under way, or calls more often than its key allows
 OUTCOME_UNKNOWN: Final = -31005  # the call may have been executed; answered with HTTP 200, so that nobody resends it
 THROTTLED: Final = -31006  # the server itself asks to wait
 CANCELLED: Final = -31007  # the client took the request back

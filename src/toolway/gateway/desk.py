@@ -19,7 +19,7 @@ from toolway.gateway.browser import Browsers
 from toolway.gateway.call_desk import CallDesk, fields_of, number_of
 from toolway.gateway.files import Files
 from toolway.gateway.http.exchange import Exchange
-from toolway.gateway.principals import Keyring, Principal
+from toolway.gateway.principals import KnownKeys, Principal
 from toolway.gateway.selection import Selection
 from toolway.gateway.server_desk import ServerDesk
 from toolway.gateway.watch import Watch
@@ -41,7 +41,7 @@ class Desk:
         self,
         hub: Hub,
         watch: Watch,
-        keyring: Keyring | None,
+        keyring: KnownKeys | None,
         browsers: Browsers,
         groups: Callable[[], Mapping[str, Selection]],
         files: Files | None,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from toolway.gateway.http.messages import JSON, Fields, Request
-from toolway.gateway.principals import OWNER, Keyring, Principal
+from toolway.gateway.principals import OWNER, KnownKeys, Principal
 from toolway.model import Json
 from toolway.protocol.wire import encode
 
@@ -32,7 +32,7 @@ class Door:
     """`hosts` are the names under which clients may call us, `origins` the web pages that may. Without a keyring, and
     only then, everybody who gets so far is the owner."""
 
-    def __init__(self, keyring: Keyring | None, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
+    def __init__(self, keyring: KnownKeys | None, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
         self._keyring = keyring
         self._changes = 0
         self._at: tuple[str, int] | None = None

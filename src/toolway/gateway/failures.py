@@ -38,6 +38,7 @@ from toolway.gateway.codes import (
     UPSTREAM_AUTH,
     UPSTREAM_PROTOCOL,
 )
+from toolway.gateway.rates import Rate
 from toolway.model import Call, Era, Json
 from toolway.protocol.wire import RESOURCE_NOT_FOUND, clean_text
 
@@ -97,6 +98,20 @@ def of_crowded(call: Call) -> Failure:
     """What a client is told about a call whose server asks it something, and which cannot be kept until it answers."""
     what = "too many calls wait for answers of their clients, so this one was given up in mid-call"
     return Failure(OUTCOME_UNKNOWN, what, _facts_of(call, "E-CROWDED"))
+
+
+def of_rate(rate: Rate, wait: float) -> Failure:
+    """What a client is told that calls more often than its key allows."""
+    facts: Json = {
+        "executed": "no",
+        "certainty": Certainty.C0.name,
+        "retryable": True,
+        "attempts": 0,
+        "code": "E-RATE",
+        "retryAfterMs": max(1, round(wait * 1000)),
+    }
+    what = f"this key may call {rate}, and has done so: again in {wait:.1f} s"
+    return Failure(QUOTA, what, facts, retry_after=wait)
 
 
 def _facts_of(call: Call, code: str) -> Json:

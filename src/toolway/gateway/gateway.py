@@ -30,7 +30,8 @@ from toolway.gateway.listen import Listening
 from toolway.gateway.metrics import MetricsPage
 from toolway.gateway.modern import Modern
 from toolway.gateway.parking import Parking
-from toolway.gateway.principals import OWNER, Keyring
+from toolway.gateway.principals import OWNER, KnownKeys
+from toolway.gateway.rates import MemoryRates, Rates
 from toolway.gateway.relay import Relay
 from toolway.gateway.sealed import Sealer
 from toolway.gateway.selection import Selection
@@ -53,7 +54,7 @@ class Gateway:
         self,
         hub: Hub,
         key: bytes,
-        keyring: Keyring | None,
+        keyring: KnownKeys | None,
         *,
         groups: Callable[[], Mapping[str, Selection]] = dict,
         commands: Callable[[], Collection[str]] = tuple,
@@ -65,11 +66,12 @@ class Gateway:
         hosts: Iterable[str] = (),
         origins: Iterable[str] = (),
         metrics: Metrics | None = None,
+        rates: Rates | None = None,
     ) -> None:
         self._hub = hub
         sealer = Sealer(key, time.time)
         self.parking = parking if parking is not None else Parking()
-        self._relay = Relay(hub, sealer, self.parking)
+        self._relay = Relay(hub, sealer, self.parking, rates if rates is not None else MemoryRates(time.monotonic))
         self._discovery = Discovery(hub)
         self.listening = Listening(hub, self._relay.task)
         self._sessions = Handshake(self._relay, self._discovery, self.listening, sealer)

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from toolway.errors import ConfigError
+from toolway.gateway.rates import Rate
 from toolway.gateway.sealed import made_once, write_private
 
 TOKEN_PREFIX: Final = "tw_"
@@ -34,6 +35,7 @@ class Principal(msgspec.Struct, frozen=True):
     caller: str  # the authorization context of calls; empty for the owner of the hub
     admin: bool = False
     scopes: tuple[str, ...] | None = None  # groups, and `server/name`; None = everything
+    rate: Rate | None = None  # how often it may call; None = as often as it likes
 
     def may_use(self, endpoint: str) -> bool:
         """Whether an endpoint (a group's name, `server/name`, or nothing for all) is open to this principal."""
@@ -52,9 +54,10 @@ class ApiKey(msgspec.Struct, frozen=True):
     scopes: tuple[str, ...] | None = None
     admin: bool = False
     created: float = 0.0
+    rate: Rate | None = None
 
     def principal(self) -> Principal:
-        return Principal(self.id, self.name, f"key:{self.id}", self.admin, self.scopes)
+        return Principal(self.id, self.name, f"key:{self.id}", self.admin, self.scopes, self.rate)
 
 
 class _File(msgspec.Struct):
@@ -62,18 +65,15 @@ class _File(msgspec.Struct):
     keys: list[ApiKey] = msgspec.field(default_factory=list)
 
 
-class Keyring:
-    """All that opens the door. Looking one up costs one hash, however many there are. `on_revoked` hears of every key
-    that opens it no more."""
+class KnownKeys:
+    """All that opens the door, as this process knows it. Looking one up costs one hash, however many there are.
+    `on_revoked` hears of every key that opens it no more."""
 
-    def __init__(self, file: Path, token: str) -> None:
-        self._file = file
+    def __init__(self, token: str) -> None:
         self._token_hash = _hash(token)
-        self._stamp: tuple[int, ...] | None = None
-        self._keys: dict[str, ApiKey] = {}
+        self._keys: dict[str, ApiKey] = {}  # by hash
         self.changes = 0  # how often the keys have changed
         self.on_revoked: Callable[[str], None] | None = None
-        self.reload()
 
     def who(self, token: str) -> Principal | None:
         hashed = _hash(token)
@@ -89,17 +89,55 @@ class Keyring:
     def all(self) -> Sequence[ApiKey]:
         return list(self._keys.values())
 
-    def create(self, name: str, scopes: Iterable[str] | None, admin: bool, now: float) -> tuple[str, ApiKey]:
+    async def issue(
+        self, name: str, scopes: Iterable[str] | None, admin: bool, now: float, rate: Rate | None = None
+    ) -> tuple[str, ApiKey]:
         """A new key, and what is kept of it. The key itself is never seen again. Raises `OSError`."""
-        token = TOKEN_PREFIX + secrets.token_urlsafe(32)
-        chosen = tuple(scopes) if scopes is not None else None
-        key = ApiKey(secrets.token_hex(4), name, _hash(token), chosen, admin, now)
+        raise NotImplementedError
+
+    async def withdraw(self, id: str) -> bool:
+        """A key opens the door no more. Whether there was such a key. Raises `OSError`."""
+        raise NotImplementedError
+
+    def reload(self) -> None:
+        """Take what another process changed. Raises `ConfigError` where it cannot be trusted."""
+
+    def _know(self, keys: Iterable[ApiKey]) -> None:
+        before, self._keys = self._keys, {key.hash: key for key in keys}
+        self.changes += 1
+        for hashed, key in before.items():
+            if self._keys.get(hashed) != key and self.on_revoked is not None:
+                self.on_revoked(key.id)
+
+
+class Keyring(KnownKeys):
+    """The keys in a file."""
+
+    def __init__(self, file: Path, token: str) -> None:
+        super().__init__(token)
+        self._file = file
+        self._stamp: tuple[int, ...] | None = None
+        self.reload()
+
+    async def issue(
+        self, name: str, scopes: Iterable[str] | None, admin: bool, now: float, rate: Rate | None = None
+    ) -> tuple[str, ApiKey]:
+        return self.create(name, scopes, admin, now, rate)
+
+    async def withdraw(self, id: str) -> bool:
+        return self.revoke(id)
+
+    def create(
+        self, name: str, scopes: Iterable[str] | None, admin: bool, now: float, rate: Rate | None = None
+    ) -> tuple[str, ApiKey]:
+        """What `issue` does. Raises `OSError`."""
+        token, key = new_key(name, scopes, admin, now, rate)
         with self._alone():
             self._save([*self._keys.values(), key])
         return token, key
 
     def revoke(self, id: str) -> bool:
-        """Whether there was such a key. Raises `OSError`."""
+        """What `withdraw` does. Raises `OSError`."""
         with self._alone():
             kept = [key for key in self._keys.values() if key.id != id]
             if len(kept) == len(self._keys):
@@ -131,12 +169,8 @@ class Keyring:
         self._take(kept, stamp)
 
     def _take(self, keys: Iterable[ApiKey], stamp: tuple[int, ...] | None) -> None:
-        before, self._keys = self._keys, {key.hash: key for key in keys}
         self._stamp = stamp
-        self.changes += 1
-        for hashed, key in before.items():
-            if self._keys.get(hashed) != key and self.on_revoked is not None:
-                self.on_revoked(key.id)
+        self._know(keys)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -154,6 +188,12 @@ class Keyring:
         write_private(self._file, msgspec.json.encode(_File(keys=keys)))
         self._stamp = None  # the clock of the file system may be too coarse to tell
         self.reload()
+
+
+def new_key(name: str, scopes: Iterable[str] | None, admin: bool, now: float, rate: Rate | None) -> tuple[str, ApiKey]:
+    token = TOKEN_PREFIX + secrets.token_urlsafe(32)
+    chosen = tuple(scopes) if scopes is not None else None
+    return token, ApiKey(secrets.token_hex(4), name, _hash(token), chosen, admin, now, rate)
 
 
 def token_in(file: Path) -> str:

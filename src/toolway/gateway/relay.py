@@ -36,6 +36,8 @@ from toolway.gateway import failures
 from toolway.gateway.codes import TIMEOUT_KEY
 from toolway.gateway.failures import Failure
 from toolway.gateway.parking import LONGEST, Deaf, Ear, Leg, Parking, lacks
+from toolway.gateway.principals import Principal
+from toolway.gateway.rates import Rate, Rates
 from toolway.gateway.sealed import Sealer
 from toolway.gateway.visit import Visit, can_answer, meta_of
 from toolway.hub import Hub
@@ -72,8 +74,9 @@ Result = Json | AsItCame  # what a server said and we have no need to change pas
 
 
 class Relay:
-    def __init__(self, hub: Hub, sealer: Sealer, parking: Parking) -> None:
+    def __init__(self, hub: Hub, sealer: Sealer, parking: Parking, rates: Rates) -> None:
         self._hub = hub
+        self._rates = rates
         self._sealer = sealer
         self._parking = parking
         self._settled_at = 0.0
@@ -239,6 +242,8 @@ class Relay:
                 return await self._go_on(visit, value, owner, params)
             asked = {**params, "requestState": value}
             parks = False  # only a modern server gives a state, wherever it is now
+        if visit.principal.rate is not None:
+            self._spend(visit.principal, visit.principal.rate)
         call, ear = self._call(visit, method, asked, server, name, parks=parks, as_it_came=as_it_came)
         if parks:
             assert ear is not None
@@ -261,6 +266,12 @@ class Relay:
         if deaf is not None and deaf.missing and reply.is_error:
             raise lacks(deaf.missing, reply.text)
         return self._of_reply(visit, reply, owner)
+
+    def _spend(self, principal: Principal, rate: Rate) -> None:
+        """What this call costs its principal. Raises `Failure` where it has called too often."""
+        wait = self._rates.take(principal.id, rate)
+        if wait > 0:
+            raise failures.of_rate(rate, wait)
 
     def _call(
         self, visit: Visit, method: str, params: Json, server: str, name: str, *, parks: bool, as_it_came: bool

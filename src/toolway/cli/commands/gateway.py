@@ -72,10 +72,14 @@ def keys_create(
         typer.Option("--scope", metavar="GROUP", help="Only this group, or server/NAME.", show_default=False),
     ] = None,
     admin: Annotated[bool, typer.Option("--admin", help="It also opens /admin.")] = False,
+    rate: Annotated[
+        str | None,
+        typer.Option("--rate", metavar="CALLS", help="How often it may call: 10/s, 600/min, 1000/h, 5000/day."),
+    ] = None,
 ) -> Work:
     from toolway.cli import keys
 
-    return keys.create(session.output, session.where, name, scope or [], admin)
+    return keys.create(session.output, session.where, name, scope or [], admin, rate)
 
 
 def keys_ls(session: Session) -> Work:

@@ -1,0 +1,118 @@
+"""How often a key may call: the bucket, and what a client hears who calls too often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.edge_lab import edge, handshake, message_of, modern
+from toolway.gateway import rates
+from toolway.gateway.principals import Keyring
+from toolway.gateway.rates import MemoryRates, Rate
+
+
+def test_a_rate_is_written_as_calls_in_a_time() -> None:
+    assert [str(Rate.parse(text)) for text in ("10/s", "600/min", "1/h", "5000/day")] == [
+        *("10/s", "600/min", "1/h", "5000/day")
+    ]
+    assert Rate.parse("1800/h").pace == 0.5
+
+
+@pytest.mark.parametrize("text", ["", "10", "0/s", "-1/s", "10/week", "1.5/s", "10/ s", "99999999999/s", "١/s"])
+def test_what_is_no_rate_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no rate"):
+        Rate.parse(text)
+
+
+def test_a_full_bucket_is_spent_at_once_and_fills_at_its_pace() -> None:
+    now = [100.0]
+    found, rate = MemoryRates(lambda: now[0]), Rate(5, "s")
+    assert [found.take("k", rate) for _ in range(5)] == [0.0] * 5
+    assert found.take("k", rate) == pytest.approx(0.2)
+    assert found.take("other", rate) == 0.0
+    now[0] += 0.2001
+    assert found.take("k", rate) == 0.0 < found.take("k", rate)
+
+
+@pytest.mark.parametrize("step", [0.001, 0.05, 0.3])
+def test_no_more_than_promised_in_any_time(step: float) -> None:
+    now = [0.0]
+    found, rate = MemoryRates(lambda: now[0]), Rate(10, "s")
+    times = []
+    for _ in range(3000):
+        if found.take("k", rate) == 0.0:
+            times.append(now[0])
+        now[0] += step
+    for span in (0.5, 1.0, 3.0):
+        most = max(sum(1 for each in times if start <= each < start + span) for start in times[:200])
+        assert most <= 10 * (1 + span)
+    assert len(times) >= min(3000, 10 * (1 + (3000 - 1) * step) - 1)  # and no less
+
+
+def test_a_key_with_another_rate_begins_anew() -> None:
+    found = MemoryRates(lambda: 0.0)
+    assert found.take("k", Rate(1, "h")) == 0.0 < found.take("k", Rate(1, "h"))
+    assert found.take("k", Rate(2, "h")) == 0.0
+
+
+def test_keys_that_come_and_go_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "MOST_BUCKETS", 50)
+    now = [0.0]
+    found, rate = MemoryRates(lambda: now[0]), Rate(1, "s")
+    for number in range(500):
+        found.take(f"k{number}", rate)
+        now[0] += 0.1
+    assert len(found._buckets) <= 51
+
+
+def test_the_rate_of_a_key_is_kept(tmp_path: Path) -> None:
+    keyring = Keyring(tmp_path / "keys.json", "tw_owner-of-this")
+    token, _ = keyring.create("ci", None, False, 0.0, Rate(600, "min"))
+    again = Keyring(tmp_path / "keys.json", "tw_owner-of-this").who(token)
+    assert again is not None and again.rate == Rate(600, "min")
+
+
+@pytest.mark.anyio
+async def test_who_calls_too_often_is_told_when_to_come_again_and_no_server_hears_of_it(tmp_path: Path) -> None:
+    async with edge(tmp_path) as found:
+        limited = found.keyring.create("limited", None, False, 0.0, Rate(2, "h"))[0]
+        other = found.keyring.create("other", None, False, 0.0, Rate(2, "h"))[0]
+        for _ in range(2):
+            assert "result" in await found.call("a__echo", {"text": "x"}, token=limited)
+        body, fields = modern("tools/call", {"name": "a__echo", "arguments": {"text": "x"}})
+        before = found.calls("a")
+        answer = await found.ask("POST", "/mcp", body, fields, token=limited)
+        assert answer.status == 429 and int(answer.headers["retry-after"]) > 1000
+        refused = message_of(answer)["error"]
+        assert refused["code"] == -31004
+        facts = refused["data"]
+        assert (facts["executed"], facts["retryable"], facts["code"]) == ("no", True, "E-RATE")
+        assert 1_790_000 < facts["retryAfterMs"] <= 1_800_000
+        assert found.calls("a") == before
+        assert await found.tools(token=limited)  # a list costs nothing
+        assert "result" in await found.call("a__echo", {"text": "x"}, token=other)
+        assert "result" in await found.call("a__echo", {"text": "x"})
+
+
+@pytest.mark.anyio
+async def test_the_limit_is_the_same_for_sessions(tmp_path: Path) -> None:
+    async with edge(tmp_path) as found:
+        token = found.keyring.create("limited", None, False, 0.0, Rate(1, "h"))[0]
+        session = {"Mcp-Session-Id": await found.initialize(token=token)}
+        call = handshake("tools/call", {"name": "a__echo", "arguments": {"text": "x"}})
+        assert "result" in message_of(await found.ask("POST", "/mcp", call, session, token=token))
+        refused = message_of(await found.ask("POST", "/mcp", call, session, token=token))
+        assert refused["error"]["code"] == -31004
+
+
+@pytest.mark.anyio
+async def test_an_administrator_sets_the_rate_of_a_key(tmp_path: Path) -> None:
+    async with edge(tmp_path) as found:
+        made = message_of(await found.ask("POST", "/admin/keys", {"name": "ci", "rate": "1/h"}))
+        assert made["rate"] == "1/h"
+        listed = message_of(await found.ask("GET", "/admin/keys"))["keys"]
+        assert [key["rate"] for key in listed] == ["1/h"]
+        assert (await found.ask("POST", "/admin/keys", {"name": "ci", "rate": "often"})).status == 400
+        assert "result" in await found.call("a__echo", {"text": "x"}, token=made["token"])
+        assert "error" in await found.call("a__echo", {"text": "x"}, token=made["token"])
