@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, BigInteger, Boolean, Double, ForeignKeyConstraint, Index, Integer, Text
+from sqlalchemy import JSON, BigInteger, Boolean, Double, ForeignKeyConstraint, Index, Integer, LargeBinary, Text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 Number = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts only in INTEGER PRIMARY KEY
 
 
 class Base(DeclarativeBase):
-    type_annotation_map: ClassVar = {str: Text, float: Double, bool: Boolean, dict[str, Any]: JSON}
+    type_annotation_map: ClassVar = {
+        str: Text,
+        float: Double,
+        bool: Boolean,
+        bytes: LargeBinary,
+        dict[str, Any]: JSON,
+    }
 
 
 class NodeRow(Base):
@@ -50,7 +56,7 @@ class ServerRow(Base):
 
     tenant: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(primary_key=True)
-    definition: Mapped[dict[str, Any]]
+    definition: Mapped[dict[str, Any]]  # {"sealed": …}: an entry may hold a secret in plain letters
     revision: Mapped[int] = mapped_column(Number, index=True)  # of the change that made it so
 
 
@@ -72,3 +78,112 @@ class PlaceRow(Base):
     epoch: Mapped[int | None] = mapped_column(Number)  # of the node when it took it
     fence: Mapped[int] = mapped_column(Number)
     free_since: Mapped[float]  # since when it has no owner, if it has none
+
+
+class RevisionRow(Base):
+    """Where the numbers of changes come from. Whoever takes one holds the row to the end of its transaction, so changes
+    become visible in the order of their numbers: who has seen one has seen all before it."""
+
+    __tablename__ = "revisions"
+
+    one: Mapped[int] = mapped_column(primary_key=True)
+    last: Mapped[int] = mapped_column(Number)
+
+
+class ChangeRow(Base):
+    """When something of a kind last changed for a tenant: what a node asks about to know whether to read anew."""
+
+    __tablename__ = "changes"
+
+    kind: Mapped[str] = mapped_column(primary_key=True)
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    revision: Mapped[int] = mapped_column(Number, index=True)
+
+
+class TenantRow(Base):
+    """What a tenant's configuration says beside its servers. Its row is locked by whoever changes them."""
+
+    __tablename__ = "tenants"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    settings: Mapped[str]  # sealed; empty where there are none
+    revision: Mapped[int] = mapped_column(Number)
+
+
+class TakenRow(Base):
+    """A file of configuration that was taken once: an old one that comes again is not taken for a new one."""
+
+    __tablename__ = "taken"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    revision: Mapped[int] = mapped_column(Number)
+
+
+class RemovedRow(Base):
+    """A server that is no more, for those who read what changed. One that comes again goes on with its fences."""
+
+    __tablename__ = "removed"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    revision: Mapped[int] = mapped_column(Number, index=True)
+    fence: Mapped[int] = mapped_column(Number)  # the last one that it had
+    removed_at: Mapped[float]
+
+
+class ApiKeyRow(Base):
+    """A key of the gateway, never itself. A revoked one stays for a day, for those who hear of it late."""
+
+    __tablename__ = "api_keys"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[str] = mapped_column(primary_key=True)
+    facts: Mapped[dict[str, Any]]  # what the gateway keeps of it
+    revision: Mapped[int] = mapped_column(Number, index=True)
+    revoked_at: Mapped[float | None]
+
+
+class ClaimRow(Base):
+    """An idempotency key that was used."""
+
+    __tablename__ = "claims"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[str] = mapped_column(primary_key=True)  # the digest of whose key it is, for what, and the key
+    fingerprint: Mapped[str]
+    state: Mapped[str]  # running, finished, unknown
+    call: Mapped[str]  # the call that claimed it
+    node: Mapped[str]  # who makes that call, as far as is known
+    epoch: Mapped[int] = mapped_column(Number)
+    outcome: Mapped[bytes | None]
+    until: Mapped[float] = mapped_column(index=True)  # when it may be forgotten
+
+
+class CredentialRow(Base):
+    """The login of a principal at an upstream server."""
+
+    __tablename__ = "credentials"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[str] = mapped_column(primary_key=True)  # the digest of upstream and principal
+    sealed: Mapped[str]  # all that is kept, by issuer; empty while only the lock is wanted
+    revision: Mapped[int] = mapped_column(Number, index=True)
+    renewer: Mapped[str]  # who alone may renew it now
+    renewer_until: Mapped[float]
+
+
+class ListRow(Base):
+    """What a server has, as its owner heard it last."""
+
+    __tablename__ = "lists"
+    __table_args__ = (
+        ForeignKeyConstraint(["tenant", "server"], ["servers.tenant", "servers.name"], ondelete="CASCADE"),
+    )
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    server: Mapped[str] = mapped_column(primary_key=True)
+    fence: Mapped[int] = mapped_column(Number)  # under which its writer owned the server
+    identity: Mapped[str]  # what makes it the same server
+    body: Mapped[bytes]
+    revision: Mapped[int] = mapped_column(Number, index=True)

@@ -1,0 +1,49 @@
+"""What changed, and when: the one question that every node asks all the time.
+
+Whoever changes what others must know of takes the next revision in the same transaction, at its end: all who change
+something take turns from there to the commit, so nothing large is written after it, and no lock is waited for.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import case, literal, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from toolway.cluster.record.tables import ChangeRow, RevisionRow
+from toolway.cluster.record.writing import put
+
+
+class Changes:
+    """Raises what SQLAlchemy raises."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def since(self, revision: int) -> tuple[int, frozenset[tuple[str, str]]]:
+        """The newest revision, and what has changed since `revision`, as (kind, tenant). A record that is older than
+        that was put back from a copy: then all may have changed."""
+        seen = literal(revision)
+        after = case((RevisionRow.last < seen, literal(0)), else_=seen)
+        asked = select(RevisionRow.last, ChangeRow.kind, ChangeRow.tenant).outerjoin(
+            ChangeRow, ChangeRow.revision > after
+        )
+        async with self._engine.connect() as db:
+            found = (await db.execute(asked)).all()
+        return found[0].last, frozenset((row.kind, row.tenant) for row in found if row.kind is not None)
+
+
+async def bump(db: AsyncConnection, kind: str, tenant: str) -> int:
+    """The revision of a change of this kind, in the transaction that makes it."""
+    revision = await next_revision(db)
+    await note(db, kind, tenant, revision)
+    return revision
+
+
+async def next_revision(db: AsyncConnection) -> int:
+    taken = await db.execute(update(RevisionRow).values(last=RevisionRow.last + 1).returning(RevisionRow.last))
+    return taken.scalar_one()
+
+
+async def note(db: AsyncConnection, kind: str, tenant: str, revision: int) -> None:
+    """Say that something of this kind changed with a revision that the transaction has taken."""
+    await put(db, ChangeRow, {"kind": kind, "tenant": tenant, "revision": revision})

@@ -1,0 +1,78 @@
+"""Lists in the record: what the last owner wrote."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from sqlalchemy import delete, insert
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from toolway.cluster.record.changes import Changes
+from toolway.cluster.record.lists import Listed, Lists
+from toolway.cluster.record.tables import ServerRow
+
+pytestmark = pytest.mark.anyio
+
+LISTED = Listed("id", "modern", {"instructions": "none \u0000"}, {"tools": [{"name": "a\u0000b"}]}, fence=3)
+
+
+@pytest.fixture(autouse=True)
+async def servers(engine: AsyncEngine) -> None:
+    async with engine.begin() as db:
+        for name in ("files", "github"):
+            await db.execute(insert(ServerRow).values(tenant="acme", name=name, definition={}, revision=1))
+
+
+def _at(fence: int, *names: str) -> Listed:
+    return msgspec.structs.replace(LISTED, fence=fence, lists={"tools": [{"name": name} for name in names]})
+
+
+async def test_what_an_owner_writes_all_read_as_it_was(engine: AsyncEngine) -> None:
+    lists = Lists(engine)
+    assert await lists.of("acme", "files") is None
+    revision = await lists.put("acme", "files", LISTED)
+    assert revision is not None
+    assert await lists.of("acme", "files") == msgspec.structs.replace(LISTED, revision=revision)
+    assert await Changes(engine).since(0) == (revision, frozenset({("lists", "acme")}))
+    assert await lists.all("other") == {}
+
+
+async def test_an_owner_of_before_changes_nothing(engine: AsyncEngine) -> None:
+    lists = Lists(engine)
+    assert await lists.put("acme", "files", _at(5, "new")) is not None
+    seen, _ = await Changes(engine).since(0)
+    assert await lists.put("acme", "files", _at(4, "old")) is None
+    assert await Changes(engine).since(seen) == (seen, frozenset())
+    assert await lists.put("acme", "files", _at(5, "newer")) is not None
+    found = await lists.of("acme", "files")
+    assert found is not None and found.lists == {"tools": [{"name": "newer"}]}
+
+
+async def test_of_owners_who_write_at_once_the_last_owner_stays(engine: AsyncEngine) -> None:
+    lists = Lists(engine)
+    fences = [7, 2, 9, 4, 1, 8]
+    await asyncio.gather(*(lists.put("acme", "files", _at(fence, str(fence))) for fence in fences))
+    found = await lists.of("acme", "files")
+    assert found is not None and (found.fence, found.lists) == (9, frozenset({"tools": [{"name": "9"}]}))
+
+
+async def test_only_those_that_changed_are_read(engine: AsyncEngine) -> None:
+    lists = Lists(engine)
+    first = await lists.put("acme", "files", _at(1, "a"))
+    second = await lists.put("acme", "github", _at(1, "b"))
+    assert first is not None and second is not None
+    assert set(await lists.all("acme")) == {"files", "github"}
+    assert set(await lists.all("acme", first)) == {"github"}
+    assert await lists.all("acme", second) == {}
+
+
+async def test_lists_go_with_their_server_and_nobody_writes_them_after_it(engine: AsyncEngine) -> None:
+    lists = Lists(engine)
+    await lists.put("acme", "files", LISTED)
+    async with engine.begin() as db:
+        await db.execute(delete(ServerRow).where(ServerRow.name == "files"))
+    assert await lists.of("acme", "files") is None
+    assert await lists.put("acme", "files", LISTED) is None
+    assert await lists.put("acme", "nobody", LISTED) is None
