@@ -14,6 +14,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -446,6 +447,8 @@ class Hub:
         call."""
         if self._observer.on:
             call = self._observer.reached(call)
+        if self._world.tell is not None:
+            call.attempt.told = self._world.tell(call)
         shared = self._upstream(call.server)
         try:
             upstream = shared
@@ -735,6 +738,11 @@ class Hub:
         return self._world.dice
 
     def open_link(self, name: str, server: Server, caller: str = "") -> Link:
+        if self._world.wrap_link is not None:
+            return self._world.wrap_link(name, server, partial(self._own_link, name, server, caller))
+        return self._own_link(name, server, caller)
+
+    def _own_link(self, name: str, server: Server, caller: str) -> Link:
         if not references(server):
             return self._link(name, server, caller)
 

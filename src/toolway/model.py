@@ -71,6 +71,7 @@ class Attempt(msgspec.Struct, eq=False):
     wire_id: int | None = None  # of the last request that was sent
     give_back_slot: Callable[[], None] | None = None  # while one is held
     late: Callable[[Json], None] | None = None  # who wants an answer that comes when the call has ended
+    told: Any = None  # what another node must know of the call, where it is sent to one
     _asking: int = 0  # questions that the caller has not answered yet
     _asking_since: float = 0.0
     _asked: float = 0.0  # seconds the caller took to answer earlier ones

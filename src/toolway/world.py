@@ -11,14 +11,17 @@ import os
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from toolway.config.spec import Server
-from toolway.model import Authorizer
+from toolway.model import Authorizer, Call
 from toolway.upstream.link import Link
 from toolway.upstream.process.spawn import Spawner
 from toolway.upstream.transports import link_for
 
 LinkMaker = Callable[[str, Server, Spawner, Mapping[str, str], Authorizer | None], Link]
+#: (server's name, its definition, how its own link is made) → the link that is used instead
+LinkWrapper = Callable[[str, Server, Callable[[], Link]], Link]
 
 
 def _real_link(
@@ -34,6 +37,8 @@ class World:
     dice: Callable[[], float] = random.random  # uniform in [0, 1)
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     make_link: LinkMaker = _real_link  # (server's name, its definition, …) → a link that is not open yet
+    wrap_link: LinkWrapper | None = None  # what stands before the links of a cluster: the server may be elsewhere
+    tell: Callable[[Call], Any] | None = None  # what the links of a cluster must know of a call
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)
     stall: float = 5.0  # a loop that stands still for so many seconds is told of; 0 where time is not real

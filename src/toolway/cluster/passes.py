@@ -19,17 +19,22 @@ REMEMBERED: Final = 200_000  # passes that were taken, in LASTS seconds; whoever
 Refusal: TypeAlias = Literal["forged", "elsewhere", "replayed", "busy", "moved"]
 
 
-class Pass(msgspec.Struct, frozen=True):
+class Pass(msgspec.Struct, frozen=True, array_like=True):
+    """Fields are only ever added at the end, with a usual value: nodes of two versions work side by side."""
+
     to: str  # the node that may take it
     tenant: str
     server: str
     instance: int
     fence: int  # under which the sender believes that the node owns the server
-    principal: str
+    principal: str  # who asks; empty for the sender itself
     caller: str  # the authorization context of the call
     call: str  # its id
     key: str | None = None  # its idempotency key
     once: str = ""
+    sender: str = ""
+    name: str = ""  # of the principal, for people
+    endpoint: str = ""  # where the client asked
 
 
 class Sealer(Protocol):

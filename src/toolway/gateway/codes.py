@@ -20,9 +20,13 @@ DENIED: Final = -31010  # the call was refused before it was tried
 UPSTREAM_PROTOCOL: Final = -31012  # the server sent something that is no answer
 SHUTTING_DOWN: Final = -31013  # the gateway is about to end
 UPSTREAM_AUTH: Final = -31015  # the server refuses the gateway's credentials
+MOVED: Final = -31016  # between nodes of a cluster: another one owns the server
 
 #: The key under which our own knowledge stands in the data of a server's error.
 OURS: Final = "toolway"
 
 #: In `_meta` of a request: how long the client is willing to wait.
 TIMEOUT_KEY: Final = "toolway/timeoutMs"
+
+#: In `_meta` of a request of another node of a cluster: whose call it is. Sealed, and taken once.
+PASS_KEY: Final = "toolway/pass"

@@ -6,7 +6,7 @@ Refusing costs no contact with any server. There is no identity to fall back to.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from toolway.gateway.http.messages import JSON, Fields, Request
@@ -35,6 +35,7 @@ class Door:
     def __init__(self, keyring: KnownKeys | None, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
         self._keyring = keyring
         self._changes = 0
+        self.nodes: Callable[[str], Principal | None] | None = None  # in a cluster: which node shows this token
         self._at: tuple[str, int] | None = None
         self.know(hosts, origins)
 
@@ -82,6 +83,8 @@ class Door:
         principal = None
         if scheme.lower() == "bearer" and token and "authorization" not in request.repeated:
             principal = self._keyring.who(token.strip())
+            if principal is None and self.nodes is not None:
+                principal = self.nodes(token.strip())
         if principal is None:
             raise Refused(
                 401,

@@ -27,6 +27,7 @@ from toolway.gateway.codes import (
     DEADLINE,
     DENIED,
     KEY_MISMATCH,
+    MOVED,
     OURS,
     OUTCOME_UNKNOWN,
     OVERLOADED,
@@ -52,6 +53,7 @@ _STATUS: Final = {
     STORE_UNAVAILABLE: 503,
     DENIED: 403,
     SHUTTING_DOWN: 503,
+    MOVED: 409,
 }
 _RETRYABLE: Final = frozenset({UNAVAILABLE, OVERLOADED, QUOTA, THROTTLED, STORE_UNAVAILABLE, SHUTTING_DOWN})
 _LEAST_WAIT: Final = 1.0  # seconds, for `Retry-After` where nobody knows better

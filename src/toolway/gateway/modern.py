@@ -5,7 +5,8 @@ Headers route, the body is the truth: where the two differ, the request is refus
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -28,7 +29,7 @@ from toolway.gateway.listen import Listening
 from toolway.gateway.principals import Principal
 from toolway.gateway.relay import Relay
 from toolway.gateway.view import View
-from toolway.gateway.visit import Tell, Visit
+from toolway.gateway.visit import Forwarded, Tell, Visit
 from toolway.model import Json
 from toolway.protocol.eras import LOG_LEVELS
 from toolway.protocol.wire import Message
@@ -38,6 +39,7 @@ _ROUTING: Final = frozenset({VERSION, "mcp-method", "mcp-name"})
 _TASKS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 _NAMING: Final = {**NAME_BEARING_METHODS, **dict.fromkeys(_TASKS, "taskId")}  # the parameter that a header repeats
 MODERN_META: Final = PROTOCOL_VERSION_META_KEY
+TakePass = Callable[[str, Json], tuple[Principal, View, Forwarded]]  # (server, parameters) → whose call it is
 
 
 def is_modern(request: Request, message: Message) -> bool:
@@ -54,6 +56,7 @@ class Modern:
         self._relay = relay
         self._discovery = discovery
         self._listening = listening
+        self.take_pass: TakePass | None = None  # in a cluster: who a node speaks for; raises `Failure`
 
     async def handle(
         self, exchange: Exchange, message: Message, principal: Principal, view: View, endpoint: str
@@ -66,6 +69,8 @@ class Modern:
             if message.kind != "request":
                 raise Failure(INVALID_REQUEST, "a modern client sends requests, not answers", status=400)
             visit = self._visit(exchange.request, message, principal, view, endpoint, answer.tell)
+            if principal.node:
+                visit = self._forwarded(visit, message)
             if message.method == "subscriptions/listen":
                 await self._listening.serve(visit, answer, message.body)
             elif message.method == "server/discover":
@@ -76,6 +81,14 @@ class Modern:
             answer.failure(failure)
         finally:
             answer.stop()
+
+    def _forwarded(self, visit: Visit, message: Message) -> Visit:
+        """The visit of whoever a node speaks for. Raises `Failure`."""
+        assert self.take_pass is not None and visit.view.alone is not None
+        principal, view, forwarded = self.take_pass(visit.view.alone, message.body)
+        return replace(
+            visit, principal=principal, view=view, endpoint=forwarded.endpoint, key=forwarded.key, forwarded=forwarded
+        )
 
     def _visit(
         self, request: Request, message: Message, principal: Principal, view: View, endpoint: str, tell: Tell

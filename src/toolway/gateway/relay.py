@@ -33,7 +33,7 @@ from toolway.catalog.index import Item, Tool
 from toolway.errors import CallError, ProtocolError
 from toolway.events import Kind
 from toolway.gateway import failures
-from toolway.gateway.codes import TIMEOUT_KEY
+from toolway.gateway.codes import PASS_KEY, TIMEOUT_KEY
 from toolway.gateway.failures import Failure
 from toolway.gateway.parking import LONGEST, Deaf, Ear, Leg, Parking, lacks
 from toolway.gateway.principals import Principal
@@ -62,6 +62,7 @@ _OURS: Final = frozenset(
         "progressToken",
         TIMEOUT_KEY,
         KEY_KEY,
+        PASS_KEY,
     }
 )
 _MODERN_ONLY: Final = frozenset({"resultType", "ttlMs", "cacheScope"})  # in results
@@ -282,7 +283,7 @@ class Relay:
         asked.pop("_meta", None)
         if not meta.keys() <= _OURS:
             asked["_meta"] = {key: value for key, value in meta.items() if key not in _OURS}
-        key, ear = meta.get(KEY_KEY, visit.key), None
+        key, ear, forwarded = meta.get(KEY_KEY, visit.key), None, visit.forwarded
         hears_log = visit.log_level is not None or visit.wants_log
         if parks or hears_log or "progressToken" in meta:
             ear = Ear(visit, meta)
@@ -303,7 +304,8 @@ class Relay:
             capabilities=visit.capabilities,
             hands_back=visit.era == "modern",
             attempt=self._hub.new_attempt(keeps_bytes=as_it_came),
-            id=f"{self._run}{next(self._calls):x}",
+            id=f"{self._run}{next(self._calls):x}" if forwarded is None or not forwarded.call else forwarded.call,
+            retries=None if forwarded is None else 0,  # whoever brought it decides whether it is tried again
             origin=visit,
         )
         return call, ear

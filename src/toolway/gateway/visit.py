@@ -17,6 +17,15 @@ def _nobody(method: str, params: Json) -> None:
     pass
 
 
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """What another node says of a call that it brings."""
+
+    call: str  # its id
+    key: str | None  # its idempotency key
+    endpoint: str  # where the client asked
+
+
 @dataclass(slots=True)
 class Visit:
     principal: Principal
@@ -35,6 +44,7 @@ class Visit:
     version: str = ""  # of the protocol
     transport: str = "tcp"  # or pipe
     asked: str = ""  # for which tool, in the client's words
+    forwarded: Forwarded | None = None  # where another node brings it
 
     @property
     def askable(self) -> bool:

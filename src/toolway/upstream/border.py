@@ -19,6 +19,8 @@ _NOT_AN_ANSWER = ("E-ANSWER", "E-FRAME", "E-HTTP-ID", "E-HTTP-CONTENT", "E-HTTP-
 def call_error(exc: Fault | RpcError, server: str, name: str, unprocessed: Container[int] = ()) -> CallError:
     """The error a caller sees for what happened on a link. `unprocessed` are statuses and codes by which this server,
     by its operator's word, says that it has done nothing."""
+    if isinstance(exc, Fault) and exc.error is not None:
+        return exc.error
     if isinstance(exc, RpcError):
         certainty = certainty_of_error(exc.code)
         promised = certainty is Certainty.C2 and exc.code in unprocessed

@@ -18,6 +18,7 @@ from typing import Protocol
 
 import msgspec
 
+from toolway.errors import CallError
 from toolway.model import Attempt, Certainty, Era, Json
 
 
@@ -46,6 +47,7 @@ class Fault(Exception):
         retry_after: float | None = None,
         fix: str = "",
         challenge: str | None = None,
+        error: CallError | None = None,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -55,6 +57,7 @@ class Fault(Exception):
         self.retry_after = retry_after  # seconds, where the server named them
         self.fix = fix
         self.challenge = challenge  # the WWW-Authenticate header, where there was one
+        self.error = error  # what the call ended with, where whoever answered is one of us and has judged it already
 
 
 class RpcError(Exception):
@@ -77,6 +80,7 @@ class Loss:
     exit_code: int | None = None
     fix: str = ""
     usual: bool = False  # links of this kind end now and then, and nothing is wrong with the server
+    moved: bool = False  # the way to the server is another one now: the next link is opened at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ class LinkFacts:
     noise: int = 0  # lines that were no messages
     notes: tuple[str, ...] = ()  # what else should be known about its list of tools
     transport: str = ""  # where it is not the one that the entry is usually reached by
+    modern: bool = False  # whoever answers speaks the modern era, whatever the server itself speaks
 
 
 class Inbound(Protocol):

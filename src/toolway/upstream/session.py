@@ -79,6 +79,8 @@ class Session:
         self.agreement = agreed
 
     async def _agree(self, setting: EraSetting, hint: Era | None) -> probe.Agreement:
+        if self.link.facts().modern:
+            setting = "modern"
         return await probe.agree(self.link, setting, hint, CLIENT_INFO, self._asks.capabilities)
 
     async def _changed_to(self, link: Link) -> bool:

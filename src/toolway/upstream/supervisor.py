@@ -39,6 +39,7 @@ from toolway.upstream.subscriptions import Subscriptions, Wanted
 LIST_LIMIT: Final = 30.0  # for one list, all pages
 LIST_PAUSE: Final = 1.0  # between two refreshes, however often a server says that its lists changed
 RELISTEN: Final = (0.5, 30.0)  # first and longest wait before a lost subscription is opened again
+MOVED: Final = "E-MOVED"  # the server is reached by another way now, so this start says nothing about it
 USUAL_LIFE: Final = 5.0  # seconds after which the end of a link that ends now and then is no failure
 
 T = TypeVar("T")
@@ -142,6 +143,12 @@ class Upstream:
         self._stop.set()
         if self._task is not None:
             await asyncio.shield(self._task)
+
+    def wake(self) -> None:
+        """Start if it is not started yet, and also where earlier starts failed."""
+        if self.state in (State.BACKING_OFF, State.FAILED):
+            self.restart()
+        self._wanted.set()
 
     def restart(self) -> None:
         """Start again now, whatever the state; earlier restarts are forgotten."""
@@ -356,7 +363,7 @@ class Upstream:
         except (Fault, RpcError, TimeoutError) as exc:
             loss = await self._why_no_start(session, exc)
             await self._leave()
-            self._start_failures += 1
+            self._start_failures += not loss.moved
             return self._ended(loss, ready_for=0.0)
         finally:
             turn.end()
@@ -402,6 +409,8 @@ class Upstream:
         if isinstance(exc, RpcError):
             return Loss(f"the server refused to start a session: error {exc.code}, {exc.message}", "E-START-REFUSED")
         assert isinstance(exc, Fault)
+        if exc.code == MOVED:
+            return Loss(exc.reason, exc.code, moved=True)
         if exc.code.startswith("E-STDIO-") and session.link.facts().pid is not None:
             self._hint = "handshake" if self._hint is None and session.agreement is None else None
             with suppress(TimeoutError):
@@ -456,6 +465,9 @@ class Upstream:
         return Loss("a restart was asked for", "E-RESTART")
 
     def _ended(self, loss: Loss, ready_for: float) -> Event:
+        if loss.moved:
+            self._retry_at = self._loop.time()
+            return Event.ENDED
         self._failure = loss
         if loss.usual and ready_for >= USUAL_LIFE:
             self._restarts.forgive()

@@ -54,13 +54,22 @@ HEADER_RULES: Final = "toolway.protocol.headers"
 
 
 class HttpLink:
-    def __init__(self, server: Server, limits: HttpLimits | None = None, authorizer: Authorizer | None = None) -> None:
+    """`client` is one that somebody else keeps, whose connections other links use too."""
+
+    def __init__(
+        self,
+        server: Server,
+        limits: HttpLimits | None = None,
+        authorizer: Authorizer | None = None,
+        client: Client | None = None,
+    ) -> None:
         assert server.url is not None
         self.session_id: str | None = None
         self._server = server
         self._authorizer = authorizer
         self._frame = server.limits.frame
-        self._client = Client(limits or base.limits(server), server.reach)
+        self._client = client if client is not None else Client(limits or base.limits(server), server.reach)
+        self._is_ours = client is None
         self._asks = ServerRequests(partial(self._post_quietly, REPLY_TIME))
         self._era: Era | None = None
         self._version = ""
@@ -117,7 +126,8 @@ class HttpLink:
             await asyncio.gather(*tasks, self._asks.close(), return_exceptions=True)
             await self._end_session()
         finally:
-            self._client.close()
+            if self._is_ours:
+                self._client.close()
             await asyncio.sleep(0)  # the loop closes the sockets in its next turn
 
     # -- sending ------------------------------------------------------------------------------------------------------

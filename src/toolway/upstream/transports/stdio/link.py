@@ -56,6 +56,7 @@ class StdioLink:
         self._writer: PipeWriter | None = None
         self._loss: asyncio.Future[Loss] | None = None
         self._slow_check: asyncio.TimerHandle | None = None
+        self.may_send: Callable[[], bool] | None = None  # whether the process is ours to talk to, where that can end
 
     # -- the life of the link -----------------------------------------------------------------------------------------
 
@@ -77,6 +78,7 @@ class StdioLink:
         except SpawnFailed as exc:
             raise _spawn_fault(command, exc) from None
         self._writer = PipeWriter(self._process.stdin, self._server.timeout.write, self._stuck, self._broken)
+        self._writer.may_write = self.may_send
         self._read_from(self._process.stdout, self._on_stdout)
         self._read_from(self._process.stderr, self._tail.feed)
         self._process.exited.add_done_callback(self._on_exit)

@@ -53,6 +53,7 @@ class PipeWriter:
         self._on_broken = on_broken
         self._stuck: asyncio.TimerHandle | None = None
         self._in_turn = False  # something was written in this turn of the loop
+        self.may_write: Callable[[], bool] | None = None  # asked before every write, where others may write in our place
         self.closed = False
 
     def write_nowait(self, data: bytes, on_sent: Callable[[], None] | None = None) -> Frame:
@@ -98,6 +99,10 @@ class PipeWriter:
             if self._queue[0].taken_back and not self._offset:
                 self._next()
                 continue
+            if self.may_write is not None and not self.may_write():
+                self.close()
+                self._on_broken()
+                return
             try:
                 written = os.writev(self._fd, self._pieces())
             except BlockingIOError:

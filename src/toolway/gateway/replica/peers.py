@@ -1,0 +1,151 @@
+"""The other nodes, as this one calls them: one pool of connections to each, and an ear for whether it lives.
+
+A node that is killed closes its connections, and whoever waits for it knows at once. One that hangs or is cut off does
+not; so, while anybody waits for a node, its signs of life are listened to, and silence ends the waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
+
+from toolway.addresses.policy import Addresses
+from toolway.cluster.bus import SILENCE, Bus
+from toolway.config.spec import Server, Timeout
+from toolway.upstream.transports.http import base
+from toolway.upstream.transports.http1.client import Client
+
+CONNECT: Final = 2.0  # seconds
+LINGER: Final = 5.0  # seconds for which a node is listened to after the last call to it
+RENEWED: Final = 12 * 3600.0  # seconds after which our credential for a node is made anew
+LEFT: Final = 16 * 60.0  # seconds after which nobody can still wait on connections that were left
+
+T = TypeVar("T")
+
+
+class Silent(Exception):
+    """A node does not give any sign of life."""
+
+
+class Peer:
+    """One node. `address` is where it said it can be reached."""
+
+    def __init__(self, id: str, address: str, credential: str, bus: Bus) -> None:
+        self.id = id
+        self._loop = asyncio.get_running_loop()
+        self._address = address
+        self._headers = {"Authorization": f"Bearer {credential}"}
+        self._bus = bus
+        self.client = Client(base.limits(self.server("")), self._reach())
+        self.made_at = self._loop.time()
+        self._waiting: dict[asyncio.Task[object], None] = {}
+        self._given_up: set[asyncio.Task[object]] = set()
+        self._last_used = self._loop.time()
+        self._watching: asyncio.Task[None] | None = None
+        self.silent = False
+
+    def server(self, name: str) -> Server:
+        """The owner's side of a server, as one more server."""
+        return Server(
+            url=f"{self._address}/mcp/server/{name}",
+            headers=self._headers,
+            era="modern",
+            timeout=Timeout(connect=CONNECT),
+            addresses=self._reach(),
+        )
+
+    def _reach(self) -> Addresses:
+        """Where a node is was said by its operator."""
+        return Addresses((urlsplit(self._address).hostname or "",))
+
+    async def watched(self, work: Awaitable[T]) -> T:
+        """The result of `work`, unless the node falls silent meanwhile. Raises `Silent`."""
+        task = asyncio.current_task()
+        assert task is not None
+        before = task.cancelling()
+        self._waiting[task] = None
+        self._listen()
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if task in self._given_up and task.uncancel() <= before:
+                raise Silent from None
+            raise
+        finally:
+            self._last_used = self._loop.time()
+            self._given_up.discard(task)
+            self._waiting.pop(task, None)
+
+    def _listen(self) -> None:
+        if self._watching is None or self._watching.done():
+            self._watching = self._loop.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        async with self._bus.listening_to(self.id) as ear:
+            while self._waiting or self._loop.time() < self._last_used + LINGER:
+                self.silent = await _within(2 * SILENCE, ear.wait_silent())
+                if self.silent:
+                    self._give_up()
+                    await asyncio.sleep(SILENCE / 4)
+        self.silent = False
+
+    def _give_up(self) -> None:
+        for task in [task for task in self._waiting if task not in self._given_up]:
+            self._given_up.add(task)
+            task.cancel()
+
+    async def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        self.client.close()
+
+
+async def _within(seconds: float, work: Awaitable[None]) -> bool:
+    """Whether it ended in time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await work
+            return True
+    return False
+
+
+class Peers:
+    """`credential` makes what we show a node."""
+
+    def __init__(self, bus: Bus, credential: Callable[[str], str]) -> None:
+        self._bus = bus
+        self._credential = credential
+        self._all: dict[str, Peer] = {}
+        self._left: set[Peer] = set()
+
+    def of(self, id: str, address: str) -> Peer:
+        found = self._all.get(id)
+        if found is None or asyncio.get_running_loop().time() > found.made_at + RENEWED:
+            if found is not None:
+                self._leave(found)
+            found = self._all[id] = Peer(id, address, self._credential(id), self._bus)
+        return found
+
+    def keep(self, alive: Callable[[str], bool]) -> None:
+        """Forget those that are gone."""
+        for id in [id for id in self._all if not alive(id)]:
+            self._leave(self._all.pop(id))
+
+    def _leave(self, peer: Peer) -> None:
+        """Its connections are closed when nobody can be waiting on them any more."""
+        self._left.add(peer)
+        asyncio.get_running_loop().call_later(LEFT, self._close_left, peer)
+
+    def _close_left(self, peer: Peer) -> None:
+        self._left.discard(peer)
+        peer.client.close()
+
+    async def close(self) -> None:
+        for peer in (*self._all.values(), *self._left):
+            await peer.close()
+        self._all = {}
+        self._left = set()

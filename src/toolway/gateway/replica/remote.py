@@ -1,0 +1,195 @@
+"""The link of a server that another node owns: to us, its owner is one more modern server.
+
+Rule 1. Who the owner is is looked up when something is to be sent. While there is none, or it cannot be reached and
+        nothing has left, the request waits for the next owner, for at most OWNER_WAIT seconds; nothing was executed.
+Rule 2. A request that may have reached its owner is never sent to another: what became of it is unknown, and whoever
+        may repeat it decides that above.
+Rule 3. What the owner has judged is passed on as it judged it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Final, Protocol
+
+import msgspec
+
+from toolway.cluster.passes import Sealer
+from toolway.cluster.record.nodes import Seen
+from toolway.cluster.record.places import Held, Place
+from toolway.gateway.replica.judged import NOT_THERE, judged
+from toolway.gateway.replica.known import Knowledge, answer
+from toolway.gateway.replica.owners import Owners
+from toolway.gateway.replica.peers import Peers, Silent
+from toolway.gateway.replica.told import Told, with_pass
+from toolway.model import Certainty, Era, Json
+from toolway.upstream.link import Fault, Inbound, Link, LinkFacts, Loss, Request, RpcError
+from toolway.upstream.transports.http.link import HttpLink
+
+OWNER_WAIT: Final = 15.0  # seconds: a lease that ends moves its servers within 12
+PAUSE: Final = 0.1  # seconds between two looks for an owner
+
+
+class Around(Protocol):
+    """What such a link needs of its node."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def owners(self) -> Owners: ...
+
+    @property
+    def peers(self) -> Peers: ...
+
+    @property
+    def sealer(self) -> Sealer: ...
+
+    @property
+    def knowledge(self) -> Knowledge: ...
+
+    def node(self, id: str) -> Seen | None:
+        """A node that has a lease, as far as we know; where we do not, we look again soon."""
+        ...
+
+    def bus_link(self, seen: Seen, server: str) -> Link:
+        """The way to a node that has no address."""
+        ...
+
+
+class RemoteLink:
+    """`places` are the instances of the server."""
+
+    def __init__(self, server: str, places: Sequence[Place], around: Around) -> None:
+        self._server = server
+        self._places = places
+        self._around = around
+        self._roads: dict[tuple[str, int], Link] = {}  # by node and its epoch
+        self._opening = asyncio.Lock()
+        self._next = 0
+
+    async def open(self, inbound: Inbound) -> None:
+        self._inbound = inbound
+
+    async def request(self, request: Request) -> Json:
+        known = answer(self._around.knowledge, self._server, request)
+        if known is not None:
+            return known
+        loop = asyncio.get_running_loop()
+        limit = loop.time() + OWNER_WAIT
+        place = self._chosen(request.attempt.told)
+        while True:
+            why: str
+            held = self._around.owners.known(place) or await self._around.owners.ask(place)
+            seen = self._around.node(held.node) if held is not None else None
+            if held is None or seen is None:
+                why = "no node owns it now"
+            else:
+                try:
+                    return await self._send(held, seen, request)
+                except _NotThere as exc:
+                    why = exc.why
+                    self._around.owners.forget(held)
+            if loop.time() >= limit:
+                raise Fault(f"{self._server}: {why}", Certainty.C0, code="E-NO-OWNER", retry_after=1.0)
+            request.attempt.phase = "start"
+            await asyncio.sleep(PAUSE)
+
+    def _chosen(self, told: Told | None) -> Place:
+        """One instance for each caller, who may have left something there; what nobody owns goes around."""
+        if len(self._places) == 1:
+            return self._places[0]
+        if told is not None and told.caller:
+            number = int.from_bytes(blake2b(told.caller.encode(), digest_size=4).digest(), "big")
+        else:
+            self._next = number = self._next + 1
+        return self._places[number % len(self._places)]
+
+    async def _send(self, held: Held, seen: Seen, request: Request) -> Json:
+        """Raises `_NotThere` where the owner has not begun with it, and will not."""
+        attempt = request.attempt
+        around = self._around
+        params = with_pass(request.params, attempt.told, held, around.sealer, around.id)
+        sent = msgspec.structs.replace(request, params=params)
+        try:
+            if not seen.card.address:
+                return await (await self._road(seen)).request(sent)
+            peer = around.peers.of(held.node, seen.card.address)
+            if peer.silent:
+                raise _NotThere("its owner gives no sign of life")
+            return await peer.watched((await self._road(seen)).request(sent))
+        except Silent:
+            raise _lost(attempt.certainty, "its owner fell silent") from None
+        except Fault as exc:
+            if exc.certainty is Certainty.C0 or exc.status in (401, 403, 404, 421):
+                attempt.certainty = Certainty.C0
+                raise _NotThere(f"its owner cannot be reached: {exc.reason}") from None
+            if exc.certainty is Certainty.C2 and exc.status is None:
+                raise _lost(Certainty.C2, f"its owner was lost: {exc.reason}") from None
+            raise
+        except RpcError as exc:
+            if exc.code in NOT_THERE:
+                attempt.certainty = Certainty.C0
+                raise _NotThere(exc.message) from None
+            error = judged(exc, self._server, str(request.params.get("name", "")))
+            if error is None:
+                raise
+            attempt.certainty = error.certainty or Certainty.C0
+            raise Fault(exc.message, attempt.certainty, error=error) from None
+
+    async def _road(self, seen: Seen) -> Link:
+        """The way to a node, which lasts as long as we do."""
+        key = (seen.card.id, seen.epoch)
+        found = self._roads.get(key)
+        if found is not None:
+            return found
+        async with self._opening:
+            found = self._roads.get(key)
+            if found is None:
+                found = self._made(seen)
+                await found.open(self._inbound)
+                found.adopt("modern", "")
+                self._roads[key] = found
+        return found
+
+    def _made(self, seen: Seen) -> Link:
+        if not seen.card.address:
+            return self._around.bus_link(seen, self._server)
+        peer = self._around.peers.of(seen.card.id, seen.card.address)
+        return HttpLink(peer.server(self._server), client=peer.client)
+
+    async def notify(self, method: str, params: Json) -> None:
+        """The modern era has none that a client sends."""
+
+    def adopt(self, era: Era, version: str) -> None:
+        """Each request says its version."""
+
+    def forget_session(self) -> None:
+        """There is none."""
+
+    async def wait_lost(self) -> Loss:
+        never: asyncio.Future[Loss] = asyncio.get_running_loop().create_future()
+        return await never
+
+    def facts(self) -> LinkFacts:
+        return LinkFacts(modern=True)
+
+    async def close(self) -> None:
+        roads, self._roads = self._roads, {}
+        await asyncio.gather(*(road.close() for road in roads.values()), return_exceptions=True)
+
+
+class _NotThere(Exception):
+    """Nothing was executed; the next owner takes it."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+def _lost(certainty: Certainty, why: str) -> Exception:
+    if certainty is Certainty.C0:
+        return _NotThere(why)
+    return Fault(why, Certainty.C2, code="E-OWNER-LOST", fix="check whether it happened before it is repeated")
