@@ -19,15 +19,18 @@ def program() -> str | None:
 
 
 class NatsServer:
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, configuration: Path | None = None) -> None:
         self.port = port
         self.url = f"nats://127.0.0.1:{port}"
+        self._configuration = configuration
         self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
         found = program()
         assert found is not None
         command = [found, "-a", "127.0.0.1", "-p", str(self.port)]
+        if self._configuration is not None:
+            command += ["-c", str(self._configuration)]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: ASYNC220
         async with asyncio.timeout(20):
             while not await _answers(self.port):
@@ -50,11 +53,11 @@ async def _answers(port: int) -> bool:
 
 
 @asynccontextmanager
-async def nats_server() -> AsyncIterator[NatsServer]:
+async def nats_server(configuration: Path | None = None) -> AsyncIterator[NatsServer]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
-    server = NatsServer(port)
+    server = NatsServer(port, configuration)
     await server.start()
     try:
         yield server

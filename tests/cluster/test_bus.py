@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import nats
 import pytest
+from nats.aio.msg import Msg
 
 from tests.cluster.nats_server import NatsServer, nats_server, program
-from toolway.cluster.bus import LARGEST, SILENCE, Bus
+from toolway.cluster import ears
+from toolway.cluster.bus import LARGEST, SILENCE, Bus, token
 from toolway.model import Json
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(program() is None, reason="there is no nats-server here")]
@@ -26,10 +31,10 @@ def anyio_backend() -> str:
 
 
 class Node:
-    def __init__(self, id: str, cluster: str = "test") -> None:
+    def __init__(self, id: str, cluster: str = "test", tenant: str = "default") -> None:
         self.heard: list[tuple[str, Json]] = []
         self.gaps = 0
-        self.bus = Bus(cluster, id, lambda kind, body: self.heard.append((kind, body)), self._gap)
+        self.bus = Bus(cluster, id, lambda kind, body: self.heard.append((kind, body)), self._gap, tenant)
 
     def _gap(self) -> None:
         self.gaps += 1
@@ -63,7 +68,7 @@ async def test_what_is_no_news_is_left_out_and_the_next_is_heard() -> None:
     async with nats_server() as server, _nodes(server, a, b):
         other = await nats.connect(server.url)
         for junk in (b"", b"{", b"[]", b'{"body": 7}', b"\xff" * 100, b'{"body": {}, "x": "' + b"y" * LARGEST + b'"}'):
-            await other.publish("toolway.test.news.junk", junk)
+            await other.publish("toolway.test.default.news.junk", junk)
         await other.close()
         assert not await a.bus.tell("large", {"x": "y" * LARGEST})
         assert await a.bus.tell("small", {})
@@ -94,26 +99,70 @@ asyncio.run(main())
 """
 
 
+@asynccontextmanager
+async def _another_process(server: NatsServer) -> AsyncIterator[int]:
+    """The node `b`; its process."""
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, server.url], stdout=subprocess.PIPE)  # noqa: ASYNC220
+    assert process.stdout is not None
+    try:
+        assert await asyncio.to_thread(process.stdout.readline) == b"ready\n"
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait(10)
+        process.stdout.close()
+
+
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_node_that_died_or_hangs_is_known_in_about_a_second(end: signal.Signals) -> None:
     a = Node("a")
+    async with (
+        nats_server() as server,
+        _nodes(server, a),
+        _another_process(server) as pid,
+        a.bus.listening_to("b") as ear,
+        a.bus.listening_to("b") as same,
+    ):
+        assert ear is same
+        silent = asyncio.create_task(ear.wait_silent())
+        await asyncio.sleep(2 * SILENCE)
+        assert not silent.done()
+        os.kill(pid, end)
+        async with asyncio.timeout(3):
+            await silent
+
+
+async def test_our_own_standstill_is_not_the_silence_of_another() -> None:
+    a = Node("a")
+    lost: list[str] = []
+    async with nats_server() as server, _nodes(server, a), _another_process(server) as pid:
+        a.bus.watch("b", lambda: lost.append("b"))
+        await asyncio.sleep(2 * SILENCE)
+        for _ in range(3):
+            time.sleep(2 * SILENCE)  # noqa: ASYNC251 - the loop itself must stand still
+            await asyncio.sleep(0.3)
+        assert lost == []
+        os.kill(pid, signal.SIGKILL)
+        await _until(lambda: lost == ["b"], 3)
+
+
+async def test_whoever_waits_for_a_node_no_more_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ears, "LINGER", 1.0)
+    a = Node("a")
+    called: list[int] = []
     async with nats_server() as server, _nodes(server, a):
-        process = subprocess.Popen([sys.executable, "-c", PROGRAM, server.url], stdout=subprocess.PIPE)  # noqa: ASYNC220
-        assert process.stdout is not None
-        try:
-            assert await asyncio.to_thread(process.stdout.readline) == b"ready\n"
-            async with a.bus.listening_to("b") as ear, a.bus.listening_to("b") as same:
-                assert ear is same
-                silent = asyncio.create_task(ear.wait_silent())
-                await asyncio.sleep(2 * SILENCE)
-                assert not silent.done()
-                os.kill(process.pid, end)
-                async with asyncio.timeout(3):
-                    await silent
-        finally:
-            process.kill()
-            process.wait(10)
-            process.stdout.close()
+        waits = [lambda number=number: called.append(number) for number in range(3)]
+        for each in waits:
+            a.bus.watch("nobody", each)
+        a.bus.unwatch("nobody", waits[1])
+        await _until(lambda: len(called) == 2, 3)
+        assert sorted(called) == [0, 2]
+        await _until(lambda: not a.bus._ears, 5)  # nobody needs it any more
+        a.bus.unwatch("nobody", waits[0])
+        again = asyncio.Event()
+        a.bus.watch("nobody", again.set)
+        async with asyncio.timeout(3):
+            await again.wait()
 
 
 async def test_nobody_is_silent_while_we_are_deaf_ourselves() -> None:
@@ -127,3 +176,54 @@ async def test_nobody_is_silent_while_we_are_deaf_ourselves() -> None:
         await server.start()
         async with asyncio.timeout(10):
             await silent  # it can be heard again, and is not
+
+
+ACCOUNTS = """
+accounts {
+  one { users: [{user: one, password: first}] }
+  two { users: [{user: two, password: second}] }
+}
+"""
+
+
+async def test_tenants_may_be_accounts_that_hear_nothing_of_each_other(tmp_path: Path) -> None:
+    (tmp_path / "nats.conf").write_text(ACCOUNTS)
+    a, b, stranger = Node("a", tenant="one"), Node("b", tenant="one"), Node("c", tenant="two")
+    spy: list[str] = []
+
+    async def hear(message: Msg) -> None:
+        spy.append(message.subject)
+
+    async with nats_server(tmp_path / "nats.conf") as server, AsyncExitStack() as stack:
+        for node, user in ((a, "one:first"), (b, "one:first"), (stranger, "two:second")):
+            await node.bus.open([server.url.replace("//", f"//{user}@")])
+            stack.push_async_callback(node.bus.close)
+        eavesdropper = await nats.connect(server.url.replace("//", "//two:second@"))
+        await eavesdropper.subscribe(">", cb=hear)
+        await eavesdropper.flush()
+        async with stranger.bus.listening_to("a") as ear:
+            assert await a.bus.tell("keys", {"revoked": ["k"]})
+            await _until(lambda: b.heard == [("keys", {"revoked": ["k"]})])
+            async with asyncio.timeout(3):
+                await ear.wait_silent()  # it beats, in another account
+        assert await stranger.bus.tell("keys", {})
+        await eavesdropper.flush()
+        await _until(lambda: "toolway.test.two.news.keys" in spy)
+        assert {subject.split(".")[2] for subject in spy} == {"two"}
+        assert stranger.heard == [] and len(b.heard) == 1
+        await eavesdropper.close()
+
+
+async def test_tenants_of_one_account_are_kept_apart_by_their_subjects() -> None:
+    a, same, other = Node("a", tenant="one"), Node("b", tenant="one"), Node("b", tenant="one.news")
+    async with nats_server() as server, _nodes(server, a, same, other):
+        assert await a.bus.tell("keys", {})
+        await _until(lambda: same.heard == [("keys", {})])
+        assert other.heard == []
+
+
+def test_names_cannot_reach_into_the_subjects_of_others() -> None:
+    names = ["a", "a.b", "a b", "*", ">", "a%2e%b", "%", "", "ä", "a\r\nPUB x 0"]
+    tokens = [token(name) for name in names]
+    assert len(set(tokens)) == len(names) and tokens[0] == "a"
+    assert all(re.fullmatch(r"[A-Za-z0-9_%-]+", each) for each in tokens)

@@ -3,14 +3,19 @@
 Everything told is a hint to look at the record, or a sign of life. Whoever may have missed something (a connection was
 lost, or it was too slow to listen) is told so by `on_gap`, and looks at the record.
 
-One wildcard subscription brings all news of a cluster. Signs of life are another matter: all nodes listening to all
-others would grow with the square of their number, so a node listens to those that it waits for, while it waits.
+One wildcard subscription brings all news of a tenant. Signs of life are another matter: all nodes listening to all
+others would grow with the square of their number, so a node listens to those that it waits for (`ears.py`).
+
+All subjects of a tenant begin alike, and nothing crosses from one tenant to another. So a tenant can be an account of
+NATS, whose server then keeps it apart: its nodes are given the credentials of that account and nothing else differs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeAlias
@@ -21,39 +26,50 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
+from toolway.cluster.ears import BEAT, SILENCE, Ear
 from toolway.model import Json
 
-BEAT: Final = 0.25  # seconds between two signs of life
-SILENCE: Final = 0.8  # seconds without one after which a node is taken for dead or hung
 LARGEST: Final = 64 * 1024  # bytes of one piece of news
 PENDING: Final = 10_000  # pieces of news that wait to be looked at; more is a gap
 CONNECT: Final = 2.0  # seconds
+_PLAIN: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 Hear: TypeAlias = Callable[[str, Json], None]  # (kind, body); must not wait
 
+__all__ = ["BEAT", "SILENCE", "Bus", "Ear", "token"]
 log = logging.getLogger("toolway.cluster")
 
 
 class Bus:
-    """The news of one cluster, as one node hears and tells them."""
+    """The news of one tenant of a cluster, as one node hears and tells them."""
 
-    def __init__(self, cluster: str, node: str, hear: Hear, on_gap: Callable[[], None]) -> None:
-        self._root = f"toolway.{cluster}"
-        self._node = node
+    def __init__(
+        self, cluster: str, node: str, hear: Hear, on_gap: Callable[[], None], tenant: str = "default"
+    ) -> None:
+        self.root = f"toolway.{token(cluster)}.{token(tenant)}"  # of all subjects
+        self._node = token(node)
         self._hear = hear
         self._on_gap = on_gap
         self._nats: Client | None = None
         self._beating: asyncio.Task[None] | None = None
-        self._ears: dict[str, _Ear] = {}  # by node
+        self._ears: dict[str, Ear] = {}  # by node
 
     @property
     def connected(self) -> bool:
         return self._nats is not None and self._nats.is_connected
 
-    async def open(self, servers: Sequence[str]) -> None:
-        """Connect, and stay connected for as long as there is anybody. Raises `OSError` or `nats.errors.Error`."""
+    @property
+    def client(self) -> Client | None:
+        """The connection, for others that have something to say on it."""
+        return self._nats
+
+    async def open(self, servers: Sequence[str], credentials: str | os.PathLike[str] | None = None) -> None:
+        """Connect, and stay connected for as long as there is anybody. `credentials` is a file of NATS; a user and a
+        password may stand in the addresses. Raises `OSError` or `nats.errors.Error`."""
+        who: dict[str, Any] = {"user_credentials": os.fspath(credentials)} if credentials is not None else {}
         self._nats = await nats.connect(
             list(servers),
+            **who,
             name=self._node,
             connect_timeout=int(CONNECT),
             max_reconnect_attempts=-1,
@@ -65,13 +81,15 @@ class Bus:
             reconnected_cb=self._back,
             error_cb=self._failed,
         )
-        await self._nats.subscribe(f"{self._root}.news.>", cb=self._news, pending_msgs_limit=PENDING)
+        await self._nats.subscribe(f"{self.root}.news.>", cb=self._news, pending_msgs_limit=PENDING)
         self._beating = asyncio.create_task(self._beat())
 
     async def close(self) -> None:
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.gather(self._beating, return_exceptions=True)
+        for ear in list(self._ears.values()):
+            await ear.end()
         if self._nats is not None:
             with suppress(NatsError, OSError, asyncio.TimeoutError):
                 await self._nats.close()
@@ -83,7 +101,7 @@ class Bus:
             return False
         assert self._nats is not None
         try:
-            await self._nats.publish(f"{self._root}.news.{kind}", data)
+            await self._nats.publish(f"{self.root}.news.{kind}", data)
         except (NatsError, OSError):
             return False
         return True
@@ -91,7 +109,7 @@ class Bus:
     # -- what comes ---------------------------------------------------------------------------------------------------
 
     async def _news(self, message: Msg) -> None:
-        kind = message.subject.removeprefix(f"{self._root}.news.")
+        kind = message.subject.removeprefix(f"{self.root}.news.")
         try:
             told = msgspec.json.decode(message.data) if len(message.data) <= LARGEST else None
         except msgspec.DecodeError:
@@ -120,57 +138,36 @@ class Bus:
             if self.connected:
                 assert self._nats is not None
                 with suppress(NatsError, OSError):
-                    await self._nats.publish(f"{self._root}.beat.{self._node}", b"")
+                    await self._nats.publish(f"{self.root}.beat.{self._node}", b"")
             await asyncio.sleep(BEAT)
 
-    @asynccontextmanager
-    async def listening_to(self, node: str) -> AsyncIterator[_Ear]:
-        """Hear whether a node lives, for as long as it matters. Many may listen to one at the same time."""
+    def watch(self, node: str, lost: Callable[[], None]) -> None:
+        """Call `lost`, once, when a node is silent for too long. Costs an entry in a set: it is for every call."""
+        self._ear(node).watchers.add(lost)
+
+    def unwatch(self, node: str, lost: Callable[[], None]) -> None:
         ear = self._ears.get(node)
-        if ear is None:
-            ear = self._ears[node] = _Ear()
-            await ear.begin(self._nats, f"{self._root}.beat.{node}")
+        if ear is not None:
+            ear.watchers.discard(lost)
+
+    @asynccontextmanager
+    async def listening_to(self, node: str) -> AsyncIterator[Ear]:
+        """Hear whether a node lives, for as long as it matters. Many may listen to one at the same time."""
+        ear = self._ear(node)
         ear.users += 1
         try:
+            await ear.opened()
             yield ear
         finally:
             ear.users -= 1
-            if not ear.users and self._ears.get(node) is ear:
-                del self._ears[node]
-                await ear.end()
+
+    def _ear(self, node: str) -> Ear:
+        ear = self._ears.get(node)
+        if ear is None:
+            ear = self._ears[node] = Ear(self._nats, f"{self.root}.beat.{token(node)}", lambda: self._ears.pop(node))
+        return ear
 
 
-class _Ear:
-    """When a node was heard last. What we cannot hear ourselves is not the silence of another: while our own connection
-    is down, nobody is silent."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._heard = self._loop.time()
-        self._nats: Client | None = None
-        self._subscription: Any = None
-        self.users = 0
-
-    async def begin(self, client: Client | None, subject: str) -> None:
-        self._nats = client
-        if client is not None:
-            with suppress(NatsError, OSError):
-                self._subscription = await client.subscribe(subject, cb=self._on_beat)
-
-    async def end(self) -> None:
-        if self._subscription is not None:
-            with suppress(NatsError, OSError):
-                await self._subscription.unsubscribe()
-
-    async def _on_beat(self, message: Msg) -> None:
-        self._heard = self._loop.time()
-
-    async def wait_silent(self) -> None:
-        """Return when nothing was heard for SILENCE seconds in which it could have been."""
-        while True:
-            if self._nats is None or not self._nats.is_connected:
-                self._heard = self._loop.time()
-            left = self._heard + SILENCE - self._loop.time()
-            if left <= 0:
-                return
-            await asyncio.sleep(min(left, BEAT))
+def token(text: str) -> str:
+    """A name as one part of a subject: what has a meaning there is written as its number."""
+    return _PLAIN.sub(lambda found: f"%{ord(found[0]):x}%", text) or "%"
