@@ -39,6 +39,7 @@ MAX_CALLS: Final = 4096  # requests of one principal under way at once
 LIGHT: Final = wire.HEAVY_BYTES  # bytes of a message that is never heavy
 MAX_VIEWS: Final = 1000  # keys with other scopes come and go; beyond that, what they see is made anew
 _ALL: Final = (EVERYTHING, None)
+_ANYBODY: Final = Principal("", "", "")
 _OPEN: Final = frozenset({"/healthz", "/readyz"})  # to everybody who gets so far
 _SERVER: Final = re.compile(r"/mcp/server/([a-z0-9-]{1,64})")
 _GROUP: Final = re.compile(r"/mcp/([a-z0-9-]{1,64})")
@@ -180,7 +181,9 @@ class App:
 
     async def _elsewhere(self, exchange: Exchange, principal: Principal, endpoint: str | None) -> None:
         path = exchange.request.path
-        if self.refusing and exchange.request.method == "GET" and (endpoint is not None or path == "/sse"):
+        if principal.node:
+            exchange.reply(*problem(403, "a node brings calls, and nothing else"))
+        elif self.refusing and exchange.request.method == "GET" and (endpoint is not None or path == "/sse"):
             self._refuse(exchange)
         elif endpoint is not None:
             await self._of_session(exchange, principal, endpoint)
@@ -211,12 +214,12 @@ class App:
         self, exchange: Exchange, message: wire.Message, principal: Principal, endpoint: str
     ) -> Awaitable[None] | None:
         """What answers a message; None where it is refused here."""
-        view = self.view(principal, endpoint)
+        view = self.view(principal, endpoint) if not principal.node else self.view_of_server(endpoint)
         if view is None:
             exchange.reply(*problem(404, "there is no such endpoint"))
         elif self.refusing and message.kind == "request":
             self._refuse(exchange, message.id)
-        elif is_modern(exchange.request, message):
+        elif principal.node or is_modern(exchange.request, message):
             return self._modern.handle(exchange, message, principal, view, endpoint)
         else:
             return self._handshake.post(exchange, message, principal, view, endpoint)
@@ -278,6 +281,10 @@ class App:
             known = (selection, View(self._hub.catalog, lambda: self._hub.servers, selection, permitted, alone))
             self._views[key] = known
         return known[1]
+
+    def view_of_server(self, endpoint: str) -> View | None:
+        """All of one server, for another node: what its caller may see was decided there."""
+        return self.view(_ANYBODY, endpoint) if endpoint.startswith("server/") else None
 
     def renew_views(self) -> None:
         """The configuration has changed, and with it what groups hold, for those too who look at one already."""

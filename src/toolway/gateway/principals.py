@@ -36,6 +36,7 @@ class Principal(msgspec.Struct, frozen=True):
     admin: bool = False
     scopes: tuple[str, ...] | None = None  # groups, and `server/name`; None = everything
     rate: Rate | None = None  # how often it may call; None = as often as it likes
+    node: bool = False  # another gateway of a cluster, which speaks for those who come with a pass
 
     def may_use(self, endpoint: str) -> bool:
         """Whether an endpoint (a group's name, `server/name`, or nothing for all) is open to this principal."""
