@@ -34,10 +34,13 @@ WORDS = {
     "secrets set": ["a.TOKEN"],
     "trace": ["no-call"],
     "replay": ["no-call"],
+    "drain": ["no-node"],
 }
 WRONG = {"restart": 4, "keys revoke": 1, "secrets rm": 1, "config diff": 1, "config rollback": 1, "edit": 2}
 WRONG |= dict.fromkeys(("login", "logout"), 6)  # nobody can log in to a command
-WRONG |= dict.fromkeys(("top", "calls", "trace", "replay", "ui"), 4)  # they ask a gateway, and none runs
+WRONG |= dict.fromkeys(
+    ("top", "calls", "trace", "replay", "ui", "nodes", "drain"), 4
+)  # they ask a gateway, and none runs
 WRONG |= dict.fromkeys(("audit verify", "audit ls", "audit export"), 3)  # none is kept
 ENDLESS = {"serve"}
 

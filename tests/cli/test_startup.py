@@ -10,7 +10,18 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.fake"]}
-HEAVY = {"mcp", "mcp_types", "pydantic", "rich", "httpx2", "cryptography", "toolway.hub"}
+HEAVY = {
+    "mcp",
+    "mcp_types",
+    "pydantic",
+    "rich",
+    "httpx2",
+    "cryptography",
+    "toolway.hub",
+    "nats",
+    "sqlalchemy",
+    "psycopg",
+}
 
 
 def loaded_by(*words):
@@ -38,7 +49,16 @@ def test_what_is_on_disk_is_shown_without_loading_the_core(machine, words):
 
 
 @pytest.mark.parametrize(
-    "words", [("--help",), ("call", "--help"), ("--version",), ("config", "path"), ("explain", "E-USAGE")]
+    "words",
+    [
+        ("--help",),
+        ("call", "--help"),
+        ("--version",),
+        ("config", "path"),
+        ("explain", "E-USAGE"),
+        ("serve", "--help"),
+        ("cluster-key",),
+    ],
 )
 def test_what_needs_no_server_loads_nothing_of_it(machine, words):
     assert loaded_by(*words) == "[]"

@@ -66,6 +66,8 @@ ROUTES: Final = (
     ("POST", "/admin/config/rollback/1"),
     ("POST", "/admin/doctor"),
     ("POST", "/admin/links"),
+    ("GET", "/admin/nodes"),
+    ("POST", "/admin/nodes/a/drain"),
 )
 OPEN: Final = (("GET", "/healthz"), ("GET", "/readyz"))  # to everybody, once the address is right
 ADMIN: Final = tuple(route for route in ROUTES if route[1].startswith("/admin"))

@@ -7,8 +7,9 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
+from toolway.cli.clustered import no_pipes
 from toolway.cli.exits import Exit, of_error
 from toolway.cli.output import Output
 from toolway.cli.places import load
@@ -18,6 +19,9 @@ from toolway.gateway.serve import Serving, tls_context
 from toolway.gateway.state import State
 from toolway.model import Json
 from toolway.telemetry.log import LogLines, mask_of, write_lines
+
+if TYPE_CHECKING:
+    from toolway.gateway.replica.options import ClusterOptions
 
 
 def serve(
@@ -31,14 +35,16 @@ def serve(
     auth: bool,
     stdio: bool,
     drain_delay: float,
+    cluster: ClusterOptions | None = None,
 ) -> int:
-    """Run the gateway until a signal; its exit code."""
+    """Run the gateway until a signal; its exit code. With `cluster`, as one of several."""
+    no_pipes(cluster, stdio)
 
     async def main() -> int:
         loaded = load(output, config)
         if not stdio:
             output.problems(loaded.problems)
-        serving = Serving(loaded, State.default(os.environ), auth=auth, doctor=doctor_of(config))
+        serving = Serving(loaded, State.default(os.environ), auth=auth, doctor=doctor_of(config), cluster=cluster)
         telemetry = loaded.gateway.telemetry
         write_lines(
             "json" if output.as_json else telemetry.log,

@@ -29,6 +29,7 @@ from toolway.protocol import wire
 from toolway.upstream.status import Status
 
 _FIELDS: Final = (("content-type", JSON), ("cache-control", "no-store"))
+NodesAnswer = Callable[[str, list[str], Json], Awaitable[Json | None]]
 
 
 class Admin:
@@ -49,6 +50,7 @@ class Admin:
         self._reload = reload
         self._facts = facts
         self._desk = desk
+        self.nodes: NodesAnswer | None = None  # where this gateway is one of a cluster
 
     async def handle(self, exchange: Exchange, principal: Principal) -> None:
         if not principal.admin:
@@ -104,7 +106,19 @@ class Admin:
                 return await self._reload()
             case _, ["keys", *rest]:
                 return await self._keys(method, rest, body)
+            case _, ["nodes", *_]:
+                return await self._of_cluster(method, parts, body)
         return None
+
+    async def _of_cluster(self, method: str, parts: list[str], body: Json) -> Json | None:
+        if self.nodes is None:
+            raise ConfigError(
+                "this gateway is alone",
+                evidence="it was started without --cluster",
+                fix="start it as one of several: toolway serve --cluster nats://HOST:4222 --database postgresql://…",
+                code="E-CLUSTER-NONE",
+            )
+        return await self.nodes(method, parts, body)
 
     def _shown(self, status: Status) -> Json:
         servers = self._hub.servers
@@ -185,6 +199,8 @@ _PATHS: Final = [
     "POST /admin/config/rollback/<version>",
     "POST /admin/doctor",
     "POST /admin/links",
+    "GET /admin/nodes[/<id>]",
+    "POST /admin/nodes/<id>/drain",
 ]
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from toolway.config.formats import Loaded, read
 from toolway.config.gateway import GatewaySettings
@@ -39,6 +39,9 @@ from toolway.gateway.telemetry import Telemetry
 from toolway.hub import Hub
 from toolway.model import Json
 
+if TYPE_CHECKING:
+    from toolway.gateway.replica.options import ClusterOptions
+
 LOOK: Final = 0.5  # seconds between two looks at the file
 _log = logging.getLogger("toolway.gateway")
 
@@ -46,8 +49,17 @@ _log = logging.getLogger("toolway.gateway")
 class Serving:
     """One gateway, its file and its state."""
 
-    def __init__(self, loaded: Loaded, state: State, *, auth: bool = True, doctor: Doctor | None = None) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        state: State,
+        *,
+        auth: bool = True,
+        doctor: Doctor | None = None,
+        cluster: ClusterOptions | None = None,
+    ) -> None:
         self._loaded = loaded
+        self._cluster = cluster
         self._state = state
         self._keyring: Keyring | None = state.keyring() if auth else None
         settings = loaded.gateway

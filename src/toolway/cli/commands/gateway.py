@@ -1,8 +1,7 @@
-"""serve, token, connect, keys."""
+"""token, connect, keys."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,31 +9,6 @@ import typer
 from toolway.cli import complete
 from toolway.cli.frame import Work
 from toolway.cli.options import Session
-
-
-def serve(
-    session: Session,
-    host: Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = None,
-    port: Annotated[int | None, typer.Option("--port", "-p", min=0, max=65535, help="The port; 0 = any.")] = None,
-    stdio: Annotated[bool, typer.Option("--stdio", help="Serve whoever started us, over our own pipes.")] = False,
-    certificate: Annotated[Path | None, typer.Option("--cert", metavar="FILE", help="A certificate, for TLS.")] = None,
-    key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Its key, if it is not in --cert.")] = None,
-    no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask nobody for a token.", hidden=True)] = False,
-    drain_delay: Annotated[float, typer.Option("--drain-delay", metavar="SECONDS", min=0, hidden=True)] = 3.0,
-) -> Work:
-    from toolway.cli import serve as work
-
-    return work.serve(
-        session.output,
-        session.where.config,
-        host,
-        port,
-        certificate,
-        key,
-        auth=not no_auth,
-        stdio=stdio,
-        drain_delay=drain_delay,
-    )
 
 
 def token(session: Session) -> Work:

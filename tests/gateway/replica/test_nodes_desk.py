@@ -1,0 +1,115 @@
+"""`/admin/nodes`, on a real record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from toolway.cluster.record.clock import seconds_now
+from toolway.cluster.record.counts import Counts
+from toolway.cluster.record.engine import open_engine
+from toolway.cluster.record.nodes import Card, Nodes
+from toolway.cluster.record.places import Place, Places
+from toolway.cluster.record.tables import NodeRow, ServerRow
+from toolway.errors import NotFound, Unavailable
+from toolway.gateway.replica.nodes_desk import NodesDesk
+from toolway.gateway.replica.options import ClusterOptions
+
+pytestmark = pytest.mark.anyio
+OPTIONS = ClusterOptions(nats=("nats://a",), database="postgresql://db/x", key=bytes(32), tenant="acme")
+
+
+class Cluster:
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.nodes = Nodes(engine)
+        self.told = 0
+        self.desk = NodesDesk(OPTIONS, lambda: "one-1", self.nodes, Counts(engine), lambda: True, self._tell)
+
+    async def _tell(self) -> None:
+        self.told += 1
+
+    async def ask(self, method: str, path: str) -> Any:
+        return await self.desk.answer(method, path.split("/"), {})
+
+
+@pytest.fixture
+async def cluster(engine: AsyncEngine) -> Cluster:
+    made = Cluster(engine)
+    async with engine.begin() as db:
+        await db.execute(insert(ServerRow).values(tenant="acme", name="files", definition={}, revision=1))
+    places = Places(engine)
+    await places.declare("acme", "files", 2)
+    epoch = await made.nodes.join(Card("one-1", "http://one", "0.1", 10, ("gpu",)))
+    await made.nodes.join(Card("two-1", "", "0.2"))
+    await places.take(Place("acme", "files", 1), "one-1", epoch)
+    return made
+
+
+async def test_all_nodes_are_shown_with_what_they_own(cluster: Cluster) -> None:
+    found = await cluster.ask("GET", "nodes")
+    assert (found["node"], found["tenant"], found["nats"], found["unowned"]) == ("one-1", "acme", True, 1)
+    one, two = found["nodes"]
+    assert 8 < one.pop("lease") <= 10
+    assert one == {
+        "id": "one-1",
+        "address": "http://one",
+        "version": "0.1",
+        "capacity": 10,
+        "labels": ["gpu"],
+        "state": "ready",
+        "draining": False,
+        "servers": 1,
+    }
+    assert (two["id"], two["address"], two["servers"]) == ("two-1", "", 0)
+
+
+async def test_one_node_is_shown_with_its_servers_by_id_or_by_name(cluster: Cluster) -> None:
+    for named in ("one-1", "one"):
+        found = await cluster.ask("GET", f"nodes/{named}")
+        assert found["owns"] == [{"tenant": "acme", "server": "files", "instance": 1}] and not found["more"]
+
+
+async def test_a_node_that_is_drained_says_so_and_the_others_are_told(cluster: Cluster) -> None:
+    assert await cluster.ask("POST", "nodes/two/drain") == {"draining": "two-1"}
+    assert cluster.told == 1
+    states = {each["id"]: each["state"] for each in (await cluster.ask("GET", "nodes"))["nodes"]}
+    assert states == {"one-1": "ready", "two-1": "draining"}
+
+
+async def test_a_lease_that_was_not_renewed_in_time_is_seen_before_it_ends(
+    cluster: Cluster, engine: AsyncEngine
+) -> None:
+    async with engine.begin() as db:
+        await db.execute(update(NodeRow).where(NodeRow.id == "two-1").values(lease_until=seconds_now() + 3))
+    assert [each["state"] for each in (await cluster.ask("GET", "nodes"))["nodes"]] == ["ready", "silent"]
+
+
+async def test_a_name_of_nobody_and_one_of_several_are_refused(cluster: Cluster) -> None:
+    with pytest.raises(NotFound, match="there is no node 'three'"):
+        await cluster.ask("POST", "nodes/three/drain")
+    with pytest.raises(NotFound) as caught:
+        await cluster.ask("GET", "nodes/tow-1")
+    assert "two-1" in caught.value.fix
+    await cluster.nodes.join(Card("two-2", "", "0.2"))
+    with pytest.raises(NotFound, match="several nodes are called 'two'"):
+        await cluster.ask("POST", "nodes/two/drain")
+    assert cluster.told == 0
+
+
+async def test_there_is_nothing_else(cluster: Cluster) -> None:
+    assert await cluster.ask("DELETE", "nodes/one") is None
+    assert await cluster.ask("GET", "nodes/one/drain") is None
+
+
+async def test_a_record_that_does_not_answer_is_said_in_four_parts_without_its_password() -> None:
+    engine = open_engine("postgresql://toolway:word-of-the-database@127.0.0.1:1/x")
+    try:
+        with pytest.raises(Unavailable) as caught:
+            await Cluster(engine).ask("GET", "nodes")
+    finally:
+        await engine.dispose()
+    assert caught.value.code == "E-RECORD" and caught.value.fix
+    assert "refused" in caught.value.evidence and "word-of-the-database" not in str(caught.value)
