@@ -1,0 +1,180 @@
+"""Idempotency keys in the record: a call with a key is executed at most once, at whichever node it is repeated.
+
+A key is claimed by a call at a node, under the number of that node's tenure. Of what a node without a lease was doing
+nobody knows the outcome. A call that is forwarded is claimed by both nodes under its one id, the owner last, who makes
+it; whoever of the two learns the outcome writes it. What was unknown may become known that way, never the other way
+round, and never is anything executed in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import ColumnElement, and_, delete, exists, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from toolway.cluster.record.clock import seconds_now
+from toolway.cluster.record.tables import ClaimRow, NodeRow
+from toolway.cluster.record.writing import insert_once
+from toolway.model import Json
+from toolway.resilience.keys import KeyId, Record
+
+DAY: Final = 86_400.0
+WAIT: Final = 30.0  # seconds for a call that runs at another node
+PAUSES: Final = (0.02, 0.05, 0.1, 0.25, 0.5)  # seconds between two looks at it; the last one again and again
+SWEEP: Final = 60.0  # seconds between two looks for what is over
+SWEPT: Final = 500  # rows that are forgotten in one go
+
+#: The node and the number of its tenure, while it has a lease.
+Who = Callable[[], tuple[str, int] | None]
+log = logging.getLogger("toolway.cluster")
+
+
+class NoLease(Exception):
+    """This node has no lease, so others would not know what became of what it does."""
+
+
+class RecordKeys:
+    """A `KeyStore`. Raises `NoLease` and what SQLAlchemy raises: then the call is not made."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        tenant: str,
+        who: Who,
+        *,
+        keep: float = DAY,
+        wait: float = WAIT,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._tenant = tenant
+        self._who = who
+        self._keep = keep
+        self._wait = wait
+        self._now = now
+        self._swept = now()
+        self._running: dict[KeyId, str] = {}  # the calls of this node that have claimed a key
+
+    # -- as a store ---------------------------------------------------------------------------------------------------
+
+    async def claim(self, id: KeyId, fingerprint: str, call: str) -> Record | None:
+        await self._sweep()
+        until = self._now() + self._wait
+        for tried in range(1_000_000):
+            known = await self._try(id, fingerprint, call)
+            if known is None:
+                self._running[id] = call
+                return None
+            runs_elsewhere = known.state == "running" and known.fingerprint == fingerprint
+            if not runs_elsewhere or self._now() >= until:
+                return known
+            await asyncio.sleep(PAUSES[min(tried, len(PAUSES) - 1)])
+        raise AssertionError("unreachable")
+
+    async def finish(self, id: KeyId, outcome: Json) -> None:
+        values = {"state": "finished", "outcome": msgspec.json.encode(outcome)}
+        await self._end(id, values, ClaimRow.state != "finished")
+
+    async def mark_unknown(self, id: KeyId) -> None:
+        await self._end(id, {"state": "unknown"}, ClaimRow.state == "running")
+
+    async def release(self, id: KeyId) -> None:
+        call = self._running.pop(id, None)
+        async with self._engine.begin() as db:
+            ours = and_(self._is(id), ClaimRow.call == call, ClaimRow.state == "running")
+            await db.execute(delete(ClaimRow).where(ours))
+
+    # -- one step -----------------------------------------------------------------------------------------------------
+
+    async def _try(self, id: KeyId, fingerprint: str, call: str) -> Record | None:
+        who = self._who()
+        if who is None:
+            raise NoLease("this node has no lease on the cluster now")
+        node, epoch = who
+        row = {
+            "tenant": self._tenant,
+            "id": _digest(id),
+            "fingerprint": fingerprint,
+            "state": "running",
+            "call": call,
+            "node": node,
+            "epoch": epoch,
+            "until": seconds_now() + self._keep,
+        }
+        async with self._engine.begin() as db:
+            if await insert_once(db, ClaimRow, row):
+                return None
+            found = await self._look(db, id)
+            if found is None:
+                return Record("running", fingerprint)  # it was released this moment: the next look decides
+            if found.over:
+                await db.execute(delete(ClaimRow).where(self._is(id)))
+                await insert_once(db, ClaimRow, row)
+                return None
+            if found.state != "running":
+                return _record(found)
+            if call and found.call == call:
+                # Whoever claims last makes the call: what becomes of that node is what matters from now on.
+                await db.execute(update(ClaimRow).where(self._is(id)).values(node=node, epoch=epoch))
+                return None
+            if not found.alive:
+                await db.execute(update(ClaimRow).where(self._is(id)).values(state="unknown"))
+                return Record("unknown", found.fingerprint)
+            return _record(found)
+
+    async def _look(self, db: AsyncConnection, id: KeyId) -> Any:
+        """The row is locked before it is judged, by a statement of its own (see `places.take`)."""
+        await db.execute(select(ClaimRow.state).where(self._is(id)).with_for_update())
+        over = and_(ClaimRow.until < seconds_now(), ClaimRow.state != "running").label("over")
+        asked = select(ClaimRow, over, _alive().label("alive")).where(self._is(id))
+        return (await db.execute(asked)).one_or_none()
+
+    async def _end(self, id: KeyId, values: dict[str, Any], where: ColumnElement[bool]) -> None:
+        """What became of our call; a claim of another call is not ours to end."""
+        call = self._running.pop(id, None)
+        async with self._engine.begin() as db:
+            values = {**values, "until": seconds_now() + self._keep}
+            await db.execute(update(ClaimRow).where(self._is(id), ClaimRow.call == call, where).values(values))
+
+    def _is(self, id: KeyId) -> ColumnElement[bool]:
+        return and_(ClaimRow.tenant == self._tenant, ClaimRow.id == _digest(id))
+
+    # -- what is over -------------------------------------------------------------------------------------------------
+
+    async def _sweep(self) -> None:
+        """Forget a few of those whose day has passed, now and then; of whichever tenant."""
+        if self._now() - self._swept < SWEEP:
+            return
+        self._swept = self._now()
+        try:
+            async with self._engine.begin() as db:
+                over = and_(ClaimRow.until < seconds_now(), or_(ClaimRow.state != "running", ~_alive()))
+                some = select(ClaimRow.tenant, ClaimRow.id).where(over).limit(SWEPT).with_for_update(skip_locked=True)
+                for row in (await db.execute(some)).all():
+                    await db.execute(delete(ClaimRow).where(ClaimRow.tenant == row.tenant, ClaimRow.id == row.id))
+        except Exception as exc:  # the call does not depend on it
+            log.warning("old idempotency keys could not be forgotten: %s", type(exc).__name__)
+
+
+def _alive() -> ColumnElement[bool]:
+    """Whether the node that makes the call still has the lease under which it began."""
+    return exists().where(
+        NodeRow.id == ClaimRow.node, NodeRow.epoch == ClaimRow.epoch, NodeRow.lease_until > seconds_now()
+    )
+
+
+def _digest(id: KeyId) -> str:
+    """Parts of a key may be long, and may hold what no text of a database can."""
+    return hashlib.sha256(msgspec.json.encode([id.caller, id.server, id.name, id.key])).hexdigest()
+
+
+def _record(row: Any) -> Record:
+    outcome = msgspec.json.decode(row.outcome) if row.outcome is not None else None
+    return Record(row.state, row.fingerprint, outcome)
