@@ -121,14 +121,13 @@ class TakenRow(Base):
 
 
 class RemovedRow(Base):
-    """A server that is no more, for those who read what changed. One that comes again goes on with its fences."""
+    """A server that is no more, for those who read what changed."""
 
     __tablename__ = "removed"
 
     tenant: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(primary_key=True)
     revision: Mapped[int] = mapped_column(Number, index=True)
-    fence: Mapped[int] = mapped_column(Number)  # the last one that it had
     removed_at: Mapped[float]
 
 

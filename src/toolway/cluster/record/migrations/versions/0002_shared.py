@@ -52,7 +52,6 @@ def _configuration() -> None:
         sa.Column("tenant", sa.Text(), primary_key=True),
         sa.Column("name", sa.Text(), primary_key=True),
         sa.Column("revision", _number, nullable=False),
-        sa.Column("fence", _number, nullable=False),
         sa.Column("removed_at", sa.Double(), nullable=False),
     )
     op.create_index("ix_removed_revision", "removed", ["revision"])
