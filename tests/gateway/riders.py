@@ -83,9 +83,9 @@ class Connection:
         _open.add(self)
 
     @classmethod
-    async def to(cls, port: int) -> Connection:
+    async def to(cls, port: int, host: str = "127.0.0.1") -> Connection:
         """Raises `OSError`."""
-        return cls(*await asyncio.open_connection("127.0.0.1", port, limit=2**22))
+        return cls(*await asyncio.open_connection(host, port, limit=2**22))
 
     async def request(self, method: str, path: str, fields: Mapping[str, str], body: bytes = b"") -> Answer:
         """One request and its whole answer. Raises `Lost`."""
@@ -157,6 +157,7 @@ class Rider:
     """A client with one connection, which it opens again when it ended."""
 
     era = ""
+    host = "127.0.0.1"
 
     def __init__(self, port: int, token: str, path: str = "/mcp") -> None:
         self.port = port
@@ -196,7 +197,7 @@ class Rider:
     async def _connect(self) -> Connection:
         if self.connection is None or self.connection.over:
             self.close()
-            self.connection = await Connection.to(self.port)
+            self.connection = await Connection.to(self.port, self.host)
         return self.connection
 
     async def _answer(self, connection: Connection, id_: int, status: int, fields: dict[str, str]) -> Result:

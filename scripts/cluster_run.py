@@ -1,0 +1,158 @@
+"""The long checks of a cluster: NATS × 3, PostgreSQL, three real `toolway serve --cluster`, and what is done to them.
+
+    python scripts/cluster_run.py                          everything, at full size
+    python scripts/cluster_run.py short                    everything but the costs, in little more than a minute
+    python scripts/cluster_run.py kills [--times 20] [--every 5]
+    python scripts/cluster_run.py pause [--seconds 30]
+
+Each prints what it found, and fails where a promise was broken. In network namespaces where they can be made, which
+takes root; else on loopback, without what needs a network that can be cut.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is no package of ours
+
+from tests.faults.cluster import cost, repeats, scenarios
+from tests.faults.cluster.cluster import Cluster, cluster
+from tests.faults.cluster.engines import missing_engines
+from tests.faults.cluster.ground import why_no_namespaces
+from tests.faults.cluster.runs import Act, Report, under_load
+
+Options = argparse.Namespace
+Check = Callable[[Options], Awaitable[list[Report]]]
+
+ACTS: dict[str, Callable[[Options], Act | None]] = {
+    "plain": lambda options: None,
+    "kills": lambda options: scenarios.kills(options.times, options.every, options.seed),
+    "nats": lambda options: scenarios.nats_kills(options.seconds or 5),
+    "postgres": lambda options: scenarios.postgres_restarts(options.seconds or 2),
+    "pause": lambda options: scenarios.pause(options.seconds or 30, options.seed),
+    "cut-nats": lambda options: scenarios.cut_from_nats(options.seconds or 15),
+    "cut-postgres": lambda options: scenarios.cut_from_postgres(options.seconds or 20),
+    "cut-replicas": lambda options: scenarios.cut_from_each_other(options.seconds or 15),
+    "rolling": lambda options: scenarios.rolling_restart(),
+}
+TITLES = {
+    "plain": "calls through all replicas",
+    "kills": "kill -9 of a random replica, again and again",
+    "nats": "kill -9 of each NATS server in turn",
+    "postgres": "PostgreSQL crashes, and is restarted",
+    "pause": "a replica stands still (SIGSTOP)",
+    "cut-nats": "a replica is cut off from NATS",
+    "cut-postgres": "a replica is cut off from PostgreSQL",
+    "cut-replicas": "two replicas are cut off from each other",
+    "rolling": "all replicas are restarted, one after the other",
+}
+
+
+async def check_acts(names: list[str], options: Options) -> list[Report]:
+    """One cluster, and one act after the other."""
+    apart = not options.loopback and why_no_namespaces() is None
+    if not apart:
+        print(f"on loopback: {why_no_namespaces() or 'as asked'}", flush=True)
+    reports = []
+    with tempfile.TemporaryDirectory(prefix="toolway-cluster-") as folder:
+        async with cluster(Path(folder), options.servers, apart=apart) as made:
+            print(f"servers by replica: {made.spread()}\n", flush=True)
+            for name in names:
+                if name.startswith("cut") and not apart:
+                    print(f"{TITLES[name]}: left out, there are no namespaces\n", flush=True)
+                    continue
+                reports.append(await _act(made, name, options))
+    return reports
+
+
+async def _act(made: Cluster, name: str, options: Options) -> Report:
+    report = await under_load(made, TITLES[name], ACTS[name](options), options.calls, options.clients, options.seed)
+    print(f"{report}\n", flush=True)
+    return report
+
+
+async def check_repeats(options: Options) -> list[Report]:
+    with tempfile.TemporaryDirectory(prefix="toolway-cluster-") as folder:
+        async with cluster(Path(folder), 6, apart=False) as made:
+            return [_told(await repeats.run(made, options.times))]
+
+
+async def check_hop(options: Options) -> list[Report]:
+    with tempfile.TemporaryDirectory(prefix="toolway-cluster-") as folder:
+        return [_told(await cost.hop(Path(folder), options.times, options.seconds or 2))]
+
+
+async def check_stateless(options: Options) -> list[Report]:
+    with tempfile.TemporaryDirectory(prefix="toolway-cluster-") as folder:
+        return [_told(await cost.stateless(Path(folder), options.times, options.seconds or 2))]
+
+
+def _told(report: Report) -> Report:
+    print(f"{report}\n", flush=True)
+    return report
+
+
+async def check_all(options: Options) -> list[Report]:
+    options.times = 20
+    reports = await check_acts(list(ACTS), options)
+    options.times = 5
+    return [*reports, *await check_repeats(options), *await check_hop(options), *await check_stateless(options)]
+
+
+async def check_short(options: Options) -> list[Report]:
+    options.calls, options.servers, options.clients, options.times = 1000, 6, 12, 1
+    reports = await check_acts(["plain", "kills", "rolling"], options)
+    options.seconds = 2.0
+    reports += await check_acts(["nats", "postgres", "cut-nats"], options)
+    return reports
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    checks: dict[str, Check] = {
+        "all": check_all,
+        "short": check_short,
+        "repeats": check_repeats,
+        "hop": check_hop,
+        "stateless": check_stateless,
+    }
+    parser.add_argument("check", nargs="*", default=["all"], metavar="CHECK", help=", ".join([*checks, *ACTS]))
+    parser.add_argument("--times", type=int, default=0, help="kills, repeats or turns (20, 5, 5)")
+    parser.add_argument("--every", type=float, default=5.0, help="seconds from one kill to the next (5)")
+    parser.add_argument("--seconds", type=float, default=0.0, help="how long a fault lasts")
+    parser.add_argument("--calls", type=int, default=20_000, help="at least (20000)")
+    parser.add_argument("--clients", type=int, default=30)
+    parser.add_argument("--servers", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--loopback", action="store_true", help="no namespaces")
+    options = parser.parse_args()
+    if unknown := set(options.check) - {*checks, *ACTS}:
+        parser.error(f"there is no {', '.join(sorted(unknown))}")
+    if missing := missing_engines():
+        parser.error(missing)
+    reports = asyncio.run(_run(options, checks))
+    broken = [report.name for report in reports if report.wrong]
+    print(f"promises broken in {len(broken)} of {len(reports)}: {'; '.join(broken)}" if broken else "all promises kept")
+    sys.exit(bool(broken))
+
+
+async def _run(options: Options, checks: dict[str, Check]) -> list[Report]:
+    reports = []
+    times = options.times
+    if acts := [name for name in options.check if name in ACTS]:
+        options.times = times or 20
+        reports += await check_acts(acts, options)
+    for name in options.check:
+        if name in checks:
+            options.times = times or 5
+            reports += await checks[name](options)
+    return reports
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The fake stdio server, whose lines in the file of effects also say who wrote them, below which gateway, and when.
+
+Run by its path, like the fake itself: the first argument is the folder of the package `toolway`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def entry(name: str, effects: str, era: str) -> dict[str, Any]:
+    """What a configuration file has of it."""
+    from toolway.testing import fakes
+
+    package = str(Path(fakes.__file__).parents[2])
+    words = ["-I", "-S", str(Path(__file__).resolve()), package, "--name", name, "--effects", effects, "--era", era]
+    return {"command": sys.executable, "args": words}
+
+
+def _know_the_fakes(folder: str) -> None:
+    """Make the packages around the fakes known by name only, so that nothing of them is run."""
+    for name, path in (("toolway", folder), ("toolway.testing", os.path.join(folder, "testing"))):
+        package = ModuleType(name)
+        package.__path__ = [path]
+        sys.modules[name] = package
+
+
+def _parent_of(pid: int) -> int:
+    with open(f"/proc/{pid}/stat") as stat:
+        return int(stat.read().rpartition(")")[2].split()[1])
+
+
+def main() -> None:
+    _know_the_fakes(sys.argv.pop(1))
+    from toolway.testing.fakes import stdio_main
+    from toolway.testing.fakes.server import Server
+
+    gateway = _parent_of(os.getppid())  # ours is the keeper
+
+    class Telling(Server):
+        def effect(self, call: Any) -> int:
+            call.arguments["call"] = f"{self.info['name']} {gateway} {os.getpid()} {time.monotonic():.6f}"
+            return super().effect(call)
+
+    stdio_main.Server = Telling  # type: ignore[attr-defined]
+    stdio_main.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""Clients of both eras that call through all replicas, as behind a balancer: who finds nobody goes to the next.
+
+A client of the handshake era keeps its session when it moves. A keyed call whose outcome is unknown is repeated at
+another replica with the same key; together they are one call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+from tests.faults.cluster.replica import TOKEN, Replica
+from tests.gateway.riders import Failed, HandshakeRider, Lost, Rider, rider
+from toolway.testing import History
+from toolway.testing.history import GRACE, Outcome
+
+Json = dict[str, Any]
+ERAS: Final = ("modern", "handshake")
+LIMIT: Final = 5.0  # seconds for a call
+REST: Final = 0.1  # seconds at most before the next call, after one that was not executed
+TRIES: Final = 4  # of a keyed call
+NOBODY: Final = 40.0  # seconds without any replica that takes a call, after which the run has failed
+NEVER: Final = 1e9
+
+
+@dataclass(frozen=True)
+class Order:
+    """One call to be made."""
+
+    tool: str
+    arguments: Json = field(default_factory=dict)
+    keyed: bool = False
+    effect: bool = True
+
+
+MIX: Final = (
+    (55, Order("counter")),
+    (15, Order("counter", {"seconds": 0.1})),
+    (15, Order("counter", keyed=True)),
+    (15, Order("echo", {"text": "x"}, effect=False)),
+)
+
+
+@dataclass
+class Trip:
+    """One try of a call through one replica."""
+
+    nonce: str
+    server: str
+    entry: str  # the replica that was asked
+    began: float
+    keyed: bool
+    ended: float = NEVER
+    executed: str = ""  # what the client was told: yes, no, unknown
+    how: str = ""  # "ok", "lost", or the code and message of an error
+
+
+class Load:
+    def __init__(self, replicas: Sequence[Replica], servers: Sequence[str], history: History, seed: int = 1) -> None:
+        self.trips: list[Trip] = []
+        self.sessions_lost = 0
+        self.stopped = False
+        self._replicas = replicas
+        self._servers = servers
+        self._history = history
+        self._dice = Random(seed)
+
+    async def clients(self, count: int, calls: int, meanwhile: asyncio.Event | None = None) -> None:
+        """So many calls in all; and more of them, until `meanwhile` is set."""
+        done = 0
+
+        def more() -> bool:
+            nonlocal done
+            done += 1
+            return not self.stopped and (done <= calls or (meanwhile is not None and not meanwhile.is_set()))
+
+        async def client(number: int) -> None:
+            each = Client(self, number, self._replicas)
+            try:
+                while more():
+                    await self._one(each)
+            finally:
+                each.close()
+
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(count):
+                tasks.create_task(client(number))
+
+    async def _one(self, client: Client) -> None:
+        (order,) = self._dice.choices([order for _, order in MIX], [share for share, _ in MIX])
+        if not await self.call(client, self._dice.choice(self._servers), order):
+            await asyncio.sleep(self._dice.random() * REST)
+
+    async def call(self, client: Client, server: str, order: Order) -> bool:
+        """Make a call and write it down. Whether it was executed."""
+        nonce = self._history.begin(
+            unsafe=order.effect,
+            limit=TRIES * (LIMIT + GRACE + REST) if order.keyed else LIMIT,
+            target=f"{server}.{order.tool}",
+            effect=order.effect,
+        )
+        told: list[str] = []
+        how, carried = "", None
+        while len(told) < (TRIES if order.keyed else 1):
+            trip, answer = await client.try_once(nonce, server, order)
+            self.trips.append(trip)
+            told.append(trip.executed)
+            how, carried = trip.how, carried or answer
+            if trip.executed != "unknown" or self.stopped:
+                break
+            client.move()
+            await asyncio.sleep(REST)
+        executed = max(told, key=("", "no", "unknown", "yes").index)
+        name = "ok" if executed == "yes" else how
+        self._history.end(nonce, Outcome(name, executed or None, time.monotonic(), carried, len(told)))
+        return executed == "yes"
+
+    def outcomes(self) -> Counter[str]:
+        """How many tries ended how."""
+        return Counter(f"{trip.executed}: {trip.how}" if trip.how != "ok" else "ok" for trip in self.trips)
+
+
+class Client:
+    """One client; it is at one replica at a time."""
+
+    def __init__(self, load: Load, number: int, replicas: Sequence[Replica]) -> None:
+        self._load = load
+        self._replicas = replicas
+        self._at = number % len(replicas)
+        self._rider: Rider = rider(ERAS[number // len(replicas) % 2], 0, TOKEN)
+        self._settle()
+
+    @property
+    def replica(self) -> Replica:
+        return self._replicas[self._at]
+
+    def move(self, to: int | None = None) -> None:
+        self._at = (self._at + 1 if to is None else to) % len(self._replicas)
+        self._settle()
+
+    def close(self) -> None:
+        self._rider.close()
+
+    def _settle(self) -> None:
+        self._rider.close()
+        self._rider.connection = None
+        self._rider.host, self._rider.port = self.replica.seat.host, self.replica.port
+
+    async def try_once(self, nonce: str, server: str, order: Order) -> tuple[Trip, str | None]:
+        """The try, and the nonce that its answer carried."""
+        async with asyncio.timeout(NOBODY):
+            while True:
+                trip = Trip(nonce, server, self.replica.name, time.monotonic(), order.keyed)
+                try:
+                    return trip, await self._ride(trip, order)
+                except _Elsewhere:
+                    self.move()
+                    await asyncio.sleep(0.02)
+
+    async def _ride(self, trip: Trip, order: Order) -> str | None:
+        meta: Json = {"toolway/timeoutMs": LIMIT * 1000}
+        if order.keyed:
+            meta["toolway/idempotencyKey"] = trip.nonce
+        arguments = {**order.arguments, "nonce": trip.nonce}
+        carried = None
+        try:
+            async with asyncio.timeout(LIMIT + GRACE):
+                result = await self._rider.call(f"{trip.server}__{order.tool}", arguments, meta=meta)
+        except TimeoutError:
+            trip.executed, trip.how = "unknown", "lost: no answer in time"
+            self.move()
+        except Lost as lost:
+            trip.executed, trip.how = "unknown" if lost.sent else "no", f"lost: {lost}"
+            self.move()
+        except Failed as failed:
+            self._look_at(failed)
+            trip.executed, trip.how = str(failed.executed or ""), str(failed)
+        except OSError:
+            raise _Elsewhere from None
+        else:
+            trip.executed, trip.how = "yes", "tool_error" if result.is_error else "ok"
+            carried = result.data.get("nonce") if isinstance(result.data, dict) else None
+        trip.ended = time.monotonic()
+        return carried
+
+    def _look_at(self, failed: Failed) -> None:
+        if failed.closes:
+            self._rider.close()
+        if failed.status == 404 and isinstance(self._rider, HandshakeRider):
+            self._load.sessions_lost += 1
+            self._rider.session = ""
+            raise _Elsewhere
+        if failed.code == -31013 and failed.closes:  # it is about to end: a balancer asks the next
+            raise _Elsewhere
+
+
+class _Elsewhere(Exception):
+    """Nobody took the call."""

@@ -1,0 +1,138 @@
+"""A load on a cluster while something is done to it, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.faults.cluster.cluster import Cluster
+from tests.faults.cluster.load import Load
+from tests.faults.cluster.verdict import Owners, effects_in, moves, two_owners, wrong_answers
+from tests.long.fleet import table
+from toolway.testing import History
+from toolway.testing.history import violations
+
+MOVED: Final = 12.0  # seconds within which a server of a node that died has another
+LATE: Final = 2.0  # seconds in which the last effects of calls that were cut off may still happen
+COMPLAINTS: Final = ("Traceback (most recent call last)", "was never retrieved", "never awaited", "was destroyed but")
+
+Act = Callable[[Cluster], Awaitable[None]]
+
+
+@dataclass
+class Report:
+    name: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        kinds = Counter(each.split()[0].rstrip(":") for each in self.wrong)
+        broken = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        facts = {**self.facts, "promises broken": f"{len(self.wrong)} ({broken})" if broken else "0"}
+        return "\n".join(
+            [
+                f"{self.name}",
+                table(facts),
+                "  outcomes",
+                *_indented(self.outcomes),
+                *[f"  ! {x}" for x in self.wrong[:15]],
+            ]
+        )
+
+
+def _indented(outcomes: Counter[str]) -> Iterator[str]:
+    return (f"  {count:8}  {name[:140]}" for name, count in outcomes.most_common(12))
+
+
+async def under_load(cluster: Cluster, name: str, act: Act | None, calls: int, clients: int, seed: int = 1) -> Report:
+    """So many calls at least, and more until `act` is over and every server has its owner again."""
+    cluster.forget()
+    marks = {replica.name: len(replica.log) for replica in cluster.replicas}
+    history = History(cluster.effects)
+    load = Load(cluster.replicas, cluster.servers, history, seed)
+    over = asyncio.Event()
+    settled = 0.0
+
+    async def strike() -> None:
+        nonlocal settled
+        try:
+            if act is not None:
+                await asyncio.sleep(1)
+                await act(cluster)
+                settled = await cluster.settle()
+                await asyncio.sleep(1)
+        finally:
+            over.set()
+
+    began = time.monotonic()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(load.clients(clients, calls, over))
+        tasks.create_task(strike())
+    seconds = time.monotonic() - began
+    if cluster.strikes:
+        await asyncio.sleep(LATE)
+    return _judged(cluster, name, load, history, seconds, marks)
+
+
+def _judged(cluster: Cluster, name: str, load: Load, history: History, seconds: float, marks: dict[str, int]) -> Report:
+    report = Report(name, outcomes=load.outcomes())
+    effects, owners = effects_in(cluster.effects), Owners(cluster.watcher.tenures)
+    report.wrong += [str(violation) for violation in violations(history)]
+    report.wrong += wrong_answers(load.trips, cluster.strikes, owners)
+    report.wrong += two_owners(effects, cluster.pids(), owners)
+    report.wrong += _complaints(cluster, marks)
+    if load.sessions_lost:
+        report.wrong.append(f"sessions: {load.sessions_lost} were not known at another replica")
+    took = sorted(trip.ended - trip.began for trip in load.trips if trip.how == "ok")
+    told = Counter(trip.executed for trip in load.trips)
+    report.facts |= {
+        "calls": f"{len(history.invocations)} in {seconds:.1f} s, {len(history.invocations) / seconds:.0f}/s",
+        "p50, p99": f"{_at(took, 0.5) * 1000:.1f} ms, {_at(took, 0.99) * 1000:.1f} ms",
+        "told": ", ".join(f"{count} {word}" for word, count in told.most_common()),
+        "effects": len(effects),
+        "of servers": len({effect.server for effect in effects}),
+        "below gateways": len({effect.gateway for effect in effects}),
+    }
+    _times(cluster, load, report)
+    return report
+
+
+def _at(ordered: list[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
+
+
+def _complaints(cluster: Cluster, marks: dict[str, int]) -> Iterator[str]:
+    for replica in cluster.replicas:
+        said = replica.log[marks[replica.name] :]
+        for words in COMPLAINTS:
+            if words in said:
+                line = next(line for line in reversed(said[said.index(words) :][:4000].splitlines()) if line.strip())
+                yield f"log: {replica.name} says {words!r} {said.count(words)} times, such as {line[:200]}"
+
+
+def _times(cluster: Cluster, load: Load, report: Report) -> None:
+    """How long what was struck was without an owner, and how soon callers at others were told."""
+    lease = [
+        (seconds, server)
+        for strike in cluster.strikes
+        if strike.what in ("kill", "pause", "postgres")
+        for server, seconds in moves(cluster.watcher.tenures, strike).items()
+    ]
+    if lease:
+        longest, server = max(lease)
+        report.facts["a server moved in"] = f"{longest:.1f} s at the longest, of {len(lease)}"
+        if longest > MOVED:
+            report.wrong.append(f"moved: {server} was without another owner for {longest:.1f} s")
+    told = [
+        trip.ended - max(strike.since, trip.began)
+        for strike in cluster.strikes
+        for trip in load.trips
+        if trip.executed == "unknown" and trip.entry not in strike.replicas and trip.began < strike.since < trip.ended
+    ]
+    if told:
+        report.facts["others were told of a loss in"] = f"{max(told):.2f} s at the longest, of {len(told)}"

@@ -1,0 +1,78 @@
+"""The judge of clusters finds what must not be, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.faults.cluster.load import Trip
+from tests.faults.cluster.verdict import Effect, Owners, Strike, effects_in, moves, two_owners, wrong_answers
+from tests.faults.cluster.watching import Tenure
+
+PIDS = {1: "a", 2: "b"}
+
+
+def trip(entry: str, began: float, ended: float, how: str = "-31005", *, nonce: str = "n", keyed: bool = False) -> Trip:
+    return Trip(nonce, "s", entry, began, keyed, ended, "unknown", how)
+
+
+def owned(*spans: tuple[str, float, float]) -> Owners:
+    return Owners(Tenure("s", f"{who}-00", number, since, until) for number, (who, since, until) in enumerate(spans))
+
+
+def effect(gateway: int, at: float, process: int | None = None) -> Effect:
+    return Effect("s", gateway, process or gateway * 10, at, f"n{at}")
+
+
+def test_an_unknown_outcome_needs_a_replica_that_was_struck():
+    owners = owned(("b", 0, 100))
+    kill = Strike("kill", frozenset("b"), 10.0, 10.0)
+    assert not list(wrong_answers([trip("a", 9.5, 10.4)], [kill], owners))
+    assert list(wrong_answers([trip("a", 8.0, 9.0)], [kill], owners)), "before it"
+    assert list(wrong_answers([trip("a", 12.0, 13.0)], [kill], owners)), "long after it"
+    assert list(wrong_answers([trip("a", 9.5, 10.4)], [kill], owned(("c", 0, 100)))), "elsewhere"
+    assert list(wrong_answers([trip("a", 9.5, 10.4)], [], owners))
+
+
+def test_an_answer_is_lost_only_by_the_replica_that_was_asked():
+    kill = Strike("kill", frozenset("b"), 10.0, 10.0)
+    owners = owned(("b", 0, 100))
+    assert not list(wrong_answers([trip("b", 9.9, 10.1, "lost: reset")], [kill], owners))
+    assert list(wrong_answers([trip("a", 9.9, 10.1, "lost: reset")], [kill], owners))
+
+
+def test_a_key_whose_outcome_is_unknown_may_stay_so_at_another_replica():
+    kill = Strike("kill", frozenset("b"), 10.0, 10.0)
+    first = trip("b", 9.9, 10.1, "lost: reset", keyed=True)
+    assert not list(wrong_answers([first, trip("a", 20, 21, keyed=True)], [kill], owned(("c", 0, 100))))
+    assert list(wrong_answers([first, trip("a", 20, 21, keyed=True, nonce="m")], [kill], owned(("c", 0, 100))))
+
+
+def test_a_cut_between_two_concerns_only_what_passes_between_them():
+    cut = Strike("cut", frozenset("ab"), 10.0, 20.0, pair=True)
+    assert not list(wrong_answers([trip("a", 12, 13)], [cut], owned(("b", 0, 100))))
+    assert list(wrong_answers([trip("a", 12, 13)], [cut], owned(("a", 0, 100))))
+    assert list(wrong_answers([trip("a", 12, 13)], [cut], owned(("c", 0, 100))))
+
+
+def test_two_gateways_that_take_turns_are_found():
+    both = owned(("a", 0, 100), ("b", 0, 100))
+    assert not list(two_owners([effect(1, 1), effect(1, 2), effect(2, 3)], PIDS, both))
+    assert list(two_owners([effect(1, 1), effect(2, 2), effect(1, 3)], PIDS, both))
+    assert not list(two_owners([effect(1, 1), effect(2, 2), effect(1, 3, process=99)], PIDS, both)), "it began anew"
+
+
+def test_an_effect_outside_the_time_of_its_owner_is_found():
+    owners = owned(("a", 0, 10), ("b", 15, 30))
+    assert not list(two_owners([effect(1, 9), effect(2, 16)], PIDS, owners))
+    assert list(two_owners([effect(1, 12)], PIDS, owners))
+    assert list(two_owners([effect(2, 5)], PIDS, owners))
+
+
+def test_how_long_a_server_was_nobodys():
+    tenures = [Tenure("s", "a-00", 1, 0, 20), Tenure("s", "c-00", 2, 21), Tenure("t", "b-00", 1, 0)]
+    assert moves(tenures, Strike("kill", frozenset("a"), 10.0)) == {"s": 11.0}
+
+
+def test_effects_are_read_in_the_order_in_which_they_happened(tmp_path: Path):
+    (tmp_path / "effects").write_text("s 1 10 2.5\tn-2\ns 1 10 1.5\tn-1\n")
+    assert effects_in(tmp_path / "effects") == [Effect("s", 1, 10, 1.5, "n-1"), Effect("s", 1, 10, 2.5, "n-2")]
