@@ -1,0 +1,177 @@
+"""Keys of a tenant at two gateways, over a real record and a real NATS."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from tests.cluster.nats_server import NatsServer, nats_server, program
+from toolway.cluster.bus import Bus
+from toolway.cluster.record.api_keys import ApiKeys
+from toolway.cluster.record.changes import Changes
+from toolway.errors import Unavailable
+from toolway.gateway.principals import OWNER
+from toolway.gateway.rates import Rate
+from toolway.gateway.replica.keyring import ClusterKeyring
+from toolway.gateway.replica.news import LOOK, Following
+
+TOKEN = "tw_of-this-machine"
+pytestmark = pytest.mark.anyio
+
+
+class Gateway:
+    """What a gateway has of it."""
+
+    def __init__(self, engine: AsyncEngine, tenant: str = "t") -> None:
+        self.following = Following(Changes(engine), tenant)
+        self.keyring = ClusterKeyring(ApiKeys(engine), tenant, TOKEN, time.monotonic)
+        self.keyring.follow(self.following)
+        self.revoked: list[str] = []
+        self.keyring.on_revoked = self.revoked.append
+        self.bus: Bus | None = None
+
+    async def open(self, name: str, server: NatsServer | None, tenant: str) -> None:
+        if server is not None:
+            self.bus = Bus("test", name, self.following.heard, self.following.gap, tenant)
+            await self.bus.open([server.url])
+            self.following.tell = self.bus.tell
+        await self.following.start()
+
+    async def close(self) -> None:
+        await self.following.close()
+        if self.bus is not None:
+            await self.bus.close()
+
+
+@asynccontextmanager
+async def _gateways(
+    engine: AsyncEngine, server: NatsServer | None, tenants: Sequence[str] = ("t", "t")
+) -> AsyncIterator[list[Gateway]]:
+    async with AsyncExitStack() as stack:
+        found = []
+        for number, tenant in enumerate(tenants):
+            each = Gateway(engine, tenant)
+            stack.push_async_callback(each.close)
+            await each.open(f"n{number}", server, tenant)
+            found.append(each)
+        yield found
+
+
+async def _until(what: Callable[[], bool], seconds: float = 10.0) -> float:
+    began = time.monotonic()
+    async with asyncio.timeout(seconds):
+        while not what():
+            await asyncio.sleep(0.005)
+    return time.monotonic() - began
+
+
+needs_nats = pytest.mark.skipif(program() is None, reason="there is no nats-server here")
+
+
+@needs_nats
+async def test_a_key_opens_all_gateways_and_once_revoked_none_in_less_than_a_second(engine: AsyncEngine) -> None:
+    async with nats_server() as server, _gateways(engine, server, ("t", "t", "t")) as (a, b, c):
+        token, key = await a.keyring.issue("ci", ["both"], False, 5.0, Rate(600, "min"))
+        assert await _until(lambda: b.keyring.who(token) is not None and c.keyring.who(token) is not None) < LOOK
+        found = b.keyring.who(token)
+        assert found is not None and found == key.principal() == a.keyring.who(token)
+        before = [each.keyring.changes for each in (a, b, c)]
+        assert await b.keyring.withdraw(key.id)
+        seconds = await _until(lambda: all(each.keyring.who(token) is None for each in (a, b, c)))
+        assert seconds < 1.0
+        assert [each.revoked for each in (a, b, c)] == [[key.id]] * 3
+        assert all(each.keyring.changes > old for each, old in zip((a, b, c), before, strict=True))
+        assert not await a.keyring.withdraw(key.id)
+
+
+async def test_without_nats_it_takes_about_a_second(engine: AsyncEngine) -> None:
+    async with _gateways(engine, None) as (a, b):
+        token, key = await a.keyring.issue("ci", None, False, 5.0)
+        assert a.keyring.who(token) is not None
+        assert await _until(lambda: b.keyring.who(token) is not None) < 2 * LOOK
+        await a.keyring.withdraw(key.id)
+        assert a.keyring.who(token) is None
+        assert await _until(lambda: b.keyring.who(token) is None) < 2 * LOOK
+
+
+@needs_nats
+async def test_who_missed_the_news_finds_it_in_the_record(engine: AsyncEngine) -> None:
+    async with nats_server() as server, _gateways(engine, server) as (a, b):
+        token, key = await a.keyring.issue("ci", None, False, 5.0)
+        await _until(lambda: b.keyring.who(token) is not None)
+        server.kill()
+        assert a.bus is not None and b.bus is not None
+        await _until(lambda: not a.bus.connected and not b.bus.connected)  # type: ignore[union-attr]
+        await a.keyring.withdraw(key.id)
+        assert await _until(lambda: b.keyring.who(token) is None) < 2 * LOOK
+
+
+async def test_a_look_that_began_before_the_revocation_does_not_bring_a_key_back(engine: AsyncEngine) -> None:
+    async with _gateways(engine, None) as (a, b):
+        token, key = await a.keyring.issue("ci", None, False, 5.0)
+        await _until(lambda: b.keyring.who(token) is not None)
+        b.following.heard("keys", {"revoked": key.id})  # it is still in the record that b looks at
+        assert b.keyring.who(token) is None
+        looks = b.following.looks
+        b.following.gap()
+        await _until(lambda: b.following.looks > looks)
+        await b.keyring._take(0)
+        assert b.keyring.who(token) is None
+
+
+async def test_news_of_what_is_not_true_are_forgotten(engine: AsyncEngine) -> None:
+    now = [100.0]
+    following = Following(Changes(engine), "t")
+    keyring = ClusterKeyring(ApiKeys(engine), "t", TOKEN, lambda: now[0])
+    keyring.follow(following)
+    token, key = await keyring.issue("ci", None, False, 5.0)
+    for junk in ({}, {"revoked": 7}, {"revoked": [key.id]}, {"revoked": None}):
+        following.heard("keys", junk)
+    assert keyring.who(token) is not None
+    following.heard("keys", {"revoked": key.id})
+    assert keyring.who(token) is None
+    now[0] += 11
+    await keyring._take(0)
+    assert keyring.who(token) is not None  # the record is right
+
+
+@needs_nats
+async def test_tenants_have_keys_of_their_own(engine: AsyncEngine) -> None:
+    async with nats_server() as server, _gateways(engine, server, ("one", "two")) as (a, b):
+        token, key = await a.keyring.issue("ci", None, True, 5.0)
+        await asyncio.sleep(0.3)
+        b.following.gap()
+        looks = b.following.looks
+        await _until(lambda: b.following.looks > looks)
+        assert b.keyring.who(token) is None and not await b.keyring.withdraw(key.id)
+        assert a.keyring.who(token) is not None
+        assert a.keyring.who(TOKEN) == b.keyring.who(TOKEN) == OWNER
+
+
+async def test_a_key_that_cannot_be_read_opens_nothing_and_hides_no_other(engine: AsyncEngine) -> None:
+    keys = ApiKeys(engine)
+    await keys.add("t", "bad", {"id": "bad", "hash": 7, "scopes": "all"})
+    async with _gateways(engine, None, ("t",)) as (a,):
+        token, _ = await a.keyring.issue("ci", None, False, 5.0)
+        await keys.add("t", "later", {"id": "later", "name": "x", "hash": "h", "of a later version": True})
+        a.following.gap()
+        await _until(lambda: {key.id for key in a.keyring.all()} > {"later"})
+        assert a.keyring.who(token) is not None and "bad" not in {key.id for key in a.keyring.all()}
+
+
+async def test_a_record_that_does_not_answer_says_so(engine: AsyncEngine) -> None:
+    async with _gateways(engine, None, ("t",)) as (a,):
+        token, key = await a.keyring.issue("ci", None, False, 5.0)
+        async with engine.begin() as db:
+            await db.exec_driver_sql("ALTER TABLE api_keys RENAME TO gone")
+        with pytest.raises(Unavailable, match="database of the cluster") as failed:
+            await a.keyring.issue("more", None, False, 5.0)
+        assert failed.value.code == "E-RECORD"
+        with pytest.raises(Unavailable):
+            await a.keyring.withdraw(key.id)
+        assert a.keyring.who(token) is not None
