@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help audit-kill machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients accept edits openapi conformance canary process logins faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour addresses idle cost sim fuzz bench bench-quick bench-page cost-of-telemetry boards traces startup screens dashboard dashboard-walk dashboard-full dashboard-pictures docs pins clean
+.PHONY: help audit-kill machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients cluster accept edits openapi conformance canary process logins faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour addresses idle cost sim fuzz bench bench-quick bench-page cost-of-telemetry boards traces startup screens dashboard dashboard-walk dashboard-full dashboard-pictures docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -89,6 +89,9 @@ neighbour: setup ## how slow a healthy server becomes beside a bad one
 
 audit-kill: setup ## kill -9 a gateway 50 times under load, and what its audit log knows after each (ARGS="--times 5")
 	$(BIN)/python scripts/audit_kill.py $(ARGS)
+
+cluster: setup ## three gateways as one, with real NATS and PostgreSQL, killed, stopped and cut off under load; 15 minutes (ARGS="kills --times 5", ARGS=short)
+	$(BIN)/python scripts/cluster_run.py $(ARGS)
 
 addresses: setup ## every form of an address inside × every kind of URL, and redirects and resolvers that change
 	TOOLWAY_LONG=1 $(BIN)/python -m pytest -q --durations=0 --durations-min=1 tests/addresses $(ARGS)

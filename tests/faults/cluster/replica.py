@@ -31,7 +31,7 @@ class Common:
     database: str
     key: Path
     more: tuple[str, ...] = ()  # options of `toolway serve`
-    python: str = sys.executable
+    hidden: frozenset[str] = frozenset()  # replicas that are reached over NATS alone
 
 
 class Replica:
@@ -41,6 +41,7 @@ class Replica:
         self.port = port
         self.lives: list[int] = []  # its pids, one after the other
         self.paused = False
+        self.program: tuple[str, ...] = ("-m", "toolway.cli")  # another one may be put here before the next start
         self._common = common
         self._folder = common.folder / seat.name
         self._process: asyncio.subprocess.Process | None = None
@@ -66,9 +67,8 @@ class Replica:
         with (self._folder / "log").open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self.seat.inside,
-                self._common.python,
-                "-m",
-                "toolway.cli",
+                sys.executable,
+                *self.program,
                 *self._words(),
                 env={**os.environ, **self._environ()},
                 stdin=asyncio.subprocess.DEVNULL,
@@ -83,7 +83,8 @@ class Replica:
         words = ["serve", "-c", str(common.config), "--host", self.seat.host, "--port", str(self.port)]
         if common.nats:
             words += ["--cluster", common.nats, "--database", common.database, "--cluster-key-file", str(common.key)]
-            words += ["--node", self.name, "--advertise", f"http://{self.seat.host}:{self.port}"]
+            address = "none" if self.name in common.hidden else f"http://{self.seat.host}:{self.port}"
+            words += ["--node", self.name, "--advertise", address]
         return [*words, "--drain-delay", "0.5", *common.more]
 
     def _environ(self) -> dict[str, str]:
