@@ -25,9 +25,10 @@ from toolway.addresses.policy import PUBLIC, Addresses
 from toolway.asks import Callback, CallbackAsks, Roots
 from toolway.auditing import Auditing
 from toolway.catalog.index import Catalog, Item, Prompt, Resource, Tool
-from toolway.catalog.keeping import Keeping
+from toolway.catalog.keeping import KINDS, Keeping
 from toolway.catalog.outputs import Outputs
 from toolway.catalog.resolve import check_server, must_exist, resolve
+from toolway.catalog.store import ListStore
 from toolway.config.addresses import allowing
 from toolway.config.audit import AuditSettings
 from toolway.config.secrets import references
@@ -104,7 +105,7 @@ class Hub:
         asks: Asks | None = None,
         login: Login | None = None,
         tokens: TokenStore | None = USUAL_TOKENS,
-        catalog_dir: str | os.PathLike[str] | None = USUAL,
+        catalog_dir: str | os.PathLike[str] | ListStore | None = USUAL,
         audit: str | os.PathLike[str] | AuditSettings | None = None,
         addresses: Addresses = PUBLIC,
         world: World | None = None,
@@ -587,6 +588,11 @@ class Hub:
             problems=self._catalog.problems(name),
         )
 
+    @property
+    def board(self) -> Board:
+        """The breakers themselves, for whoever shares them with other gateways."""
+        return self._board
+
     def breakers(self) -> dict[tuple[str, str], BreakerFacts]:
         """The breakers that have something to tell, by server and tool; the tool of a server's own is empty."""
         return self._board.facts(self._now())
@@ -596,7 +602,7 @@ class Hub:
         check_server(self._servers, server)
         if tool:
             must_exist(self._catalog, ToolRef(server, tool))
-        (self._board.tool(server, tool) if tool else self._board.server(server)).trip(self._now())
+        self._board.trip(server, tool, self._now())
 
     def reset(self, server: str, tool: str = "") -> None:
         """Close the breaker of a server, or of one tool of it. Raises `NotFound`."""
@@ -717,6 +723,22 @@ class Hub:
         upstream = self._private.get(server, link) if link else self._upstreams.get(server)
         if upstream is not None:
             upstream.subscriptions.remove(kind, name)
+
+    def wake(self, name: str) -> None:
+        """Start a server that starts when it is needed, also where earlier starts failed. One that there is not is left
+        alone."""
+        upstream = self._upstreams.get(name)
+        if upstream is not None:
+            upstream.wake()
+
+    def learn(self, name: str, lists: Mapping[str, list[Any]]) -> None:
+        """Take the lists of a server from somebody who has asked it."""
+        if name not in self._servers:
+            return
+        for kind in KINDS:
+            changed = self._catalog.replace(name, kind, lists.get(kind, ()))
+            if changed is not None:
+                self.emit(changed)
 
     def link_of(self, server: str, caller: str) -> str:
         """Whose link to the server the caller uses: his own, or, by the name of nobody, the one that is shared."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolway.addresses.policy import Addresses
-from toolway.catalog.store import Store
+from toolway.catalog.store import ListStore, Store
 from toolway.config.addresses import allowing
 from toolway.config.entries import entry, server_from_text
 from toolway.config.formats import Loaded, read
@@ -59,11 +59,14 @@ def identity(server: Server) -> str:
     return json.dumps(words)
 
 
-def store_in(folder: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Store | None:
-    if folder is None:
-        return None
-    if folder is not USUAL:
-        return Store(Path(folder))
+def store_in(folder: str | os.PathLike[str] | ListStore | None, environ: Mapping[str, str]) -> ListStore | None:
+    if folder is None or isinstance(folder, ListStore):
+        return folder
+    return Store(Path(folder)) if folder is not USUAL else usual_store(environ)
+
+
+def usual_store(environ: Mapping[str, str]) -> Store | None:
+    """Where this user's lists are kept."""
     cache = environ.get("XDG_CACHE_HOME") or (f"{environ['HOME']}/.cache" if "HOME" in environ else "")
     return Store(Path(cache) / "toolway" / "catalog") if cache else None
 

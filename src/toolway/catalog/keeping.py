@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, Final
 
 from toolway.catalog.index import Catalog
-from toolway.catalog.store import Store
+from toolway.catalog.store import ListStore
 from toolway.events import Kind
 from toolway.model import Era
 
@@ -15,7 +15,7 @@ KINDS: Final[tuple[Kind, ...]] = ("tools", "prompts", "resources", "templates")
 
 
 class Keeping:
-    def __init__(self, catalog: Catalog, store: Store | None) -> None:
+    def __init__(self, catalog: Catalog, store: ListStore | None) -> None:
         self._catalog = catalog
         self._store = store
         self._eras: dict[str, Era] = {}

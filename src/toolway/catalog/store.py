@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -28,6 +28,17 @@ class Stored(msgspec.Struct, frozen=True):
     format: int
     era: Era
     lists: dict[str, list[Any]]
+
+
+@runtime_checkable
+class ListStore(Protocol):
+    """Where lists are kept that are known already when a server is added."""
+
+    def load(self, server: str, identity: str) -> Stored | None: ...
+
+    def save(self, server: str, identity: str, era: Era, lists: Mapping[str, list[Any]]) -> None:
+        """Called in a thread."""
+        ...
 
 
 class Store:

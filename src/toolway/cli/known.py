@@ -10,7 +10,7 @@ from typing import get_args
 from toolway.catalog.index import Catalog
 from toolway.config.spec import Server
 from toolway.events import Kind
-from toolway.sources import USUAL, identity, store_in
+from toolway.sources import identity, usual_store
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Kept:
 def kept_lists(servers: Mapping[str, Server]) -> Kept:
     """What is kept of these servers. What cannot be read was not kept."""
     kept = Kept()
-    store = store_in(USUAL, os.environ)
+    store = usual_store(os.environ)
     for name, server in servers.items():
         kept.catalog.add_server(name)
         if not server.enabled:

@@ -37,13 +37,14 @@ class Door:
         self._changes = 0
         self.nodes: Callable[[str], Principal | None] | None = None  # in a cluster: which node shows this token
         self._at: tuple[str, int] | None = None
+        self._advertised: tuple[str, ...] = ()
         self.know(hosts, origins)
 
     def know(self, hosts: Iterable[str], origins: Iterable[str]) -> None:
         """Let in by these names, and those pages, from now on."""
         self._changes += 1
         self._named, self._pages = tuple(hosts), tuple(origins)
-        self._hosts = frozenset(host.lower() for host in (*LOOPBACK, *self._named))
+        self._hosts = frozenset(host.lower() for host in (*LOOPBACK, *self._advertised, *self._named))
         self._origins = frozenset(origin.lower().rstrip("/") for origin in self._pages)
         if self._at is not None:
             host, port = self._at
@@ -60,6 +61,11 @@ class Door:
     def stands_at(self, host: str, port: int) -> None:
         """Where we listen is a name of ours, and pages that come from there are our own."""
         self._at = (host, port)
+        self.know(self._named, self._pages)
+
+    def also_called(self, host: str) -> None:
+        """The other nodes of a cluster know us by this name."""
+        self._advertised = (f"[{host}]" if ":" in host else host.lower(),)
         self.know(self._named, self._pages)
 
     def check_address(self, request: Request) -> None:

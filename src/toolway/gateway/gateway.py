@@ -28,9 +28,9 @@ from toolway.gateway.http.limits import HttpLimits
 from toolway.gateway.http.server import HttpServer
 from toolway.gateway.listen import Listening
 from toolway.gateway.metrics import MetricsPage
-from toolway.gateway.modern import Modern
+from toolway.gateway.modern import Modern, TakePass
 from toolway.gateway.parking import Parking
-from toolway.gateway.principals import OWNER, KnownKeys
+from toolway.gateway.principals import OWNER, KnownKeys, Principal
 from toolway.gateway.rates import MemoryRates, Rates
 from toolway.gateway.relay import Relay
 from toolway.gateway.sealed import Sealer
@@ -84,10 +84,11 @@ class Gateway:
         self._desk = desk = Desk(hub, self.watch, keyring, browsers, groups, files, doctor)
         self.link = partial(desk.link, OWNER)  # opens the dashboard once
         take = reload if reload is not None else _nothing_to_reload
+        self._modern = Modern(self._relay, self._discovery, self.listening)
         self.app = App(
             hub,
             self._door,
-            Modern(self._relay, self._discovery, self.listening),
+            self._modern,
             HandshakeHttp(self._sessions),
             self._sse,
             Admin(hub, keyring, commands, take, self._facts, desk),
@@ -109,6 +110,20 @@ class Gateway:
         port = await self.http.listen(host, port, tls)
         self._door.stands_at(host, port)
         return port
+
+    def let_nodes_in(
+        self, nodes: Callable[[str], Principal | None], take_pass: TakePass, elsewhere: Callable[[str], bool]
+    ) -> None:
+        """Be one of a cluster: `nodes` knows the others by what they show, `take_pass` whose calls they bring, and
+        `elsewhere` whether a server is called at another."""
+        self._door.nodes = nodes
+        self._modern.take_pass = take_pass
+        self._relay.elsewhere = elsewhere
+
+    def also_called(self, host: str) -> None:
+        """Others know us by this name, too."""
+        if host:
+            self._door.also_called(host)
 
     def pipe(self) -> StdioClient:
         """The one client of our own pipes. Nobody else looks."""

@@ -213,6 +213,9 @@ class Parking:
     def __len__(self) -> int:
         return len(self._legs)
 
+    def __contains__(self, id: str) -> bool:
+        return id in self._legs
+
     def park(self, leg: Leg, owner: tuple[str, ...]) -> str:
         """Keep a call until its client returns. Raises `Failure` where there is no room."""
         if len(self._legs) >= self._most or self._of(owner[0]) >= max(1, self._most // 2):

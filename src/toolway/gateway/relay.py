@@ -84,6 +84,7 @@ class Relay:
         self._run = secrets.token_hex(4)  # begins the ids of our calls
         self._calls = itertools.count(1)
         self.expect_lists()
+        self.elsewhere: Callable[[str], bool] = lambda server: False  # whether another node calls a server for us
         self.ending = False  # whoever is cancelled now still gets an answer
 
     def expect_lists(self) -> None:
@@ -239,9 +240,10 @@ class Relay:
         asked = params
         if "requestState" in params:
             kind, value = self._opened(params["requestState"], owner())
-            if kind == "parked":
+            if kind == "parked" and (value in self._parking or not self.elsewhere(server)):
                 return await self._go_on(visit, value, owner, params)
-            asked = {**params, "requestState": value}
+            # What waits at another node waits where its server is: that node reads the state as it is.
+            asked = {**params, "requestState": value} if kind != "parked" else params
             parks = False  # only a modern server gives a state, wherever it is now
         if visit.principal.rate is not None:
             self._spend(visit.principal, visit.principal.rate)

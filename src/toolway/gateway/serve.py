@@ -15,8 +15,9 @@ import resource
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -30,7 +31,7 @@ from toolway.gateway.desk import Doctor
 from toolway.gateway.escalating import Escalator
 from toolway.gateway.files import Files
 from toolway.gateway.gateway import DRAIN_DELAY, Gateway
-from toolway.gateway.principals import Keyring
+from toolway.gateway.principals import KnownKeys
 from toolway.gateway.relay import START_TIME
 from toolway.gateway.selection import Selection
 from toolway.gateway.state import Running, State
@@ -41,6 +42,7 @@ from toolway.model import Json
 
 if TYPE_CHECKING:
     from toolway.gateway.replica.options import ClusterOptions
+    from toolway.gateway.replica.replica import Replica
 
 LOOK: Final = 0.5  # seconds between two looks at the file
 _log = logging.getLogger("toolway.gateway")
@@ -58,19 +60,22 @@ class Serving:
         doctor: Doctor | None = None,
         cluster: ClusterOptions | None = None,
     ) -> None:
-        self._loaded = loaded
-        self._cluster = cluster
+        self._file = self._loaded = loaded  # what was read last, and what is in use; in a cluster they may differ
         self._state = state
-        self._keyring: Keyring | None = state.keyring() if auth else None
+        self._replica = _replica(cluster, state, auth=auth) if cluster is not None else None
+        self._keyring = _keyring(state, self._replica) if auth else None
         settings = loaded.gateway
         audit = settings.audit.in_folder(state.folder) if settings.audit is not None else None
-        self.hub = Hub(loaded, asks=OnlyClients(), audit=audit)
+        if self._replica is None:
+            self.hub = Hub(loaded, asks=OnlyClients(), audit=audit)
+        else:
+            self.hub = Hub({}, asks=OnlyClients(), audit=audit, **self._replica.parts)
         self.telemetry = Telemetry(settings.telemetry, os.environ)
         self.telemetry.listen_to(self.hub)
         self._escalator = _escalator(loaded, state, self.hub)
         self.gateway = Gateway(
             self.hub,
-            state.key(),
+            cluster.key if cluster is not None else state.key(),
             self._keyring,
             groups=self._groups,
             commands=lambda: self._loaded.gateway.commands,
@@ -104,12 +109,14 @@ class Serving:
         _check_address(host, port)  # before any server is started in vain
         if self._escalator is not None:
             self._escalator.start()
-        async with self.hub:
+        async with self._in_cluster(), self.hub:
             self.telemetry.start()
+            await self._begin_in_cluster()
             try:
                 port = await self.gateway.listen(host, port, tls)
             except OSError as exc:
                 raise _address(host, port, exc) from None
+            await self._join_cluster(host, port, tls)
             url = f"{'https' if tls else 'http'}://{_shown(host)}:{port}"
             self._state.announce(Running(url, os.getpid(), os.path.abspath(self._loaded.file)))
             watching = asyncio.create_task(self._watch_file())
@@ -118,7 +125,7 @@ class Serving:
             try:
                 await self._end.wait()
                 watching.cancel()
-                await self.gateway.drain(self._hurry, delay)
+                await self._end_in_order(delay)
             finally:
                 watching.cancel()
                 starting.cancel()
@@ -126,6 +133,39 @@ class Serving:
                 if self._escalator is not None:
                     await self._escalator.close()
                 await self.telemetry.close()
+
+    async def _end_in_order(self, delay: float) -> None:
+        leaving = asyncio.create_task(self._replica.leave()) if self._replica is not None else None
+        await self.gateway.drain(self._hurry, delay)
+        if leaving is not None:
+            if self._hurry.is_set():
+                leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
+
+    # -- as one of several --------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _in_cluster(self) -> AsyncIterator[None]:
+        """With the record at hand, and what all replicas are configured with. Raises `Unavailable`."""
+        if self._replica is None:
+            yield
+            return
+        self.gateway.app.ready = False
+        try:
+            self._loaded = await self._replica.open(self._loaded)
+            yield
+        finally:
+            await self._replica.close()
+
+    async def _begin_in_cluster(self) -> None:
+        if self._replica is not None:
+            await self._replica.serve(self.hub, self.gateway, self._adopt)
+
+    async def _join_cluster(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+        if self._replica is not None:
+            name = await self._replica.join(host, port, tls=tls is not None)
+            self.gateway.also_called(name)
+            self.gateway.app.ready = True
 
     async def _set_start_aside(self) -> None:
         """What was loaded and made at the start stays to the end, and is looked through for garbage no more: that
@@ -169,19 +209,33 @@ class Serving:
         async with self._reading:
             if self._keyring is not None:
                 self._keyring.reload()
-            loaded = await asyncio.to_thread(self._loaded.again or partial(read, self._loaded.file))
-            _refuse_new_errors(self._loaded, loaded)
-            done = await self.hub.apply(loaded)
-            before, self._loaded = self._loaded.gateway, loaded
-            self._selections = _selections(loaded.gateway)
-            self.gateway.reconfigured(loaded.gateway.hosts, loaded.gateway.origins)
-            if before.audit != loaded.gateway.audit:
-                _log.warning("the audit log has changed in its file: it is kept as before until the next start")
-            if (before.host, before.port) != (loaded.gateway.host, loaded.gateway.port):
-                _log.warning("the address of the gateway has changed in its file: it is used from the next start on")
-            if before.telemetry != loaded.gateway.telemetry:
-                _log.warning("the telemetry of the gateway has changed in its file: it is used from the next start on")
-            return {"changed": done, "problems": [problem.what for problem in loaded.problems]}
+            loaded = await asyncio.to_thread(self._file.again or partial(read, self._file.file))
+            _refuse_new_errors(self._file, loaded)
+            self._file = loaded
+            if self._replica is not None:
+                await self._replica.bring(loaded, force=True)  # it comes back to us as to all others
+                return {"changed": [], "told": "all replicas"}
+            return await self._take(loaded)
+
+    async def _adopt(self, loaded: Loaded) -> None:
+        """Become what all replicas are."""
+        async with self._reading:
+            await self._take(loaded)
+
+    async def _take(self, loaded: Loaded) -> Json:
+        """Become what `loaded` says; only the servers that changed are touched."""
+        servers = self._replica.take(loaded.servers) if self._replica is not None else loaded.servers
+        done = await self.hub.apply(replace(loaded, servers=servers))
+        before, self._loaded = self._loaded.gateway, loaded
+        self._selections = _selections(loaded.gateway)
+        self.gateway.reconfigured(loaded.gateway.hosts, loaded.gateway.origins)
+        if before.audit != loaded.gateway.audit:
+            _log.warning("the audit log has changed in its file: it is kept as before until the next start")
+        if (before.host, before.port) != (loaded.gateway.host, loaded.gateway.port):
+            _log.warning("the address of the gateway has changed in its file: it is used from the next start on")
+        if before.telemetry != loaded.gateway.telemetry:
+            _log.warning("the telemetry of the gateway has changed in its file: it is used from the next start on")
+        return {"changed": done, "problems": [problem.what for problem in loaded.problems]}
 
     def _reload_soon(self) -> None:
         task = asyncio.get_running_loop().create_task(self._reload_quietly())
@@ -202,7 +256,8 @@ class Serving:
         taken = seen = self._stamps()
         while True:
             await asyncio.sleep(LOOK)
-            self._look_at_keys()
+            if self._replica is None:
+                self._look_at_keys()
             before, seen = seen, self._stamps()
             if seen[0] is None and before[0] is not None:
                 _log.error("%s is gone; what it said stays", self._loaded.file)
@@ -212,7 +267,7 @@ class Serving:
 
     def _stamps(self) -> list[tuple[int, int, int] | None]:
         """Of the file first, then of what else may change what it says."""
-        return [_stamp(file) for file in (self._loaded.file, *self._loaded.watched)]
+        return [_stamp(file) for file in (self._file.file, *self._file.watched)]
 
     def _look_at_keys(self) -> None:
         """Another process may have made or revoked some. A file that cannot be read changes nothing, and says so."""
@@ -226,6 +281,24 @@ class Serving:
             self._complaint = str(exc)
         else:
             self._complaint = ""
+
+
+def _keyring(state: State, replica: Replica | None) -> KnownKeys:
+    return replica.keyring if replica is not None else state.keyring()
+
+
+def _replica(cluster: ClusterOptions, state: State, *, auth: bool) -> Replica:
+    """Raises `ConfigError`."""
+    if not auth:
+        raise ConfigError(
+            "a gateway of a cluster asks everybody for a token",
+            evidence="--no-auth stands beside --cluster",
+            fix="leave out --no-auth",
+            code="E-ADDRESS",
+        )
+    from toolway.gateway.replica.replica import Replica  # and with it the libraries of the database and of NATS
+
+    return Replica(cluster, state.token())
 
 
 def _refuse_new_errors(before: Loaded, now: Loaded) -> None:

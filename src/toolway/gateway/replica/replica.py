@@ -1,0 +1,262 @@
+"""One gateway of a cluster, from the first look at the record to the last: what joins record, bus, member and hub.
+
+    replica = Replica(options)
+    loaded = await replica.open(file)      # the configuration that all replicas have
+    async with Hub(…, **replica.parts) as hub:
+        replica.serve(hub, gateway)
+        await replica.join(address)        # from now on servers are owned here
+
+`shelf.py` keeps what is known of servers, `switch.py` where they are, `remote.py` goes there, `entry.py` lets others in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from toolway._version import __version__
+from toolway.cluster.bus import Bus
+from toolway.cluster.member import Member
+from toolway.cluster.passes import Inspector
+from toolway.cluster.record.api_keys import ApiKeys
+from toolway.cluster.record.changes import Changes
+from toolway.cluster.record.engine import open_engine, upgrade
+from toolway.cluster.record.idempotency import RecordKeys
+from toolway.cluster.record.lists import Lists
+from toolway.cluster.record.nodes import Card, Nodes, Seen
+from toolway.cluster.record.places import Held, Place, Places
+from toolway.cluster.record.registry import Registry
+from toolway.config.formats import Loaded
+from toolway.config.spec import Server
+from toolway.errors import ToolwayError
+from toolway.gateway.gateway import Gateway
+from toolway.gateway.replica.address import address_of
+from toolway.gateway.replica.entry import Entry, NodeDoor, credential
+from toolway.gateway.replica.keyring import ClusterKeyring
+from toolway.gateway.replica.known import Knowledge
+from toolway.gateway.replica.news import Following
+from toolway.gateway.replica.options import ClusterOptions
+from toolway.gateway.replica.owners import Owners
+from toolway.gateway.replica.peers import Peers
+from toolway.gateway.replica.registry_source import document_of, loaded_of
+from toolway.gateway.replica.shelf import Shelf
+from toolway.gateway.replica.switch import Switch
+from toolway.gateway.replica.told import told_of
+from toolway.gateway.replica.troubles import nats_silent, record_silent
+from toolway.gateway.sealed import Sealer
+from toolway.hub import Hub
+from toolway.model import Certainty, Json
+from toolway.upstream.link import Fault, Link
+from toolway.world import World
+
+NATS_AGAIN: Final = 1.0  # seconds between two tries to reach NATS at the start
+HAND_OVER: Final = 35.0  # seconds at the end for what is owned here: a call under way has 30
+TOLD: Final = 200  # places in one piece of news
+
+TakeConfig = Callable[[Loaded], Awaitable[None]]
+
+log = logging.getLogger("toolway.cluster")
+
+
+def boot_time() -> float:
+    """Seconds that go on while the machine sleeps, and while we are stopped."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Replica:
+    """Made in the process that joins, and in its loop. `token` is that of this machine."""
+
+    def __init__(self, options: ClusterOptions, token: str) -> None:
+        self.options = options
+        self.id = options.new_id()
+        self.sealer = Sealer(options.key, time.time)
+        self.engine: AsyncEngine = open_engine(options.database)
+        self.nodes, self.places = Nodes(self.engine), Places(self.engine)
+        self.registry = Registry(self.engine, self.sealer)
+        self.owners = Owners(self.places)
+        self.following = Following(Changes(self.engine), options.tenant)
+        self.bus = Bus(options.cluster, self.id, self.following.heard, self._gap, options.tenant)
+        self.following.tell = self.bus.tell
+        self.peers = Peers(self.bus, lambda to: credential(self.sealer, self.id, to))
+        self.shelf = Shelf(Lists(self.engine), options.tenant, self._fence, self._lists_written)
+        self.switch = Switch(options.tenant, self, self.shelf)
+        self.keyring = ClusterKeyring(ApiKeys(self.engine), options.tenant, token, boot_time)
+        self.keys = RecordKeys(self.engine, options.tenant, self._who)
+        self.world = World(make_link=self.switch.make_link, wrap_link=self.switch.wrap_link, tell=told_of)
+        self.member: Member | None = None
+        self._take_config: TakeConfig | None = None
+        self._file = ""
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """What a hub of ours is made with."""
+        return {"world": self.world, "key_store": self.keys, "catalog_dir": self.shelf}
+
+    # -- the beginning ------------------------------------------------------------------------------------------------
+
+    async def open(self, file: Loaded) -> Loaded:
+        """Reach the record, in the form that this version knows; what all replicas are configured with: what the file
+        says, where nobody has said it before. Raises `Unavailable` and `ConfigError`."""
+        self._file = file.file
+        try:
+            await upgrade(self.engine)
+            await self.shelf.look()
+            await self.bring(file)
+            found = await self._configuration(file)
+        except ToolwayError:
+            raise
+        except Exception as exc:
+            raise record_silent(exc) from None
+        self._tasks.append(asyncio.create_task(self._reach_nats()))
+        return found
+
+    async def bring(self, file: Loaded, *, force: bool = False) -> None:
+        """Let what a file says be the configuration of all, unless it was taken before."""
+        if not file.file:
+            return
+        document, digest = await asyncio.to_thread(document_of, file.file)
+        if await self.registry.take(self.options.tenant, document, digest, force=force):
+            self.following.say("registry", {})
+
+    async def _configuration(self, file: Loaded) -> Loaded:
+        found = await self.registry.document(self.options.tenant)
+        return loaded_of(found[1], file.file) if found is not None else file
+
+    async def _reach_nats(self) -> None:
+        """Who starts while no NATS is there goes on without, and is told of changes a little later."""
+        complained = False
+        while True:
+            try:
+                await self.bus.open(self.options.nats, self.options.nats_credentials or None)
+                return
+            except Exception as exc:
+                if not complained:
+                    log.warning("%s", nats_silent(exc))
+                complained = True
+            await asyncio.sleep(NATS_AGAIN)
+
+    async def serve(self, hub: Hub, gateway: Gateway, take: TakeConfig) -> None:
+        """Be the hub's way to its servers, let other nodes into the gateway, and keep up with what others change:
+        `take` takes another configuration. Raises what the record raises."""
+        self.shelf.serve(hub)
+        self.switch.serve(hub)
+        self._take_config = take
+        inspector = Inspector(self.id, self.sealer, self._fence_of, boot_time)
+        self.entry = Entry(inspector, gateway.app.view_of_server)
+        gateway.let_nodes_in(NodeDoor(self.id, self.sealer).who, self.entry.take, self.switch.elsewhere)
+        self.keyring.follow(self.following)
+        self.following.on("registry", self._registry_changed)
+        self.following.on("lists", self._lists_changed)
+        self.following.on_news("places", self._places_moved)
+        try:
+            await self.following.start()
+        except Exception as exc:
+            raise record_silent(exc) from None
+
+    async def join(self, host: str, port: int, *, tls: bool) -> str:
+        """Take part: from now on servers are owned here. The name of the host by which others call us, if they do."""
+        options = self.options
+        address = await asyncio.to_thread(address_of, options, host, port, tls=tls)
+        card = Card(self.id, address, __version__, options.capacity, options.labels)
+        self.member = Member(card, self.nodes, self.places, self.switch, boot_time)
+        self.member.on_moved = self._moved
+        self.switch.join(self.member)
+        self._tasks.append(asyncio.create_task(self.member.run()))
+        self.following.say("places", {})
+        return urlsplit(address).hostname or ""
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def leave(self) -> None:
+        """Hand over all that is owned here; in bounded time."""
+        if self.member is None:
+            return
+        self.member.drain()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + HAND_OVER
+        while self.member.held and loop.time() < until:  # noqa: ASYNC110 - once in a life, and nobody else needs to know
+            await asyncio.sleep(0.05)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.following.close()
+        await self.shelf.close()
+        await self.owners.close()
+        await self.peers.close()
+        await self.bus.close()
+        await self.engine.dispose()
+
+    # -- what links ask -----------------------------------------------------------------------------------------------
+
+    @property
+    def knowledge(self) -> Knowledge:
+        return self.shelf
+
+    def node(self, id: str) -> Seen | None:
+        if self.member is None:
+            return None
+        found = self.member.node(id)
+        if found is None:
+            self.member.look_soon()
+        return found
+
+    def bus_link(self, seen: Seen, server: str) -> Link:
+        raise Fault("the node has no address", Certainty.C0)
+
+    def _fence(self, server: str) -> int | None:
+        return self.switch.fence(server)
+
+    def _fence_of(self, tenant: str, server: str, instance: int) -> int | None:
+        return self.member.holds(Place(tenant, server, instance)) if self.member is not None else None
+
+    def _who(self) -> tuple[str, int] | None:
+        epoch = self.member.epoch if self.member is not None else None
+        return (self.id, epoch) if epoch is not None else None
+
+    # -- what changes -------------------------------------------------------------------------------------------------
+
+    def take(self, servers: Mapping[str, Server]) -> dict[str, Server]:
+        """The servers as the hub of a replica has them: each starts where it is owned, and nowhere else."""
+        self.shelf.forget(servers)
+        self.switch.know(servers)
+        return {name: replace(server, lazy=True) for name, server in servers.items()}
+
+    def _lists_written(self, server: str) -> None:
+        self.following.say("lists", {"server": server})
+
+    async def _lists_changed(self, since: int) -> None:
+        for server in await self.shelf.look():
+            self.switch.found_out(server)
+
+    async def _registry_changed(self, since: int) -> None:
+        found = await self.registry.document(self.options.tenant)
+        if found is not None and self._take_config is not None:
+            await self._take_config(loaded_of(found[1], self._file))
+
+    def _moved(self, took: Sequence[Held], lost: Sequence[Held]) -> None:
+        """What we own now, for those who look for its owner; and what others may take."""
+        told = [[each.place.tenant, each.place.server, each.place.instance, each.node, each.fence] for each in took]
+        for some in range(0, len(told), TOLD) if told else (0,):
+            self.following.say("places", {"took": told[some : some + TOLD]})
+
+    def _places_moved(self, body: Json) -> None:
+        took = body.get("took")
+        if isinstance(took, list):
+            self.owners.hear(Held(Place(t, s, i), node, fence) for t, s, i, node, fence in took)
+        if self.member is not None and not took:
+            self.member.look_soon()  # somebody came, or let go of something
+
+    def _gap(self) -> None:
+        self.following.gap()
+        if self.member is not None:
+            self.member.look_soon()
