@@ -52,7 +52,16 @@ def pause_of(breaker: Breaker, now: float) -> float:
 
 def test_the_policy_is_this() -> None:
     assert BreakerPolicy() == BreakerPolicy(
-        in_a_row=5, share=0.5, among=20, window=10.0, pause=5.0, jitter=0.2, longest=60.0, forget=300.0, trials=2
+        in_a_row=5,
+        share=0.5,
+        among=20,
+        window=10.0,
+        pause=5.0,
+        jitter=0.2,
+        longest=60.0,
+        forget=300.0,
+        trials=2,
+        own_eyes=1.0,
     )
 
 
@@ -272,3 +281,50 @@ def test_the_facts_of_a_breaker_count_what_it_saw() -> None:
     breaker.failed(1.0)
     facts = breaker.facts(1.0)
     assert (facts.position, facts.wait, facts.in_a_row, facts.ended, facts.failures) == (CLOSED, 0.0, 1, 2, 1)
+
+
+# -- what other gateways say -------------------------------------------------------------------------------------------
+
+
+def test_what_another_gateway_found_opens_a_breaker_that_knows_no_better() -> None:
+    breaker = a_breaker()
+    assert breaker.told(3.0, 100.0)
+    assert (breaker.position, breaker.wait(100.0)) == (OPEN, 3.0)
+    recover(breaker, 103.0)
+
+
+def test_own_eyes_count_more_than_hearsay_for_a_second() -> None:
+    breaker = a_breaker()
+    breaker.succeeded(100.0)
+    assert not breaker.told(3.0, 100.9)
+    assert breaker.position is CLOSED
+    assert breaker.told(3.0, 101.1)
+
+
+def test_a_failure_of_our_own_confirms_it() -> None:
+    breaker = a_breaker()
+    breaker.succeeded(100.0)
+    breaker.failed(100.1)
+    assert breaker.told(3.0, 100.2)
+
+
+def test_a_breaker_that_is_open_or_tried_does_not_listen() -> None:
+    breaker = opened()
+    assert not breaker.told(60.0, 1.0)
+    assert breaker.wait(1.0) == 4.0
+    assert breaker.wait(5.0) == 0.0 and breaker.position is HALF_OPEN
+    assert not breaker.told(60.0, 5.0)
+
+
+@pytest.mark.parametrize(("said", "believed"), [(1e9, 60.0), (-5.0, 0.0)])
+def test_nobody_closes_a_server_for_longer_than_we_would(said: float, believed: float) -> None:
+    breaker = a_breaker()
+    assert breaker.told(said, 0.0)
+    assert breaker.wait(0.0) == believed
+
+
+def test_hearsay_makes_no_pause_of_our_own_longer() -> None:
+    breaker = a_breaker()
+    breaker.told(3.0, 0.0)
+    recover(breaker, 3.0)
+    assert pause_of(breaker, 4.0) == 5.0

@@ -321,3 +321,58 @@ async def test_the_end_of_a_process_is_its_supervisors_business() -> None:
     bench.stage = breaker(bench.board, bench.clock, bench._probe, lambda _: True)
     await bench.fail(failure(C2), 10)
     assert bench.server is Position.CLOSED
+
+
+# -- told to others ----------------------------------------------------------------------------------------------------
+
+
+def _heard(bench: Bench) -> list[tuple[object, ...]]:
+    heard: list[tuple[object, ...]] = []
+    bench.board.on_opened = lambda *what: heard.append(what)
+    bench.board.on_person = lambda *what: heard.append(("person", *what))
+    return heard
+
+
+async def test_a_breaker_that_opens_is_told_of_once() -> None:
+    bench = Bench()
+    heard = _heard(bench)
+    await bench.fail(failure(C0), times=4)
+    assert heard == []
+    await bench.fail(failure(C0), times=3)
+    assert heard == [("s", "", 5.0)]
+    await bench.fail(TimedOut("silence", certainty=C2))
+    bench.clock.now += 5.0
+    bench.sign_of_life = bench.no_life
+    await refused(bench.stage)
+    assert heard[1:] == [("s", "", 10.0)]  # it was tried, and opened again
+
+
+async def test_the_breaker_of_a_tool_is_told_of_by_its_name() -> None:
+    bench = Bench()
+    heard = _heard(bench)
+    await bench.fail(TimedOut("silence", certainty=C2))
+    assert heard == [("s", "t", 5.0)]
+
+
+async def test_what_is_told_is_believed_and_not_told_again() -> None:
+    bench = Bench()
+    heard = _heard(bench)
+    bench.board.told("s", "", 3.0, bench.clock(), by_person=False)
+    assert (await refused(bench.stage)).retry_after == 3.0
+    bench.clock.now += 3.0
+    await bench.stage(a_call(), End(a_reply()))
+    assert (bench.probes, bench.server, heard) == (2, Position.CLOSED, [])
+
+
+async def test_what_a_person_does_is_told_and_done() -> None:
+    bench, other = Bench(), Bench()
+    heard = _heard(bench)
+    bench.board.trip("s", "t", bench.clock())
+    bench.board.reset("s", "t")
+    assert heard == [("person", "s", "t", 60.0), ("person", "s", "t", 0.0)]
+    other.board.tool("s", "t").succeeded(other.clock())
+    seen = []
+    for wait in (60.0, 0.0):
+        other.board.told("s", "t", wait, other.clock(), by_person=True)
+        seen.append(other.tool)
+    assert seen == [Position.OPEN, Position.CLOSED]  # whatever we have seen ourselves

@@ -5,8 +5,8 @@
       └──────────────(2 successes in a row)───────────────────┼──────────────────────────────┤
                                                               └───────────(a failure)────────┘
 
-A person may open one from anywhere. Pure: the time and the dice are handed in. The table below is the machine; the
-class keeps the counts that raise its events.
+A person may open one from anywhere, and a closed one is opened by what another gateway found out. Pure: the time and
+the dice are handed in. The table below is the machine; the class keeps the counts that raise its events.
 """
 
 from __future__ import annotations
@@ -31,10 +31,15 @@ class Happening(enum.StrEnum):
     FAILED = "trial failed"
     RECOVERED = "trials succeeded"
     TRIPPED = "opened by a person"
+    HEARSAY = "opened by another gateway"
 
 
 TRANSITIONS: Final[Mapping[Position, Mapping[Happening, Position]]] = {
-    Position.CLOSED: {Happening.TOO_MANY: Position.OPEN, Happening.TRIPPED: Position.OPEN},
+    Position.CLOSED: {
+        Happening.TOO_MANY: Position.OPEN,
+        Happening.TRIPPED: Position.OPEN,
+        Happening.HEARSAY: Position.OPEN,
+    },
     Position.OPEN: {Happening.TIME_OVER: Position.HALF_OPEN, Happening.TRIPPED: Position.OPEN},
     Position.HALF_OPEN: {
         Happening.FAILED: Position.OPEN,
@@ -55,6 +60,7 @@ class BreakerPolicy:
     longest: float = 60.0
     forget: float = 300.0  # closed for so long, and the next pause is the first again
     trials: int = 2  # successes in a row that close it
+    own_eyes: float = 1.0  # seconds after a success of our own in which what others say does not count
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +137,19 @@ class Breaker:
         self._opens_until = now + self._policy.longest
         self._in_a_row = 0
         self._recent.clear()
+
+    def told(self, wait: float, now: float) -> bool:
+        """Another gateway has opened its own. Whether we leave it alone too: what we know ourselves counts more, so not
+        where a call has just succeeded here, and not where we are finding out already."""
+        if self.position is not Position.CLOSED:
+            return False
+        if not self._in_a_row and self._recent.last_success() > now - self._policy.own_eyes:
+            return False
+        self._move(Happening.HEARSAY)
+        self._opens_until = now + min(max(wait, 0.0), self._policy.longest)
+        self._in_a_row = 0
+        self._recent.clear()
+        return True
 
     def facts(self, now: float) -> BreakerFacts:
         ended, failures = self._recent.count(now)

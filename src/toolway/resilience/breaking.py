@@ -19,13 +19,17 @@ CLOSED: Final = Position.CLOSED
 MOST: Final = 10_000  # breakers of tools that are remembered
 
 Probe = Callable[[str], Awaitable[None]]
+OnOpened = Callable[[str, str, float], None]  # (server, tool or nothing, for how many seconds)
 
 
 class Board:
-    """All breakers of a hub."""
+    """All breakers of a hub. `on_opened` hears of each that opens by what we have seen ourselves, and `on_person` of
+    what a person does with one: the same, with no seconds where it was closed."""
 
     def __init__(self, dice: Callable[[], float]) -> None:
         self._dice = dice
+        self.on_opened: OnOpened | None = None
+        self.on_person: OnOpened | None = None
         self._servers: dict[str, Breaker] = {}
         self._tools: OrderedDict[tuple[str, str], Breaker] = OrderedDict()
 
@@ -50,8 +54,37 @@ class Board:
         tools = {key: each.facts(now) for key, each in self._tools.items()}
         return {key: each for key, each in (servers | tools).items() if each.position is not CLOSED or each.failures}
 
+    def trip(self, server: str, tool: str, now: float) -> None:
+        """Open a breaker because a person says so."""
+        self._of(server, tool).trip(now)
+        if self.on_person is not None:
+            self.on_person(server, tool, self._of(server, tool).wait(now))
+
     def reset(self, server: str, tool: str) -> None:
         """Close a breaker because a person says so."""
+        self._close(server, tool)
+        if self.on_person is not None:
+            self.on_person(server, tool, 0.0)
+
+    def told(self, server: str, tool: str, wait: float, now: float, *, by_person: bool) -> None:
+        """What another gateway says of its breaker. It is told to nobody else."""
+        if by_person and wait <= 0:
+            self._close(server, tool)
+        elif by_person:
+            self._of(server, tool).trip(now)
+        else:
+            self._of(server, tool).told(wait, now)
+
+    def opened(self, server: str, tool: str, now: float) -> None:
+        """An attempt that failed may have opened a breaker."""
+        found = self._of(server, tool)
+        if self.on_opened is not None and found.position is Position.OPEN:
+            self.on_opened(server, tool, found.wait(now))
+
+    def _of(self, server: str, tool: str) -> Breaker:
+        return self.tool(server, tool) if tool else self.server(server)
+
+    def _close(self, server: str, tool: str) -> None:
         if tool:
             self._tools.pop((server, tool), None)
         else:
@@ -76,21 +109,24 @@ def breaker(
     async def stage(call: Call, next: Next) -> Reply:
         server, tool = board.server(call.server), board.tool(call.server, call.name)
         if server.position is not CLOSED:
-            await _pass(call, server, now, probe)
+            await _pass(call, board, server, now, probe)
         trial = tool.position is not CLOSED and _begin_trial(call, tool, now())
         try:
             reply = await next(call)
         except CallError as exc:
             blamed = _blamed(exc, server, tool, supervised(call.server))
             ended = now()
-            _report(server, blamed is server, False, ended)
-            _report(tool, blamed is tool, trial, ended)
+            if _report(server, blamed is server, False, ended):
+                board.opened(call.server, "", ended)
+            if _report(tool, blamed is tool, trial, ended):
+                board.opened(call.server, call.name, ended)
             raise
         except asyncio.CancelledError:
             # At the deadline the tool was silent for too long; before it, somebody else changed his mind.
             ended = now()
             silent = ended >= call.deadline and call.attempt.certainty is Certainty.C2
-            _report(tool, silent, trial, ended)
+            if _report(tool, silent, trial, ended):
+                board.opened(call.server, call.name, ended)
             raise
         except BaseException:
             _report(tool, False, trial, now())
@@ -105,7 +141,7 @@ def breaker(
     return stage
 
 
-async def _pass(call: Call, server: Breaker, now: Callable[[], float], probe: Probe) -> None:
+async def _pass(call: Call, board: Board, server: Breaker, now: Callable[[], float], probe: Probe) -> None:
     """Go on where the server's breaker is closed, or where two signs of life have just closed it."""
     while True:
         wait = server.wait(now())
@@ -118,6 +154,7 @@ async def _pass(call: Call, server: Breaker, now: Callable[[], float], probe: Pr
             await probe(call.server)
         except CallError:
             server.failed(now())
+            board.opened(call.server, "", now())
         except BaseException:
             server.end_trial()
             raise
@@ -143,15 +180,16 @@ def _blamed(exc: CallError, server: Breaker, tool: Breaker, supervised: bool) ->
     return None
 
 
-def _report(breaker: Breaker, blamed: bool, trial: bool, now: float) -> None:
-    """Tell a breaker of an attempt that failed, whoever is blamed. While it is not closed, only the end of a trial
-    counts: a call from before the opening proves nothing."""
+def _report(breaker: Breaker, blamed: bool, trial: bool, now: float) -> bool:
+    """Tell a breaker of an attempt that failed, whoever is blamed; whether that counted. While it is not closed, only
+    the end of a trial counts: a call from before the opening proves nothing."""
     if breaker.position is not CLOSED and not trial:
-        return
+        return False
     if blamed:
         breaker.failed(now)
     else:
         breaker.end_trial()
+    return blamed
 
 
 def _open(call: Call, why: str, wait: float) -> Unavailable:

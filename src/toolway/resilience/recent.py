@@ -44,6 +44,10 @@ class Recent:
         bad = sum(slot.bad for slot in self._slots)
         return bad + sum(slot.good for slot in self._slots), bad
 
+    def last_success(self) -> float:
+        """When about it was, as far as it is remembered."""
+        return next((slot.began for slot in reversed(self._slots) if slot.good), -math.inf)
+
     def clear(self) -> None:
         self._slots.clear()
         self._until = -math.inf
