@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from toolway.cluster.placement import RANKS, SLOTS, Node, Ring, patience, slot_of
+from toolway.cluster.placement import RANKS, SLOTS, Node, Ring, in_turn, patience, slot_of
 
 SERVERS = [slot_of("", f"server-{number}") for number in range(10_000)]
 
@@ -61,22 +61,32 @@ def test_ranks_are_as_deep_as_there_are_nodes_and_no_deeper_than_needed() -> Non
     assert len(Ring(_nodes(2)).ranked(7)) == 2
     ring = Ring(_nodes(9))
     assert len(ring.ranked(7)) == RANKS
-    assert all(ring.rank(slot, "node-4") == place for slot, place in ring.slots("node-4"))
-    assert ring.rank(7, "nobody") is None
+    assert all(("node-4" in ring.ranked(slot)) == (slot in ring.slots("node-4")) for slot in range(SLOTS))
+    assert ring.slots("nobody") == ()
 
 
 def test_the_next_in_line_waits_for_those_before_it() -> None:
-    assert [patience(rank) for rank in range(3)] == [0, 2, 4]
+    assert [patience(rank) for rank in (0, 1, 2, None)] == [0, 2, 4, 8]
 
 
-@pytest.mark.parametrize("count", [2, 3, 5])
-def test_instances_of_one_server_mostly_fall_on_different_nodes(count: int) -> None:
+@pytest.mark.parametrize(("nodes", "instances", "different"), [(2, 2, 2), (3, 3, 3), (20, 3, 3), (3, 5, 3), (1, 2, 1)])
+def test_instances_of_one_server_are_on_different_nodes_while_there_are_some(
+    nodes: int, instances: int, different: int
+) -> None:
+    ring = Ring(_nodes(nodes))
+    for number in range(200):
+        lines = [in_turn(ring.ranked(slot_of("", f"s-{number}", each)), each) for each in range(instances)]
+        assert len({line[0] for line in lines}) == different
+        assert all(set(line) == set(ring.ranked(slot_of("", f"s-{number}", each))) for each, line in enumerate(lines))
+
+
+def test_five_instances_among_many_nodes_are_mostly_on_different_ones() -> None:
     ring = Ring(_nodes(20))
     spread = [
-        len({ring.ranked(slot_of("", f"server-{number}", instance))[0] for instance in range(count)})
+        len({in_turn(ring.ranked(slot_of("", f"s-{number}", each)), each)[0] for each in range(5)})
         for number in range(200)
     ]
-    assert sum(spread) / len(spread) > 0.85 * count
+    assert sum(spread) / len(spread) > 0.85 * 5
 
 
 def test_tenants_do_not_meet() -> None:

@@ -4,54 +4,46 @@ Three loops, each with one thing to wait for. `holds` is what everybody else ask
 
 Rule 1. A place is ours from the moment the record says so until the lease is given up (`tenure.py`), by our own clock.
 Rule 2. The first node of a slot takes its places at once, the next ones later (`placement.py`), so that two rarely ask
-        for the same; the record decides.
-Rule 3. What another node should own is handed over slowly, a few places at a time, and only while that node is well.
+        for the same; the record decides. What nobody of these has room for is taken by whoever has.
+Rule 3. What another node should own is handed over slowly, a few places at a time, and only while that node is well
+        and has room.
 Rule 4. A node that drains takes nothing and hands back everything.
-Rule 5. The record is right: what it says is ours and we do not know of (an answer was lost) we begin with, and what we
-        think is ours and it does not say we end.
-
-A question to the record is never cancelled, only no longer waited for: one that is broken off in the middle costs a
-connection. The database and the network end it in bounded time (`record/engine.py`).
+Rule 5. The record is right: after an answer that was lost, and now and then, we make what we hold what it says. What
+        is on its way back is not ours again.
+Rule 6. Where nothing has changed, a look is one question (`record/glance.py`), and costs the same for one server and
+        for a thousand, among three nodes and among hundreds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
-from itertools import islice
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final
 
-from toolway.cluster.placement import Node, Ring, patience
+from toolway.cluster.asking import Asking
+from toolway.cluster.holdings import Holdings, Moved, Owner
+from toolway.cluster.lease import RETRY, Lease
+from toolway.cluster.placement import Node, patience
+from toolway.cluster.plan import Plan
+from toolway.cluster.record.glance import Glance, Glimpse
 from toolway.cluster.record.nodes import Card, Nodes, Seen
-from toolway.cluster.record.places import Held, Place, Places
-from toolway.cluster.tenure import TERMS, Tenure, Terms
+from toolway.cluster.record.places import Free, Held, Place, Places
+from toolway.cluster.tenure import TERMS, Terms
 
 LOOK: Final = 1.0  # seconds between two looks at the record; news from others bring the next one forward
-RETRY: Final = 0.5  # seconds after a record that did not answer
-AT_ONCE: Final = 100  # places that are looked at, and taken, in one go
-HAND_OVER: Final = 5  # places that are handed to others between two looks
+THOROUGH: Final = 30.0  # seconds between two looks at everything that we own
+DOUBT: Final = 10.0  # seconds for which every look is a thorough one, after an answer that was lost
+AT_ONCE: Final = 500  # places that are looked at, and taken, in one go
+STRAYS: Final = 5  # places that are taken in one go though others come before us, who have no room
+STRAYS_EVERY: Final = 4.0  # seconds
+HAND_OVER: Final = 5  # places that are handed to others at a time; of many, one in MANY
+MANY: Final = 200
+LEAVING: Final = 500  # places that are on their way back at a time, when all must go
 
-PATIENCE: Final = 5.0  # seconds at the end for questions that nobody waits for
-
-T = TypeVar("T")
+__all__ = ["Member", "Moved", "Owner"]
 log = logging.getLogger("toolway.cluster")
-
-
-class Owner(Protocol):
-    """Who acts on places: starts a server, and stops it."""
-
-    def begin(self, held: Held) -> None: ...
-
-    async def finish(self, held: Held) -> None:
-        """Take no more calls, and return when those under way have ended, in bounded time."""
-        ...
-
-    def end(self, held: Held) -> None:
-        """It is no longer ours: nothing more is sent, from now on. Also after `finish`."""
-        ...
 
 
 class Member:
@@ -63,31 +55,64 @@ class Member:
         self.card = card
         self._nodes = nodes
         self._places = places
+        self._glance = Glance(places.engine)
         self._owner = owner
         self._now = now
-        self._terms = terms
-        self._tenure = Tenure(terms)
-        self._ring = Ring()
-        self._held: dict[Place, Held] = {}
+        self._ask = Asking(terms.give_up - terms.renew)
+        self._plan = Plan(_node(card))
+        self._held = Holdings(owner)
+        self._lease = Lease(
+            card,
+            nodes,
+            self._ask,
+            now,
+            terms,
+            began=self._on_lease,
+            ended=self._held.lose_all,
+            load=lambda: self._held.load,
+        )
         self._leaving: dict[Place, asyncio.Task[None]] = {}  # places that are being handed over
         self._draining = False
         self._news = asyncio.Event()
+        self._to_give = asyncio.Event()
         self._alive: dict[str, Seen] = {}
-        self._asked: set[asyncio.Future[Any]] = set()
+        self._known_epoch = -1  # of the nodes and pools that the plan was made from
+        self._settled = -1  # version of the plan by which everything that we hold is where it should be
+        self._thorough_at = 0.0  # when everything that we own is looked at again
+        self._doubtful_until = 0.0
+        self._strays_at = 0.0
 
     # -- what others ask ----------------------------------------------------------------------------------------------
 
     def holds(self, place: Place) -> int | None:
         """The fence under which we own a place at this moment."""
         held = self._held.get(place)
-        return held.fence if held is not None and self._tenure.epoch(self._now()) is not None else None
+        return held.fence if held is not None and self._lease.epoch is not None else None
+
+    @property
+    def epoch(self) -> int | None:
+        """The number of our tenure, while we have a lease."""
+        return self._lease.epoch
 
     @property
     def held(self) -> Sequence[Held]:
-        return tuple(self._held.values()) if self._tenure.epoch(self._now()) is not None else ()
+        return tuple(self._held) if self._lease.epoch is not None else ()
+
+    @property
+    def on_moved(self) -> Moved:
+        """Told what is ours now, and what others may take; must not wait."""
+        return self._held.on_moved
+
+    @on_moved.setter
+    def on_moved(self, told: Moved) -> None:
+        self._held.on_moved = told
+
+    @property
+    def nodes(self) -> Sequence[Seen]:
+        """Those that had a lease when we last looked."""
+        return tuple(self._alive.values())
 
     def node(self, id: str) -> Seen | None:
-        """A node that had a lease when we last looked."""
         return self._alive.get(id)
 
     def look_soon(self) -> None:
@@ -104,138 +129,168 @@ class Member:
         """Until it is cancelled; then nothing is ours any more, and the record is told if it can be reached."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._keep_lease())
+                tasks.create_task(self._lease.keep())
                 tasks.create_task(self._keep_places())
+                tasks.create_task(self._keep_giving())
         finally:
-            epoch = self._tenure.epoch(self._now())
             for task in tuple(self._leaving.values()):
                 task.cancel()
-            self._lose_all()
-            if epoch is not None:
-                with suppress(Exception):
-                    await self._ask(self._nodes.leave(self.card.id, epoch))
-            if self._asked:
-                await asyncio.wait(self._asked, timeout=PATIENCE)
-
-    async def _keep_lease(self) -> None:
-        while True:
-            asked_at = self._now()
-            epoch = self._tenure.epoch(asked_at)
-            try:
-                await self._renew(epoch, asked_at)
-                wait = self._terms.renew if self._tenure.epoch(self._now()) is not None else 0.0
-            except Exception as exc:
-                why, left = type(exc).__name__, max(0.0, self._left())
-                log.warning("the record does not answer (%s): the lease ends in %.1f s", why, left)
-                wait = min(RETRY, self._terms.renew)
-            if not await self._sleep_while_held(wait):
-                self._lose_all()
-
-    async def _renew(self, epoch: int | None, asked_at: float) -> None:
-        if epoch is None:
-            self._lose_all()
-            self._tenure.began(await self._ask(self._nodes.join(self.card)), asked_at)
-            self._news.set()
-        elif await self._ask(self._nodes.renew(self.card.id, epoch)):
-            self._tenure.renewed(asked_at, self._now())
-        else:
-            self._tenure.refused()
-
-    async def _sleep_while_held(self, seconds: float) -> bool:
-        """Whether we have a lease; woken when it ends, so that what we own is let go in time."""
-        await asyncio.sleep(max(0.0, min(seconds, self._left()) if self._left() > 0 else seconds))
-        return self._tenure.epoch(self._now()) is not None
-
-    def _left(self) -> float:
-        return self._tenure.ends_at() - self._now()
+            self._held.lose_all()
+            await self._lease.leave()
+            await self._ask.wait_ended()
 
     async def _keep_places(self) -> None:
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), LOOK)
             self._news.clear()
-            epoch = self._tenure.epoch(self._now())
+            epoch = self._lease.epoch
             if epoch is None:
                 continue
             try:
                 await self._look(epoch)
             except Exception as exc:
                 log.warning("the record cannot be looked at: %s", type(exc).__name__)
+                self._doubt()
                 await asyncio.sleep(RETRY)
+
+    async def _keep_giving(self) -> None:
+        """Tell the record what was handed over, many at once, until it has heard it: what it does not know it takes
+        for ours."""
+        while True:
+            await self._to_give.wait()
+            self._to_give.clear()
+            while some := self._held.given[:AT_ONCE]:
+                try:
+                    await self._ask(self._places.give_up_all(some))
+                    self._held.told(len(some))
+                except Exception as exc:
+                    log.warning("the record cannot be told what is handed over: %s", type(exc).__name__)
+                    await asyncio.sleep(RETRY)
 
     # -- one look -----------------------------------------------------------------------------------------------------
 
     async def _look(self, epoch: int) -> None:
-        self._see(await self._ask(self._nodes.alive()))
+        glimpse = await self._ask(self._glance.look(self.card.id, self._plan.pools))
+        await self._see(glimpse)
         if not self._draining:
-            await self._take_free(epoch)
-        self._agree(epoch, await self._ask(self._places.owned_by(self.card.id, epoch)))
-        self._hand_back(self._held.values() if self._draining else self._misplaced())
+            await self._take_free(epoch, glimpse)
+        if self._now() >= self._thorough_at:
+            await self._agree(epoch)
+            if glimpse.dead:
+                await self._ask(self._nodes.sweep())
+        elif glimpse.recalled:
+            self._held.note(await self._ask(self._places.owned_by(self.card.id, epoch, recalled=True)))
+            self._settled = -1
+        await self._hand_back()
 
-    def _see(self, alive: Sequence[Seen]) -> None:
+    async def _see(self, glimpse: Glimpse) -> None:
+        """The nodes as they are now."""
+        for id in glimpse.dead:
+            self._alive.pop(id, None)
+        self._plan.lose(glimpse.dead)
+        if glimpse.epoch == self._known_epoch:
+            return
+        alive, pools = await self._ask(self._nodes.alive()), await self._ask(self._nodes.pools())
         self._alive = {seen.card.id: seen for seen in alive}
         own = self._alive.get(self.card.id)
         self._draining = self._draining or (own is not None and own.draining)
-        able = {seen.card.id: seen for seen in alive if not seen.draining}
-        for gone in self._ring.ids - able.keys():
-            self._ring.leave(gone)
-        for id, seen in able.items():
-            self._ring.join(Node(id, seen.card.capacity))
+        for _ in self._plan.see([_node(seen.card) for seen in alive if not seen.draining], pools):
+            await asyncio.sleep(0)
+        self._known_epoch = glimpse.epoch
 
-    async def _take_free(self, epoch: int) -> None:
-        ranks = dict(self._ring.slots(self.card.id))
-        room = self.card.capacity - len(self._held)
-        for free in await self._ask(self._places.free(ranks, AT_ONCE)) if room > 0 else ():
-            if room > 0 and free.since >= patience(ranks[free.place.slot]):
-                taken = await self._ask(self._places.take(free.place, self.card.id, epoch))
-                room -= taken is not None
+    async def _take_free(self, epoch: int, glimpse: Glimpse) -> None:
+        for pool in self._plan.pools:
+            if glimpse.dead or pool in glimpse.free:
+                asked = self._places.free(self._plan.slots(pool), AT_ONCE, pool=pool, dead=glimpse.dead)
+                if await self._take(epoch, await self._ask(asked)) == AT_ONCE:
+                    self._news.set()  # there may be more
+        if glimpse.free and self._now() >= self._strays_at:
+            self._strays_at = self._now() + STRAYS_EVERY
+            await self._take(epoch, await self._ask(self._places.waiting(self._plan.pools, STRAYS)))
 
-    def _agree(self, epoch: int, said: Sequence[Held]) -> None:
+    async def _take(self, epoch: int, found: Sequence[Free]) -> int:
+        """How many are ours now."""
+        some = self._choose(found)
+        taken = await self._ask(self._places.take_all(some, self.card.id, epoch)) if some else ()
+        if self._lease.epoch == epoch:
+            self._held.begin(taken)
+            self._settled = -1 if taken else self._settled
+        return len(taken)
+
+    def _choose(self, found: Sequence[Free]) -> list[Place]:
+        """Those that it is our turn to take, as far as there is room."""
+        chosen, room = [], self.card.capacity - self._held.load
+        for free in found:
+            rank = self._plan.rank(free.pool, free.place.slot, free.place.instance)
+            if free.since >= patience(rank) and free.cost <= room:
+                room -= free.cost
+                chosen.append(free.place)
+        return chosen
+
+    async def _agree(self, epoch: int) -> None:
         """Make what we hold what the record says."""
-        if self._tenure.epoch(self._now()) != epoch:
-            return  # it spoke of a tenure that is over
-        ours = {held.place: held for held in said}
-        for held in [held for held in self._held.values() if ours.get(held.place) != held]:
-            del self._held[held.place]
-            self._owner.end(held)
-        for held in said:
-            if held.place not in self._held:
-                self._held[held.place] = held
-                self._owner.begin(held)
+        before = set(self._held.given)
+        said = await self._ask(self._places.owned_by(self.card.id, epoch))
+        now = self._now()
+        self._thorough_at = now if now < self._doubtful_until else now + THOROUGH
+        if self._lease.epoch == epoch:  # else it spoke of a tenure that is over
+            self._held.agree(said, before.union(self._held.given))
+            self._settled = -1
 
-    def _misplaced(self) -> tuple[Held, ...]:
-        """A few of those that another node should own."""
-        ours = self.card.id
-        wrong = (held for held in self._held.values() if self._ring.ranked(held.place.slot)[:1] not in ((), (ours,)))
-        return tuple(islice(wrong, HAND_OVER))
+    def _on_lease(self) -> None:
+        self._doubt()
+        self._news.set()
 
-    def _hand_back(self, some: Iterable[Held]) -> None:
-        for held in some:
+    def _doubt(self) -> None:
+        """What we believe to be ours may not be what the record says, or will say when a late question has ended."""
+        self._thorough_at, self._doubtful_until = 0.0, self._now() + DOUBT
+
+    # -- handing back -------------------------------------------------------------------------------------------------
+
+    async def _hand_back(self) -> None:
+        if self._draining:
+            self._finish_some(self._held, LEAVING)
+        elif self._settled != self._plan.version:
+            version = self._plan.version
+            recalled, going = [held for held in self._held if held.recalled], await self._going()
+            self._finish_some(recalled, LEAVING)
+            self._finish_some(going, max(HAND_OVER, len(self._held) // MANY))
+            self._settled = version if not going else -1
+
+    async def _going(self) -> list[Held]:
+        """Those that another node should own, and has room for."""
+        first = [
+            (self._plan.first(held.pool, held.place.slot, held.place.instance), held)
+            for held in self._held
+            if held.place not in self._leaving
+        ]
+        misplaced = [(node, held) for node, held in first if node not in (None, self.card.id)]
+        if not misplaced:
+            return []
+        room = {seen.card.id: seen.room for seen in await self._ask(self._nodes.alive()) if not seen.draining}
+        going = []
+        for node, held in misplaced:
+            if node in room and room[node] >= held.cost:
+                room[node] -= held.cost
+                going.append(held)
+        return going
+
+    def _finish_some(self, some: Iterable[Held], most: int) -> None:
+        for held in tuple(some):
+            if len(self._leaving) >= most:
+                return
             if held.place not in self._leaving:
-                task = self._leaving[held.place] = asyncio.create_task(self._finish(held))
-                task.add_done_callback(partial(self._left_behind, held.place))
-
-    def _left_behind(self, place: Place, done: asyncio.Task[None]) -> None:
-        self._leaving.pop(place, None)
+                self._leaving[held.place] = asyncio.create_task(self._finish(held))
 
     async def _finish(self, held: Held) -> None:
-        await self._owner.finish(held)
-        if self._held.get(held.place) == held:
-            del self._held[held.place]
-            self._owner.end(held)
-            with suppress(Exception):  # then the next look finds it, and it is handed back again
-                await self._ask(self._places.give_up(held.place, self.card.id, held.fence))
+        try:
+            await self._owner.finish(held)
+            if self._held.give(held):
+                self._to_give.set()
+        finally:
+            self._leaving.pop(held.place, None)
 
-    def _lose_all(self) -> None:
-        held, self._held = self._held, {}
-        for each in held.values():
-            self._owner.end(each)
 
-    async def _ask(self, question: Coroutine[Any, Any, T]) -> T:
-        """The answer. Raises what the record raises, and `TimeoutError`; then the question goes on without us."""
-        asked = asyncio.ensure_future(question)
-        self._asked.add(asked)
-        asked.add_done_callback(self._asked.discard)
-        asked.add_done_callback(lambda done: done.cancelled() or done.exception())
-        async with asyncio.timeout(self._terms.give_up - self._terms.renew):
-            return await asyncio.shield(asked)
+def _node(card: Card) -> Node:
+    return Node(card.id, card.capacity, frozenset(card.labels))

@@ -5,37 +5,47 @@ many. So the table of a node has as many rows as there are slots, not as there a
 costs one score for each slot (`join`), or a new ranking of the slots that the lost node stood in (`leave`).
 
 The first of a slot takes its servers at once. The others take what nobody has taken a while later (`patience`): the
-first may be full, or think itself alive when it is not.
+first may be full, or think itself alive when it is not. The instances of one server take turns: the second begins with
+the second node, so that RANKS of them are on different nodes where there are as many.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from struct import unpack
 from typing import Final
 
 SLOTS: Final = 4096
 RANKS: Final = 3  # nodes that are remembered for a slot
 STEP: Final = 2.0  # seconds that each next node waits for those before it
+_BLOCK: Final = 8  # slots whose numbers come from one hash
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     id: str
-    capacity: int = 100  # servers that it owns at the most; its share grows with it
+    capacity: int = 100  # programs that it runs at the most; its share grows with it
     labels: frozenset[str] = field(default_factory=frozenset)
 
 
 def slot_of(tenant: str, server: str, instance: int = 0) -> int:
-    """Instances of one server fall into different slots, and so onto different nodes."""
-    return int.from_bytes(_digest(f"{tenant}\0{server}\0{instance}"), "big") % SLOTS
+    """RANKS instances of one server share a slot, where they take turns."""
+    name = f"{tenant}\0{server}\0{instance // RANKS}"
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big") % SLOTS
 
 
-def patience(rank: int) -> float:
-    """Seconds for which a server must have had no owner before the node of this rank takes it."""
-    return rank * STEP
+def in_turn(ranked: Sequence[str], instance: int) -> tuple[str, ...]:
+    """The nodes of a slot as this instance of a server prefers them."""
+    first = instance % RANKS % len(ranked) if ranked else 0
+    return (*ranked[first:], *ranked[:first])
+
+
+def patience(rank: int | None) -> float:
+    """Seconds for which a server must have had no owner before the node of this rank takes it; None is any node."""
+    return (RANKS + 1 if rank is None else rank) * STEP
 
 
 class Ring:
@@ -53,10 +63,11 @@ class Ring:
             return
         self.leave(node.id)
         self._nodes[node.id] = node
-        for slot, ranks in enumerate(self._ranks):
-            ranks.append((_score(node, slot), node.id))
-            ranks.sort(reverse=True)
-            del ranks[RANKS:]
+        for ranks, score in zip(self._ranks, _scores(node), strict=True):
+            if len(ranks) < RANKS or (score, node.id) > ranks[-1]:
+                ranks.append((score, node.id))
+                ranks.sort(reverse=True)
+                del ranks[RANKS:]
 
     def leave(self, id: str) -> None:
         if self._nodes.pop(id, None) is None:
@@ -74,21 +85,27 @@ class Ring:
         """The nodes that should own what is in this slot, the best first."""
         return tuple(id for _, id in self._ranks[slot])
 
-    def rank(self, slot: int, id: str) -> int | None:
-        """The place of a node in a slot; None if others come long before it."""
-        return next((place for place, (_, each) in enumerate(self._ranks[slot]) if each == id), None)
+    def slots(self, id: str) -> tuple[int, ...]:
+        """The slots in which a node has a rank."""
+        return tuple(slot for slot, ranks in enumerate(self._ranks) if any(each == id for _, each in ranks))
 
-    def slots(self, id: str) -> list[tuple[int, int]]:
-        """The slots in which a node has a place, and which."""
-        found = ((slot, self.rank(slot, id)) for slot in range(SLOTS))
-        return [(slot, place) for slot, place in found if place is not None]
+
+def _scores(node: Node) -> list[float]:
+    """Of every slot: the greatest of these falls on each node in proportion to its capacity."""
+    numbers = unpack(f">{SLOTS}Q", b"".join(_digest(node.id, block) for block in range(SLOTS // _BLOCK)))
+    return [_weighted(node, number) for number in numbers]
 
 
 def _score(node: Node, slot: int) -> float:
-    """Weighted rendezvous hashing: the greatest of these falls on each node in proportion to its capacity."""
-    number = int.from_bytes(_digest(f"{slot}\0{node.id}"), "big")
-    return -max(node.capacity, 1) / math.log((number + 0.5) / 2**64)
+    digest = _digest(node.id, slot // _BLOCK)
+    at = slot % _BLOCK * 8
+    return _weighted(node, int.from_bytes(digest[at : at + 8], "big"))
 
 
-def _digest(text: str) -> bytes:
-    return blake2b(text.encode(), digest_size=8).digest()
+def _weighted(node: Node, number: int) -> float:
+    """Weighted rendezvous hashing. As many bits as make a fraction that is never 1."""
+    return -max(node.capacity, 1) / math.log(((number >> 12) + 0.5) / 2**52)
+
+
+def _digest(id: str, block: int) -> bytes:
+    return blake2b(id.encode(), digest_size=8 * _BLOCK, salt=block.to_bytes(2, "big")).digest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -114,15 +114,15 @@ class CutNodes(_Cut, Nodes):
         await self._reach()
         return await super().join(card)
 
-    async def renew(self, id: str, epoch: int) -> bool:
+    async def renew(self, id: str, epoch: int, load: int = 0) -> bool:
         await self._reach()
-        return await super().renew(id, epoch)
+        return await super().renew(id, epoch, load)
 
 
 class CutPlaces(_Cut, Places):
-    async def take(self, place: Place, node: str, epoch: int) -> int | None:
+    async def take_all(self, places: Collection[Place], node: str, epoch: int) -> Sequence[Held]:
         await self._reach()
-        return await super().take(place, node, epoch)
+        return await super().take_all(places, node, epoch)
 
 
 @asynccontextmanager
@@ -191,7 +191,7 @@ async def test_a_place_is_held_by_the_clock_whatever_the_loops_do(engine: AsyncE
     member = Member(Card("a", "", "1"), Nodes(engine, TERMS), Places(engine), book, lambda: now[0], TERMS)
     task = asyncio.create_task(member.run())
     await lab.until(lambda: len(book.owners) == len(PLACES))
-    assert all(member.holds(place) == 1 for place in PLACES)
+    assert all(member.holds(place) == book.owners[place].fence for place in PLACES)
     now[0] += TERMS.give_up
     assert all(member.holds(place) is None for place in PLACES) and member.held == ()
     task.cancel()

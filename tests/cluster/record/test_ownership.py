@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from toolway.cluster.record.clock import seconds_now
 from toolway.cluster.record.engine import open_engine, upgrade
 from toolway.cluster.record.nodes import Card, Nodes
-from toolway.cluster.record.places import Place, Places
+from toolway.cluster.record.places import Held, Place, Places
 from toolway.cluster.record.tables import Base, NodeRow, ServerRow
 from toolway.cluster.tenure import TERMS
 
@@ -91,13 +91,16 @@ async def test_a_lease_that_ended_is_not_renewed(engine: AsyncEngine) -> None:
 async def test_of_many_who_want_a_place_one_gets_it(engine: AsyncEngine) -> None:
     places, nodes = await _server(engine), Nodes(engine)
     epochs = {id: await nodes.join(_card(id)) for id in "abcde"}
-    for turn in range(1, 21):
+    before = 0
+    for _ in range(20):
         assert await places.owner(PLACE) is None
         fences = await asyncio.gather(*(places.take(PLACE, id, epoch) for id, epoch in epochs.items()))
-        assert sorted(fence for fence in fences if fence is not None) == [turn]
+        (turn,) = [fence for fence in fences if fence is not None]
+        assert turn > before
+        before = turn
         winner = list(epochs)[[fence is not None for fence in fences].index(True)]
         owner = await places.owner(PLACE)
-        assert owner is not None and (owner.node, owner.fence) == (winner, turn)
+        assert owner == Held(PLACE, winner, turn)
         assert await places.owned_by(winner, epochs[winner]) == [owner]
         assert await places.give_up(PLACE, winner, turn)
 
@@ -105,15 +108,16 @@ async def test_of_many_who_want_a_place_one_gets_it(engine: AsyncEngine) -> None
 async def test_a_place_moves_when_the_lease_of_its_owner_ended_and_its_fence_grows(engine: AsyncEngine) -> None:
     places, nodes = await _server(engine), Nodes(engine)
     a, b = await nodes.join(_card("a")), await nodes.join(_card("b"))
-    assert await places.take(PLACE, "a", a) == 1
+    first = await places.take(PLACE, "a", a)
+    assert first is not None
     assert await places.take(PLACE, "b", b) is None
     await _end_lease(engine, "a", ago=3)
     assert await places.owner(PLACE) is None
-    (free,) = await places.free([PLACE.slot], 10)
+    (free,) = await places.free([PLACE.slot], 10, dead=["a"])
     assert free.place == PLACE and 2.5 < free.since < 10
-    assert await places.take(PLACE, "b", b) == 2
-    assert not await places.give_up(PLACE, "a", 1)  # who was the owner before changes nothing any more
-    assert await places.free([PLACE.slot], 10) == []
+    assert await places.take(PLACE, "b", b) == first + 1
+    assert not await places.give_up(PLACE, "a", first)  # who was the owner before changes nothing any more
+    assert await places.free([PLACE.slot], 10, dead=["a"]) == []
 
 
 async def test_who_has_no_lease_takes_nothing(engine: AsyncEngine) -> None:
@@ -128,35 +132,26 @@ async def test_who_has_no_lease_takes_nothing(engine: AsyncEngine) -> None:
 async def test_a_node_that_joins_anew_owns_nothing_of_what_it_had(engine: AsyncEngine) -> None:
     places, nodes = await _server(engine), Nodes(engine)
     first = await nodes.join(_card("a"))
-    await places.take(PLACE, "a", first)
+    fence = await places.take(PLACE, "a", first)
     second = await nodes.join(_card("a"))
     assert await places.owner(PLACE) is None
     assert await places.owned_by("a", second) == [] == await places.owned_by("a", first)
-    assert await places.take(PLACE, "a", second) == 2
+    assert [free.place for free in await places.free([PLACE.slot], 10)] == [PLACE]
+    assert fence is not None and await places.take(PLACE, "a", second) == fence + 1
 
 
 async def test_what_is_handed_back_is_free_at_once(engine: AsyncEngine) -> None:
     places, nodes = await _server(engine, instances=2), Nodes(engine)
     epoch = await nodes.join(_card("a"))
-    for instance in range(2):
-        assert await places.take(Place("acme", "files", instance), "a", epoch) == 1
-    assert await places.give_up(PLACE, "a", 1)
-    assert [free.place for free in await places.free([PLACE.slot], 10)] == [PLACE]
+    both = [Place("acme", "files", instance) for instance in range(2)]
+    taken = await places.take_all(both, "a", epoch)
+    assert sorted(held.place for held in taken) == both
+    assert await places.owners("acme", "files") == sorted(taken, key=lambda held: held.place)
+    assert await places.give_up_all(taken[:1]) == 1 and await places.give_up_all(taken[:1]) == 0
+    slots = [place.slot for place in both]
+    assert [free.place for free in await places.free(slots, 10)] == [taken[0].place]
     await nodes.leave("a", epoch)
-    both = {Place("acme", "files", instance) for instance in range(2)}
-    assert {free.place for free in await places.free([place.slot for place in both], 10)} == both
-
-
-async def test_fewer_instances_take_the_last_ones_away(engine: AsyncEngine) -> None:
-    places, nodes = await _server(engine, instances=3), Nodes(engine)
-    epoch = await nodes.join(_card("a"))
-    last = Place("acme", "files", 2)
-    assert await places.take(last, "a", epoch) == 1
-    await places.declare("acme", "files", 1)
-    assert await places.owner(last) is None
-    assert await places.take(last, "a", epoch) is None
-    await places.declare("acme", "files", 3)
-    assert await places.take(last, "a", epoch) == 1
+    assert sorted(free.place for free in await places.free(slots, 10)) == both
 
 
 async def test_only_slots_that_were_asked_for_are_looked_at(engine: AsyncEngine) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import ColumnElement, and_, delete, exists, insert, not_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from toolway.cluster.record.clock import seconds_now
-from toolway.cluster.record.tables import EpochRow, NodeRow, PlaceRow
+from toolway.cluster.record.engine import for_reading
+from toolway.cluster.record.tables import EpochRow, NodeRow, PlaceRow, PoolRow
 from toolway.cluster.tenure import TERMS, Terms
+
+REMEMBERED: Final = 60.0  # seconds after the end of its lease for which a node is
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +24,7 @@ class Card:
     id: str
     address: str
     version: str
-    capacity: int = 100
+    capacity: int = 100  # programs that it runs at the most; 0 = it owns nothing
     labels: tuple[str, ...] = ()
 
 
@@ -32,6 +36,11 @@ class Seen:
     epoch: int
     draining: bool
     left: float  # seconds of its lease, by the clock of the database
+    load: int = 0  # programs that it runs, when it renewed its lease last
+
+    @property
+    def room(self) -> int:
+        return max(0, self.card.capacity - self.load)
 
 
 class Nodes:
@@ -39,18 +48,20 @@ class Nodes:
 
     def __init__(self, engine: AsyncEngine, terms: Terms = TERMS) -> None:
         self._engine = engine
+        self._reading = for_reading(engine)
         self._ttl = terms.ttl
 
     async def join(self, card: Card) -> int:
-        """A new lease, under a number that nobody had before. Whatever this node held under another is lost to it."""
+        """A new lease, under a number that nobody had before. Whatever this node held under another is free."""
         async with self._engine.begin() as db:
-            epoch = await _next_epoch(db)
+            epoch = await next_epoch(db)
             now = seconds_now()
             row = {
                 "epoch": epoch,
                 "address": card.address,
                 "version": card.version,
                 "capacity": card.capacity,
+                "load": 0,
                 "labels": {"all": list(card.labels)},
                 "draining": False,
                 "joined": now,
@@ -59,45 +70,70 @@ class Nodes:
             done = await db.execute(update(NodeRow).where(NodeRow.id == card.id).values(row))
             if not done.rowcount:
                 await db.execute(insert(NodeRow).values(id=card.id, **row))
+            await _free_places(db, PlaceRow.node == card.id)
             return epoch
 
-    async def renew(self, id: str, epoch: int) -> bool:
+    async def renew(self, id: str, epoch: int, load: int = 0) -> bool:
         """Whether the lease is ours for another term. One that has ended is not: others may have acted on it."""
         async with self._engine.begin() as db:
             ours = (NodeRow.id == id) & (NodeRow.epoch == epoch) & (NodeRow.lease_until > seconds_now())
-            done = await db.execute(update(NodeRow).where(ours).values(lease_until=seconds_now() + self._ttl))
+            row = {"lease_until": seconds_now() + self._ttl, "load": load}
+            done = await db.execute(update(NodeRow).where(ours).values(row))
             return done.rowcount == 1
 
     async def drain(self, id: str) -> bool:
         """From now on it takes nothing. Whether there is such a node."""
         async with self._engine.begin() as db:
+            await next_epoch(db)
             done = await db.execute(update(NodeRow).where(NodeRow.id == id).values(draining=True))
             return done.rowcount == 1
 
     async def leave(self, id: str, epoch: int) -> None:
         """What it owned is free at once."""
         async with self._engine.begin() as db:
-            free = {"node": None, "epoch": None, "free_since": seconds_now()}
-            await db.execute(update(PlaceRow).where(PlaceRow.node == id, PlaceRow.epoch == epoch).values(free))
+            await next_epoch(db)
+            await _free_places(db, and_(PlaceRow.node == id, PlaceRow.epoch == epoch))
             await db.execute(delete(NodeRow).where(NodeRow.id == id, NodeRow.epoch == epoch))
+
+    async def sweep(self) -> None:
+        """Forget nodes whose lease ended a while ago, when others have what they owned."""
+        async with self._engine.begin() as db:
+            owned = exists().where(PlaceRow.node == NodeRow.id, PlaceRow.wanted)
+            ended = and_(NodeRow.lease_until < seconds_now() - REMEMBERED, not_(owned))
+            gone = (await db.execute(delete(NodeRow).where(ended).returning(NodeRow.id))).scalars().all()
+            if gone:
+                await _free_places(db, PlaceRow.node.in_(gone))
+
+    async def pools(self) -> Sequence[str]:
+        """The sets of labels that servers ask of their nodes, in any order."""
+        async with self._reading.connect() as db:
+            return (await db.execute(select(PoolRow.pool))).scalars().all()
 
     async def alive(self) -> Sequence[Seen]:
         """The nodes that have a lease."""
         now = seconds_now()
         asked = select(NodeRow, (NodeRow.lease_until - now).label("left")).where(NodeRow.lease_until > now)
-        async with self._engine.connect() as db:
+        async with self._reading.connect() as db:
             return [
                 Seen(
                     Card(row.id, row.address, row.version, row.capacity, tuple(row.labels["all"])),
                     row.epoch,
                     row.draining,
                     row.left,
+                    row.load,
                 )
                 for row in await db.execute(asked.order_by(NodeRow.id))
             ]
 
 
-async def _next_epoch(db: AsyncConnection) -> int:
+async def next_epoch(db: AsyncConnection) -> int:
     """The row is locked to the end of the transaction, so numbers are given in the order in which tenures begin."""
     taken = await db.execute(update(EpochRow).values(last=EpochRow.last + 1).returning(EpochRow.last))
     return taken.scalar_one()
+
+
+async def _free_places(db: AsyncConnection, which: ColumnElement[bool]) -> None:
+    """The owner of these does nothing more with them."""
+    await db.execute(delete(PlaceRow).where(which, not_(PlaceRow.wanted)))
+    free = {"node": None, "epoch": None, "recalled": False, "free_since": seconds_now()}
+    await db.execute(update(PlaceRow).where(which).values(free))

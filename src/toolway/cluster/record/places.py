@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, delete, exists, func, insert, not_, select, update
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    and_,
+    bindparam,
+    case,
+    delete,
+    exists,
+    func,
+    not_,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from toolway.cluster.placement import slot_of
+from toolway.cluster.placement import SLOTS, patience, slot_of
+from toolway.cluster.plan import ALL
 from toolway.cluster.record.clock import seconds_now
+from toolway.cluster.record.engine import for_reading
 from toolway.cluster.record.tables import NodeRow, PlaceRow
+from toolway.cluster.record.wishes import Wish, declare
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -29,11 +46,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A place and its owner."""
+    """A place and its owner. The fence alone tells two tenures of one place apart."""
 
     place: Place
     node: str
     fence: int
+    pool: str = field(default=ALL, compare=False)
+    cost: int = field(default=1, compare=False)
+    recalled: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,82 +62,107 @@ class Free:
 
     place: Place
     since: float  # seconds
+    pool: str = ALL
+    cost: int = 1
 
 
 class Places:
     """Raises what SQLAlchemy raises."""
 
     def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
+        self.engine = engine
+        self._reading = for_reading(engine)
 
-    async def declare(self, tenant: str, server: str, instances: int) -> None:
-        """So many instances shall have an owner; those that are too many lose theirs."""
-        async with self._engine.begin() as db:
-            ours = (PlaceRow.tenant == tenant) & (PlaceRow.server == server)
-            await db.execute(delete(PlaceRow).where(ours, PlaceRow.instance >= instances))
-            known = set((await db.execute(select(PlaceRow.instance).where(ours))).scalars())
-            for instance in set(range(instances)) - known:
-                slot = slot_of(tenant, server, instance)
-                await db.execute(
-                    insert(PlaceRow).values(
-                        tenant=tenant,
-                        server=server,
-                        instance=instance,
-                        slot=slot,
-                        fence=0,
-                        free_since=seconds_now(),
-                    )
-                )
+    async def declare(
+        self, tenant: str, server: str, instances: int, labels: Sequence[str] = (), cost: int = 1
+    ) -> None:
+        """So many instances shall have an owner. Those that are too many are asked back."""
+        async with self.engine.begin() as db:
+            await declare(db, tenant, {server: Wish(instances, tuple(labels), cost)})
 
     async def take(self, place: Place, node: str, epoch: int) -> int | None:
         """The fence under which we own it now; None if somebody else does, or our own lease has ended."""
-        async with self._engine.begin() as db:
-            # The row is locked before it is judged: a statement that waits for a lock judges the other rows by what
-            # they were when it began, and two could take one place.
-            await db.execute(select(PlaceRow.fence).where(_is(place)).with_for_update())
+        taken = await self.take_all([place], node, epoch)
+        return taken[0].fence if taken else None
+
+    async def take_all(self, places: Collection[Place], node: str, epoch: int) -> Sequence[Held]:
+        """Those of them that we own now."""
+        async with self.engine.begin() as db:
+            # The rows are locked before they are judged: a statement that waits for a lock judges the other rows by
+            # what they were when it began, and two could take one place. What another has locked is left to it.
+            locked = select(*_KEY).where(_are(places)).order_by(*_KEY).with_for_update(skip_locked=True)
+            ours = [Place(*row) for row in await db.execute(locked)]
+            if not ours:
+                return ()
             mine = exists().where(NodeRow.id == node, NodeRow.epoch == epoch, NodeRow.lease_until > seconds_now())
             taken = await db.execute(
                 update(PlaceRow)
-                .where(_is(place), _free(), mine)
-                .values(node=node, epoch=epoch, fence=PlaceRow.fence + 1)
-                .returning(PlaceRow.fence)
+                .where(_are(ours), PlaceRow.wanted, _free(), mine)
+                .values(node=node, epoch=epoch, fence=PlaceRow.fence + 1, recalled=False)
+                .returning(*_KEY, PlaceRow.node, PlaceRow.fence, PlaceRow.pool, PlaceRow.cost, PlaceRow.recalled)
             )
-            return taken.scalar_one_or_none()
+            return [_held(row) for row in taken]
 
     async def give_up(self, place: Place, node: str, fence: int) -> bool:
         """Hand it back before the lease ends. Whether it was still ours."""
-        async with self._engine.begin() as db:
-            ours = and_(_is(place), PlaceRow.node == node, PlaceRow.fence == fence)
-            free = {"node": None, "epoch": None, "free_since": seconds_now()}
+        return bool(await self.give_up_all([Held(place, node, fence)]))
+
+    async def give_up_all(self, some: Collection[Held]) -> int:
+        """How many of them were still ours. What is not wanted any more is gone now."""
+        async with self.engine.begin() as db:
+            places = [held.place for held in some]
+            await db.execute(select(PlaceRow.fence).where(_are(places)).order_by(*_KEY).with_for_update())
+            owned = [(*_key(held.place), held.node, held.fence) for held in some]
+            ours = tuple_(*_KEY, PlaceRow.node, PlaceRow.fence).in_(owned)
+            gone = await db.execute(delete(PlaceRow).where(ours, not_(PlaceRow.wanted)))
+            free = {"node": None, "epoch": None, "recalled": False, "free_since": seconds_now()}
             done = await db.execute(update(PlaceRow).where(ours).values(free))
-            return done.rowcount == 1
+            return gone.rowcount + done.rowcount
 
     async def owner(self, place: Place) -> Held | None:
-        async with self._engine.connect() as db:
-            row = (await db.execute(select(PlaceRow).where(_is(place), not_(_free())))).one_or_none()
-            return Held(place, row.node, row.fence) if row is not None else None
+        async with self._reading.connect() as db:
+            row = (await db.execute(select(PlaceRow).where(_are([place]), not_(_free())))).one_or_none()
+            return _held(row) if row is not None else None
 
-    async def owned_by(self, node: str, epoch: int) -> Sequence[Held]:
+    async def owners(self, tenant: str, server: str) -> Sequence[Held]:
+        """Of all instances of a server that have one, in their order."""
+        ours = and_(PlaceRow.tenant == tenant, PlaceRow.server == server)
+        asked = select(PlaceRow).where(ours, not_(_free())).order_by(PlaceRow.instance)
+        async with self._reading.connect() as db:
+            return [_held(row) for row in await db.execute(asked)]
+
+    async def owned_by(self, node: str, epoch: int, *, recalled: bool = False) -> Sequence[Held]:
+        """All, or those alone that are wanted back."""
         asked = select(PlaceRow).where(PlaceRow.node == node, PlaceRow.epoch == epoch, not_(_free()))
-        async with self._engine.connect() as db:
-            return [Held(_place(row), row.node, row.fence) for row in await db.execute(asked)]
+        async with self._reading.connect() as db:
+            return [_held(row) for row in await db.execute(asked.where(PlaceRow.recalled) if recalled else asked)]
 
-    async def free(self, slots: Collection[int], limit: int) -> Sequence[Free]:
-        """Places of these slots that want an owner, those first that have waited longest."""
-        waited = (seconds_now() - _free_since()).label("waited")
-        asked = (
-            select(PlaceRow, waited)
-            .outerjoin(NodeRow, NodeRow.id == PlaceRow.node)
-            .where(PlaceRow.slot.in_(sorted(slots)), _free())
-            .order_by(waited.desc())
-            .limit(limit)
-        )
-        async with self._engine.connect() as db:
-            return [Free(_place(row), max(row.waited, 0.0)) for row in await db.execute(asked)]
+    async def free(
+        self, slots: Collection[int], limit: int, *, pool: str = ALL, dead: Collection[str] = ()
+    ) -> Sequence[Free]:
+        """Places of these slots that want an owner, those first that have waited longest. `dead` are nodes whose lease
+        has ended: what they owned is free."""
+        nobody = PlaceRow.node.is_(None)
+        asked = _FREE.where(PlaceRow.pool == pool, or_(nobody, PlaceRow.node.in_(sorted(dead))) if dead else nobody)
+        if len(slots) < SLOTS:
+            ours: BindParameter[Any] = bindparam("slots", sorted(slots), expanding=True, literal_execute=True)
+            asked = asked.where(PlaceRow.slot.in_(ours))
+        async with self._reading.connect() as db:
+            return [_free_one(row) for row in await db.execute(asked.order_by(_WAITED.desc()).limit(limit))]
+
+    async def waiting(self, pools: Collection[str], limit: int) -> Sequence[Free]:
+        """Places of any slot that have waited so long that those who should take them cannot."""
+        long_ago = PlaceRow.free_since <= seconds_now() - patience(None)
+        asked = _FREE.where(PlaceRow.node.is_(None), PlaceRow.pool.in_(list(pools)), long_ago)
+        async with self._reading.connect() as db:
+            return [_free_one(row) for row in await db.execute(asked.order_by(PlaceRow.free_since).limit(limit))]
 
 
-def _is(place: Place) -> ColumnElement[bool]:
-    return and_(PlaceRow.tenant == place.tenant, PlaceRow.server == place.server, PlaceRow.instance == place.instance)
+_KEY = (PlaceRow.tenant, PlaceRow.server, PlaceRow.instance)
+
+
+def _are(places: Collection[Place]) -> ColumnElement[bool]:
+    return tuple_(*_KEY).in_([_key(place) for place in places])
 
 
 def _free() -> ColumnElement[bool]:
@@ -136,5 +181,25 @@ def _free_since() -> ColumnElement[float]:
     )
 
 
+_WAITED = seconds_now() - _free_since()
+_FREE = (
+    select(PlaceRow, _WAITED.label("waited"))
+    .outerjoin(NodeRow, NodeRow.id == PlaceRow.node)
+    .where(PlaceRow.wanted, _free())
+)
+
+
+def _free_one(row: Any) -> Free:
+    return Free(_place(row), max(row.waited, 0.0), row.pool, row.cost)
+
+
+def _key(place: Place) -> tuple[str, str, int]:
+    return place.tenant, place.server, place.instance
+
+
 def _place(row: Any) -> Place:
     return Place(row.tenant, row.server, row.instance)
+
+
+def _held(row: Any) -> Held:
+    return Held(_place(row), row.node, row.fence, row.pool, row.cost, row.recalled)

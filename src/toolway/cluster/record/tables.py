@@ -8,7 +8,20 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, BigInteger, Boolean, Double, ForeignKeyConstraint, Index, Integer, LargeBinary, Text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Double,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    Text,
+    false,
+    text,
+    true,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 Number = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts only in INTEGER PRIMARY KEY
@@ -33,7 +46,8 @@ class NodeRow(Base):
     epoch: Mapped[int] = mapped_column(Number)  # new with every tenure
     address: Mapped[str]  # where others reach it by HTTP; empty = only over the bus
     version: Mapped[str]
-    capacity: Mapped[int]
+    capacity: Mapped[int]  # programs that it runs at the most
+    load: Mapped[int] = mapped_column(server_default="0")  # programs that it runs, when it renewed its lease last
     labels: Mapped[dict[str, Any]]
     draining: Mapped[bool]
     joined: Mapped[float]
@@ -41,7 +55,8 @@ class NodeRow(Base):
 
 
 class EpochRow(Base):
-    """Where the numbers of tenures come from: each is given once, to whichever node."""
+    """Where the numbers of tenures come from: each is given once, to whichever node. It grows with every change among
+    the nodes and pools, so that whoever saw the same number knows them all."""
 
     __tablename__ = "epochs"
 
@@ -60,20 +75,35 @@ class ServerRow(Base):
     revision: Mapped[int] = mapped_column(Number, index=True)  # of the change that made it so
 
 
+class PoolRow(Base):
+    """Labels that some server asks of its node, in order and with commas between. Without labels there is no row."""
+
+    __tablename__ = "pools"
+
+    pool: Mapped[str] = mapped_column(primary_key=True)
+
+
 class PlaceRow(Base):
-    """One instance of a server that must have one owner. `fence` grows whenever it changes hands."""
+    """One instance of a server that must have one owner. `fence` grows whenever it changes hands.
+
+    It is there for as long as somebody may act on it: one that is no longer wanted goes when its owner has ended."""
 
     __tablename__ = "places"
     __table_args__ = (
-        ForeignKeyConstraint(["tenant", "server"], ["servers.tenant", "servers.name"], ondelete="CASCADE"),
-        Index("places_by_slot", "slot"),
+        Index("places_free", "pool", "slot", postgresql_where=text("node IS NULL"), sqlite_where=text("node IS NULL")),
+        Index("places_waiting", "free_since", postgresql_where=text("node IS NULL"), sqlite_where=text("node IS NULL")),
+        Index("places_recalled", "node", postgresql_where=text("recalled"), sqlite_where=text("recalled")),
         Index("places_by_node", "node"),
     )
 
     tenant: Mapped[str] = mapped_column(primary_key=True)
     server: Mapped[str] = mapped_column(primary_key=True)
     instance: Mapped[int] = mapped_column(primary_key=True)
+    pool: Mapped[str] = mapped_column(server_default="")  # the labels that its node must have
     slot: Mapped[int]
+    cost: Mapped[int] = mapped_column(server_default="1")  # 1: a program runs for it; 0: it is only looked after
+    wanted: Mapped[bool] = mapped_column(server_default=true())  # false: it goes with its owner
+    recalled: Mapped[bool] = mapped_column(server_default=false())  # its owner shall hand it back
     node: Mapped[str | None]
     epoch: Mapped[int | None] = mapped_column(Number)  # of the node when it took it
     fence: Mapped[int] = mapped_column(Number)

@@ -1,0 +1,100 @@
+"""How many owners a server wants, and where: what entries say becomes places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, and_, cast, delete, insert, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from toolway.cluster.placement import slot_of
+from toolway.cluster.plan import ALL, pool_of
+from toolway.cluster.record.clock import seconds_now
+from toolway.cluster.record.nodes import next_epoch
+from toolway.cluster.record.tables import PlaceRow, PoolRow
+
+AT_ONCE: Final = 500  # servers
+
+Key = tuple[str, int]  # server and instance
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    instances: int = 1  # 0 = it is no longer there
+    labels: tuple[str, ...] = ()  # that a node must have
+    cost: int = 1  # 1: a program runs for it; 0: it is only looked after
+
+
+async def declare(db: AsyncConnection, tenant: str, wishes: Mapping[str, Wish]) -> None:
+    """Make the places of these servers as they are wished, within a transaction; other servers stay as they are.
+
+    Nothing is taken away from an owner that lives: it is asked to hand back what shall not be or not be there, and
+    finds out at its next look."""
+    await _know_pools(db, {pool_of(wish.labels) for wish in wishes.values() if wish.instances} - {ALL})
+    left = iter(wishes.items())
+    while some := dict(islice(left, AT_ONCE)):
+        await _declare_some(db, tenant, some)
+
+
+async def _know_pools(db: AsyncConnection, pools: set[str]) -> None:
+    known = (
+        set((await db.execute(select(PoolRow.pool).where(PoolRow.pool.in_(sorted(pools))))).scalars())
+        if pools
+        else pools
+    )
+    if pools - known:
+        await next_epoch(db)  # nodes look at the pools again; and whoever adds some, does so one after the other
+        known = set((await db.execute(select(PoolRow.pool))).scalars())
+        if new := sorted(pools - known):
+            await db.execute(insert(PoolRow), [{"pool": pool} for pool in new])
+
+
+async def _declare_some(db: AsyncConnection, tenant: str, wishes: Mapping[str, Wish]) -> None:
+    ours = and_(PlaceRow.tenant == tenant, PlaceRow.server.in_(list(wishes)))
+    asked = select(PlaceRow.server, PlaceRow.instance, PlaceRow.node, PlaceRow.pool, PlaceRow.cost, PlaceRow.wanted)
+    found = await db.execute(asked.where(ours).order_by(PlaceRow.server, PlaceRow.instance).with_for_update())
+    there = {(row.server, row.instance): row for row in found}
+    wanted = {(name, number): wish for name, wish in wishes.items() for number in range(wish.instances)}
+    await _drop(db, tenant, [(key, row.node) for key, row in there.items() if key not in wanted])
+    for key, wish in wanted.items():
+        if (row := there.get(key)) is not None:
+            await _change(db, tenant, key, row, wish)
+    new = [_row(tenant, key, wish) for key, wish in wanted.items() if key not in there]
+    if new:
+        fence = cast(seconds_now() * 1000, BigInteger)  # greater than any of a place of that name before
+        await db.execute(insert(PlaceRow).values(fence=fence, free_since=seconds_now()), new)
+
+
+async def _drop(db: AsyncConnection, tenant: str, some: Sequence[tuple[Key, str | None]]) -> None:
+    if free := [key for key, node in some if node is None]:
+        await db.execute(delete(PlaceRow).where(_are(tenant, free)))
+    if owned := [key for key, node in some if node is not None]:
+        await db.execute(update(PlaceRow).where(_are(tenant, owned)).values(wanted=False, recalled=True))
+
+
+async def _change(db: AsyncConnection, tenant: str, key: Key, row: Any, wish: Wish) -> None:
+    pool = pool_of(wish.labels)
+    if (row.pool, row.cost, row.wanted) != (pool, wish.cost, True):
+        values = {"pool": pool, "cost": wish.cost, "wanted": True}
+        if row.node is not None:
+            values["recalled"] = row.pool != pool  # what was recalled because it was not wanted may stay
+        await db.execute(update(PlaceRow).where(_are(tenant, [key])).values(values))
+
+
+def _row(tenant: str, key: Key, wish: Wish) -> dict[str, Any]:
+    server, instance = key
+    return {
+        "tenant": tenant,
+        "server": server,
+        "instance": instance,
+        "pool": pool_of(wish.labels),
+        "slot": slot_of(tenant, server, instance),
+        "cost": wish.cost,
+    }
+
+
+def _are(tenant: str, keys: Sequence[Key]) -> Any:
+    return and_(PlaceRow.tenant == tenant, tuple_(PlaceRow.server, PlaceRow.instance).in_(keys))
