@@ -178,6 +178,19 @@ async def test_nobody_is_silent_while_we_are_deaf_ourselves() -> None:
             await silent  # it can be heard again, and is not
 
 
+async def test_who_listened_before_nats_was_there_hears_afterwards() -> None:
+    a, b = Node("a"), Node("b")
+    lost: list[str] = []
+    a.bus.watch("b", lambda: lost.append("b"))
+    await asyncio.sleep(2 * SILENCE)
+    assert lost == []  # nothing can be heard
+    async with nats_server() as server, _nodes(server, a, b):
+        await asyncio.sleep(2 * SILENCE)
+        assert lost == []  # it is heard
+        await b.bus.close()
+        await _until(lambda: lost == ["b"], 3)
+
+
 ACCOUNTS = """
 accounts {
   one { users: [{user: one, password: first}] }

@@ -164,7 +164,9 @@ class Bus:
     def _ear(self, node: str) -> Ear:
         ear = self._ears.get(node)
         if ear is None:
-            ear = self._ears[node] = Ear(self._nats, f"{self.root}.beat.{token(node)}", lambda: self._ears.pop(node))
+            ear = self._ears[node] = Ear(
+                lambda: self._nats, f"{self.root}.beat.{token(node)}", lambda: self._ears.pop(node)
+            )
         return ear
 
 

@@ -48,9 +48,10 @@ class Hearing:
 
 
 class Ear:
-    """What is heard of one node. `watchers` are called, once each, when it is lost."""
+    """What is heard of one node. `client` is there once NATS was reached. `watchers` are called, once each, when the
+    node is lost."""
 
-    def __init__(self, client: Client | None, subject: str, on_end: Callable[[], object]) -> None:
+    def __init__(self, client: Callable[[], Client | None], subject: str, on_end: Callable[[], object]) -> None:
         self._loop = asyncio.get_running_loop()
         self._client = client
         self._subject = subject
@@ -88,9 +89,10 @@ class Ear:
         await self._close()
 
     async def _open(self) -> None:
-        if self._client is not None:
+        client = self._client()
+        if client is not None:
             with suppress(NatsError, OSError):
-                self._subscription = await self._client.subscribe(self._subject, cb=self._on_beat)
+                self._subscription = await client.subscribe(self._subject, cb=self._on_beat)
                 self._hearing.heard(self._loop.time())
 
     async def _close(self) -> None:
@@ -105,7 +107,8 @@ class Ear:
         now = self._loop.time()
         if self._subscription is None and self._opening.done():
             self._opening = asyncio.ensure_future(self._open())
-        deaf = self._subscription is None or self._client is None or not self._client.is_connected
+        client = self._client()
+        deaf = self._subscription is None or client is None or not client.is_connected
         wait = self._hearing.look(now, deaf)
         if not wait:
             lost, self.watchers = self.watchers, set()
