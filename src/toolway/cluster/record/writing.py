@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from sqlalchemy.dialects import postgresql, sqlite
@@ -22,10 +22,16 @@ async def insert_once(db: AsyncConnection, table: type[Base], row: Columns) -> b
 
 async def put(db: AsyncConnection, table: type[Base], row: Columns) -> None:
     """Insert a row, or replace what is in the one that has its key."""
+    await put_all(db, table, [row])
+
+
+async def put_all(db: AsyncConnection, table: type[Base], rows: Sequence[Columns]) -> None:
+    """The same for some rows of the same columns: hundreds, not thousands."""
     keys = [column.name for column in _key(table)]
-    rest = {name: value for name, value in row.items() if name not in keys}
     make = sqlite.insert if db.dialect.name == "sqlite" else postgresql.insert
-    await db.execute(make(table).values(row).on_conflict_do_update(index_elements=keys, set_=rest))
+    new = make(table).values(rows)
+    rest = {name: new.excluded[name] for name in rows[0] if name not in keys}
+    await db.execute(new.on_conflict_do_update(index_elements=keys, set_=rest))
 
 
 def _key(table: type[Base]) -> list[Any]:
