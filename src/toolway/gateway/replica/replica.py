@@ -6,7 +6,8 @@
         replica.serve(hub, gateway)
         await replica.join(address)        # from now on servers are owned here
 
-`shelf.py` keeps what is known of servers, `switch.py` where they are, `remote.py` goes there, `entry.py` lets others in.
+`shelf.py` keeps what is known of servers, `switch.py` where they are, `remote.py` goes there, `entry.py` lets others
+in.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from toolway.config.spec import Server
 from toolway.errors import ToolwayError
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.replica.address import address_of
+from toolway.gateway.replica.breakers import Breakers
 from toolway.gateway.replica.entry import Entry, NodeDoor, credential
 from toolway.gateway.replica.keyring import ClusterKeyring
 from toolway.gateway.replica.known import Knowledge
@@ -156,6 +158,7 @@ class Replica:
         self.following.on("registry", self._registry_changed)
         self.following.on("lists", self._lists_changed)
         self.following.on_news("places", self._places_moved)
+        Breakers(hub.board, lambda: hub.servers, self.switch.has_owner).follow(self.following)
         try:
             await self.following.start()
         except Exception as exc:

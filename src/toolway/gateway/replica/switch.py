@@ -106,6 +106,10 @@ class Switch:
         """Whether calls of a server are made at another node."""
         return not self.owns(server) and not self.may_be_called_by_all(server)
 
+    def has_owner(self, server: str) -> bool:
+        """Whether a server is called by one node alone."""
+        return not self.may_be_called_by_all(server)
+
     def may_be_called_by_all(self, server: str) -> bool:
         """Whether a server keeps nothing between two calls, as far as is known."""
         known = self._servers.get(server)
