@@ -456,6 +456,9 @@ class Upstream:
             await self._leave()
             return Event.UNUSED
         loss = next(task.result() for task in ends if task in done)
+        if loss.moved:
+            await self._leave()
+            return Event.UNUSED  # until somebody wants it, who is brought to where it is then
         self._around.emit(Lost(self.name, loss.reason))
         await self._leave()
         return self._ended(loss, ready_for=self._loop.time() - began)
@@ -467,6 +470,7 @@ class Upstream:
     def _ended(self, loss: Loss, ready_for: float) -> Event:
         if loss.moved:
             self._retry_at = self._loop.time()
+            self._again.set()
             return Event.ENDED
         self._failure = loss
         if loss.usual and ready_for >= USUAL_LIFE:

@@ -52,7 +52,7 @@ class NodeDoor:
 
 
 class Entry:
-    """`view` is what there is of a server."""
+    """`view` is what there is at an endpoint of a server."""
 
     def __init__(self, inspector: Inspector, view: Callable[[str], View | None]) -> None:
         self._inspector = inspector
@@ -67,7 +67,7 @@ class Entry:
         if not isinstance(found, Pass):
             code, why = _WHY[found]
             raise _refused(code, why)
-        view = self._view(server)
+        view = self._view(f"server/{server}")
         if view is None:
             raise _refused(MOVED, "this node does not know the server yet")
         who = found.principal or f"node:{found.sender}"

@@ -10,6 +10,7 @@ Rule 3. What the owner has judged is passed on as it judged it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final, Protocol
@@ -30,6 +31,7 @@ from toolway.upstream.transports.http.link import HttpLink
 
 OWNER_WAIT: Final = 15.0  # seconds: a lease that ends moves its servers within 12
 PAUSE: Final = 0.1  # seconds between two looks for an owner
+log = logging.getLogger("toolway.cluster")
 
 
 class Around(Protocol):
@@ -95,6 +97,7 @@ class RemoteLink:
             if loop.time() >= limit:
                 raise Fault(f"{self._server}: {why}", Certainty.C0, code="E-NO-OWNER", retry_after=1.0)
             request.attempt.phase = "start"
+            log.debug("%s waits for %s: %s", request.method, self._server, why)
             await asyncio.sleep(PAUSE)
 
     def _chosen(self, told: Told | None) -> Place:
