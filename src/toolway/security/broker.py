@@ -19,7 +19,7 @@ from toolway.config.spec import OAuth, Server
 from toolway.model import Authorizer, NotAuthorized
 from toolway.security.sealed_tokens import SealedTokens
 from toolway.security.shared_shelf import SharedShelf
-from toolway.security.shelf import Now, Shelf
+from toolway.security.shelf import HasShelves, Now, Shelf
 from toolway.security.tokens import Credential, MemoryTokens, TokenStore
 from toolway.security.wallet import Login, Wallet, Whose
 
@@ -118,6 +118,8 @@ class Broker:
     def _shelf(self, upstream: str, principal: str) -> Shelf:
         if isinstance(self._store, SealedTokens):
             return SharedShelf(self._store, upstream, principal, self._now)
+        if isinstance(self._store, HasShelves):
+            return self._store.shelf(upstream, principal, self._now)
         return Shelf(self._store, upstream, principal, self._now)
 
     def _awake(self, whose: Whose) -> None:

@@ -11,7 +11,7 @@ import importlib
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 from toolway.addresses import Addresses
 from toolway.model import NotAuthorized
@@ -80,6 +80,13 @@ class Shelf:
         new = await renewed_by_issuer(held, reach, self._now)
         await self.keep(new)
         return new
+
+
+@runtime_checkable
+class HasShelves(Protocol):
+    """A store that others change too, and that knows how to renew once for all of them."""
+
+    def shelf(self, upstream: str, principal: str, now: Now) -> Shelf: ...
 
 
 async def renewed_by_issuer(held: Credential, reach: Addresses, now: Now) -> Credential:
