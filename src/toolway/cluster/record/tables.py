@@ -216,3 +216,14 @@ class ListRow(Base):
     identity: Mapped[str]  # what makes it the same server
     body: Mapped[bytes]
     revision: Mapped[int] = mapped_column(Number, index=True)
+
+
+class BucketRow(Base):
+    """What is left of the calls of a key that has a rate. None: all of it."""
+
+    __tablename__ = "buckets"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)
+    tokens: Mapped[float]  # less than nothing: it is paid back by waiting
+    at: Mapped[float]
