@@ -59,8 +59,12 @@ class Holdings:
         self.note(said)
 
     def note(self, said: Collection[Held]) -> None:
-        """These are ours still; some may be recalled."""
-        self._held.update({held.place: held for held in said if self._held.get(held.place) == held})
+        """These are ours still; some may be recalled, or cost something else."""
+        for held in said:
+            before = self._held.get(held.place)
+            if before == held:
+                self._held[held.place] = held
+                self.load += held.cost - before.cost
 
     def give(self, held: Held) -> bool:
         """Nobody uses it any more: it ends here, and then the record is told. Whether it was ours."""
