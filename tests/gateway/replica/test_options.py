@@ -42,7 +42,7 @@ def test_two_addresses_and_a_key_are_enough():
         "toolway",
         "default",
         None,
-        100,
+        1000,
         (),
     )
 
@@ -109,7 +109,7 @@ def test_an_option_of_a_cluster_without_one_is_not_left_out_in_silence():
         {"node": "a.b"},
         {"node": "*"},
         {"tenant": ">"},
-        {"cluster_name": "x" * 41},
+        {"cluster_name": "x" * 64},
         {"capacity": "0"},
         {"capacity": "1e9"},
         {"labels": "a b"},

@@ -30,7 +30,7 @@ class ClusterOptions:
     tenant: str = "default"  # whose servers are served
     node: str = "node"  # the name of this node; its id is that and something random (`new_id`)
     advertise: str | None = None  # where others reach us by HTTP; "" = over NATS alone; None = as it is found out
-    capacity: int = 100  # how much of all servers this node takes, beside the capacities of the others
+    capacity: int = 1000  # the most servers that this node owns; those with more are given more
     labels: tuple[str, ...] = ()  # what servers may ask of the node they run on
 
     def new_id(self) -> str:

@@ -15,9 +15,9 @@ NONE: Final = "none"  # as an address to advertise: others reach us over NATS al
 MOST_SERVERS: Final = 32  # addresses of NATS
 MOST_LABELS: Final = 32
 LARGEST_CAPACITY: Final = 100_000
-LONGEST_NAME: Final = 40
+LONGEST_NAME: Final = 63  # that of a pod in Kubernetes
 
-_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")  # a part of a NATS subject, and of a host's name
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # a part of a NATS subject, and of a host's name
 _LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_=/:-]{0,62}")
 _NATS: Final = frozenset({"nats", "tls", "ws", "wss"})
 
@@ -91,14 +91,14 @@ def name(flag: str, text: str) -> str:
         raise wrong(
             f"{flag} is not a name",
             f"{text[:80]!r}",
-            "use small letters, digits and hyphens, 40 at the most",
+            f"use small letters, digits and hyphens, {LONGEST_NAME} at the most",
         )
     return text
 
 
 def capacity(text: str | None) -> int:
     if text is None:
-        return 100
+        return 1000
     if not text.isdecimal() or not 0 < int(text) <= LARGEST_CAPACITY:
         raise wrong("--capacity is not a capacity", f"{text[:80]!r}", f"use a number from 1 to {LARGEST_CAPACITY:,}")
     return int(text)

@@ -1,0 +1,241 @@
+"""What we hand out to run a cluster with: the chart, the compose file, the image. Their words are compared with ours
+always; a real helm and the schemas of Kubernetes and compose look at them where they are installed: `make deploy`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # a few files of ours are read with it
+
+from toolway._version import __version__
+from toolway.cli.app import app
+from toolway.config.formats import read
+from toolway.config.state import VARIABLE
+from toolway.gateway.app import _OPEN
+from toolway.gateway.gateway import DRAIN_DELAY, DRAIN_TIME
+from toolway.gateway.replica import options
+
+ROOT = Path(__file__).resolve().parent.parent
+DEPLOY = ROOT / "deploy"
+CHART = DEPLOY / "helm" / "toolway"
+VALUES = sorted(path.stem for path in (CHART / "ci").glob("*.yaml"))
+KUBERNETES = ("1.25", "1.37")  # the oldest that the chart allows, and the newest whose schemas there are
+TOOLS = Path(os.environ.get("TOOLWAY_DEPLOY", ROOT / ".deploy")).resolve() / "bin"
+OURS = {*options.VARIABLES.values(), options.KEY_VARIABLE, options.DATABASE_FILE_VARIABLE, VARIABLE}
+needs_tools = pytest.mark.skipif(not (TOOLS / "helm").exists(), reason="there is no helm here: make deploy")
+
+
+def run(*words: object, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=300, **more)
+
+
+def options_of_serve() -> set[str]:
+    import typer
+
+    command = typer.main.get_command(app).get_command(None, "serve")  # type: ignore[attr-defined] # a group of ours
+    return {name for param in command.params for name in param.opts}
+
+
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    return found
+
+
+def strings(tree: Any) -> Iterator[str]:
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from (key, *strings(value))
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from strings(value)
+    elif isinstance(tree, str):
+        yield tree
+
+
+# -- our words --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", ["compose.yaml", "Dockerfile", "helm/toolway/templates/deployment.yaml"])
+def test_every_variable_that_is_set_is_one_that_is_read(file: str) -> None:
+    named = set(re.findall(r"\bTOOLWAY_[A-Z_]*[A-Z]\b", (DEPLOY / file).read_text()))
+    assert named and named <= OURS
+
+
+def test_the_gateways_are_started_with_options_that_there_are() -> None:
+    chart = re.search(r"args: \[serve, (.*)\]", (CHART / "templates/deployment.yaml").read_text())
+    assert chart is not None
+    starts = [chart[1].split(", "), *(s["command"][1:] for n, s in compose()["services"].items() if "gateway" in n)]
+    assert len(starts) == 4
+    for words in starts:
+        assert {word for word in words if word.startswith("--")} <= options_of_serve()
+
+
+def test_probes_ask_for_what_is_open_to_everybody() -> None:
+    asked = set(re.findall(r"path: (/\w+z),", (CHART / "templates/deployment.yaml").read_text()))
+    asked |= set(re.findall(r"8765(/\w+)'", (DEPLOY / "compose.yaml").read_text()))
+    assert asked == _OPEN
+
+
+def test_the_chart_is_of_this_version_and_its_schema_knows_every_value() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+
+    def compared(values: dict[str, Any], schema: dict[str, Any], where: str) -> None:
+        known = schema["properties"].keys() - ({"global"} if not where else set())
+        assert values.keys() == known, where
+        for name, value in values.items():
+            if "properties" in schema["properties"][name] and name != "config":
+                compared(value, schema["properties"][name], f"{where}.{name}")
+
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    compared(yaml.safe_load((CHART / "values.yaml").read_text()), schema, "")
+
+
+def test_there_is_time_to_end_in_order() -> None:
+    least = DRAIN_DELAY + DRAIN_TIME
+    assert yaml.safe_load((CHART / "values.yaml").read_text())["terminationGracePeriodSeconds"] > least
+    for name, service in compose()["services"].items():
+        if "gateway" in name:
+            assert int(service["stop_grace_period"].removesuffix("s")) > least
+
+
+def test_the_gateways_of_the_compose_file_know_each_other_by_name() -> None:
+    loaded = read(DEPLOY / "mcp.json")
+    gateways = {name: each for name, each in compose()["services"].items() if "gateway" in name}
+    assert loaded.problems == () and set(loaded.gateway.hosts) == set(gateways)
+    for name, service in gateways.items():
+        environ = {**service["environment"], options.KEY_VARIABLE: "00" * 32}
+        del environ["TOOLWAY_CLUSTER_KEY_FILE"]
+        found = options.read(options.Flags(), environ)
+        assert found is not None and (found.node, found.advertise) == (name, f"http://{name}:8765")
+
+
+def test_what_the_image_is_made_of_is_there() -> None:
+    for line in (DEPLOY / "Dockerfile").read_text().splitlines():
+        if line.startswith("COPY"):
+            assert all((ROOT / source).exists() for source in line.split()[1:-1]), line
+
+
+# -- by those who read them -------------------------------------------------------------------------------------------
+
+
+def rendered(values: str, *more: str) -> str:
+    made = run(TOOLS / "helm", "template", "tw", CHART, "-n", "tools", "-f", CHART / "ci" / f"{values}.yaml", *more)
+    assert made.returncode == 0, made.stderr
+    return made.stdout
+
+
+def objects(text: str) -> dict[str, Any]:
+    return {each["kind"]: each for each in yaml.safe_load_all(text) if each}
+
+
+@needs_tools
+@pytest.mark.parametrize("values", VALUES)
+def test_helm_finds_nothing_wrong_with_the_chart(values: str) -> None:
+    result = run(TOOLS / "helm", "lint", "--strict", CHART, "-f", CHART / "ci" / f"{values}.yaml")
+    assert result.returncode == 0, result.stdout
+
+
+@needs_tools
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("values", VALUES)
+def test_what_the_chart_makes_is_what_kubernetes_knows(values: str, version: str, tmp_path: Path) -> None:
+    text = rendered(values)
+    (tmp_path / "made.yaml").write_text(text)
+    result = run(TOOLS / "kubernetes-validate", "-k", version, "--strict", tmp_path / "made.yaml")
+    assert result.returncode == 0, result.stdout + result.stderr
+    (tmp_path / "wrong.yaml").write_text(text.replace("containerPort:", "containerPrt:"))
+    assert run(TOOLS / "kubernetes-validate", "-k", version, "--strict", tmp_path / "wrong.yaml").returncode != 0
+
+
+@needs_tools
+def test_the_file_of_servers_that_the_chart_writes_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    for document in yaml.safe_load_all(rendered("all")):
+        if document and "mcp.json" in document.get("stringData", {}):
+            (tmp_path / "mcp.json").write_text(document["stringData"]["mcp.json"])
+    loaded = read(tmp_path / "mcp.json")
+    assert (loaded.problems, set(loaded.servers)) == ((), {"time", "docs"})
+    named = {"other.example", "tools.internal", "tools.example", "tw-toolway", "tw-toolway.tools.svc"}
+    assert named < set(loaded.gateway.hosts)
+
+
+@needs_tools
+def test_the_environment_of_a_pod_makes_it_a_gateway_of_the_cluster(tmp_path: Path) -> None:
+    pod = objects(rendered("all"))["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    environ = {each["name"]: each.get("value", "tw-toolway-6d4cf56db6-x2xkz") for each in pod["env"]}
+    for name, text in (
+        ("DATABASE_FILE", "postgresql://db/x"),
+        ("CLUSTER_KEY_FILE", "00" * 32),
+        ("NATS_CREDENTIALS", "x"),
+    ):
+        (tmp_path / name).write_text(text)
+        environ[f"TOOLWAY_{name}"] = str(tmp_path / name)
+    found = options.read(options.Flags(), environ)
+    assert found is not None and found.nats == ("nats://a:4222", "nats://b:4222")
+    assert (found.cluster, found.tenant, found.capacity, found.labels) == ("blue", "acme", 200, ("gpu", "region=eu"))
+    assert (found.node, found.advertise) == ("tw-toolway-6d4cf56db6-x2xkz", None)
+
+
+@needs_tools
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("replica=3", "replica"),
+        ("nats.url=http://x", "nats"),
+        ("cluster.tenant=A B", "tenant"),
+        ("database.existingSecret=", "database.existingSecret, or database.url"),
+        ("cluster.existingSecret=", "toolway cluster-key"),
+        ("nats.url=", "nats.url"),
+    ],
+)
+def test_values_that_cannot_work_are_refused_before_anything_is_installed(given: str, said: str) -> None:
+    least = CHART / "ci" / "least.yaml"
+    result = run(TOOLS / "helm", "template", "tw", CHART, "-f", least, "--set", given)
+    assert result.returncode != 0 and said in result.stderr
+
+
+@needs_tools
+def test_the_compose_file_is_one(tmp_path: Path) -> None:
+    check = (TOOLS / "check-jsonschema", "--builtin-schema", "vendor.compose-spec")
+    result = run(*check, DEPLOY / "compose.yaml")
+    assert result.returncode == 0, result.stdout
+    wrong = tmp_path / "compose.yaml"
+    wrong.write_text((DEPLOY / "compose.yaml").read_text().replace("healthcheck:", "healthchek:"))
+    assert run(*check, wrong).returncode != 0
+
+
+@pytest.mark.skipif(os.environ.get("TOOLWAY_LONG") != "1", reason="installs an image's packages anew: make deploy")
+def test_the_steps_of_the_image_make_a_gateway(tmp_path: Path) -> None:
+    """Without a container engine: each COPY into a folder, each `pip install` into an environment of its own."""
+    made = tmp_path / "venv"
+    assert run(sys.executable, "-m", "venv", made).returncode == 0
+    source = tmp_path / "src"
+    source.mkdir()
+    for line in (DEPLOY / "Dockerfile").read_text().splitlines():
+        if line.startswith("COPY"):
+            *froms, to = line.split()[1:]
+            for each in froms:
+                into = source / (f"{to}{Path(each).name}" if to.endswith("/") else to)
+                copy = shutil.copytree if (ROOT / each).is_dir() else shutil.copy
+                into.parent.mkdir(parents=True, exist_ok=True)
+                copy(ROOT / each, into)  # type: ignore[operator] # either takes two paths
+        elif line.startswith("RUN pip"):
+            words = shlex.split(line.removeprefix("RUN ").partition("&&")[0])
+            result = run(made / "bin" / words[0], *words[1:], cwd=source)
+            assert result.returncode == 0, result.stderr
+    shown = run(made / "bin" / "toolway", "serve", "--help", cwd=tmp_path)
+    assert "--cluster" in shown.stdout
+    loaded = "import nats, sqlalchemy, alembic, psycopg, aiosqlite, uvloop; import toolway.cluster.record.engine"
+    assert run(made / "bin" / "python", "-c", loaded, cwd=tmp_path).returncode == 0
+    assert run(made / "bin" / "toolway", "explain", "E-RECORD", cwd=tmp_path).returncode == 0
