@@ -229,7 +229,7 @@ def test_the_steps_of_the_image_make_a_gateway(tmp_path: Path) -> None:
                 into = source / (f"{to}{Path(each).name}" if to.endswith("/") else to)
                 copy = shutil.copytree if (ROOT / each).is_dir() else shutil.copy
                 into.parent.mkdir(parents=True, exist_ok=True)
-                copy(ROOT / each, into)  # type: ignore[operator] # either takes two paths
+                copy(ROOT / each, into)
         elif line.startswith("RUN pip"):
             words = shlex.split(line.removeprefix("RUN ").partition("&&")[0])
             result = run(made / "bin" / words[0], *words[1:], cwd=source)
