@@ -85,13 +85,14 @@ class Gateway:
         self.link = partial(desk.link, OWNER)  # opens the dashboard once
         take = reload if reload is not None else _nothing_to_reload
         self._modern = Modern(self._relay, self._discovery, self.listening)
+        self.admin = Admin(hub, keyring, commands, take, self._facts, desk)
         self.app = App(
             hub,
             self._door,
             self._modern,
             HandshakeHttp(self._sessions),
             self._sse,
-            Admin(hub, keyring, commands, take, self._facts, desk),
+            self.admin,
             Dashboard(self._door, browsers, lambda: self._secure),
             browsers,
             groups,

@@ -26,7 +26,7 @@ class Cluster:
     def __init__(self, engine: AsyncEngine) -> None:
         self.nodes = Nodes(engine)
         self.told = 0
-        self.desk = NodesDesk(OPTIONS, lambda: "one-1", self.nodes, Counts(engine), lambda: True, self._tell)
+        self.desk = NodesDesk(OPTIONS, "one-1", self.nodes, Counts(engine), lambda: True, self._tell)
 
     async def _tell(self) -> None:
         self.told += 1

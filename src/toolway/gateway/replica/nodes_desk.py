@@ -27,7 +27,7 @@ class NodesDesk:
     def __init__(
         self,
         options: ClusterOptions,
-        own: Callable[[], str],
+        own: str,
         nodes: Nodes,
         counts: Counts,
         connected: Callable[[], bool],
@@ -57,7 +57,7 @@ class NodesDesk:
         return {
             "cluster": self._options.cluster,
             "tenant": self._options.tenant,
-            "node": self._own(),
+            "node": self._own,
             "nats": self._connected(),
             "nodes": [{**_shown(each), "servers": counted.owned.get(each.card.id, 0)} for each in seen],
             "unowned": counted.free,

@@ -28,6 +28,7 @@ from toolway.cluster.member import Member
 from toolway.cluster.passes import Inspector
 from toolway.cluster.record.api_keys import ApiKeys
 from toolway.cluster.record.changes import Changes
+from toolway.cluster.record.counts import Counts
 from toolway.cluster.record.engine import open_engine, upgrade
 from toolway.cluster.record.idempotency import RecordKeys
 from toolway.cluster.record.lists import Lists
@@ -44,6 +45,7 @@ from toolway.gateway.replica.entry import Entry, NodeDoor, credential
 from toolway.gateway.replica.keyring import ClusterKeyring
 from toolway.gateway.replica.known import Knowledge
 from toolway.gateway.replica.news import Following
+from toolway.gateway.replica.nodes_desk import NodesDesk
 from toolway.gateway.replica.options import ClusterOptions
 from toolway.gateway.replica.owners import Owners
 from toolway.gateway.replica.peers import Peers
@@ -154,6 +156,7 @@ class Replica:
         inspector = Inspector(self.id, self.sealer, self._fence_of, boot_time)
         self.entry = Entry(inspector, gateway.app.view_of_server)
         gateway.let_nodes_in(NodeDoor(self.id, self.sealer).who, self.entry.take, self.switch.elsewhere)
+        gateway.admin.nodes = self._desk().answer
         self.keyring.follow(self.following)
         self.following.on("registry", self._registry_changed)
         self.following.on("lists", self._lists_changed)
@@ -163,6 +166,14 @@ class Replica:
             await self.following.start()
         except Exception as exc:
             raise record_silent(exc) from None
+
+    def _desk(self) -> NodesDesk:
+        async def tell() -> None:
+            self.following.say("places", {})
+            if self.member is not None:
+                self.member.look_soon()  # it may be ourselves that are meant
+
+        return NodesDesk(self.options, self.id, self.nodes, Counts(self.engine), lambda: self.bus.connected, tell)
 
     async def join(self, host: str, port: int, *, tls: bool) -> str:
         """Take part: from now on servers are owned here. The name of the host by which others call us, if they do."""
