@@ -1,0 +1,208 @@
+"""The owner's side of calls over NATS: takes them, says that they are under way, and answers (`nats_visit.py`).
+
+It decides nothing about a call: who asks, and whether this node may answer, is in the pass that the call carries, and
+`Entry` looks at it. What a frame says is believed only as far as it goes: where to answer, and how long it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any, Final
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from toolway.gateway.replica import nats_frames as frames
+from toolway.gateway.replica.nats_visit import Entry, Host, Visit
+from toolway.protocol import wire
+
+BEAT: Final = 0.25  # seconds between two signs of life
+MOST: Final = 4096  # calls under way
+GATHERED: Final = 64 * 1024 * 1024  # bytes of calls of which pieces are missing
+PATIENCE: Final = 5.0  # seconds without a piece after which the others are not expected any more
+MANY: Final = 500  # ids in one sign of life
+QUEUE: Final = "owner"
+
+
+class NatsDoor:
+    """`root` begins all subjects of a tenant; `limit` is that of the bytes of a call."""
+
+    def __init__(self, client: Client, root: str, node: str, entry: Entry, limit: int = wire.FRAME_LIMIT) -> None:
+        self._client = client
+        self._subjects = frames.Subjects(root)
+        self._node = node
+        self._limit = limit
+        self._host = Host(client, entry)
+        self._loop = asyncio.get_running_loop()
+        self._visits: dict[str, Visit] = {}  # by the subject of their answers
+        self.gathered = 0  # bytes of calls of which pieces are missing
+        self._subscriptions: list[Any] = []
+        self._calls = ""
+        self._beating: asyncio.Task[None] | None = None
+        self._some = asyncio.Event()  # calls are under way
+
+    async def open(self, epoch: int) -> None:
+        """Listen under the number of this tenure, and no longer under that of another. Raises `nats.errors.Error`."""
+        before, self._subscriptions = self._subscriptions, []
+        self._calls = self._subjects.calls(self._node, epoch)
+        for subject, queue, hear in ((self._calls, QUEUE, self._on_call), (self._calls + ".*", "", self._on_control)):
+            # Without a limit, because nothing that hears waits, so that nothing gathers; a limit would drop calls.
+            self._subscriptions.append(
+                await self._client.subscribe(subject, queue, hear, pending_msgs_limit=0, pending_bytes_limit=0)
+            )
+        if self._beating is None:
+            self._beating = self._loop.create_task(self._beat())
+        await _unsubscribe(before)
+
+    async def close(self) -> None:
+        """Calls that are under way are cut off, and their callers told. The connection is left to whoever opened it."""
+        self._host.closing = True
+        await _unsubscribe(self._subscriptions)
+        running = [visit.task for visit in self._visits.values() if visit.task is not None]
+        if self._beating is not None:
+            running.append(self._beating)
+        for task in (*running, *self._host.tasks):
+            task.cancel()
+        await asyncio.gather(*running, *self._host.tasks, return_exceptions=True)
+
+    @property
+    def under_way(self) -> int:
+        """Calls of other nodes."""
+        return len(self._visits)
+
+    # -- what comes ---------------------------------------------------------------------------------------------------
+
+    async def _on_call(self, message: Msg) -> None:
+        reply, frame = message.reply, message.data
+        found = self._subjects.reply_of(reply)
+        if found is None or reply in self._visits or reply in self._host.kept:
+            return  # nobody to answer, or the same once more
+        visit = Visit(self._host, found[0], found[1], reply, self._forget)
+        if len(self._visits) >= MOST or self._host.closing:
+            visit.refuse("too many calls are under way at the node that owns the server")
+        elif frame[:1] == frames.FIRST:
+            self._gather_first(visit, frame)
+        else:
+            self._begin(visit, frame)
+
+    async def _on_control(self, message: Msg) -> None:
+        if message.headers is not None and message.headers.get("Status") == "503":
+            self._on_nobody(message.subject.rpartition(".")[2])
+            return
+        found = self._subjects.reply_of(message.reply)
+        if found is None:
+            return
+        kind, replies = message.data[:1], self._subjects.replies(found[0])
+        if kind == frames.WHAT_OF:
+            self._say_again(replies, frames.read_ids(message.data))
+            return
+        visit = self._visits.get(replies + found[1])
+        if visit is None:
+            await asyncio.sleep(
+                0
+            )  # both subscriptions have their own turn: the call may have come, and wait for its own
+            visit = self._visits.get(replies + found[1])
+        if visit is None:
+            return
+        if kind == frames.NEXT and visit.gathering is not None:
+            self._gather_next(visit, visit.gathering, message.data)
+        elif kind == frames.TAKEN and visit.transfer is not None:
+            visit.transfer.taken()
+        elif kind == frames.CANCEL:
+            self._cancel(visit)
+
+    def _on_nobody(self, caller: str) -> None:
+        """Nobody hears our signs of life: the caller's node has ended, and what it asked for is of no use."""
+        for visit in [visit for visit in self._visits.values() if visit.caller == caller]:
+            self._cancel(visit)
+
+    def _say_again(self, replies: str, ids: list[str]) -> None:
+        for id_ in ids[:MANY]:
+            answer = self._host.kept.find(replies + id_)
+            if answer is not None:
+                self._host.publish_soon(replies + id_, answer)
+
+    # -- calls that begin and end -------------------------------------------------------------------------------------
+
+    def _begin(self, visit: Visit, frame: bytes) -> None:
+        self._enter(visit)
+        visit.task = task = self._loop.create_task(visit.serve(frame))
+        task.add_done_callback(visit.ended)  # a task that is cancelled before it begins runs no line of its own
+
+    def _enter(self, visit: Visit) -> None:
+        self._visits[visit.reply] = visit
+        self._some.set()
+
+    def _forget(self, visit: Visit) -> None:
+        if self._visits.pop(visit.reply, None) is not None and visit.gathering is not None:
+            self.gathered -= visit.gathering.length
+
+    def _cancel(self, visit: Visit) -> None:
+        visit.gone = True
+        if visit.task is not None:
+            visit.task.cancel()
+        else:
+            self._forget(visit)
+
+    # -- calls in pieces ----------------------------------------------------------------------------------------------
+
+    def _gather_first(self, visit: Visit, frame: bytes) -> None:
+        try:
+            visit.gathering = frames.Gathering(frame, min(self._limit, GATHERED - self.gathered))
+        except frames.BadFrame:
+            return
+        except OverflowError:
+            visit.refuse("the call is too large for the node that owns the server, at least now")
+            return
+        self.gathered += visit.gathering.length
+        self._enter(visit)
+        self._take(visit, visit.gathering)
+
+    def _gather_next(self, visit: Visit, gathering: frames.Gathering, frame: bytes) -> None:
+        try:
+            gathering.add(frame)
+        except frames.BadFrame:
+            self._forget(visit)  # its caller hears nothing more of it
+        else:
+            self._take(visit, gathering)
+
+    def _take(self, visit: Visit, gathering: frames.Gathering) -> None:
+        visit.heard_at = self._loop.time()
+        self._host.publish_soon(visit.reply, frames.TAKEN)
+        whole = gathering.whole
+        if whole is not None:
+            self.gathered -= gathering.length
+            visit.gathering = None
+            self._begin(visit, whole)
+
+    def _give_up_halves(self) -> None:
+        """Calls of which nothing more comes."""
+        late = self._loop.time() - PATIENCE
+        for visit in [v for v in self._visits.values() if v.gathering is not None and v.heard_at < late]:
+            self._forget(visit)
+
+    # -- signs of life ------------------------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        while True:
+            if not self._visits:
+                self._some.clear()
+                await self._some.wait()
+            await asyncio.sleep(BEAT)
+            self._give_up_halves()
+            callers: dict[str, list[str]] = {}
+            for visit in self._visits.values():
+                callers.setdefault(visit.caller, []).append(visit.id)
+            for caller, ids in callers.items():
+                for start in range(0, len(ids), MANY):
+                    beat = frames.ids(frames.BEAT, ids[start : start + MANY])
+                    beats = self._subjects.replies(caller) + frames.BEATS
+                    await self._host.publish(beats, beat, f"{self._calls}.{caller}")
+
+
+async def _unsubscribe(subscriptions: list[Any]) -> None:
+    for subscription in subscriptions:
+        with suppress(NatsError, OSError):
+            await subscription.unsubscribe()

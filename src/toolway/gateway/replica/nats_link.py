@@ -1,0 +1,126 @@
+"""A server of a node that has no address: reached over NATS, behind the seam that all links have.
+
+The owner is one more modern server. What it answers is looked at as strictly as what any server answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from nats.errors import Error as NatsError
+
+from toolway.gateway.replica import nats_frames as frames
+from toolway.gateway.replica.nats_transfer import Stalled, Transfer
+from toolway.gateway.replica.nats_way import DOWN, LOST, NatsWay, Waiting
+from toolway.model import Certainty, Era, Json
+from toolway.protocol import wire
+from toolway.upstream.link import Fault, Inbound, LinkFacts, Loss, Request, RpcError
+from toolway.upstream.transports.decoding import parse_heavy
+
+
+class NatsLink:
+    """To the node that owns `server`, in that tenure of it. The requests carry their passes already."""
+
+    def __init__(self, way: NatsWay, server: str, node: str, epoch: int, limit: int = wire.FRAME_LIMIT) -> None:
+        self._way = way
+        self._server = server
+        self._owner = way.subjects.calls(node, epoch)
+        self._limit = limit
+
+    async def open(self, inbound: Inbound) -> None:
+        """Nothing is sent yet: whether the owner is there shows with the first request."""
+        self._inbound = inbound
+
+    async def request(self, request: Request) -> Json:
+        attempt = request.attempt
+        attempt.phase = "send"
+        attempt.encoded = None
+        id_, waiting = self._way.enter(request, self._inbound, self._owner, self._limit)
+        try:
+            await self._send(id_, request, waiting)
+            answer = await waiting.answer
+        except asyncio.CancelledError:
+            if not request.quiet:
+                self._way.tell(id_, self._owner, frames.CANCEL)
+            raise
+        finally:
+            self._way.leave(id_)
+        return await _result(answer, id_, request)
+
+    async def _send(self, id_: int, request: Request, waiting: Waiting) -> None:
+        client, attempt = self._way.client, request.attempt
+        try:
+            frame = frames.call(self._server, wire.request(id_, request.method, request.params))
+        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+            raise Fault(f"the request cannot be written: {exc}", Certainty.C0, code="E-REQUEST") from None
+        if not client.is_connected:  # what is sent later would come late
+            raise Fault("there is no connection to NATS", Certainty.C0, code=DOWN)
+        reply = self._way.reply(id_)
+        try:
+            if frames.fits(frame, client.max_payload):
+                attempt.sent()
+                await client.publish(self._owner, frame, reply)
+            else:
+                await self._send_in_pieces(frame, reply, request, waiting)
+        except (NatsError, OSError) as exc:
+            attempt.certainty = Certainty.C0  # what could not be handed over did not leave
+            raise Fault(f"NATS takes nothing: {type(exc).__name__}", Certainty.C0, code=DOWN) from None
+
+    async def _send_in_pieces(self, frame: bytes, reply: str, request: Request, waiting: Waiting) -> None:
+        """The first piece goes where calls go; whoever took it takes the others too."""
+        waiting.transfer = transfer = Transfer(self._way.window)
+        client, subject = self._way.client, self._owner
+        control = f"{subject}.{frames.CONTROL}"
+
+        async def publish(piece: bytes) -> None:
+            await client.publish(subject if piece[:1] == frames.FIRST else control, piece, reply)
+
+        sending = asyncio.ensure_future(transfer.send(frame, client.max_payload, publish, request.attempt.sent))
+        try:
+            either: set[asyncio.Future[Any]] = {sending, waiting.answer}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        except Stalled:
+            raise Fault("the owner does not take the request", request.attempt.certainty, code=LOST) from None
+        finally:
+            waiting.transfer = None
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+    async def notify(self, method: str, params: Json) -> None:
+        """Nothing of it concerns an owner: it is modern, and hears of cancellations in its own way."""
+
+    def adopt(self, era: Era, version: str) -> None:
+        """Nothing to do: an owner is modern."""
+
+    def forget_session(self) -> None:
+        """Nothing to do: there is none."""
+
+    async def wait_lost(self) -> Loss:
+        never: asyncio.Future[Loss] = asyncio.get_running_loop().create_future()
+        return await never
+
+    def facts(self) -> LinkFacts:
+        return LinkFacts(dropped=self._way.dropped, transport="nats")
+
+    async def close(self) -> None:
+        """Nothing to do: the way is that of all links."""
+
+
+async def _result(frame: bytes, id_: int, request: Request) -> Json:
+    """Raises `Fault` or `RpcError`."""
+    try:
+        message = await parse_heavy(frame, request.method) if wire.is_heavy(frame) else wire.parse(frame)
+    except wire.BadMessage as bad:
+        reason = f"the answer is not acceptable: {bad.reason}"
+        raise Fault(reason, Certainty.C2, code=bad.code or "E-ANSWER", fix=bad.fix) from None
+    if message.id != id_ or message.kind not in ("result", "error"):
+        raise Fault("the owner sent something else than the answer", Certainty.C2, code="E-ANSWER")
+    if message.kind == "error":
+        raise RpcError(*wire.error_fields(message.body))
+    if request.attempt.keeps_bytes and message.plain:
+        request.attempt.encoded = wire.result_bytes(frame, id_)
+    body: Json = message.body
+    return body

@@ -1,0 +1,169 @@
+"""One call of another node, from its first piece to the last of its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, Protocol
+
+from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+
+from toolway.gateway.codes import OUTCOME_UNKNOWN, OVERLOADED
+from toolway.gateway.failures import Failure
+from toolway.gateway.replica import nats_frames as frames
+from toolway.gateway.replica.nats_kept import Kept
+from toolway.gateway.replica.nats_transfer import ALL, Stalled, Transfer
+from toolway.model import Json
+from toolway.protocol import wire
+from toolway.upstream.transports.decoding import parse_heavy
+
+MOST_NOTES: Final = 1000  # notifications of one call that wait to be sent; more are left out
+LARGEST_NOTE: Final = 64 * 1024
+
+Tell = Callable[[str, Json], None]
+log = logging.getLogger("toolway.cluster")
+
+
+class Entry(Protocol):
+    async def answer(self, server: str, request: wire.Message, tell: Tell) -> Json | wire.AsItCame:
+        """The result of a request that another node brings. Raises `Failure`."""
+        ...
+
+
+class Host:
+    """What all visits share."""
+
+    def __init__(self, client: Client, entry: Entry) -> None:
+        self.client = client
+        self.entry = entry
+        self.kept = Kept()
+        self.window = asyncio.Semaphore(ALL)
+        self.loop = asyncio.get_running_loop()
+        self.closing = False
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def publish(self, subject: str, frame: bytes, reply: str = "") -> None:
+        """Whoever misses it asks again, or takes us for lost."""
+        with suppress(NatsError, OSError):
+            await self.client.publish(subject, frame, reply)
+
+    def publish_soon(self, subject: str, frame: bytes) -> None:
+        self.own(self.publish(subject, frame))
+
+    def own(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = self.loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+
+class Visit:
+    __slots__ = (
+        "_forget",
+        "_host",
+        "_notes",
+        "_telling",
+        "caller",
+        "gathering",
+        "gone",
+        "heard_at",
+        "id",
+        "reply",
+        "task",
+        "transfer",
+    )
+
+    def __init__(self, host: Host, caller: str, id: str, reply: str, forget: Callable[[Visit], None]) -> None:
+        self._host = host
+        self._forget = forget
+        self.caller = caller
+        self.id = id
+        self.reply = reply  # the subject of its answer
+        self.task: asyncio.Task[None] | None = None
+        self.gathering: frames.Gathering | None = None  # while pieces of it are missing
+        self.heard_at = 0.0
+        self.transfer: Transfer | None = None  # of the answer
+        self.gone = False  # nobody waits for it
+        self._notes: list[bytes] = []
+        self._telling: asyncio.Task[None] | None = None
+
+    async def serve(self, frame: bytes) -> None:
+        """Answer it, unless it is cancelled."""
+        host = self._host
+        try:
+            answer = await self._answer(frame)
+            if self._telling is not None:
+                await self._telling  # what was said before the answer comes before it
+            host.kept.add(self.reply, answer, host.loop.time())
+            if frames.fits(answer, host.client.max_payload):
+                await host.client.publish(self.reply, answer)
+            else:
+                await self._send_in_pieces(answer)
+        except asyncio.CancelledError:
+            if not host.closing or self.gone:
+                raise
+            await host.publish(self.reply, self._cut_off())
+        except (NatsError, OSError, Stalled):
+            pass  # it is kept for a while, and whoever misses it asks
+
+    def ended(self, task: asyncio.Task[None]) -> None:
+        self._forget(self)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a call of another node failed", exc_info=task.exception())
+
+    async def _answer(self, frame: bytes) -> bytes:
+        id_ = int(self.id)
+        try:
+            server, data = frames.read_call(frame)
+            message = await parse_heavy(data, "") if wire.is_heavy(data) else wire.parse(data)
+            if message.kind != "request" or message.id != id_:
+                raise frames.BadFrame
+        except (frames.BadFrame, wire.BadMessage):
+            return wire.error(id_, INVALID_REQUEST, "what came over NATS is no request")
+        try:
+            return wire.result(id_, await self._host.entry.answer(server, message, self.tell))
+        except Failure as failure:
+            return wire.error(id_, failure.code, failure.message, failure.data)
+        except Exception:
+            log.exception("a call of another node failed")
+            return wire.error(id_, INTERNAL_ERROR, "the node that owns the server failed")
+
+    async def _send_in_pieces(self, answer: bytes) -> None:
+        client = self._host.client
+        self.transfer = Transfer(self._host.window)
+        await self.transfer.send(answer, client.max_payload, partial(client.publish, self.reply), _nothing)
+
+    def tell(self, method: str, params: Json) -> None:
+        """A notification that belongs to the call."""
+        if self.gone or len(self._notes) >= MOST_NOTES:
+            return
+        note = frames.NOTE + wire.notification(method, params)
+        if len(note) <= min(LARGEST_NOTE, self._host.client.max_payload):
+            self._notes.append(note)
+            if self._telling is None or self._telling.done():
+                self._telling = self._host.own(self._tell())
+
+    async def _tell(self) -> None:
+        while self._notes:
+            notes, self._notes = self._notes, []
+            for note in notes:
+                await self._host.publish(self.reply, note)
+
+    def refuse(self, why: str) -> None:
+        """It was not begun."""
+        facts = {"executed": "no", "certainty": "C0", "retryable": True, "code": "E-OVERLOADED"}
+        self._host.publish_soon(self.reply, wire.error(int(self.id), OVERLOADED, why, facts))
+
+    def _cut_off(self) -> bytes:
+        facts = {"executed": "unknown", "certainty": "C2", "retryable": False, "code": "E-SHUTTING-DOWN"}
+        what = "the node that owns the server ended while the call ran: it may have been executed"
+        return wire.error(int(self.id), OUTCOME_UNKNOWN, what, facts)
+
+
+def _nothing() -> None:
+    pass

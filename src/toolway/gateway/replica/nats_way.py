@@ -1,0 +1,257 @@
+"""The caller's side of calls over NATS: one connection and one inbox for all calls of a node.
+
+Core NATS delivers at most once and says nothing about who listens. So:
+
+1. Nobody there is told by NATS at once, and then the call was not executed.
+2. An owner that has a call says so again and again. One that does not say so in LOOKS looks is lost, dead or hung, and
+   the call may have been executed. A look counts only if our own loop and connection were well: a pause of ours is not
+   the silence of another.
+3. Whoever hears nothing asks again: an owner keeps its last answers for a while, for those whose connection was lost.
+4. The subscription for replies never drops: it has no limit, and what could fill it is bounded where it is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+import nats
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from toolway.gateway.replica import nats_frames as frames
+from toolway.gateway.replica.nats_transfer import ALL, Transfer
+from toolway.model import Attempt, Certainty
+from toolway.protocol import wire
+from toolway.upstream.link import Fault, Inbound, Request
+
+LOOK: Final = 0.2  # seconds
+ASK: Final = 2  # looks without a sign of a call after which its owner is asked for its answer
+LOOKS: Final = 4  # after which it is lost
+DEAF: Final = 15  # looks without a connection after which nothing is waited for any more
+MOST_NOTICES: Final = 1000  # about calls that were given up; more are not sent
+MOST_LEFT: Final = 256  # calls whose late answer somebody wants to hear of
+MANY: Final = 500  # ids in one question
+LOST: Final = "E-OWNER-LOST"
+ABSENT: Final = "E-NO-OWNER"
+DOWN: Final = "E-NATS"
+
+
+async def connect(servers: Sequence[str], name: str, credentials: str = "") -> Client:
+    """A connection for calls alone: a large answer must not hold up what nodes tell each other. Raises `OSError` or
+    `nats.errors.Error`."""
+    who: dict[str, Any] = {"user_credentials": credentials} if credentials else {}
+    return await nats.connect(
+        list(servers),
+        name=f"{name} calls",
+        **who,
+        connect_timeout=2,
+        max_reconnect_attempts=-1,
+        reconnect_time_wait=0.2,
+        ping_interval=1,
+        max_outstanding_pings=2,
+        error_cb=_ignore,
+    )
+
+
+async def _ignore(exc: Exception) -> None:
+    """What a failure does to calls is found out for each of them."""
+
+
+class Waiting(msgspec.Struct, eq=False):
+    """One call that waits for its answer."""
+
+    request: Request
+    answer: asyncio.Future[bytes]
+    inbound: Inbound
+    owner: str  # the subject of its calls
+    limit: int  # bytes of an answer
+    silent: int = 0  # looks since it was heard of
+    gathering: frames.Gathering | None = None
+    transfer: Transfer | None = None  # of the call itself
+
+    def fail(self, reason: str, code: str, certainty: Certainty, fix: str = "") -> None:
+        if not self.answer.done():
+            self.answer.set_exception(Fault(reason, certainty, code=code, fix=fix))
+
+
+class NatsWay:
+    """`root` begins all subjects of a tenant."""
+
+    def __init__(self, client: Client, root: str, node: str) -> None:
+        self.client = client
+        self.subjects = frames.Subjects(root)
+        self._inbox = self.subjects.replies(f"{node}-{secrets.token_hex(8)}")
+        self._loop = asyncio.get_running_loop()
+        self._last_id = 0
+        self._waiting: dict[str, Waiting] = {}
+        self._left: dict[str, Attempt] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._subscription: Any = None
+        self._looking: asyncio.Task[None] | None = None
+        self._reconnects = 0
+        self._deaf = 0
+        self.window = asyncio.Semaphore(ALL)
+        self.dropped = 0  # frames that nobody waited for
+
+    async def open(self) -> None:
+        self._subscription = await self.client.subscribe(
+            self._inbox + "*", cb=self._hear, pending_msgs_limit=0, pending_bytes_limit=0
+        )
+        self._reconnects = self.client.stats["reconnects"]
+        self._looking = self._loop.create_task(self._look())
+
+    async def close(self) -> None:
+        """The connection is left to whoever opened it."""
+        tasks = [*self._tasks, *([self._looking] if self._looking is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._fail_all("closed by us", "E-CLOSED")
+        if self._subscription is not None:
+            with suppress(NatsError, OSError):
+                await self._subscription.unsubscribe()
+
+    # -- calls that begin and end -------------------------------------------------------------------------------------
+
+    def enter(self, request: Request, inbound: Inbound, owner: str, limit: int) -> tuple[int, Waiting]:
+        self._last_id = id_ = self._last_id + 1
+        request.attempt.wire_id = id_
+        waiting = Waiting(request, self._loop.create_future(), inbound, owner, limit)
+        self._waiting[str(id_)] = waiting
+        return id_, waiting
+
+    def leave(self, id_: int) -> None:
+        waiting = self._waiting.pop(str(id_), None)
+        if waiting is not None and waiting.request.attempt.late is not None:
+            self._left[str(id_)] = waiting.request.attempt
+            if len(self._left) > MOST_LEFT:
+                del self._left[next(iter(self._left))]
+
+    def reply(self, id_: int) -> str:
+        return f"{self._inbox}{id_}"
+
+    def tell(self, id_: int, owner: str, frame: bytes) -> None:
+        """Say something about a call, without waiting."""
+        if len(self._tasks) < MOST_NOTICES:
+            self._own(self._publish(f"{owner}.{frames.CONTROL}", frame, f"{self._inbox}{frames.ABOUT}{id_}"))
+
+    async def _publish(self, subject: str, frame: bytes, reply: str) -> None:
+        with suppress(NatsError, OSError):
+            await self.client.publish(subject, frame, reply)
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- what comes; nothing here waits, so that the subscription is always empty --------------------------------------
+
+    async def _hear(self, message: Msg) -> None:
+        id_ = message.subject[len(self._inbox) :]
+        frame = message.data
+        waiting = self._waiting.get(id_)
+        if waiting is None:
+            self._hear_late(id_, frame)
+            return
+        waiting.silent = 0
+        kind = frame[:1]
+        if kind == frames.ANSWER:
+            self._answered(id_, waiting, frame)
+        elif kind == frames.NOTE:
+            _notify(waiting, frame)
+        elif kind == frames.FIRST or kind == frames.NEXT:
+            self._gather(id_, waiting, frame)
+        elif kind == frames.TAKEN:
+            if waiting.transfer is not None:
+                waiting.transfer.taken()
+        elif message.headers is not None and message.headers.get("Status") == "503":
+            waiting.fail("the node that owns the server is not there", ABSENT, Certainty.C0)
+
+    def _answered(self, id_: str, waiting: Waiting, frame: bytes) -> None:
+        if not waiting.answer.done():
+            waiting.answer.set_result(frame)
+        del self._waiting[id_]
+
+    def _gather(self, id_: str, waiting: Waiting, frame: bytes) -> None:
+        try:
+            if frame[:1] == frames.FIRST:
+                waiting.gathering = frames.Gathering(frame, waiting.limit)
+            elif waiting.gathering is not None:
+                waiting.gathering.add(frame)
+        except frames.BadFrame:
+            waiting.fail("a piece of the answer is missing", LOST, Certainty.C2)
+        except OverflowError:
+            reason = f"the answer has more than {waiting.limit} bytes"
+            waiting.fail(reason, "E-FRAME-LIMIT", Certainty.C2, "raise `limits.frame` of this server")
+        else:
+            self.tell(int(id_), waiting.owner, frames.TAKEN)
+            whole = waiting.gathering.whole if waiting.gathering is not None else None
+            if whole is not None:
+                self._answered(id_, waiting, whole)
+
+    def _hear_late(self, id_: str, frame: bytes) -> None:
+        if id_ == frames.BEATS:
+            for named in frames.read_ids(frame):
+                waiting = self._waiting.get(named)
+                if waiting is not None:
+                    waiting.silent = 0
+            return
+        self.dropped += 1
+        attempt = self._left.pop(id_, None) if frame[:1] == frames.ANSWER else None
+        if attempt is not None and attempt.late is not None:
+            with suppress(wire.BadMessage):
+                attempt.late(wire.parse(frame).body)
+
+    # -- who is silent ------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK)
+            if not self.client.is_connected:
+                self._deaf += 1
+                if self._deaf > DEAF:
+                    self._fail_all("the connection to NATS is lost", DOWN)
+            elif self._deaf or self.client.stats["reconnects"] != self._reconnects:
+                self._deaf = 0
+                self._reconnects = self.client.stats["reconnects"]
+                for waiting in self._waiting.values():
+                    waiting.silent = ASK - 1  # it may have missed its answer
+                self._count_silence()
+            else:
+                self._count_silence()
+
+    def _count_silence(self) -> None:
+        asked: dict[str, list[str]] = {}
+        for id_, waiting in list(self._waiting.items()):
+            if waiting.transfer is not None:
+                continue  # it has not been sent yet, and notices by itself when nobody takes it
+            waiting.silent += 1
+            if waiting.silent >= LOOKS:
+                reason = f"the node that owns the server gave no sign of life for {LOOK * LOOKS:g} s"
+                waiting.fail(reason, LOST, waiting.request.attempt.certainty)
+                self.tell(int(id_), waiting.owner, frames.CANCEL)
+            elif waiting.silent >= ASK:
+                asked.setdefault(waiting.owner, []).append(id_)
+        for owner, ids in asked.items():
+            for start in range(0, len(ids), MANY):
+                some = ids[start : start + MANY]
+                self.tell(int(some[0]), owner, frames.ids(frames.WHAT_OF, some))
+
+    def _fail_all(self, reason: str, code: str) -> None:
+        for waiting in list(self._waiting.values()):
+            waiting.fail(reason, code, waiting.request.attempt.certainty)
+
+
+def _notify(waiting: Waiting, frame: bytes) -> None:
+    try:
+        message = wire.parse(frame[1:])
+    except wire.BadMessage:
+        return
+    if message.kind == "notification":
+        waiting.inbound.on_notification(message.method, message.body, waiting.request.attempt)

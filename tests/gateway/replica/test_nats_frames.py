@@ -1,0 +1,112 @@
+"""Subjects and frames of calls over NATS, without NATS."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolway.gateway.replica import nats_frames as frames
+from toolway.gateway.replica.nats_kept import LARGEST, LASTS, MOST, Kept
+from toolway.gateway.replica.nats_transfer import EACH, Stalled, Transfer
+
+
+@given(st.binary(min_size=1, max_size=3000), st.integers(min_value=1, max_value=2000))
+def test_pieces_are_the_whole_again_and_none_is_larger_than_nats_takes(data: bytes, payload: int) -> None:
+    parts = list(frames.pieces(data, payload))
+    assert len(parts) == frames.count(data, payload)
+    assert all(len(part) <= max(payload, 32) for part in parts)
+    gathering = frames.Gathering(parts[0], len(data))
+    for part in parts[1:]:
+        assert gathering.whole is None
+        gathering.add(part)
+    assert gathering.whole == data
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_are_more_than_a_bad_frame(data: bytes) -> None:
+    for read in (frames.read_call, lambda frame: frames.Gathering(frame, 100), frames.read_ids):
+        try:
+            read(data)
+        except (frames.BadFrame, OverflowError):
+            pass
+
+
+def test_pieces_out_of_order_twice_or_too_many_are_refused() -> None:
+    parts = list(frames.pieces(b"x" * 1000, frames.ROOM + 100))
+    for wrong in (parts[2], parts[0], b"C1\n", b"C-1\nx", b"C1\n" + b"x" * 901):
+        gathering = frames.Gathering(parts[0], 1000)
+        with pytest.raises(frames.BadFrame):
+            gathering.add(wrong)
+    with pytest.raises(OverflowError):
+        frames.Gathering(parts[0], 999)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "",
+        "toolway.a.reply.x",
+        "toolway.a.news.x.1",
+        "toolway.a.reply.x.y",
+        "toolway.a.reply.x.1.2",
+        "toolway.b.reply.x.1",
+    ],
+)
+def test_answers_go_to_subjects_for_replies_alone(subject: str) -> None:
+    assert frames.Subjects("toolway.a").reply_of(subject) is None
+
+
+def test_what_is_said_about_a_call_names_it() -> None:
+    subjects = frames.Subjects("toolway.a")
+    assert subjects.reply_of(subjects.replies("node-1") + "17") == ("node-1", "17")
+    assert subjects.reply_of(subjects.replies("node-1") + frames.ABOUT + "17") == ("node-1", "17")
+
+
+def test_answers_are_kept_for_a_while_and_not_more_than_fit() -> None:
+    kept = Kept()
+    kept.add("a", b"1", 100.0)
+    kept.add("b", b"x" * (LARGEST + 1), 100.0)
+    assert (kept.find("a"), kept.find("b")) == (b"1", None)
+    kept.add("c", b"2", 100.0 + LASTS)
+    assert "a" in kept
+    kept.add("d", b"3", 101.0 + 3 * LASTS)
+    assert "a" not in kept and "c" not in kept and "d" in kept
+    for number in range(10 * MOST // LARGEST):
+        kept.add(str(number), b"x" * LARGEST, 110.0)
+    assert sum(len(kept.find(str(n)) or b"") for n in range(10 * MOST // LARGEST)) <= 2 * MOST
+
+
+async def _transfer(transfer: Transfer, sent: list[bytes], size: int) -> None:
+    async def publish(piece: bytes) -> None:
+        sent.append(piece)
+
+    await transfer.send(b"x" * size, 10_000, publish, lambda: None)
+
+
+@pytest.mark.anyio
+async def test_few_pieces_are_under_way_and_whoever_takes_none_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolway.gateway.replica.nats_transfer.STALL", 0.2)
+    window = asyncio.Semaphore(EACH)
+    deaf, good = Transfer(window), Transfer(window)
+    to_deaf: list[bytes] = []
+    to_good: list[bytes] = []
+    stuck = asyncio.create_task(_transfer(deaf, to_deaf, 100_000))
+    await asyncio.sleep(0.05)
+    other = asyncio.create_task(_transfer(good, to_good, 50_000))
+    await asyncio.sleep(0.05)
+    assert (len(to_deaf), to_good) == (EACH, [])
+    with pytest.raises(Stalled):
+        await stuck
+    while not other.done():
+        await asyncio.sleep(0)
+        good.taken()
+    await other
+    assert len(to_good) == frames.count(b"x" * 50_000, 10_000)
+    good.taken()  # once too often
+    async with asyncio.timeout(1):
+        for _ in range(EACH):
+            await window.acquire()
+    assert window.locked()

@@ -1,0 +1,347 @@
+"""Calls to a node without an address, over a real NATS server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import nats
+import pytest
+from nats.aio.msg import Msg
+
+from tests.cluster.nats_server import nats_server, program
+from tests.gateway.replica.nats_lab import ROOT, Ear, call, caller, echo, link_to, never, owner, until
+from toolway.gateway.codes import MOVED, OUTCOME_UNKNOWN, OVERLOADED
+from toolway.gateway.failures import Failure
+from toolway.gateway.replica import nats_door, nats_frames, nats_visit
+from toolway.gateway.replica.nats_visit import Tell
+from toolway.model import Certainty, Json
+from toolway.protocol import wire
+from toolway.upstream.link import Fault, RpcError
+
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(program() is None, reason="there is no nats-server here")]
+
+
+def _certainty(error: RpcError) -> object:
+    return error.data.get("certainty") if isinstance(error.data, dict) else None
+
+
+async def test_a_call_comes_to_its_owner_as_it_is_and_its_answer_back() -> None:
+    encoded = b'{"content":[], "odd": 1e2}'
+
+    async def how(server: str, request: wire.Message, tell: Tell) -> wire.AsItCame:
+        return wire.AsItCame(memoryview(encoded), b"}")
+
+    async with nats_server() as server, owner(server, how) as there, caller(server) as way:
+        link = await link_to(way)
+        request = call(path="/a", text="ü\n")
+        request.attempt.keeps_bytes = True
+        assert await link.request(request) == {"content": [], "odd": 100}
+        assert request.attempt.encoded is not None and bytes(request.attempt.encoded) == encoded
+        assert request.attempt.certainty is Certainty.C2
+        assert there.asked == [("files", "tools/call", request.params)]
+        assert (link.facts().transport, link.facts().dropped) == ("nats", 0)
+
+
+async def test_what_the_owner_refuses_with_is_heard_as_it_is() -> None:
+    async def how(server: str, request: wire.Message, tell: Tell) -> Json:
+        if request.body["arguments"]["what"] == "bug":
+            raise ZeroDivisionError
+        raise Failure(MOVED, "not mine", {"certainty": "C0"})
+
+    async with nats_server() as server, owner(server, how), caller(server) as way:
+        link = await link_to(way)
+        with pytest.raises(RpcError) as refused:
+            await link.request(call(what="moved"))
+        assert (refused.value.code, refused.value.message, refused.value.data) == (
+            MOVED,
+            "not mine",
+            {"certainty": "C0"},
+        )
+        with pytest.raises(RpcError) as failed:
+            await link.request(call(what="bug"))
+        assert failed.value.code == -32603 and "ZeroDivision" not in failed.value.message
+
+
+async def test_nobody_there_is_known_at_once_and_nothing_was_executed() -> None:
+    async with nats_server() as server, owner(server, echo, epoch=2) as there, caller(server) as way:
+        for node, epoch in (("nobody", 1), ("owner", 1)):  # the second is an earlier tenure of a node that is there
+            request = call()
+            began = time.monotonic()
+            with pytest.raises(Fault) as absent:
+                await (await link_to(way, node, epoch)).request(request)
+            assert (absent.value.certainty, absent.value.code) == (Certainty.C0, "E-NO-OWNER")
+            assert time.monotonic() - began < 0.7
+        assert there.asked == []
+        assert there.door is not None
+        await there.door.open(3)
+        with pytest.raises(Fault):
+            await (await link_to(way, epoch=2)).request(call())
+        assert await (await link_to(way, epoch=3)).request(call())
+
+
+async def test_what_is_said_meanwhile_comes_in_its_order_and_before_the_answer() -> None:
+    count = 3 * nats_visit.MOST_NOTES
+
+    async def how(server: str, request: wire.Message, tell: Tell) -> Json:
+        for number in range(count):
+            tell("notifications/progress", {"progressToken": 1, "progress": number})
+            if number % 500 == 499:
+                await asyncio.sleep(0.01)
+        tell("notifications/message", {"data": "x" * nats_visit.LARGEST_NOTE})  # left out: it is too large
+        return {"content": []}
+
+    async with nats_server() as server, owner(server, how), caller(server) as way:
+        ear = Ear()
+        request = call()
+        assert await (await link_to(way, ear=ear)).request(request) == {"content": []}
+        assert [params["progress"] for _, params, _ in ear.heard] == list(range(count))
+        assert all(about is request.attempt for _, _, about in ear.heard)
+
+
+async def test_notifications_that_pile_up_are_left_out_and_the_answer_is_not() -> None:
+    async def how(server: str, request: wire.Message, tell: Tell) -> Json:
+        for number in range(50_000):
+            tell("notifications/progress", {"progressToken": 1, "progress": number})
+        return {"content": ["done"]}
+
+    async with nats_server() as server, owner(server, how), caller(server) as way:
+        ear = Ear()
+        assert await (await link_to(way, ear=ear)).request(call()) == {"content": ["done"]}
+        assert [params["progress"] for _, params, _ in ear.heard] == list(range(nats_visit.MOST_NOTES))
+
+
+@pytest.mark.parametrize("payload", [1024, 1024 * 1024])
+async def test_what_is_larger_than_nats_takes_goes_in_pieces_both_ways(tmp_path: Path, payload: int) -> None:
+    configuration = tmp_path / "nats.conf"
+    configuration.write_text(f"max_payload: {payload}\n")
+    async with nats_server(configuration) as server, owner(server, echo), caller(server) as way:
+        link = await link_to(way)
+        for size in (payload // 2, 200_000, 3_000_000 if payload > 1024 else 300_000):
+            requests = [call(text=mark * size) for mark in "abc"]
+            answers = await asyncio.gather(*(link.request(request) for request in requests))
+            assert [answer["said"] for answer in answers] == [request.params for request in requests]
+        assert way.dropped == 0
+
+
+async def test_a_large_answer_does_not_make_others_look_lost() -> None:
+    async def how(server: str, request: wire.Message, tell: Tell) -> Json:
+        if request.body["arguments"].get("large"):
+            return {"content": "x" * 7_000_000}
+        await asyncio.sleep(1.5)
+        return {"content": ""}
+
+    async with nats_server() as server, owner(server, how), caller(server) as way:
+        link = await link_to(way)
+        slow = [asyncio.create_task(link.request(call())) for _ in range(20)]
+        for _ in range(3):
+            assert len((await link.request(call(large=True)))["content"]) == 7_000_000
+        assert await asyncio.gather(*slow) == [{"content": ""}] * 20
+
+
+async def test_an_answer_or_a_call_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with nats_server() as server, owner(server, echo) as there, caller(server) as way:
+        link = await link_to(way, limit=400_000)
+        request = call(text="x" * 500_000)
+        with pytest.raises(Fault) as long:
+            await link.request(request)
+        assert (long.value.certainty, long.value.code) == (Certainty.C2, "E-FRAME-LIMIT")
+        assert len(there.asked) == 1
+        request = call(text="x" * (wire.FRAME_LIMIT + 1))
+        with pytest.raises(RpcError) as refused:
+            await link.request(request)
+        assert refused.value.code == OVERLOADED and _certainty(refused.value) == "C0"
+        assert request.attempt.certainty is Certainty.C0
+        assert len(there.asked) == 1
+        monkeypatch.setattr(nats_door, "MOST", 0)
+        with pytest.raises(RpcError) as many:
+            await link.request(call())
+        assert many.value.code == OVERLOADED and len(there.asked) == 1
+
+
+async def test_whoever_gives_up_tells_the_owner() -> None:
+    async with nats_server() as server, owner(server, never) as there, caller(server) as way:
+        link = await link_to(way)
+        calls = [asyncio.create_task(link.request(call(large="x" * size))) for size in (1, 500_000)]
+        await until(lambda: len(there.asked) == 2)
+        for each in calls:
+            each.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await until(lambda: there.cancelled == 2)
+        assert all(each.cancelled() for each in calls)
+
+
+async def test_what_is_given_up_before_it_began_is_forgotten() -> None:
+    async with nats_server() as server, owner(server, echo) as there, caller(server) as way:
+        calls = f"{ROOT}.call.owner.1"
+        await way.client.publish(calls, b"Qfiles\n{}", way.reply(7))
+        await way.client.publish(f"{calls}.c", nats_frames.CANCEL, way.reply(7))
+        assert await (await link_to(way)).request(call())
+        door = there.door
+        await until(lambda: door is not None and door.under_way == 0)
+
+
+async def test_calls_of_a_node_that_is_gone_are_given_up() -> None:
+    async with nats_server() as server, owner(server, never) as there, caller(server) as other:
+        stays = asyncio.create_task((await link_to(other)).request(call()))
+        async with caller(server, "gone") as way:
+            leaves = asyncio.create_task((await link_to(way)).request(call()))
+            await until(lambda: len(there.asked) == 2)
+            await way.client.close()
+            await until(lambda: there.cancelled == 1)
+            leaves.cancel()
+            await asyncio.gather(leaves, return_exceptions=True)
+        assert not stays.done()
+        stays.cancel()
+        await asyncio.gather(stays, return_exceptions=True)
+
+
+async def test_an_owner_that_ends_says_so() -> None:
+    async with nats_server() as server, caller(server) as way:
+        link = await link_to(way)
+        async with owner(server, never) as there:
+            waits = asyncio.create_task(link.request(call()))
+            await until(lambda: there.asked)
+        with pytest.raises(RpcError) as ended:
+            await waits
+        assert (ended.value.code, _certainty(ended.value)) == (OUTCOME_UNKNOWN, "C2")
+
+
+async def test_of_two_that_listen_for_one_node_one_takes_each_call_with_all_its_pieces() -> None:
+    async with nats_server() as server, owner(server, echo) as one, owner(server, echo) as two, caller(server) as way:
+        link = await link_to(way)
+        requests = [call(text="x" * (1 if number % 5 else 400_000), number=number) for number in range(50)]
+        answers = await asyncio.gather(*(link.request(request) for request in requests))
+        assert [answer["said"] for answer in answers] == [request.params for request in requests]
+        assert len(one.asked) + len(two.asked) == 50 and one.asked and two.asked
+
+
+async def test_junk_is_left_out_and_calls_go_on() -> None:
+    async with nats_server() as server, owner(server, echo) as there, caller(server) as way:
+        link = await link_to(way)
+        stranger = await nats.connect(server.url)
+        calls, reply = f"{ROOT}.call.owner.1", way.reply(5000)
+        for junk in (
+            b"",
+            b"{",
+            b"Qfiles\n{}",
+            b"Q\xff\n{}",
+            b"P5\nx",
+            b"C1\nx",
+            b"P99999999999\nx",
+            b"A",
+            b"X",
+            b"W1 2",
+        ):
+            for subject in (calls, f"{calls}.c", f"{calls}.x", reply, way.reply(0)):
+                for answer in ("", "elsewhere", f"{ROOT}.news.places", f"{ROOT}.reply.x.99", reply):
+                    await stranger.publish(subject, junk, answer)
+        news = await stranger.subscribe(f"{ROOT}.news.>")
+        await stranger.flush()
+        assert await asyncio.gather(*(link.request(call(n=n)) for n in range(100)))
+        assert len(there.asked) == 100
+        assert news.pending_msgs == 0
+        await stranger.close()
+
+
+async def test_a_frame_that_comes_again_is_not_executed_again() -> None:
+    async with nats_server() as server, owner(server, echo) as there, caller(server) as way:
+        seen: list[tuple[str, bytes]] = []
+        spy = await nats.connect(server.url)
+
+        async def hear(message: Msg) -> None:
+            seen.append((message.reply, message.data))
+
+        await spy.subscribe(f"{ROOT}.call.owner.1", cb=hear)
+        await spy.flush()
+        assert await (await link_to(way)).request(call())
+        await until(lambda: seen)
+        for _ in range(5):
+            await spy.publish(f"{ROOT}.call.owner.1", seen[0][1], seen[0][0])
+        await spy.flush()
+        assert await (await link_to(way)).request(call(second=True))
+        assert len(there.asked) == 2
+        await spy.close()
+
+
+async def test_without_nats_nothing_is_sent_and_calls_go_on_when_it_is_back() -> None:
+    async with nats_server() as server, owner(server, echo) as there, caller(server) as way:
+        link = await link_to(way)
+        server.kill()
+        await until(lambda: not way.client.is_connected)
+        with pytest.raises(Fault) as down:
+            await link.request(call())
+        assert (down.value.certainty, down.value.code) == (Certainty.C0, "E-NATS")
+        await server.start()
+        await until(lambda: way.client.is_connected and there.client is not None and there.client.is_connected)
+        assert await link.request(call())
+
+
+@pytest.mark.parametrize("seconds", [0.05, 1.0])
+async def test_a_call_outlives_the_nats_server_that_brought_it(seconds: float) -> None:
+    """It is answered while neither node is connected, or after both are again."""
+
+    async def how(server: str, request: wire.Message, tell: Tell) -> Json:
+        await asyncio.sleep(seconds)
+        return {"content": ["done"]}
+
+    async with nats_server() as server, owner(server, how) as there, caller(server) as way:
+        link = await link_to(way)
+        waits = asyncio.create_task(link.request(call()))
+        await until(lambda: there.asked)
+        server.kill()
+        await server.start()
+        assert await waits == {"content": ["done"]}
+        assert len(there.asked) == 1
+
+
+async def test_a_standstill_of_our_own_is_not_the_silence_of_another() -> None:
+    async with nats_server() as server, owner(server, never) as there, caller(server) as way:
+        waits = asyncio.create_task((await link_to(way)).request(call()))
+        await until(lambda: there.asked)
+        time.sleep(1.5)  # noqa: ASYNC251 - that is the standstill
+        await asyncio.sleep(1.5)
+        assert not waits.done()
+        waits.cancel()
+        await asyncio.gather(waits, return_exceptions=True)
+
+
+async def test_a_late_answer_is_heard_by_whoever_wants_it() -> None:
+    async with nats_server() as server, caller(server) as way:
+        go = asyncio.Event()
+
+        async def how(server: str, request: wire.Message, tell: Tell) -> Json:
+            while not go.is_set():
+                try:
+                    await go.wait()
+                except asyncio.CancelledError:
+                    continue  # it cannot be stopped
+            return {"content": ["late"]}
+
+        async with owner(server, how) as there:
+            late: list[Json] = []
+            request = call()
+            request.attempt.late = late.append
+            waits = asyncio.create_task((await link_to(way)).request(request))
+            await until(lambda: there.asked)
+            waits.cancel()
+            await asyncio.gather(waits, return_exceptions=True)
+            await asyncio.sleep(0.1)
+            go.set()
+            await until(lambda: late)
+            assert late == [{"content": ["late"]}]
+
+
+async def test_half_a_call_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_door, "PATIENCE", 0.3)
+    async with nats_server() as server, owner(server, echo) as there, caller(server) as way:
+        first = next(nats_frames.pieces(b"x" * 1_000_000, 1_000_000))
+        for number in range(100, 200):
+            await way.client.publish(f"{ROOT}.call.owner.1", first, way.reply(number))
+        door = there.door
+        assert door is not None
+        await until(lambda: door.gathered > 0)
+        assert door.gathered <= nats_door.GATHERED
+        await until(lambda: door.gathered == 0)
+        assert there.asked == []
