@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from toolway.config.audit import AuditSettings
@@ -42,11 +42,28 @@ def sink_of(settings: AuditSettings, *, read_only: bool = False) -> Sink:
             fix="pip install 'toolway[postgresql]'",
             code="E-AUDIT-OPEN",
         )
+    if settings.shared and not read_only:
+        from toolway.telemetry.audit.postgres_shared import SharedPostgresSink
+
+        return SharedPostgresSink(settings.address, settings.name)
     return PostgresSink(settings.address, settings.name, read_only=read_only)
+
+
+def logs_of(sink: Sink, settings: AuditSettings) -> Sequence[Sink]:
+    """What is to be read: an open sink, or all logs of its name where gateways share one."""
+    if settings.to != "postgresql":
+        return (sink,)
+    from toolway.telemetry.audit.postgres import PostgresSink
+    from toolway.telemetry.audit.postgres_shared import family
+
+    assert isinstance(sink, PostgresSink)
+    return family(sink, settings.name) or (sink,)
 
 
 def redactor_of(settings: AuditSettings, *, make: bool = True) -> Redactor:
     """Raises `OSError` where there is no key and none is to be made."""
+    if settings.key:
+        return Redactor(settings.key, settings.redact)
     file = Path(settings.key_file or f"{settings.file or 'audit'}.key")
     if make and not file.exists():
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

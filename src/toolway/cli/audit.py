@@ -7,13 +7,14 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from heapq import merge
 from pathlib import Path
 from typing import TextIO
 
-from toolway.auditing import redactor_of, sink_of
+from toolway.auditing import logs_of, redactor_of, sink_of
 from toolway.cli.exits import Exit, UsageError
 from toolway.cli.options import Session
 from toolway.cli.output import Output
@@ -21,6 +22,7 @@ from toolway.cli.places import load
 from toolway.config.audit import AuditSettings
 from toolway.config.fields import duration
 from toolway.errors import ConfigError, ToolwayError
+from toolway.gateway.replica.options import key_in
 from toolway.gateway.state import State
 from toolway.secrets.known import hide
 from toolway.telemetry.audit.finding import Wanted, all_of, newest
@@ -38,15 +40,21 @@ def verified(session: Session, file: str | None, head: str | None) -> Exit:
     output, settings = session.output, _settings(session, file)
     kept = _head(head) if head is not None else None
     seen: list[Head] = []
-    with _log(settings) as sink, output.spinner("looking through the log") as tell:
-        try:
-            found = verify(_watched(sink, kept, seen), _progress(tell))
-        except (Altered, SinkBroken) as exc:
-            return _altered(output, sink.where, str(exc))
+    found: dict[str, Verified] = {}
+    with _logs(settings) as logs, output.spinner("looking through the log") as tell:
+        for sink in logs:
+            try:
+                found[sink.where] = verify(_watched(sink, kept, seen), _progress(tell))
+            except (Altered, SinkBroken) as exc:
+                return _altered(output, sink.where, str(exc))
     if kept is not None and kept not in seen:
         what = f"record {kept.seq} is not the one that you kept: records were removed from its end, or all made anew"
-        return _altered(output, sink.where, what)
-    _print_verified(output, sink.where, found)
+        return _altered(output, " and ".join(found), what)
+    if len(found) > 1 and output.as_json:
+        output.facts({"whole": True, "logs": [_facts(where, each) for where, each in found.items()]})
+    else:
+        for where, each in found.items():
+            _print_verified(output, where, each, several=len(found) > 1)
     return Exit.OK
 
 
@@ -55,8 +63,9 @@ def show(
 ) -> Exit:
     """The newest records that fit."""
     output, settings = session.output, _settings(session, file)
-    with _log(settings) as sink:
-        found = newest(sink, _wanted(settings, wanted, kind, since), most)
+    asked = _wanted(settings, wanted, kind, since)
+    with _logs(settings) as logs:
+        found = sorted((each for sink in logs for each in newest(sink, asked, most)), key=_moment)[-most:]
     if output.as_json:
         output.facts({"records": found})
     elif found:
@@ -71,8 +80,9 @@ def export(session: Session, file: str | None, kind: str, since: str, to: Path |
     """Records as lines of JSON, oldest first, with their hashes."""
     output, settings = session.output, _settings(session, file)
     count = 0
-    with _log(settings) as sink, _out(to) as out:
-        for each in all_of(sink, _wanted(settings, {}, kind, since)):
+    asked = _wanted(settings, {}, kind, since)
+    with _logs(settings) as logs, _out(to) as out:
+        for each in merge(*(all_of(sink, asked) for sink in logs), key=_moment):
             out.write(json.dumps(each, ensure_ascii=False) + "\n")
             count += 1
     output.say(f"{count} records")
@@ -97,8 +107,8 @@ def _settings(session: Session, file: str | None) -> AuditSettings:
 
 
 @contextmanager
-def _log(settings: AuditSettings) -> Iterator[Sink]:
-    """The log, to be read. Raises `ConfigError`."""
+def _logs(settings: AuditSettings) -> Iterator[Sequence[Sink]]:
+    """The log, to be read, or those of all gateways that share its name. Raises `ConfigError`."""
     if settings.to != "postgresql" and not Path(settings.file).exists():
         raise ConfigError(
             f"there is no audit log: {settings.file}",
@@ -109,7 +119,7 @@ def _log(settings: AuditSettings) -> Iterator[Sink]:
     sink = sink_of(settings, read_only=True)
     try:
         sink.open()
-        yield sink
+        yield logs_of(sink, settings)
     except ToolwayError:
         raise
     except Exception as exc:
@@ -138,6 +148,8 @@ def _out(to: Path | None) -> Iterator[TextIO]:
 def _wanted(settings: AuditSettings, given: Mapping[str, str | None], kind: str, since: str) -> Wanted:
     fields = {name: value for name, value in given.items() if value is not None}
     if "key" in fields:
+        cluster = key_in(os.environ)  # gateways of a cluster make digests with what they share
+        settings = settings.in_cluster(cluster) if cluster is not None else settings
         try:
             fields["key"] = redactor_of(settings, make=False).digest(fields["key"])
         except OSError as exc:
@@ -181,12 +193,22 @@ def _progress(tell: Callable[[str], None]) -> Callable[[int], None]:
 # -- what is said -------------------------------------------------------------------------------------------------
 
 
-def _print_verified(output: Output, where: str, found: Verified) -> None:
-    head = f"{found.head.seq}:{found.head.hash}"
+def _facts(where: str, found: Verified) -> Fields:
+    facts = {"where": where, "records": found.records, "first": found.first, "head": _shown(found.head)}
+    return {**facts, "intents": found.intents, "open": found.open}
+
+
+def _shown(head: Head) -> str:
+    return f"{head.seq}:{head.hash}"
+
+
+def _print_verified(output: Output, where: str, found: Verified, *, several: bool) -> None:
+    head = _shown(found.head)
     if output.as_json:
-        facts = {"records": found.records, "first": found.first, "head": head}
-        output.facts({"whole": True, "where": where, **facts, "intents": found.intents, "open": found.open})
+        output.facts({"whole": True, **_facts(where, found)})
         return
+    if several:
+        output.line(f"{where}:")
     output.line(f"whole: {found.records:,} records from {found.first} to {found.head.seq}", "green")
     output.line(f"{found.intents:,} calls were to change something; {found.open} of them have no outcome yet")
     output.line(f"head {head}")
@@ -202,6 +224,10 @@ def _altered(output: Output, where: str, why: str) -> Exit:
     )
     output.error(error)
     return Exit.LINT
+
+
+def _moment(found: Fields) -> str:
+    return str(found.get("time", ""))
 
 
 def _time(found: Fields) -> str:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,8 @@ class AuditSettings:
     arguments: bool = False  # the arguments of calls too, without secrets; else only what tells them apart
     redact: tuple[str, ...] = ()  # further names of arguments whose values are hidden
     key_file: str = ""  # what digests are made with; without it, beside the file
+    shared: bool = False  # in a cluster: gateways that write to the same table share the name, and have a chain each
+    key: bytes = field(default=b"", repr=False)  # what digests are made with, instead of a file; in a cluster
 
     @staticmethod
     def of(given: str | os.PathLike[str] | AuditSettings) -> AuditSettings:
@@ -51,6 +54,12 @@ class AuditSettings:
         place = os.fspath(folder)
         file = self.file or os.path.join(place, f"audit.{self.to}") if self.to != "postgresql" else ""
         return replace(self, file=file, key_file=self.key_file or os.path.join(place, "audit.key"))
+
+    def in_cluster(self, key: bytes) -> AuditSettings:
+        """For one of several gateways that have the same file, and this key: what is the same is the same in all of
+        their logs."""
+        own = hmac.digest(key, b"toolway audit", "sha256").hex().encode()
+        return replace(self, shared=self.to == "postgresql", key=own)
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,12 @@ def new_key() -> str:
     return secrets.token_hex(KEY_BYTES)
 
 
+def key_in(environ: Mapping[str, str]) -> bytes | None:
+    """The key of the cluster that the environment names, if it names one. Raises `ConfigError`."""
+    file = environ.get(VARIABLES["cluster_key_file"])
+    return _key(file, environ) if file or environ.get(KEY_VARIABLE) else None
+
+
 def _key(file: str | None, environ: Mapping[str, str]) -> bytes:
     where = file or f"${KEY_VARIABLE}"
     text = _secret_in(file, "--cluster-key-file") if file else environ.get(KEY_VARIABLE, "").strip()

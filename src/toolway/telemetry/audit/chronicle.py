@@ -28,7 +28,7 @@ from toolway.telemetry.audit.records import (
     encoded,
     iso,
 )
-from toolway.telemetry.audit.sink import Sink, SinkBroken
+from toolway.telemetry.audit.sink import OneOfSeveral, Sink, SinkBroken
 from toolway.telemetry.audit.verify import Altered, prev_of
 
 CHECKED: Final = 100_000  # records that are checked at a start, and at least those of the last run
@@ -109,13 +109,16 @@ class Chronicle:
         self.sink.open()
         found = self.sink.head()
         tried = {Head(row.seq, row.hash) for row in self._tried[-1:]}
+        lost = found != self._head and found not in tried
+        if lost and found != Head() and isinstance(self.sink, OneOfSeveral) and self.sink.begin_another():
+            found = Head()  # another writer went on with ours
         if found == Head() and self._head != Head():
             # Somebody took the file away. A new log begins, and says which one it goes on with.
             after = {"seq": self._head.seq, "hash": self._head.hash}
             rows = chained(found, [self._entry(OPENED, {"version": __version__, "pid": os.getpid(), "after": after})])
             self.sink.append(rows)
             found = Head(rows[-1].seq, rows[-1].hash)
-        elif found != self._head and found not in tried:
+        elif lost:
             raise SinkBroken(f"{self.sink.where} does not end with what was last written to it")
         self._head, self._tried, self._doubt = found, [], False
 

@@ -1,4 +1,5 @@
 """The log in a PostgreSQL table, where several gateways may keep theirs: each has a chain of its own, by its name.
+Those of a cluster share a name, and each takes one of its chains (`postgres_shared.py`).
 
 Whoever writes to a chain holds a lock of the server, which ends with his connection. A group of records is one
 statement and one commit, and a commit is on disk before it returns, whatever the server's default is.
@@ -65,7 +66,7 @@ class PostgresSink:
             raise SinkBroken("fsync is off in this PostgreSQL: what it has acknowledged may be lost")
         self._lock()
         if not self._one(_EXISTS)[0]:
-            db.execute(_SCHEMA)
+            self._make_table()
         return None
 
     def head(self) -> Head:
@@ -104,13 +105,31 @@ class PostgresSink:
             self._db.close()
             self._db = None
 
+    def beside(self, log: str) -> PostgresSink:
+        """Another log of the same table, to be read by the same connection."""
+        other = PostgresSink(self._address, log, read_only=True)
+        other._db = self._db
+        return other
+
+    def _make_table(self) -> None:
+        self._one("SELECT pg_advisory_lock(%s)", _number("the table"))  # two who make it at once disturb each other
+        try:
+            self._do(_SCHEMA)
+        finally:
+            self._one("SELECT pg_advisory_unlock(%s)", _number("the table"))
+
     def _lock(self) -> None:
-        number = int.from_bytes(hashlib.sha256(f"toolway audit {self._log}".encode()).digest()[:8], "big", signed=True)
         until = time.monotonic() + LOCK_WAIT
-        while not self._one("SELECT pg_try_advisory_lock(%s)", number)[0]:
+        while not self._try_lock(self._log):
             if time.monotonic() > until:
                 raise SinkInUse(f"{self.where} is written to by another process")
             time.sleep(0.1)
+
+    def _try_lock(self, log: str) -> bool:
+        return bool(self._one("SELECT pg_try_advisory_lock(%s)", _number(log))[0])
+
+    def _unlock(self, log: str) -> None:
+        self._one("SELECT pg_advisory_unlock(%s)", _number(log))
 
     def _page(self, query: LiteralString, edge: int) -> list[Row]:
         return [Row(seq, hash, body.encode()) for seq, hash, body in self._do(query, self._log, edge, PAGE)]
@@ -124,6 +143,11 @@ class PostgresSink:
         if self._db is None:
             raise OSError(f"{self.where} is not open")
         return self._db.execute(query, values)
+
+
+def _number(log: str) -> int:
+    """The lock of a log."""
+    return int.from_bytes(hashlib.sha256(f"toolway audit {log}".encode()).digest()[:8], "big", signed=True)
 
 
 def is_installed() -> bool:

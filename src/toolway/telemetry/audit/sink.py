@@ -6,7 +6,7 @@ A sink keeps rows in the order of `seq`. It says nothing about what they mean, a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from toolway.telemetry.audit.records import Head, Row
 
@@ -64,3 +64,12 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class OneOfSeveral(Protocol):
+    """A sink that has others beside it."""
+
+    def begin_another(self) -> bool:
+        """Write to an empty one from now on; whether there is one."""
+        ...
