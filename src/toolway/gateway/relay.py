@@ -15,6 +15,7 @@ import hashlib
 import itertools
 import secrets
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -147,8 +148,12 @@ class Relay:
         return found
 
     async def _wait_for(self, server: str, kind: Kind) -> None:
+        if self._hub.catalog.listed(server, kind):
+            return
         left = self._settled_at - asyncio.get_running_loop().time()
-        if left > 0 and not self._hub.catalog.listed(server, kind):
+        if self.elsewhere(server):
+            left = START_TIME  # its owner may have only just begun with it
+        if left > 0:
             await self._hub.wait_listed([server], kind, left, urgent=True)
 
     def _finished(self, visit: Visit, result: Json) -> Json:
@@ -171,13 +176,22 @@ class Relay:
         return self._call_found(visit, params, tool)
 
     async def _call_later(self, visit: Visit, params: Json) -> Result:
-        """A server that is still starting may be the one that has the tool."""
-        return await self._call_found(visit, params, await self._find(visit, "tools", params.get("name")))
+        """A server that is still starting may be the one that has the tool. The time that takes is the call's."""
+        granted = _seconds(meta_of(params).get(TIMEOUT_KEY))
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(granted):
+                await self._find(visit, "tools", params.get("name"))
+        if granted is not None:
+            left = max(0.0, granted - (clock() - began))
+            params = {**params, "_meta": {**meta_of(params), TIMEOUT_KEY: left * 1000}}
+        return await self._call_found(visit, params, visit.view.find("tools", params.get("name")))
 
     def _call_found(self, visit: Visit, params: Json, tool: Item | None) -> Coroutine[Any, Any, Result]:
         arguments = params.get("arguments", {})
         if not isinstance(tool, Tool):
-            raise Failure(INVALID_PARAMS, f"Unknown tool: {_short(params.get('name'))}")
+            raise Failure(INVALID_PARAMS, f"Unknown tool: {_short(params.get('name'))}", {"executed": "no"})
         if arguments is not None and not isinstance(arguments, dict):
             raise Failure(INVALID_PARAMS, "arguments must be an object")
         if visit.headers is not None and tool.mirrors:

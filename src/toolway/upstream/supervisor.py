@@ -40,6 +40,7 @@ LIST_LIMIT: Final = 30.0  # for one list, all pages
 LIST_PAUSE: Final = 1.0  # between two refreshes, however often a server says that its lists changed
 RELISTEN: Final = (0.5, 30.0)  # first and longest wait before a lost subscription is opened again
 MOVED: Final = "E-MOVED"  # the server is reached by another way now, so this start says nothing about it
+NOT_HERE: Final = "E-NOT-HERE"  # whoever sent the call must look for the server elsewhere
 USUAL_LIFE: Final = 5.0  # seconds after which the end of a link that ends now and then is no failure
 
 T = TypeVar("T")
@@ -180,7 +181,7 @@ class Upstream:
                 self._hint = None
                 self._again.set()
             return exc.code == UNSUPPORTED_PROTOCOL_VERSION
-        stale = exc.certainty is Certainty.C0 and not no_credential(exc.code)
+        stale = exc.certainty is Certainty.C0 and not no_credential(exc.code) and exc.code != NOT_HERE
         if stale:
             self._suspect.set()
         return stale

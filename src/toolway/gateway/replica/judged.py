@@ -16,6 +16,7 @@ from toolway.errors import (
 )
 from toolway.gateway import codes
 from toolway.upstream.link import RpcError
+from toolway.upstream.supervisor import MOVED, NOT_HERE
 
 #: The owner has not begun with it, and somebody else will.
 NOT_THERE: Final = frozenset({codes.MOVED, codes.SHUTTING_DOWN})
@@ -33,6 +34,12 @@ _KINDS: Final[dict[int, type[CallError]]] = {
     codes.UPSTREAM_PROTOCOL: ProtocolError,
     codes.UPSTREAM_AUTH: Denied,
 }
+
+
+def was_not_here(exc: RpcError) -> bool:
+    """Whether the node lost the server before it could begin with the call."""
+    facts = exc.data if isinstance(exc.data, dict) else {}
+    return facts.get("code") in (MOVED, NOT_HERE) and facts.get("executed") == "no"
 
 
 def judged(exc: RpcError, server: str, name: str) -> CallError | None:

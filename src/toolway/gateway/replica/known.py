@@ -33,6 +33,15 @@ class Knowledge(Protocol):
         ...
 
 
+def is_known(request: Request) -> bool:
+    """Whether its owner tells everybody what this asks for."""
+    return request.method == "server/discover" or request.method in _KIND_OF or _is_about_lists(request)
+
+
+def _is_about_lists(request: Request) -> bool:
+    return request.method == "subscriptions/listen" and tells_of_lists(request.params.get("notifications"))
+
+
 def answer(knowledge: Knowledge, server: str, request: Request) -> Json | None:
     """The result of a request that needs nobody's answer; None for one that does. Raises `RpcError` for a subscription
     to lists: of their changes the owner tells."""
@@ -45,7 +54,7 @@ def answer(knowledge: Knowledge, server: str, request: Request) -> Json | None:
     if method in _KIND_OF:
         items = knowledge.listed(server, _KIND_OF[method])
         return {LISTS[_KIND_OF[method]][2]: items, "resultType": "complete"} if items is not None else None
-    if method == "subscriptions/listen" and tells_of_lists(request.params.get("notifications")):
+    if _is_about_lists(request):
         raise RpcError(METHOD_NOT_FOUND, "lists are told of by the owner")
     return None
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from toolway.gateway.replica.local import LocalLink
+from toolway.gateway.replica.remote import RemoteLink
 from toolway.model import Era, Json
 from toolway.upstream.link import Inbound, Link, LinkFacts, Loss, Request
 
@@ -51,8 +52,8 @@ class ReplicaLink:
 
     def move(self) -> None:
         """The server is elsewhere now."""
-        if self.local is not None:
-            self.local.end()
+        if isinstance(self._chosen, LocalLink | RemoteLink):
+            self._chosen.end()
         self._moved.set()
 
     async def request(self, request: Request) -> Json:

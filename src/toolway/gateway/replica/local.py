@@ -87,4 +87,4 @@ class LocalLink:
 
 
 def moved(server: str) -> Fault:
-    return Fault(f"this node does not own {server} any more", Certainty.C0, code=MOVED)
+    return Fault(f"{server} has another owner now", Certainty.C0, code=MOVED)

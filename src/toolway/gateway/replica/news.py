@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, Protocol, TypeAlias
 
+from toolway.cluster.asking import Asking
 from toolway.model import Json
 
 LOOK: Final = 1.0  # seconds between two looks at the record
@@ -42,6 +43,7 @@ class Following:
         self._tenant = tenant
         self._kinds: dict[str, _Kind] = {}
         self._ears: dict[str, Hear] = {}
+        self._asking = Asking(PATIENCE)
         self._seen = 0
         self._news = asyncio.Event()
         self._untold: deque[tuple[str, Json]] = deque(maxlen=UNTOLD)
@@ -76,6 +78,7 @@ class Following:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+        await self._asking.wait_ended()
 
     # -- news ---------------------------------------------------------------------------------------------------------
 
@@ -126,8 +129,7 @@ class Following:
 
     async def _look(self) -> None:
         began = asyncio.get_running_loop().time()
-        async with asyncio.timeout(PATIENCE):
-            newest, changed = await self._changes.since(self._seen)
+        newest, changed = await self._asking(self._changes.since(self._seen))
         self.looks += 1
         again, self._seen = newest < self._seen, newest
         for name, kind in self._kinds.items():

@@ -5,6 +5,8 @@ Rule 1. Who the owner is is looked up when something is to be sent. While there 
 Rule 2. A request that may have reached its owner is never sent to another: what became of it is unknown, and whoever
         may repeat it decides that above.
 Rule 3. What the owner has judged is passed on as it judged it.
+Rule 4. A call that another node brought is not passed on: its sender looks for the owner again. So no call goes round
+        in circles, and none waits for itself.
 """
 
 from __future__ import annotations
@@ -20,13 +22,15 @@ import msgspec
 from toolway.cluster.passes import Sealer
 from toolway.cluster.record.nodes import Seen
 from toolway.cluster.record.places import Held, Place
-from toolway.gateway.replica.judged import NOT_THERE, judged
-from toolway.gateway.replica.known import Knowledge, answer
+from toolway.gateway.replica.judged import NOT_THERE, judged, was_not_here
+from toolway.gateway.replica.known import Knowledge, answer, is_known
+from toolway.gateway.replica.local import moved
 from toolway.gateway.replica.owners import Owners
 from toolway.gateway.replica.peers import Peers, Silent
 from toolway.gateway.replica.told import Told, with_pass
 from toolway.model import Certainty, Era, Json
 from toolway.upstream.link import Fault, Inbound, Link, LinkFacts, Loss, Request, RpcError
+from toolway.upstream.supervisor import NOT_HERE
 from toolway.upstream.transports.http.link import HttpLink
 
 OWNER_WAIT: Final = 15.0  # seconds: a lease that ends moves its servers within 12
@@ -71,21 +75,26 @@ class RemoteLink:
         self._roads: dict[tuple[str, int], Link] = {}  # by node and its epoch
         self._opening = asyncio.Lock()
         self._next = 0
+        self._ended = False
 
     async def open(self, inbound: Inbound) -> None:
         self._inbound = inbound
 
     async def request(self, request: Request) -> Json:
-        known = answer(self._around.knowledge, self._server, request)
-        if known is not None:
-            return known
+        told: Told | None = request.attempt.told
+        if told is None and is_known(request):
+            return await self._from_record(request)
+        if told is not None and told.forwarded:
+            raise Fault(f"{self._server} is not here", Certainty.C0, code=NOT_HERE)
         loop = asyncio.get_running_loop()
         limit = loop.time() + OWNER_WAIT
-        place = self._chosen(request.attempt.told)
+        place = self._chosen(told)
         while True:
             why: str
             held = self._around.owners.known(place) or await self._around.owners.ask(place)
             seen = self._around.node(held.node) if held is not None else None
+            if self._ended or (held is not None and held.node == self._around.id):
+                raise moved(self._server)  # it is ours now, or will be at once
             if held is None or seen is None:
                 why = "no node owns it now"
             else:
@@ -99,6 +108,23 @@ class RemoteLink:
             request.attempt.phase = "start"
             log.debug("%s waits for %s: %s", request.method, self._server, why)
             await asyncio.sleep(PAUSE)
+
+    async def _from_record(self, request: Request) -> Json:
+        """What its owner has told of it, or will when it has started it. The owner itself is not asked: what it says
+        while it starts is not all, and would stay."""
+        loop = asyncio.get_running_loop()
+        limit = loop.time() + OWNER_WAIT
+        while (known := answer(self._around.knowledge, self._server, request)) is None:
+            if self._ended:
+                raise moved(self._server)
+            if loop.time() >= limit:
+                raise Fault(f"the owner of {self._server} has not started it yet", Certainty.C0, code="E-NO-OWNER")
+            await asyncio.sleep(PAUSE)
+        return known
+
+    def end(self) -> None:
+        """Nothing more is sent this way."""
+        self._ended = True
 
     def _chosen(self, told: Told | None) -> Place:
         """One instance for each caller, who may have left something there; what nobody owns goes around."""
@@ -133,7 +159,7 @@ class RemoteLink:
                 raise _lost(Certainty.C2, f"its owner was lost: {exc.reason}") from None
             raise
         except RpcError as exc:
-            if exc.code in NOT_THERE:
+            if exc.code in NOT_THERE or was_not_here(exc):
                 attempt.certainty = Certainty.C0
                 raise _NotThere(exc.message) from None
             error = judged(exc, self._server, str(request.params.get("name", "")))

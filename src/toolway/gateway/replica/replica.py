@@ -179,7 +179,7 @@ class Replica:
         """Take part: from now on servers are owned here. The name of the host by which others call us, if they do."""
         options = self.options
         address = await asyncio.to_thread(address_of, options, host, port, tls=tls)
-        card = Card(self.id, address, __version__, options.capacity, options.labels)
+        card = Card(self.id, address, __version__, options.capacity, options.labels, options.tenant)
         self.member = Member(card, self.nodes, self.places, self.switch, boot_time)
         self.member.on_moved = self._moved
         self.switch.join(self.member)

@@ -23,6 +23,7 @@ class Told(msgspec.Struct, frozen=True, gc=False):
     call: str
     key: str | None
     deadline: float  # on the loop's clock; 0 = none
+    forwarded: bool = False  # another node brought it to us
 
 
 NOTHING: Final = Told("", "", "", "", "", None, 0.0)
@@ -33,7 +34,8 @@ def told_of(call: Call) -> Told:
     if visit is None:
         return Told("", "", call.caller, "", call.id, call.key, call.deadline)
     who = visit.principal
-    return Told(who.id, who.name, call.caller, visit.endpoint, call.id, call.key, call.deadline)
+    brought = visit.forwarded is not None
+    return Told(who.id, who.name, call.caller, visit.endpoint, call.id, call.key, call.deadline, brought)
 
 
 def with_pass(params: Json, told: Told | None, held: Held, sealer: Sealer, sender: str) -> Json:
