@@ -16,6 +16,7 @@ from mcp.shared.inbound import (
     classify_inbound_request,
     decode_header_value,
 )
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_META_KEY, PROTOCOL_VERSION_META_KEY
 from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
@@ -27,7 +28,7 @@ from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.http.messages import EVENTS, JSON, Request
 from toolway.gateway.listen import Listening
 from toolway.gateway.principals import Principal
-from toolway.gateway.relay import Relay
+from toolway.gateway.relay import Relay, Result
 from toolway.gateway.view import View
 from toolway.gateway.visit import Forwarded, Tell, Visit
 from toolway.model import Json
@@ -78,9 +79,41 @@ class Modern:
             else:
                 answer.result(await self._relay.answer(visit, message.method, message.body))
         except Failure as failure:
+            if principal.node:
+                failure.status = 200  # a status is for those who do not read what it says, and judge by it alone
             answer.failure(failure)
         finally:
             answer.stop()
+
+    async def brought(self, server: str, message: Message, tell: Tell) -> Result:
+        """The result of a request that another node brings without HTTP. Raises `Failure`."""
+        assert self.take_pass is not None
+        principal, view, forwarded = self.take_pass(server, message.body)
+        meta = message.body["_meta"]  # the pass was in it
+        version, capabilities = meta.get(PROTOCOL_VERSION_META_KEY), meta.get(CLIENT_CAPABILITIES_META_KEY)
+        if version not in MODERN_PROTOCOL_VERSIONS or not isinstance(capabilities, dict):
+            raise Failure(INVALID_REQUEST, "a node brings requests of the modern era", {"executed": "no"})
+        level = meta.get(LOG_LEVEL_META_KEY)
+        visit = Visit(
+            principal,
+            view,
+            forwarded.endpoint,
+            "modern",
+            capabilities,
+            tell,
+            log_level=level if level in LOG_LEVELS else None,
+            key=forwarded.key,
+            request_id=message.id,
+            version=version,
+            forwarded=forwarded,
+        )
+        if message.method == "subscriptions/listen":
+            assert message.id is not None
+            await self._listening.stream(visit, message.id, message.body, tell)
+            return {"resultType": "complete", "_meta": {SUBSCRIPTION_ID_META_KEY: message.id}}
+        if message.method == "server/discover":
+            return self._discovery.discover(view)
+        return await self._relay.answer(visit, message.method, message.body)
 
     def _forwarded(self, visit: Visit, message: Message) -> Visit:
         """The visit of whoever a node speaks for. Raises `Failure`."""
