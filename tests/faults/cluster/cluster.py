@@ -61,11 +61,14 @@ class Cluster:
         return made
 
     async def settle(self) -> float:
-        """Wait until every replica serves and every server has an owner that runs; the seconds it took."""
+        """Wait until every server has an owner, and every replica serves and lists its tools; the seconds it took."""
         began = time.monotonic()
-        for replica in self.replicas:
-            await replica.wait_ready()
         await self.watcher.until(self._all_owned, SETTLED)
+        async with asyncio.timeout(SETTLED):
+            for replica in self.replicas:
+                await replica.wait_ready()
+                while not set(self.servers) <= await replica.listed():
+                    await asyncio.sleep(0.1)
         return time.monotonic() - began
 
     def _all_owned(self) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.faults.cluster.ground import Seat
-from tests.gateway.riders import Connection, Lost
+from tests.gateway.riders import Connection, Lost, rider
 
 Json = dict[str, Any]
 READY: Final = 60.0  # seconds to the first answer
@@ -116,6 +116,16 @@ class Replica:
             return answer.status, json.loads(answer.body) if answer.body.startswith(b"{") else {}
         finally:
             connection.close()
+
+    async def listed(self) -> set[str]:
+        """The servers of which it lists tools."""
+        client = rider("modern", self.port, TOKEN)
+        client.host = self.seat.host
+        try:
+            found = await client.request("tools/list", {})
+        finally:
+            client.close()
+        return {tool["name"].partition("__")[0] for tool in found.raw["tools"]}
 
     # -- what is done to it -------------------------------------------------------------------------------------------
 
