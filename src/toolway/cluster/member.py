@@ -76,7 +76,7 @@ class Member:
         self._news = asyncio.Event()
         self._to_give = asyncio.Event()
         self._alive: dict[str, Seen] = {}
-        self._known_epoch = -1  # of the nodes and pools that the plan was made from
+        self._known = -1  # the revision of the nodes and pools that the plan was made from
         self._settled = -1  # version of the plan by which everything that we hold is where it should be
         self._thorough_at = 0.0  # when everything that we own is looked at again
         self._doubtful_until = 0.0
@@ -171,14 +171,14 @@ class Member:
     # -- one look -----------------------------------------------------------------------------------------------------
 
     async def _look(self, epoch: int) -> None:
-        glimpse = await self._ask(self._glance.look(self.card.id, self._plan.pools))
+        glimpse = await self._ask(self._glance.look(self.card.id, self.card.tenant, self._plan.pools))
         await self._see(glimpse)
         if not self._draining:
             await self._take_free(epoch, glimpse)
         if self._now() >= self._thorough_at:
             await self._agree(epoch)
             if glimpse.dead:
-                await self._ask(self._nodes.sweep())
+                await self._ask(self._nodes.sweep(self.card.tenant))
         elif glimpse.recalled:
             self._held.note(await self._ask(self._places.owned_by(self.card.id, epoch, recalled=True)))
             self._settled = -1
@@ -189,25 +189,27 @@ class Member:
         for id in glimpse.dead:
             self._alive.pop(id, None)
         self._plan.lose(glimpse.dead)
-        if glimpse.epoch == self._known_epoch:
+        if glimpse.revision == self._known:
             return
-        alive, pools = await self._ask(self._nodes.alive()), await self._ask(self._nodes.pools())
+        tenant = self.card.tenant
+        alive, pools = await self._ask(self._nodes.alive(tenant)), await self._ask(self._nodes.pools(tenant))
         self._alive = {seen.card.id: seen for seen in alive}
         own = self._alive.get(self.card.id)
         self._draining = self._draining or (own is not None and own.draining)
         for _ in self._plan.see([_node(seen.card) for seen in alive if not seen.draining], pools):
             await asyncio.sleep(0)
-        self._known_epoch = glimpse.epoch
+        self._known = glimpse.revision
 
     async def _take_free(self, epoch: int, glimpse: Glimpse) -> None:
+        tenant = self.card.tenant
         for pool in self._plan.pools:
             if glimpse.dead or pool in glimpse.free:
-                asked = self._places.free(self._plan.slots(pool), AT_ONCE, pool=pool, dead=glimpse.dead)
+                asked = self._places.free(tenant, self._plan.slots(pool), AT_ONCE, pool=pool, dead=glimpse.dead)
                 if await self._take(epoch, await self._ask(asked)) == AT_ONCE:
                     self._news.set()  # there may be more
         if glimpse.free and self._now() >= self._strays_at:
             self._strays_at = self._now() + STRAYS_EVERY
-            await self._take(epoch, await self._ask(self._places.waiting(self._plan.pools, STRAYS)))
+            await self._take(epoch, await self._ask(self._places.waiting(tenant, self._plan.pools, STRAYS)))
 
     async def _take(self, epoch: int, found: Sequence[Free]) -> int:
         """How many are ours now."""
@@ -268,7 +270,11 @@ class Member:
         misplaced = [(node, held) for node, held in first if node not in (None, self.card.id)]
         if not misplaced:
             return []
-        room = {seen.card.id: seen.room for seen in await self._ask(self._nodes.alive()) if not seen.draining}
+        room = {
+            seen.card.id: seen.room
+            for seen in await self._ask(self._nodes.alive(self.card.tenant))
+            if not seen.draining
+        }
         going = []
         for node, held in misplaced:
             if node in room and room[node] >= held.cost:

@@ -54,6 +54,7 @@ class Lab:
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
         self.book = Book()
+        self.moved_at = time.monotonic()
         self.told: list[tuple[Held, bool]] = []  # what moved, and whether it was taken
         self.members: dict[str, tuple[Member, asyncio.Task[None]]] = {}
         self.records: dict[str, tuple[CutNodes, CutPlaces]] = {}
@@ -65,13 +66,14 @@ class Lab:
     def start(self, id: str, capacity: int = 100, labels: Sequence[str] = ()) -> Member:
         nodes, places = CutNodes(self.engine, TERMS), CutPlaces(self.engine)
         self.records[id] = nodes, places
-        card = Card(id, "", "1", capacity, tuple(labels))
+        card = Card(id, "", "1", capacity, tuple(labels), "acme")
         member = Member(card, nodes, places, self.book, time.monotonic, TERMS)
         member.on_moved = self.moved
         self.members[id] = member, asyncio.create_task(member.run())
         return member
 
     def moved(self, took: Sequence[Held], lost: Sequence[Held]) -> None:
+        self.moved_at = time.monotonic()
         self.told += [(held, True) for held in took] + [(held, False) for held in lost]
 
     def cut(self, id: str, cut: bool = True) -> None:
@@ -91,6 +93,10 @@ class Lab:
             assert time.monotonic() - began < seconds, self.book.shares()
             await asyncio.sleep(0.02)
         return time.monotonic() - began
+
+    def quiet(self) -> float:
+        """Seconds since anything moved."""
+        return time.monotonic() - self.moved_at
 
     def all_owned(self, *ids: str) -> bool:
         """By these nodes, and each by the one that should own it."""

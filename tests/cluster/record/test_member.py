@@ -67,7 +67,9 @@ async def test_a_place_is_held_by_the_clock_whatever_the_loops_do(engine: AsyncE
     book, now = Book(), [100.0]
     lab = Lab(engine)
     await lab.declare({place.server: Wish() for place in PLACES})
-    member = Member(Card("a", "", "1"), Nodes(engine, TERMS), Places(engine), book, lambda: now[0], TERMS)
+    member = Member(
+        Card("a", "", "1", tenant="acme"), Nodes(engine, TERMS), Places(engine), book, lambda: now[0], TERMS
+    )
     task = asyncio.create_task(member.run())
     await lab.until(lambda: len(book.owners) == len(PLACES))
     assert all(member.holds(place) == book.owners[place].fence for place in PLACES)

@@ -21,7 +21,7 @@ PLACE = Place("acme", "files")
 
 
 def _card(id: str) -> Card:
-    return Card(id, f"http://{id}", "1", labels=("gpu",))
+    return Card(id, f"http://{id}", "1", labels=("gpu",), tenant="acme")
 
 
 async def _server(engine: AsyncEngine, instances: int = 1) -> Places:
@@ -113,11 +113,11 @@ async def test_a_place_moves_when_the_lease_of_its_owner_ended_and_its_fence_gro
     assert await places.take(PLACE, "b", b) is None
     await _end_lease(engine, "a", ago=3)
     assert await places.owner(PLACE) is None
-    (free,) = await places.free([PLACE.slot], 10, dead=["a"])
+    (free,) = await places.free("acme", [PLACE.slot], 10, dead=["a"])
     assert free.place == PLACE and 2.5 < free.since < 10
     assert await places.take(PLACE, "b", b) == first + 1
     assert not await places.give_up(PLACE, "a", first)  # who was the owner before changes nothing any more
-    assert await places.free([PLACE.slot], 10, dead=["a"]) == []
+    assert await places.free("acme", [PLACE.slot], 10, dead=["a"]) == []
 
 
 async def test_who_has_no_lease_takes_nothing(engine: AsyncEngine) -> None:
@@ -136,7 +136,7 @@ async def test_a_node_that_joins_anew_owns_nothing_of_what_it_had(engine: AsyncE
     second = await nodes.join(_card("a"))
     assert await places.owner(PLACE) is None
     assert await places.owned_by("a", second) == [] == await places.owned_by("a", first)
-    assert [free.place for free in await places.free([PLACE.slot], 10)] == [PLACE]
+    assert [free.place for free in await places.free("acme", [PLACE.slot], 10)] == [PLACE]
     assert fence is not None and await places.take(PLACE, "a", second) == fence + 1
 
 
@@ -149,12 +149,12 @@ async def test_what_is_handed_back_is_free_at_once(engine: AsyncEngine) -> None:
     assert await places.owners("acme", "files") == sorted(taken, key=lambda held: held.place)
     assert await places.give_up_all(taken[:1]) == 1 and await places.give_up_all(taken[:1]) == 0
     slots = [place.slot for place in both]
-    assert [free.place for free in await places.free(slots, 10)] == [taken[0].place]
+    assert [free.place for free in await places.free("acme", slots, 10)] == [taken[0].place]
     await nodes.leave("a", epoch)
-    assert sorted(free.place for free in await places.free(slots, 10)) == both
+    assert sorted(free.place for free in await places.free("acme", slots, 10)) == both
 
 
 async def test_only_slots_that_were_asked_for_are_looked_at(engine: AsyncEngine) -> None:
     places = await _server(engine)
-    assert await places.free([], 10) == []
-    assert await places.free([PLACE.slot + 1], 10) == []
+    assert await places.free("acme", [], 10) == []
+    assert await places.free("acme", [PLACE.slot + 1], 10) == []

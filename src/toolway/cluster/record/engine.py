@@ -1,7 +1,7 @@
 """The way to the database: a small pool, short patience, and tables of the newest form.
 
 A node that is stopped in the middle of something must not hold up the others, so the database ends what idles in a
-transaction, and a statement that waits for a lock gives up.
+transaction, before those give up who wait for its locks. What the record has acknowledged is on disk there.
 """
 
 from __future__ import annotations
@@ -11,11 +11,16 @@ from typing import Any, Final
 
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, event, make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from toolway.errors import ConfigError
+
 POOL: Final = 5  # connections of one node
 PATIENCE: Final = 2.0  # seconds for a connection, a statement, a lock
+STOPPED: Final = 1.2  # seconds that a transaction may wait for its node
 #: A database that is gone without a word is noticed: what was sent must be received, and a silent end is asked.
 _GONE: Final = {
     "tcp_user_timeout": int(PATIENCE * 1000),
@@ -23,6 +28,11 @@ _GONE: Final = {
     "keepalives_interval": 1,
     "keepalives_count": 2,
 }
+#: Whatever is stronger is the operator's, and stays.
+_DURABLE: Final = (
+    "SELECT set_config('synchronous_commit', 'on', false)"
+    " WHERE current_setting('synchronous_commit') IN ('off', 'local')"
+)
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _UPGRADE_LOCK: Final = 0x746F6F6C776179  # all nodes that start at once use this number, and take turns
 
@@ -35,9 +45,9 @@ def open_engine(url: str) -> AsyncEngine:
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
         event.listen(engine.sync_engine, "begin", _begin_sqlite)
         return engine
-    limit = int(PATIENCE * 1000)
-    options = f"-c statement_timeout={limit} -c lock_timeout={limit} -c idle_in_transaction_session_timeout={limit}"
-    return create_async_engine(
+    limit, idle = int(PATIENCE * 1000), int(STOPPED * 1000)
+    options = f"-c statement_timeout={limit} -c lock_timeout={limit} -c idle_in_transaction_session_timeout={idle}"
+    engine = create_async_engine(
         target.set(drivername="postgresql+psycopg"),
         pool_size=POOL,
         max_overflow=0,
@@ -45,6 +55,8 @@ def open_engine(url: str) -> AsyncEngine:
         pool_pre_ping=True,
         connect_args={"connect_timeout": int(PATIENCE), "options": options, **_GONE},
     )
+    event.listen(engine.sync_engine, "connect", _prepare_postgresql)
+    return engine
 
 
 def for_reading(engine: AsyncEngine) -> AsyncEngine:
@@ -55,7 +67,8 @@ def for_reading(engine: AsyncEngine) -> AsyncEngine:
 
 
 async def upgrade(engine: AsyncEngine) -> None:
-    """Bring the tables to the form that this version knows. Several nodes may do so at once."""
+    """Bring the tables to the form that this version knows, or leave them where a newer version has been. Several nodes
+    may do so at once. Raises `ConfigError` where they are too new for this version."""
     async with engine.begin() as db:
         if engine.dialect.name == "postgresql":
             await db.execute(text("SET LOCAL statement_timeout = 0"))  # others upgrade first, and that may take long
@@ -68,7 +81,28 @@ def _to_newest(db: Connection) -> None:
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS))
     config.attributes["connection"] = db
-    command.upgrade(config, "head")
+    scripts = ScriptDirectory.from_config(config)
+    found, newest = MigrationContext.configure(db).get_current_revision(), scripts.get_current_head() or ""
+    if found is None or any(script.revision == found for script in scripts.walk_revisions()):
+        command.upgrade(config, "head")
+    elif not _is_usable(found, newest):
+        raise ConfigError(
+            "the database of the cluster was changed by a newer Toolway, and this one cannot use it",
+            evidence=f"its form is {found}; this version knows {newest}",
+            fix="install the version that the other gateways have",
+            code="E-RECORD-NEWER",
+        )
+
+
+def _is_usable(found: str, newest: str) -> bool:
+    """Whether a form that came after this version only adds to what it knows: then nodes of both versions work side by
+    side, as they do while a cluster is upgraded. A change that takes something away begins a new hundred."""
+    return found.isdigit() and int(found) > int(newest) and int(found) // 100 == int(newest) // 100
+
+
+def _prepare_postgresql(connection: Any, record: Any) -> None:
+    connection.execute(_DURABLE)
+    connection.commit()
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:

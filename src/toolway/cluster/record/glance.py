@@ -11,12 +11,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from toolway.cluster.record.clock import seconds_now
 from toolway.cluster.record.engine import for_reading
-from toolway.cluster.record.tables import EpochRow, NodeRow, PlaceRow
+from toolway.cluster.record.nodes import KIND
+from toolway.cluster.record.tables import ChangeRow, NodeRow, PlaceRow
 
 
 @dataclass(frozen=True, slots=True)
 class Glimpse:
-    epoch: int  # grows whenever a node joins, leaves or drains, and with every new pool
+    revision: int  # grows whenever a node of the tenant joins, leaves or drains, and with every new pool
     dead: frozenset[str]  # nodes whose lease has ended
     free: frozenset[str]  # of the pools that were asked about, those in which something has no owner
     recalled: bool  # something that we own is wanted back
@@ -28,22 +29,24 @@ class Glance:
     def __init__(self, engine: AsyncEngine) -> None:
         self._reading = for_reading(engine)
 
-    async def look(self, node: str, pools: Sequence[str]) -> Glimpse:
+    async def look(self, node: str, tenant: str, pools: Sequence[str]) -> Glimpse:
+        changed = and_(ChangeRow.kind == KIND, ChangeRow.tenant == tenant)
+        ended = and_(NodeRow.tenant == tenant, NodeRow.lease_until <= seconds_now())
         asked = union_all(
-            select(literal("epoch").label("what"), cast(EpochRow.last, String).label("which")),
-            select(literal("dead"), NodeRow.id).where(NodeRow.lease_until <= seconds_now()),
+            select(literal("nodes").label("what"), cast(ChangeRow.revision, String).label("which")).where(changed),
+            select(literal("dead"), NodeRow.id).where(ended),
             select(literal("recalled"), literal("")).where(exists().where(PlaceRow.node == node, PlaceRow.recalled)),
-            *(select(literal("free"), literal(pool)).where(exists().where(_waits_in(pool))) for pool in pools),
+            *(select(literal("free"), literal(pool)).where(exists().where(_waits_in(tenant, pool))) for pool in pools),
         )
         async with self._reading.connect() as db:
             found = [(row.what, row.which) for row in await db.execute(asked)]
         return Glimpse(
-            epoch=next(int(which) for what, which in found if what == "epoch"),
+            revision=next((int(which) for what, which in found if what == "nodes"), 0),
             dead=frozenset(which for what, which in found if what == "dead"),
             free=frozenset(which for what, which in found if what == "free"),
             recalled=any(what == "recalled" for what, _ in found),
         )
 
 
-def _waits_in(pool: str) -> ColumnElement[bool]:
-    return and_(PlaceRow.node.is_(None), PlaceRow.pool == pool, PlaceRow.wanted)
+def _waits_in(tenant: str, pool: str) -> ColumnElement[bool]:
+    return and_(PlaceRow.node.is_(None), PlaceRow.tenant == tenant, PlaceRow.pool == pool, PlaceRow.wanted)

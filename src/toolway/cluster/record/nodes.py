@@ -9,11 +9,13 @@ from typing import Final
 from sqlalchemy import ColumnElement, and_, delete, exists, insert, not_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from toolway.cluster.record.changes import bump
 from toolway.cluster.record.clock import seconds_now
 from toolway.cluster.record.engine import for_reading
 from toolway.cluster.record.tables import EpochRow, NodeRow, PlaceRow, PoolRow
 from toolway.cluster.tenure import TERMS, Terms
 
+KIND: Final = "nodes"  # of changes: a node came, went or drains, or a pool is new
 REMEMBERED: Final = 60.0  # seconds after the end of its lease for which a node is
 
 
@@ -26,6 +28,7 @@ class Card:
     version: str
     capacity: int = 100  # programs that it runs at the most; 0 = it owns nothing
     labels: tuple[str, ...] = ()
+    tenant: str = "default"  # whose servers it owns
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,11 @@ class Nodes:
     async def join(self, card: Card) -> int:
         """A new lease, under a number that nobody had before. Whatever this node held under another is free."""
         async with self._engine.begin() as db:
-            epoch = await next_epoch(db)
+            epoch = await _next_epoch(db)
             now = seconds_now()
             row = {
                 "epoch": epoch,
+                "tenant": card.tenant,
                 "address": card.address,
                 "version": card.version,
                 "capacity": card.capacity,
@@ -71,6 +75,7 @@ class Nodes:
             if not done.rowcount:
                 await db.execute(insert(NodeRow).values(id=card.id, **row))
             await _free_places(db, PlaceRow.node == card.id)
+            await bump(db, KIND, card.tenant)
             return epoch
 
     async def renew(self, id: str, epoch: int, load: int = 0) -> bool:
@@ -84,39 +89,45 @@ class Nodes:
     async def drain(self, id: str) -> bool:
         """From now on it takes nothing. Whether there is such a node."""
         async with self._engine.begin() as db:
-            await next_epoch(db)
-            done = await db.execute(update(NodeRow).where(NodeRow.id == id).values(draining=True))
-            return done.rowcount == 1
+            drained = update(NodeRow).where(NodeRow.id == id).values(draining=True).returning(NodeRow.tenant)
+            tenant = (await db.execute(drained)).scalar_one_or_none()
+            if tenant is not None:
+                await bump(db, KIND, tenant)
+            return tenant is not None
 
     async def leave(self, id: str, epoch: int) -> None:
         """What it owned is free at once."""
         async with self._engine.begin() as db:
-            await next_epoch(db)
             await _free_places(db, and_(PlaceRow.node == id, PlaceRow.epoch == epoch))
-            await db.execute(delete(NodeRow).where(NodeRow.id == id, NodeRow.epoch == epoch))
+            gone = delete(NodeRow).where(NodeRow.id == id, NodeRow.epoch == epoch).returning(NodeRow.tenant)
+            tenant = (await db.execute(gone)).scalar_one_or_none()
+            if tenant is not None:
+                await bump(db, KIND, tenant)
 
-    async def sweep(self) -> None:
-        """Forget nodes whose lease ended a while ago, when others have what they owned."""
+    async def sweep(self, tenant: str) -> None:
+        """Forget nodes of a tenant whose lease ended a while ago, when others have what they owned."""
         async with self._engine.begin() as db:
             owned = exists().where(PlaceRow.node == NodeRow.id, PlaceRow.wanted)
-            ended = and_(NodeRow.lease_until < seconds_now() - REMEMBERED, not_(owned))
+            ended = and_(NodeRow.tenant == tenant, NodeRow.lease_until < seconds_now() - REMEMBERED, not_(owned))
             gone = (await db.execute(delete(NodeRow).where(ended).returning(NodeRow.id))).scalars().all()
             if gone:
                 await _free_places(db, PlaceRow.node.in_(gone))
 
-    async def pools(self) -> Sequence[str]:
-        """The sets of labels that servers ask of their nodes, in any order."""
+    async def pools(self, tenant: str) -> Sequence[str]:
+        """The sets of labels that servers of a tenant ask of their nodes, in any order."""
         async with self._reading.connect() as db:
-            return (await db.execute(select(PoolRow.pool))).scalars().all()
+            return (await db.execute(select(PoolRow.pool).where(PoolRow.tenant == tenant))).scalars().all()
 
-    async def alive(self) -> Sequence[Seen]:
-        """The nodes that have a lease."""
+    async def alive(self, tenant: str | None = None) -> Sequence[Seen]:
+        """The nodes of a tenant, or of all, that have a lease."""
         now = seconds_now()
         asked = select(NodeRow, (NodeRow.lease_until - now).label("left")).where(NodeRow.lease_until > now)
+        if tenant is not None:
+            asked = asked.where(NodeRow.tenant == tenant)
         async with self._reading.connect() as db:
             return [
                 Seen(
-                    Card(row.id, row.address, row.version, row.capacity, tuple(row.labels["all"])),
+                    Card(row.id, row.address, row.version, row.capacity, tuple(row.labels["all"]), row.tenant),
                     row.epoch,
                     row.draining,
                     row.left,
@@ -126,7 +137,7 @@ class Nodes:
             ]
 
 
-async def next_epoch(db: AsyncConnection) -> int:
+async def _next_epoch(db: AsyncConnection) -> int:
     """The row is locked to the end of the transaction, so numbers are given in the order in which tenures begin."""
     taken = await db.execute(update(EpochRow).values(last=EpochRow.last + 1).returning(EpochRow.last))
     return taken.scalar_one()

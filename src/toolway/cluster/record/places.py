@@ -138,22 +138,24 @@ class Places:
             return [_held(row) for row in await db.execute(asked.where(PlaceRow.recalled) if recalled else asked)]
 
     async def free(
-        self, slots: Collection[int], limit: int, *, pool: str = ALL, dead: Collection[str] = ()
+        self, tenant: str, slots: Collection[int], limit: int, *, pool: str = ALL, dead: Collection[str] = ()
     ) -> Sequence[Free]:
-        """Places of these slots that want an owner, those first that have waited longest. `dead` are nodes whose lease
-        has ended: what they owned is free."""
+        """Places of a tenant in these slots that want an owner, those first that have waited longest. `dead` are
+        nodes whose lease has ended: what they owned is free."""
         nobody = PlaceRow.node.is_(None)
-        asked = _FREE.where(PlaceRow.pool == pool, or_(nobody, PlaceRow.node.in_(sorted(dead))) if dead else nobody)
+        vacant = or_(nobody, PlaceRow.node.in_(sorted(dead))) if dead else nobody
+        asked = _FREE.where(PlaceRow.tenant == tenant, PlaceRow.pool == pool, vacant)
         if len(slots) < SLOTS:
             ours: BindParameter[Any] = bindparam("slots", sorted(slots), expanding=True, literal_execute=True)
             asked = asked.where(PlaceRow.slot.in_(ours))
         async with self._reading.connect() as db:
             return [_free_one(row) for row in await db.execute(asked.order_by(_WAITED.desc()).limit(limit))]
 
-    async def waiting(self, pools: Collection[str], limit: int) -> Sequence[Free]:
+    async def waiting(self, tenant: str, pools: Collection[str], limit: int) -> Sequence[Free]:
         """Places of any slot that have waited so long that those who should take them cannot."""
         long_ago = PlaceRow.free_since <= seconds_now() - patience(None)
-        asked = _FREE.where(PlaceRow.node.is_(None), PlaceRow.pool.in_(list(pools)), long_ago)
+        nobody = and_(PlaceRow.node.is_(None), PlaceRow.tenant == tenant)
+        asked = _FREE.where(nobody, PlaceRow.pool.in_(list(pools)), long_ago)
         async with self._reading.connect() as db:
             return [_free_one(row) for row in await db.execute(asked.order_by(PlaceRow.free_since).limit(limit))]
 

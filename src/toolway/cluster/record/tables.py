@@ -27,6 +27,11 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 Number = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts only in INTEGER PRIMARY KEY
 
 
+def _partly(where: str, name: str, *columns: str) -> Index:
+    """An index of some rows alone, and so a small one."""
+    return Index(name, *columns, postgresql_where=text(where), sqlite_where=text(where))
+
+
 class Base(DeclarativeBase):
     type_annotation_map: ClassVar = {
         str: Text,
@@ -43,6 +48,7 @@ class NodeRow(Base):
     __tablename__ = "nodes"
 
     id: Mapped[str] = mapped_column(primary_key=True)
+    tenant: Mapped[str] = mapped_column(server_default="default")  # whose servers it owns
     epoch: Mapped[int] = mapped_column(Number)  # new with every tenure
     address: Mapped[str]  # where others reach it by HTTP; empty = only over the bus
     version: Mapped[str]
@@ -51,12 +57,13 @@ class NodeRow(Base):
     labels: Mapped[dict[str, Any]]
     draining: Mapped[bool]
     joined: Mapped[float]
-    lease_until: Mapped[float] = mapped_column(index=True)
+    lease_until: Mapped[float]
+
+    __table_args__ = (Index("nodes_by_lease", "tenant", "lease_until"),)
 
 
 class EpochRow(Base):
-    """Where the numbers of tenures come from: each is given once, to whichever node. It grows with every change among
-    the nodes and pools, so that whoever saw the same number knows them all."""
+    """Where the numbers of tenures come from: each is given once, to whichever node."""
 
     __tablename__ = "epochs"
 
@@ -80,6 +87,7 @@ class PoolRow(Base):
 
     __tablename__ = "pools"
 
+    tenant: Mapped[str] = mapped_column(primary_key=True)
     pool: Mapped[str] = mapped_column(primary_key=True)
 
 
@@ -90,9 +98,9 @@ class PlaceRow(Base):
 
     __tablename__ = "places"
     __table_args__ = (
-        Index("places_free", "pool", "slot", postgresql_where=text("node IS NULL"), sqlite_where=text("node IS NULL")),
-        Index("places_waiting", "free_since", postgresql_where=text("node IS NULL"), sqlite_where=text("node IS NULL")),
-        Index("places_recalled", "node", postgresql_where=text("recalled"), sqlite_where=text("recalled")),
+        _partly("node IS NULL", "places_free", "tenant", "pool", "slot"),
+        _partly("node IS NULL", "places_waiting", "tenant", "free_since"),
+        _partly("recalled", "places_recalled", "node"),
         Index("places_by_node", "node"),
     )
 

@@ -12,9 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from toolway.cluster.placement import slot_of
 from toolway.cluster.plan import ALL, pool_of
+from toolway.cluster.record.changes import bump
 from toolway.cluster.record.clock import seconds_now
-from toolway.cluster.record.nodes import next_epoch
+from toolway.cluster.record.nodes import KIND
 from toolway.cluster.record.tables import PlaceRow, PoolRow
+from toolway.cluster.record.writing import insert_once
 
 AT_ONCE: Final = 500  # servers
 
@@ -33,23 +35,16 @@ async def declare(db: AsyncConnection, tenant: str, wishes: Mapping[str, Wish]) 
 
     Nothing is taken away from an owner that lives: it is asked to hand back what shall not be or not be there, and
     finds out at its next look."""
-    await _know_pools(db, {pool_of(wish.labels) for wish in wishes.values() if wish.instances} - {ALL})
     left = iter(wishes.items())
     while some := dict(islice(left, AT_ONCE)):
         await _declare_some(db, tenant, some)
+    await _know_pools(db, tenant, {pool_of(wish.labels) for wish in wishes.values() if wish.instances} - {ALL})
 
 
-async def _know_pools(db: AsyncConnection, pools: set[str]) -> None:
-    known = (
-        set((await db.execute(select(PoolRow.pool).where(PoolRow.pool.in_(sorted(pools))))).scalars())
-        if pools
-        else pools
-    )
-    if pools - known:
-        await next_epoch(db)  # nodes look at the pools again; and whoever adds some, does so one after the other
-        known = set((await db.execute(select(PoolRow.pool))).scalars())
-        if new := sorted(pools - known):
-            await db.execute(insert(PoolRow), [{"pool": pool} for pool in new])
+async def _know_pools(db: AsyncConnection, tenant: str, pools: set[str]) -> None:
+    new = [await insert_once(db, PoolRow, {"tenant": tenant, "pool": pool}) for pool in sorted(pools)]
+    if any(new):
+        await bump(db, KIND, tenant)  # nodes look at the pools again
 
 
 async def _declare_some(db: AsyncConnection, tenant: str, wishes: Mapping[str, Wish]) -> None:

@@ -13,7 +13,14 @@ _NAMES = {"fk": "fk_%(table_name)s_%(referred_table_name)s"}  # SQLite did not n
 
 def upgrade() -> None:
     op.add_column("nodes", sa.Column("load", sa.Integer(), nullable=False, server_default="0"))
-    op.create_table("pools", sa.Column("pool", sa.Text(), primary_key=True))
+    op.add_column("nodes", sa.Column("tenant", sa.Text(), nullable=False, server_default="default"))
+    op.drop_index("ix_nodes_lease_until", "nodes")
+    op.create_index("nodes_by_lease", "nodes", ["tenant", "lease_until"])
+    op.create_table(
+        "pools",
+        sa.Column("tenant", sa.Text(), primary_key=True),
+        sa.Column("pool", sa.Text(), primary_key=True),
+    )
     if op.get_bind().dialect.name == "sqlite":
         with op.batch_alter_table("places", naming_convention=_NAMES) as places:
             places.drop_constraint("fk_places_servers", type_="foreignkey")
@@ -24,8 +31,8 @@ def upgrade() -> None:
     op.add_column("places", sa.Column("wanted", sa.Boolean(), nullable=False, server_default=sa.true()))
     op.add_column("places", sa.Column("recalled", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.drop_index("places_by_slot", "places")
-    _partly("places_free", ["pool", "slot"], "node IS NULL")
-    _partly("places_waiting", ["free_since"], "node IS NULL")
+    _partly("places_free", ["tenant", "pool", "slot"], "node IS NULL")
+    _partly("places_waiting", ["tenant", "free_since"], "node IS NULL")
     _partly("places_recalled", ["node"], "recalled")
 
 
