@@ -58,7 +58,11 @@ def serve(
         tls = tls_context(certificate, key) if certificate is not None else None
         chosen = host or loaded.gateway.host
         await serving.run(
-            chosen, loaded.gateway.port if port is None else port, tls, _announce(output, auth), drain_delay
+            chosen,
+            loaded.gateway.port if port is None else port,
+            tls,
+            _announce(output, auth, serving.node),
+            drain_delay,
         )
         return Exit.OK
 
@@ -90,12 +94,14 @@ def doctor_of(config: Path | None) -> Doctor:
     return examined
 
 
-def _announce(output: Output, auth: bool) -> Callable[[str], None]:
+def _announce(output: Output, auth: bool, node: str) -> Callable[[str], None]:
     def announce(url: str) -> None:
         if output.as_json:
-            output.facts({"url": f"{url}/mcp", "auth": auth, "pid": os.getpid()})
+            output.facts({"url": f"{url}/mcp", "auth": auth, "pid": os.getpid()} | ({"node": node} if node else {}))
             sys.stdout.flush()
         output.say(f"serving at {url}/mcp", "green")
+        if node:
+            output.say(f"as {node}, one of several: toolway nodes")
         if auth:
             output.say("see what happens: toolway ui")
             output.say("connect a client: toolway connect claude-code, or cursor, vscode, codex, generic")

@@ -138,6 +138,8 @@ def _details(status: Status) -> Iterator[tuple[str, Any]]:
         yield "era", f"{status.era} ({status.protocol})" if status.protocol else status.era
     if status.pid is not None:
         yield "pid", status.pid
+    if status.nodes:
+        yield "owner", ", ".join(status.nodes)
     yield "tools", f"{status.tools} (of an earlier run)" if status.stale and status.tools else status.tools
     yield "in flight", status.in_flight
     yield "restarts", status.restarts

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from toolway._version import __version__
 from toolway.config.entries import read_entry
@@ -29,7 +29,16 @@ from toolway.protocol import wire
 from toolway.upstream.status import Status
 
 _FIELDS: Final = (("content-type", JSON), ("cache-control", "no-store"))
-NodesAnswer = Callable[[str, list[str], Json], Awaitable[Json | None]]
+
+
+class ClusterDesk(Protocol):
+    """What a gateway knows of the others, where it is not alone."""
+
+    async def answer(self, method: str, parts: list[str], body: Json) -> Json | None: ...
+
+    async def owners(self) -> Mapping[str, Sequence[str]]:
+        """The nodes that own each server, as far as it can be known."""
+        ...
 
 
 class Admin:
@@ -50,7 +59,7 @@ class Admin:
         self._reload = reload
         self._facts = facts
         self._desk = desk
-        self.nodes: NodesAnswer | None = None  # where this gateway is one of a cluster
+        self.cluster: ClusterDesk | None = None
 
     async def handle(self, exchange: Exchange, principal: Principal) -> None:
         if not principal.admin:
@@ -89,9 +98,11 @@ class Admin:
             case "GET", []:
                 return {**self._facts(), "version": __version__, "pid": os.getpid(), "paths": _PATHS}
             case "GET", ["servers"]:
-                return {"servers": [self._shown(status) for status in self._hub.status().values()]}
+                owners = await self.cluster.owners() if self.cluster is not None else {}
+                return {"servers": [self._shown(status, owners) for status in self._hub.status().values()]}
             case "GET", ["servers", name]:
-                return self._shown(self._status(name))
+                owners = await self.cluster.owners() if self.cluster is not None else {}
+                return self._shown(self._status(name), owners)
             case "GET", ["tools"]:
                 return {"tools": [_tool(tool) for tool in self._hub.tools()]}
             case "POST", ["servers", name, "restart"]:
@@ -111,18 +122,19 @@ class Admin:
         return None
 
     async def _of_cluster(self, method: str, parts: list[str], body: Json) -> Json | None:
-        if self.nodes is None:
+        if self.cluster is None:
             raise ConfigError(
                 "this gateway is alone",
                 evidence="it was started without --cluster",
                 fix="start it as one of several: toolway serve --cluster nats://HOST:4222 --database postgresql://…",
                 code="E-CLUSTER-NONE",
             )
-        return await self.nodes(method, parts, body)
+        return await self.cluster.answer(method, parts, body)
 
-    def _shown(self, status: Status) -> Json:
+    def _shown(self, status: Status, owners: Mapping[str, Sequence[str]]) -> Json:
         servers = self._hub.servers
-        return shown.status(status, masker([servers[status.server]] if status.server in servers else []))
+        facts = shown.status(status, masker([servers[status.server]] if status.server in servers else []))
+        return {**facts, "nodes": owners.get(status.server, ())}
 
     def _status(self, name: str) -> Status:
         found = self._hub.status().get(name)

@@ -95,6 +95,11 @@ class Serving:
         self._reloads: set[asyncio.Task[None]] = set()
         self._complaint = ""  # about the file of API keys
 
+    @property
+    def node(self) -> str:
+        """What this gateway is called in its cluster; nothing where it is alone."""
+        return self._replica.id if self._replica is not None else ""
+
     def _groups(self) -> Mapping[str, Selection]:
         return self._selections
 
@@ -109,7 +114,7 @@ class Serving:
         _check_address(host, port)  # before any server is started in vain
         if self._escalator is not None:
             self._escalator.start()
-        async with self._in_cluster(), self.hub:
+        async with self._in_cluster(host, port, tls), self.hub:
             self.telemetry.start()
             await self._begin_in_cluster()
             try:
@@ -145,14 +150,17 @@ class Serving:
     # -- as one of several --------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _in_cluster(self) -> AsyncIterator[None]:
-        """With the record at hand, and what all replicas are configured with. Raises `Unavailable`."""
+    async def _in_cluster(self, host: str, port: int, tls: ssl.SSLContext | None) -> AsyncIterator[None]:
+        """With the record at hand, and what all replicas are configured with; it is waited for, until a signal comes.
+        Raises `Unavailable` then."""
         if self._replica is None:
             yield
             return
+        from toolway.gateway.replica.waiting import patiently
+
         self.gateway.app.ready = False
         try:
-            self._loaded = await self._replica.open(self._loaded)
+            self._loaded = await patiently(partial(self._replica.open, self._loaded), self._end, host, port, tls)
             yield
         finally:
             await self._replica.close()

@@ -33,6 +33,7 @@ class Status:
     tools: int = 0
     stale: bool = False  # the lists are from an earlier run until the server answers
     problems: tuple[str, ...] = ()  # what was set aside, and why
+    nodes: tuple[str, ...] = ()  # of a cluster: which own it
 
 
 def sentence(

@@ -35,11 +35,14 @@ async def test_places_are_counted_by_their_owners_and_a_lease_that_ended_owns_no
     assert (found.owned, found.free) == ({"a": 2, "b": 1}, 0)
     assert list(await counts.of_node("a", 10)) == [Place("acme", "files", 0), Place("acme", "files", 2)]
     assert list(await counts.of_node("a", 1)) == [Place("acme", "files", 0)]
+    assert await counts.owners("acme") == {"files": ("a", "b", "a")}
+    assert await counts.owners("another") == {}
     async with engine.begin() as db:
         await db.execute(update(NodeRow).where(NodeRow.id == "a").values(lease_until=seconds_now() - 1))
     found = await counts.counted()
     assert (found.owned, found.free) == ({"b": 1}, 2)
     assert list(await counts.of_node("a", 10)) == []
+    assert await counts.owners("acme") == {"files": ("b",)}
 
 
 async def test_who_joined_anew_owns_nothing_of_before(engine: AsyncEngine) -> None:

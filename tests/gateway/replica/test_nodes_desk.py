@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, update
+from sqlalchemy import insert, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from toolway.cluster.record.clock import seconds_now
@@ -15,6 +15,7 @@ from toolway.cluster.record.nodes import Card, Nodes
 from toolway.cluster.record.places import Place, Places
 from toolway.cluster.record.tables import NodeRow, ServerRow
 from toolway.errors import NotFound, Unavailable
+from toolway.gateway.replica import nodes_desk
 from toolway.gateway.replica.nodes_desk import NodesDesk
 from toolway.gateway.replica.options import ClusterOptions
 
@@ -97,6 +98,18 @@ async def test_a_name_of_nobody_and_one_of_several_are_refused(cluster: Cluster)
     with pytest.raises(NotFound, match="several nodes are called 'two'"):
         await cluster.ask("POST", "nodes/two/drain")
     assert cluster.told == 0
+
+
+async def test_the_owners_of_servers_are_known_and_a_record_that_is_silent_leaves_what_was_known(
+    cluster: Cluster, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes_desk, "FRESH", 0.0)
+    assert await cluster.desk.owners() == {"files": ("one-1",)}
+    async with engine.begin() as db:
+        await db.execute(text("ALTER TABLE places RENAME TO elsewhere"))
+    assert await cluster.desk.owners() == {"files": ("one-1",)}
+    with pytest.raises(Unavailable):
+        await cluster.ask("GET", "nodes")
 
 
 async def test_there_is_nothing_else(cluster: Cluster) -> None:

@@ -38,6 +38,15 @@ class Counts:
         async with self._engine.connect() as db:
             return [Place(row.tenant, row.server, row.instance) for row in await db.execute(ordered)]
 
+    async def owners(self, tenant: str) -> dict[str, tuple[str, ...]]:
+        """The nodes that own each server of a tenant, in the order of its instances."""
+        asked = select(PlaceRow.server, NodeRow.id).join(NodeRow, _owner()).where(PlaceRow.tenant == tenant)
+        found: dict[str, tuple[str, ...]] = {}
+        async with self._engine.connect() as db:
+            for server, node in await db.execute(asked.order_by(PlaceRow.server, PlaceRow.instance)):
+                found[server] = (*found.get(server, ()), node)
+        return found
+
 
 def _owner() -> ColumnElement[bool]:
     return and_(NodeRow.id == PlaceRow.node, NodeRow.epoch == PlaceRow.epoch, NodeRow.lease_until > seconds_now())

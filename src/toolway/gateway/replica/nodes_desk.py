@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Final, TypeVar
 from urllib.parse import unquote
@@ -10,11 +12,12 @@ from urllib.parse import unquote
 from toolway.cluster.record.counts import Counts
 from toolway.cluster.record.nodes import Nodes, Seen
 from toolway.cluster.tenure import TERMS
-from toolway.errors import NotFound
+from toolway.errors import NotFound, Unavailable
 from toolway.gateway.replica.options import ClusterOptions
 from toolway.gateway.replica.troubles import record_silent
 from toolway.model import Json
 
+FRESH: Final = 1.0  # seconds for which the owners of servers are not asked for again
 MOST: Final = 1000  # servers of one node in one answer
 SILENT: Final = TERMS.ttl - 2 * TERMS.renew  # seconds left of a lease that should have been renewed by now
 
@@ -39,6 +42,7 @@ class NodesDesk:
         self._counts = counts
         self._connected = connected
         self._tell = tell
+        self._owners: tuple[float, Mapping[str, Sequence[str]]] = (0.0, {})  # until when they are taken for right
 
     async def answer(self, method: str, parts: list[str], body: Json) -> Json | None:
         """None where there is no such thing. Raises `CallError`."""
@@ -50,6 +54,16 @@ class NodesDesk:
             case "POST", ["nodes", id_, "drain"]:
                 return await self._drain(unquote(id_))
         return None
+
+    async def owners(self) -> Mapping[str, Sequence[str]]:
+        """Of the servers of the tenant. Asked for with every list of servers, which must not fail for want of it."""
+        now = asyncio.get_running_loop().time()
+        until, found = self._owners
+        if now >= until:
+            with suppress(Unavailable):
+                found = await _answered(self._counts.owners(self._options.tenant))
+            self._owners = (now + FRESH, found)
+        return found
 
     async def _all(self) -> Json:
         seen = await _answered(self._nodes.alive())

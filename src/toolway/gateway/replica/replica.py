@@ -156,7 +156,7 @@ class Replica:
         inspector = Inspector(self.id, self.sealer, self._fence_of, boot_time)
         self.entry = Entry(inspector, gateway.app.view_of_server)
         gateway.let_nodes_in(NodeDoor(self.id, self.sealer).who, self.entry.take, self.switch.elsewhere)
-        gateway.admin.nodes = self._desk().answer
+        gateway.admin.cluster = self._desk()
         self.keyring.follow(self.following)
         self.following.on("registry", self._registry_changed)
         self.following.on("lists", self._lists_changed)
