@@ -20,7 +20,7 @@ from typing import Final
 
 SLOTS: Final = 4096
 RANKS: Final = 3  # nodes that are remembered for a slot
-STEP: Final = 2.0  # seconds that each next node waits for those before it
+STEP: Final = 0.5  # seconds that each next node waits for those before it, who may have died as well
 _BLOCK: Final = 8  # slots whose numbers come from one hash
 
 
