@@ -32,14 +32,16 @@ from toolway.gateway.modern import Modern, TakePass
 from toolway.gateway.parking import Parking
 from toolway.gateway.principals import OWNER, KnownKeys, Principal
 from toolway.gateway.rates import MemoryRates, Rates
-from toolway.gateway.relay import Relay
+from toolway.gateway.relay import Relay, Result
 from toolway.gateway.sealed import Sealer
 from toolway.gateway.selection import Selection
 from toolway.gateway.sse import Sse
 from toolway.gateway.stdio import StdioClient
+from toolway.gateway.visit import Tell
 from toolway.gateway.watch import Watch
 from toolway.hub import Hub
 from toolway.model import Json
+from toolway.protocol.wire import Message
 from toolway.telemetry.metrics import Metrics
 
 DRAIN_DELAY: Final = 3.0  # seconds in which balancers may notice that we are not ready any more
@@ -120,6 +122,11 @@ class Gateway:
         self._door.nodes = nodes
         self._modern.take_pass = take_pass
         self._relay.elsewhere = elsewhere
+
+    @property
+    def brought(self) -> Callable[[str, Message, Tell], Coroutine[Any, Any, Result]]:
+        """Answers a request for a server that another node brings without HTTP. Raises `Failure`."""
+        return self._modern.brought
 
     def also_called(self, host: str) -> None:
         """Others know us by this name, too."""

@@ -14,8 +14,8 @@ from nats.aio.client import Client
 from tests.cluster.nats_server import NatsServer
 from toolway.gateway.replica.nats_door import NatsDoor
 from toolway.gateway.replica.nats_link import NatsLink
-from toolway.gateway.replica.nats_visit import Tell
 from toolway.gateway.replica.nats_way import NatsWay, connect
+from toolway.gateway.visit import Tell
 from toolway.model import Attempt, Json
 from toolway.protocol import wire
 from toolway.upstream.link import Request
@@ -71,7 +71,7 @@ async def owner(server: NatsServer, how: Answer, node: str = "owner", epoch: int
     async with AsyncExitStack() as stack:
         made.client = client = await connect([server.url], node)
         stack.push_async_callback(client.close)
-        made.door = NatsDoor(client, ROOT, node, made)
+        made.door = NatsDoor(client, ROOT, node, made.answer)
         await made.door.open(epoch)
         stack.push_async_callback(made.door.close)
         await client.flush()
@@ -93,7 +93,10 @@ async def caller(server: NatsServer, node: str = "caller") -> AsyncIterator[Nats
 async def link_to(
     way: NatsWay, node: str = "owner", epoch: int = 1, ear: Ear | None = None, limit: int = wire.FRAME_LIMIT
 ) -> NatsLink:
-    link = NatsLink(way, "files", node, epoch, limit)
+    async def found() -> NatsWay:
+        return way
+
+    link = NatsLink(found, "files", node, epoch, limit)
     await link.open(ear or Ear())
     return link
 

@@ -15,7 +15,7 @@ from tests.gateway.replica.nats_lab import ROOT, Ear, call, caller, echo, link_t
 from toolway.gateway.codes import MOVED, OUTCOME_UNKNOWN, OVERLOADED
 from toolway.gateway.failures import Failure
 from toolway.gateway.replica import nats_door, nats_frames, nats_visit
-from toolway.gateway.replica.nats_visit import Tell
+from toolway.gateway.visit import Tell
 from toolway.model import Certainty, Json
 from toolway.protocol import wire
 from toolway.upstream.link import Fault, RpcError

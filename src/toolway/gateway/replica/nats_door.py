@@ -1,7 +1,7 @@
 """The owner's side of calls over NATS: takes them, says that they are under way, and answers (`nats_visit.py`).
 
 It decides nothing about a call: who asks, and whether this node may answer, is in the pass that the call carries, and
-`Entry` looks at it. What a frame says is believed only as far as it goes: where to answer, and how long it is.
+`answer` looks at it. What a frame says is believed only as far as it goes: where to answer, and how long it is.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import Any, Final
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.errors import Error as NatsError
 
 from toolway.gateway.replica import nats_frames as frames
-from toolway.gateway.replica.nats_visit import Entry, Host, Visit
+from toolway.gateway.replica.nats_visit import Answer, Host, Visit
 from toolway.protocol import wire
 
 BEAT: Final = 0.25  # seconds between two signs of life
@@ -23,18 +22,19 @@ MOST: Final = 4096  # calls under way
 GATHERED: Final = 64 * 1024 * 1024  # bytes of calls of which pieces are missing
 PATIENCE: Final = 5.0  # seconds without a piece after which the others are not expected any more
 MANY: Final = 500  # ids in one sign of life
+LEAVING: Final = 2.0  # seconds for what is still on its way when we stop to listen
 QUEUE: Final = "owner"
 
 
 class NatsDoor:
     """`root` begins all subjects of a tenant; `limit` is that of the bytes of a call."""
 
-    def __init__(self, client: Client, root: str, node: str, entry: Entry, limit: int = wire.FRAME_LIMIT) -> None:
+    def __init__(self, client: Client, root: str, node: str, answer: Answer, limit: int = wire.FRAME_LIMIT) -> None:
         self._client = client
         self._subjects = frames.Subjects(root)
         self._node = node
         self._limit = limit
-        self._host = Host(client, entry)
+        self._host = Host(client, answer)
         self._loop = asyncio.get_running_loop()
         self._visits: dict[str, Visit] = {}  # by the subject of their answers
         self.gathered = 0  # bytes of calls of which pieces are missing
@@ -54,12 +54,12 @@ class NatsDoor:
             )
         if self._beating is None:
             self._beating = self._loop.create_task(self._beat())
-        await _unsubscribe(before)
+        await _leave(before)
 
     async def close(self) -> None:
         """Calls that are under way are cut off, and their callers told. The connection is left to whoever opened it."""
         self._host.closing = True
-        await _unsubscribe(self._subscriptions)
+        await _leave(self._subscriptions)
         running = [visit.task for visit in self._visits.values() if visit.task is not None]
         if self._beating is not None:
             running.append(self._beating)
@@ -202,7 +202,8 @@ class NatsDoor:
                     await self._host.publish(beats, beat, f"{self._calls}.{caller}")
 
 
-async def _unsubscribe(subscriptions: list[Any]) -> None:
-    for subscription in subscriptions:
-        with suppress(NatsError, OSError):
-            await subscription.unsubscribe()
+async def _leave(subscriptions: list[Any]) -> None:
+    """Hear what was sent here before the end, and nothing more."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LEAVING):
+            await asyncio.gather(*(subscription.drain() for subscription in subscriptions), return_exceptions=True)

@@ -6,6 +6,7 @@ The owner is one more modern server. What it answers is looked at as strictly as
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from nats.errors import Error as NatsError
@@ -20,17 +21,28 @@ from toolway.upstream.transports.decoding import parse_heavy
 
 
 class NatsLink:
-    """To the node that owns `server`, in that tenure of it. The requests carry their passes already."""
+    """To the node that owns `server`, in that tenure of it. `find` finds our side of the way, which all links share.
+    The requests carry their passes already."""
 
-    def __init__(self, way: NatsWay, server: str, node: str, epoch: int, limit: int = wire.FRAME_LIMIT) -> None:
-        self._way = way
+    def __init__(
+        self,
+        find: Callable[[], Awaitable[NatsWay]],
+        server: str,
+        node: str,
+        epoch: int,
+        limit: int = wire.FRAME_LIMIT,
+    ) -> None:
+        self._find = find
         self._server = server
-        self._owner = way.subjects.calls(node, epoch)
+        self._node = node
+        self._epoch = epoch
         self._limit = limit
 
     async def open(self, inbound: Inbound) -> None:
         """Nothing is sent yet: whether the owner is there shows with the first request."""
         self._inbound = inbound
+        self._way = await self._find()
+        self._owner = self._way.subjects.calls(self._node, self._epoch)
 
     async def request(self, request: Request) -> Json:
         attempt = request.attempt

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
 from nats.aio.client import Client
@@ -15,9 +15,11 @@ from nats.errors import Error as NatsError
 
 from toolway.gateway.codes import OUTCOME_UNKNOWN, OVERLOADED
 from toolway.gateway.failures import Failure
+from toolway.gateway.relay import Result
 from toolway.gateway.replica import nats_frames as frames
 from toolway.gateway.replica.nats_kept import Kept
 from toolway.gateway.replica.nats_transfer import ALL, Stalled, Transfer
+from toolway.gateway.visit import Tell
 from toolway.model import Json
 from toolway.protocol import wire
 from toolway.upstream.transports.decoding import parse_heavy
@@ -25,22 +27,17 @@ from toolway.upstream.transports.decoding import parse_heavy
 MOST_NOTES: Final = 1000  # notifications of one call that wait to be sent; more are left out
 LARGEST_NOTE: Final = 64 * 1024
 
-Tell = Callable[[str, Json], None]
+#: The result of a request for a server that another node brings. Raises `Failure`.
+Answer = Callable[[str, wire.Message, Tell], Awaitable[Result]]
 log = logging.getLogger("toolway.cluster")
-
-
-class Entry(Protocol):
-    async def answer(self, server: str, request: wire.Message, tell: Tell) -> Json | wire.AsItCame:
-        """The result of a request that another node brings. Raises `Failure`."""
-        ...
 
 
 class Host:
     """What all visits share."""
 
-    def __init__(self, client: Client, entry: Entry) -> None:
+    def __init__(self, client: Client, answer: Answer) -> None:
         self.client = client
-        self.entry = entry
+        self.answer = answer
         self.kept = Kept()
         self.window = asyncio.Semaphore(ALL)
         self.loop = asyncio.get_running_loop()
@@ -126,7 +123,7 @@ class Visit:
         except (frames.BadFrame, wire.BadMessage):
             return wire.error(id_, INVALID_REQUEST, "what came over NATS is no request")
         try:
-            return wire.result(id_, await self._host.entry.answer(server, message, self.tell))
+            return wire.result(id_, await self._host.answer(server, message, self.tell))
         except Failure as failure:
             return wire.error(id_, failure.code, failure.message, failure.data)
         except Exception:

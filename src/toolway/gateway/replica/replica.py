@@ -44,6 +44,8 @@ from toolway.gateway.replica.breakers import Breakers
 from toolway.gateway.replica.entry import Entry, NodeDoor, credential
 from toolway.gateway.replica.keyring import ClusterKeyring
 from toolway.gateway.replica.known import Knowledge
+from toolway.gateway.replica.nats_calls import NatsCalls
+from toolway.gateway.replica.nats_visit import Answer
 from toolway.gateway.replica.news import Following
 from toolway.gateway.replica.nodes_desk import NodesDesk
 from toolway.gateway.replica.options import ClusterOptions
@@ -56,8 +58,8 @@ from toolway.gateway.replica.told import told_of
 from toolway.gateway.replica.troubles import nats_silent, record_silent
 from toolway.gateway.sealed import Sealer
 from toolway.hub import Hub
-from toolway.model import Certainty, Json
-from toolway.upstream.link import Fault, Link
+from toolway.model import Json
+from toolway.upstream.link import Link
 from toolway.world import World
 
 NATS_AGAIN: Final = 1.0  # seconds between two tries to reach NATS at the start
@@ -88,6 +90,7 @@ class Replica:
         self.following = Following(Changes(self.engine), options.tenant)
         self.bus = Bus(options.cluster, self.id, self.following.heard, self._gap, options.tenant)
         self.following.tell = self.bus.tell
+        self.nats_calls = NatsCalls(options.nats, options.nats_credentials, self.bus.root, self.id)
         self.peers = Peers(self.bus, lambda to: credential(self.sealer, self.id, to))
         self.shelf = Shelf(Lists(self.engine), options.tenant, self._fence, self._lists_written)
         self.switch = Switch(options.tenant, self, self.shelf)
@@ -96,6 +99,7 @@ class Replica:
         self.world = World(make_link=self.switch.make_link, wrap_link=self.switch.wrap_link, tell=told_of)
         self.member: Member | None = None
         self._take_config: TakeConfig | None = None
+        self._brought: Answer | None = None
         self._file = ""
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -155,6 +159,7 @@ class Replica:
         self._take_config = take
         inspector = Inspector(self.id, self.sealer, self._fence_of, boot_time)
         self.entry = Entry(inspector, gateway.app.view_of_server)
+        self._brought = gateway.brought
         gateway.let_nodes_in(NodeDoor(self.id, self.sealer).who, self.entry.take, self.switch.elsewhere)
         gateway.admin.cluster = self._desk()
         self.keyring.follow(self.following)
@@ -184,6 +189,8 @@ class Replica:
         self.member.on_moved = self._moved
         self.switch.join(self.member)
         self._tasks.append(asyncio.create_task(self.member.run()))
+        if not address and self._brought is not None:
+            self.nats_calls.listen(self._brought, self._epoch)
         self.following.say("places", {})
         return urlsplit(address).hostname or ""
 
@@ -207,6 +214,7 @@ class Replica:
         await self.shelf.close()
         await self.owners.close()
         await self.peers.close()
+        await self.nats_calls.close()
         await self.bus.close()
         await self.engine.dispose()
 
@@ -225,7 +233,7 @@ class Replica:
         return found
 
     def bus_link(self, seen: Seen, server: str) -> Link:
-        raise Fault("the node has no address", Certainty.C0)
+        return self.nats_calls.link(server, seen.card.id, seen.epoch)
 
     def _fence(self, server: str) -> int | None:
         return self.switch.fence(server)
@@ -233,8 +241,11 @@ class Replica:
     def _fence_of(self, tenant: str, server: str, instance: int) -> int | None:
         return self.member.holds(Place(tenant, server, instance)) if self.member is not None else None
 
+    def _epoch(self) -> int | None:
+        return self.member.epoch if self.member is not None else None
+
     def _who(self) -> tuple[str, int] | None:
-        epoch = self.member.epoch if self.member is not None else None
+        epoch = self._epoch()
         return (self.id, epoch) if epoch is not None else None
 
     # -- what changes -------------------------------------------------------------------------------------------------
