@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shutil
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is no package of ours
@@ -59,8 +61,8 @@ async def check_acts(names: list[str], options: Options) -> list[Report]:
     if not apart:
         print(f"on loopback: {why_no_namespaces() or 'as asked'}", flush=True)
     reports = []
-    with tempfile.TemporaryDirectory(prefix="toolway-cluster-") as folder:
-        async with cluster(Path(folder), options.servers, apart=apart) as made:
+    with _folder(options) as folder:
+        async with cluster(folder, options.servers, apart=apart) as made:
             print(f"servers by replica: {made.spread()}\n", flush=True)
             for name in names:
                 if name.startswith("cut") and not apart:
@@ -77,19 +79,32 @@ async def _act(made: Cluster, name: str, options: Options) -> Report:
 
 
 async def check_repeats(options: Options) -> list[Report]:
-    with tempfile.TemporaryDirectory(prefix="toolway-cluster-") as folder:
-        async with cluster(Path(folder), 6, apart=False) as made:
+    with _folder(options) as folder:
+        async with cluster(folder, 6, apart=False) as made:
             return [_told(await repeats.run(made, options.times))]
 
 
 async def check_hop(options: Options) -> list[Report]:
-    with tempfile.TemporaryDirectory(prefix="toolway-cluster-") as folder:
-        return [_told(await cost.hop(Path(folder), options.times, options.seconds or 2))]
+    with _folder(options) as folder:
+        return [_told(await cost.hop(folder, options.times, options.seconds or 2))]
 
 
 async def check_stateless(options: Options) -> list[Report]:
-    with tempfile.TemporaryDirectory(prefix="toolway-cluster-") as folder:
-        return [_told(await cost.stateless(Path(folder), options.times, options.seconds or 2))]
+    with _folder(options) as folder:
+        return [_told(await cost.stateless(folder, options.times, options.seconds or 2))]
+
+
+@contextmanager
+def _folder(options: Options) -> Iterator[Path]:
+    """A folder for one cluster, with the logs of its replicas."""
+    folder = Path(tempfile.mkdtemp(prefix="toolway-cluster-"))
+    try:
+        yield folder
+    finally:
+        if options.keep:
+            print(f"logs and effects are in {folder}", flush=True)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _told(report: Report) -> Report:
@@ -130,6 +145,7 @@ def main() -> None:
     parser.add_argument("--servers", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--loopback", action="store_true", help="no namespaces")
+    parser.add_argument("--keep", action="store_true", help="leave logs and effects where they are")
     options = parser.parse_args()
     if unknown := set(options.check) - {*checks, *ACTS}:
         parser.error(f"there is no {', '.join(sorted(unknown))}")

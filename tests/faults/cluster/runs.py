@@ -20,6 +20,8 @@ MOVED: Final = 12.0  # seconds within which a server of a node that died has ano
 LATE: Final = 2.0  # seconds in which the last effects of calls that were cut off may still happen
 COMPLAINTS: Final = ("Traceback (most recent call last)", "was never retrieved", "never awaited", "was destroyed but")
 
+NEWLINE: Final = "\n"
+
 Act = Callable[[Cluster], Awaitable[None]]
 
 
@@ -111,8 +113,10 @@ def _complaints(cluster: Cluster, marks: dict[str, int]) -> Iterator[str]:
         said = replica.log[marks[replica.name] :]
         for words in COMPLAINTS:
             if words in said:
-                line = next(line for line in reversed(said[said.index(words) :][:4000].splitlines()) if line.strip())
-                yield f"log: {replica.name} says {words!r} {said.count(words)} times, such as {line[:200]}"
+                before, _, after = said.partition(words)
+                lines = (line for line in after.splitlines()[1:] if line[:1] not in ("", " ", "|"))
+                why = f"{before.rpartition(NEWLINE)[0].rpartition(NEWLINE)[2][:160]} … {next(lines, '')[:200]}"
+                yield f"log: {replica.name} says {words!r} {said.count(words)} times, such as {why}"
 
 
 def _times(cluster: Cluster, load: Load, report: Report) -> None:
