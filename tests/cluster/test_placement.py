@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from toolway.cluster.placement import RANKS, SLOTS, Node, Ring, in_turn, patience, slot_of
+from toolway.cluster.placement import RANKS, SLOTS, STEP, Node, Ring, in_turn, patience, slot_of
 
 SERVERS = [slot_of("", f"server-{number}") for number in range(10_000)]
 
@@ -66,7 +66,7 @@ def test_ranks_are_as_deep_as_there_are_nodes_and_no_deeper_than_needed() -> Non
 
 
 def test_the_next_in_line_waits_for_those_before_it() -> None:
-    assert [patience(rank) for rank in (0, 1, 2, None)] == [0, 2, 4, 8]
+    assert [patience(rank) for rank in (0, 1, 2, None)] == [0, STEP, 2 * STEP, 4 * STEP]
 
 
 @pytest.mark.parametrize(("nodes", "instances", "different"), [(2, 2, 2), (3, 3, 3), (20, 3, 3), (3, 5, 3), (1, 2, 1)])

@@ -54,6 +54,7 @@ class Ring:
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
         self._nodes: dict[str, Node] = {}
         self._ranks: list[list[tuple[float, str]]] = [[] for _ in range(SLOTS)]  # the best first
+        self._least = [0.0] * SLOTS  # the score of the last rank: whoever has less is not looked at
         for node in nodes:
             self.join(node)
 
@@ -63,19 +64,21 @@ class Ring:
             return
         self.leave(node.id)
         self._nodes[node.id] = node
-        for ranks, score in zip(self._ranks, _scores(node), strict=True):
-            if len(ranks) < RANKS or (score, node.id) > ranks[-1]:
-                ranks.append((score, node.id))
-                ranks.sort(reverse=True)
-                del ranks[RANKS:]
+        scores = _scores(node)
+        better = [slot for slot, least in enumerate(self._least) if scores[slot] >= least]
+        for slot in better:
+            self._rank(slot, [*self._ranks[slot], (scores[slot], node.id)])
 
     def leave(self, id: str) -> None:
         if self._nodes.pop(id, None) is None:
             return
         for slot, ranks in enumerate(self._ranks):
             if any(each == id for _, each in ranks):
-                best = sorted(((_score(node, slot), node.id) for node in self._nodes.values()), reverse=True)
-                self._ranks[slot] = best[:RANKS]
+                self._rank(slot, [(_score(node, slot), node.id) for node in self._nodes.values()])
+
+    def _rank(self, slot: int, scored: list[tuple[float, str]]) -> None:
+        best = self._ranks[slot] = sorted(scored, reverse=True)[:RANKS]
+        self._least[slot] = best[-1][0] if len(best) == RANKS else 0.0
 
     @property
     def ids(self) -> frozenset[str]:
@@ -91,19 +94,17 @@ class Ring:
 
 
 def _scores(node: Node) -> list[float]:
-    """Of every slot: the greatest of these falls on each node in proportion to its capacity."""
+    """Of every slot, by weighted rendezvous hashing: the greatest falls on each node in proportion to its capacity. Of
+    the numbers as many bits are used as make a fraction that is never 1."""
     numbers = unpack(f">{SLOTS}Q", b"".join(_digest(node.id, block) for block in range(SLOTS // _BLOCK)))
-    return [_weighted(node, number) for number in numbers]
+    weight, log = -max(node.capacity, 1), math.log
+    return [weight / log(((number >> 12) + 0.5) / 2**52) for number in numbers]
 
 
 def _score(node: Node, slot: int) -> float:
-    digest = _digest(node.id, slot // _BLOCK)
+    """The same of one slot."""
     at = slot % _BLOCK * 8
-    return _weighted(node, int.from_bytes(digest[at : at + 8], "big"))
-
-
-def _weighted(node: Node, number: int) -> float:
-    """Weighted rendezvous hashing. As many bits as make a fraction that is never 1."""
+    number = int.from_bytes(_digest(node.id, slot // _BLOCK)[at : at + 8], "big")
     return -max(node.capacity, 1) / math.log(((number >> 12) + 0.5) / 2**52)
 
 
