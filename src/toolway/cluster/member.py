@@ -119,6 +119,11 @@ class Member:
         """Somebody told us that something has changed."""
         self._news.set()
 
+    @property
+    def draining(self) -> bool:
+        """Whether we were told to take nothing more, here or at another node."""
+        return self._draining
+
     def drain(self) -> None:
         self._draining = True
         self._news.set()

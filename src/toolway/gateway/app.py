@@ -84,6 +84,7 @@ class App:
         self._under_way: dict[str, set[Exchange]] = {}  # by principal
         self.metrics: MetricsPage | None = None
         self.ready = True  # what balancers are told
+        self.leaving: Callable[[], bool] | None = None  # in a cluster: whether this node was told to take nothing more
         self.refusing = False  # new work is turned away: the gateway ends
 
     async def handle(self, exchange: Exchange) -> None:
@@ -176,7 +177,7 @@ class App:
         self._logins.end(f"key:{principal}")
 
     def _health(self, exchange: Exchange) -> None:
-        well = exchange.request.path == "/healthz" or self.ready
+        well = exchange.request.path == "/healthz" or (self.ready and not (self.leaving and self.leaving()))
         exchange.reply(200 if well else 503, b'{"ok":true}' if well else b'{"ok":false}', JSON_FIELDS)
 
     async def _elsewhere(self, exchange: Exchange, principal: Principal, endpoint: str | None) -> None:

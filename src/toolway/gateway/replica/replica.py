@@ -162,6 +162,7 @@ class Replica:
         self._brought = gateway.brought
         gateway.let_nodes_in(NodeDoor(self.id, self.sealer).who, self.entry.take, self.switch.elsewhere)
         gateway.admin.cluster = self._desk()
+        gateway.app.leaving = lambda: self.member is not None and self.member.draining
         self.keyring.follow(self.following)
         self.following.on("registry", self._registry_changed)
         self.following.on("lists", self._lists_changed)
