@@ -9,6 +9,7 @@ from __future__ import annotations
 from sqlalchemy import case, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from toolway.cluster.record.engine import for_reading
 from toolway.cluster.record.tables import ChangeRow, RevisionRow
 from toolway.cluster.record.writing import put
 
@@ -17,7 +18,7 @@ class Changes:
     """Raises what SQLAlchemy raises."""
 
     def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
+        self._engine = for_reading(engine)
 
     async def since(self, revision: int) -> tuple[int, frozenset[tuple[str, str]]]:
         """The newest revision, and what has changed since `revision`, as (kind, tenant). A record that is older than

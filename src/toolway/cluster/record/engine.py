@@ -101,7 +101,9 @@ def _is_usable(found: str, newest: str) -> bool:
 
 
 def _prepare_postgresql(connection: Any, record: Any) -> None:
-    connection.execute(_DURABLE)
+    cursor = connection.cursor()
+    cursor.execute(_DURABLE)
+    cursor.close()
     connection.commit()
 
 

@@ -16,13 +16,22 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from toolway.cluster.passes import Sealer
+from toolway.errors import ConfigError
 
 FOR_EVER: Final = 100 * 366 * 86_400.0  # seconds
 _NONCE: Final = 12
 
 
-class Unsealable(Exception):
+class Unsealable(ConfigError):
     """It was sealed with another key, for another place, or is damaged."""
+
+    def __init__(self, place: tuple[str, ...], evidence: str) -> None:
+        super().__init__(
+            f"what the database of the cluster holds does not open: {' '.join(place)}",
+            evidence=evidence,
+            fix="start this gateway with the key that the others have: --cluster-key-file",
+            code="E-CLUSTER-KEY",
+        )
 
 
 class Envelopes:
@@ -39,12 +48,12 @@ class Envelopes:
         sealed, _, body = text.partition(".")
         key = self._sealer.open(_kind(place), sealed)
         if not isinstance(key, str):
-            raise Unsealable(f"what the record holds of {' '.join(place)} does not open with the key of this cluster")
+            raise Unsealable(place, "it was sealed with another key, or for another place")
         try:
             data = base64.b64decode(body, validate=True)
             return msgspec.json.decode(AESGCM(bytes.fromhex(key)).decrypt(data[:_NONCE], data[_NONCE:], None))
         except (InvalidTag, ValueError, binascii.Error):
-            raise Unsealable(f"what the record holds of {' '.join(place)} is damaged") from None
+            raise Unsealable(place, "it is damaged") from None
 
 
 def _kind(place: tuple[str, ...]) -> str:

@@ -4,6 +4,9 @@ A key is claimed by a call at a node, under the number of that node's tenure. Of
 nobody knows the outcome. A call that is forwarded is claimed by both nodes under its one id, the owner last, who makes
 it; whoever of the two learns the outcome writes it. What was unknown may become known that way, never the other way
 round, and never is anything executed in between.
+
+A claim whose answer is lost may stand in the record although the call is not made; an outcome may be known while the
+record is away. Both are put right when it is back (`later.py`).
 """
 
 from __future__ import annotations
@@ -11,15 +14,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import secrets
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from itertools import count
+from typing import Final
 
 import msgspec
-from sqlalchemy import ColumnElement, and_, delete, exists, or_, select, update
+from sqlalchemy import ColumnElement, Executable, and_, delete, exists, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from toolway.cluster.record.clock import seconds_now
+from toolway.cluster.record.engine import for_reading
+from toolway.cluster.record.later import Later
 from toolway.cluster.record.tables import ClaimRow, NodeRow
 from toolway.cluster.record.writing import insert_once
 from toolway.model import Json
@@ -60,14 +67,20 @@ class RecordKeys:
         self._wait = wait
         self._now = now
         self._swept = now()
+        self._single = for_reading(engine)  # for what is one statement
+        self._later = Later(engine)
         self._running: dict[KeyId, str] = {}  # the calls of this node that have claimed a key
+
+    async def close(self) -> None:
+        """Before the way to the database ends."""
+        await self._later.close()
 
     # -- as a store ---------------------------------------------------------------------------------------------------
 
     async def claim(self, id: KeyId, fingerprint: str, call: str) -> Record | None:
         await self._sweep()
         until = self._now() + self._wait
-        for tried in range(1_000_000):
+        for tried in count():
             known = await self._try(id, fingerprint, call)
             if known is None:
                 self._running[id] = call
@@ -87,61 +100,72 @@ class RecordKeys:
 
     async def release(self, id: KeyId) -> None:
         call = self._running.pop(id, None)
-        async with self._engine.begin() as db:
-            ours = and_(self._is(id), ClaimRow.call == call, ClaimRow.state == "running")
-            await db.execute(delete(ClaimRow).where(ours))
+        await self._write(delete(ClaimRow).where(self._is(id), ClaimRow.call == call, ClaimRow.state == "running"))
 
-    # -- one step -----------------------------------------------------------------------------------------------------
+    # -- claiming -----------------------------------------------------------------------------------------------------
 
     async def _try(self, id: KeyId, fingerprint: str, call: str) -> Record | None:
         who = self._who()
         if who is None:
             raise NoLease("this node has no lease on the cluster now")
-        node, epoch = who
-        row = {
-            "tenant": self._tenant,
-            "id": _digest(id),
-            "fingerprint": fingerprint,
-            "state": "running",
-            "call": call,
-            "node": node,
-            "epoch": epoch,
-            "until": seconds_now() + self._keep,
-        }
-        async with self._engine.begin() as db:
-            if await insert_once(db, ClaimRow, row):
-                return None
-            found = await self._look(db, id)
-            if found is None:
-                return Record("running", fingerprint)  # it was released this moment: the next look decides
-            if found.over:
-                await db.execute(delete(ClaimRow).where(self._is(id)))
-                await insert_once(db, ClaimRow, row)
-                return None
-            if found.state != "running":
-                return _record(found)
-            if call and found.call == call:
-                # Whoever claims last makes the call: what becomes of that node is what matters from now on.
-                await db.execute(update(ClaimRow).where(self._is(id)).values(node=node, epoch=epoch))
-                return None
-            if not found.alive:
-                await db.execute(update(ClaimRow).where(self._is(id)).values(state="unknown"))
-                return Record("unknown", found.fingerprint)
-            return _record(found)
+        ours = {"call": call, "attempt": secrets.token_hex(8), "node": who[0], "epoch": who[1]}
+        row = {"tenant": self._tenant, "id": _digest(id), "fingerprint": fingerprint, "state": "running", **ours}
+        try:
+            async with self._single.begin() as db:
+                if await insert_once(db, ClaimRow, {**row, "until": seconds_now() + self._keep}):
+                    return None
+            async with self._engine.begin() as db:
+                return await self._judge(db, id, row, ours)
+        except BaseException:
+            # Whether or not the record took it, the call is not made now. Another try for the same call is another
+            # claim, and stays.
+            self._later.add(
+                delete(ClaimRow).where(self._is(id), ClaimRow.attempt == ours["attempt"], ClaimRow.state == "running")
+            )
+            raise
 
-    async def _look(self, db: AsyncConnection, id: KeyId) -> Any:
-        """The row is locked before it is judged, by a statement of its own (see `places.take`)."""
+    async def _judge(self, db: AsyncConnection, id: KeyId, row: Json, ours: Json) -> Record | None:
+        """What the claim of another means for us. The row is locked before it is judged, by a statement of its own (see
+        `places.take`)."""
         await db.execute(select(ClaimRow.state).where(self._is(id)).with_for_update())
         over = and_(ClaimRow.until < seconds_now(), ClaimRow.state != "running").label("over")
         asked = select(ClaimRow, over, _alive().label("alive")).where(self._is(id))
-        return (await db.execute(asked)).one_or_none()
+        found = (await db.execute(asked)).one_or_none()
+        if found is None:
+            return Record("running", row["fingerprint"])  # it was released this moment: the next look decides
+        if found.over:
+            again = {**row, "outcome": None, "until": seconds_now() + self._keep}
+            await db.execute(update(ClaimRow).where(self._is(id)).values(again))
+            return None
+        if found.state == "running" and ours["call"] and found.call == ours["call"]:
+            # Whoever claims last makes the call: what becomes of that node is what matters from now on.
+            await db.execute(update(ClaimRow).where(self._is(id)).values(ours))
+            return None
+        if found.state == "running" and not found.alive:
+            await db.execute(update(ClaimRow).where(self._is(id)).values(state="unknown"))
+            return Record("unknown", found.fingerprint)
+        outcome = msgspec.json.decode(found.outcome) if found.outcome is not None else None
+        return Record(found.state, found.fingerprint, outcome)
 
-    async def _end(self, id: KeyId, values: dict[str, Any], where: ColumnElement[bool]) -> None:
+    # -- ending -------------------------------------------------------------------------------------------------------
+
+    async def _end(self, id: KeyId, values: Json, where: ColumnElement[bool]) -> None:
         """What became of our call; a claim of another call is not ours to end."""
         call = self._running.pop(id, None)
-        async with self._engine.begin() as db:
-            values = {**values, "until": seconds_now() + self._keep}
-            await db.execute(update(ClaimRow).where(self._is(id), ClaimRow.call == call, where).values(values))
+        values = {**values, "until": seconds_now() + self._keep}
+        await self._write(update(ClaimRow).where(self._is(id), ClaimRow.call == call, where).values(values))
+
+    async def _write(self, statement: Executable) -> None:
+        """Now, or when the record is back. Raises what SQLAlchemy raises where too much waits already."""
+        try:
+            async with self._single.begin() as db:
+                await db.execute(statement)
+        except Exception:
+            if not self._later.add(statement):
+                raise
+        except BaseException:
+            self._later.add(statement)
+            raise
 
     def _is(self, id: KeyId) -> ColumnElement[bool]:
         return and_(ClaimRow.tenant == self._tenant, ClaimRow.id == _digest(id))
@@ -173,8 +197,3 @@ def _alive() -> ColumnElement[bool]:
 def _digest(id: KeyId) -> str:
     """Parts of a key may be long, and may hold what no text of a database can."""
     return hashlib.sha256(msgspec.json.encode([id.caller, id.server, id.name, id.key])).hexdigest()
-
-
-def _record(row: Any) -> Record:
-    outcome = msgspec.json.decode(row.outcome) if row.outcome is not None else None
-    return Record(row.state, row.fingerprint, outcome)

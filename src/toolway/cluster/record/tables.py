@@ -191,6 +191,7 @@ class ClaimRow(Base):
     fingerprint: Mapped[str]
     state: Mapped[str]  # running, finished, unknown
     call: Mapped[str]  # the call that claimed it
+    attempt: Mapped[str] = mapped_column(server_default="")  # by which try; each has a name of its own
     node: Mapped[str]  # who makes that call, as far as is known
     epoch: Mapped[int] = mapped_column(Number)
     outcome: Mapped[bytes | None]

@@ -1,0 +1,199 @@
+"""Nodes that are killed or stopped in the middle of something, and a database that goes and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from tests.faults.cluster.engines import Postgres
+from tests.telemetry.postgres_server import binaries
+from toolway.cluster.record import idempotency
+from toolway.cluster.record.changes import Changes, bump
+from toolway.cluster.record.engine import PATIENCE, open_engine, upgrade
+from toolway.cluster.record.idempotency import RecordKeys
+from toolway.cluster.record.nodes import Card, Nodes
+from toolway.cluster.record.writing import insert_once
+from toolway.resilience.keys import KeyId, Record
+
+pytestmark = pytest.mark.anyio
+
+ID = KeyId("key:1", "bank", "pay", "k")
+
+#: A node that takes a revision and a key, and gets no further.
+PROGRAM = """
+import asyncio, sys
+from toolway.cluster.record.changes import bump
+from toolway.cluster.record.engine import open_engine
+from toolway.cluster.record.idempotency import RecordKeys
+from toolway.cluster.record.nodes import Card, Nodes
+from toolway.cluster.tenure import Terms
+from toolway.resilience.keys import KeyId
+
+async def main() -> None:
+    engine = open_engine(sys.argv[1])
+    epoch = await Nodes(engine, Terms(ttl=2.0)).join(Card("other", "", "1"))
+    keys = RecordKeys(engine, "acme", lambda: ("other", epoch))
+    assert await keys.claim(KeyId("key:1", "bank", "pay", "k"), "f", "call-0") is None
+    async with engine.begin() as db:
+        await bump(db, "keys", "acme")
+        print("in the middle", flush=True)
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@asynccontextmanager
+async def in_the_middle(url: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, url, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        assert await process.stdout.readline() == b"in the middle\n"
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def _node(engine: AsyncEngine, id: str = "a") -> RecordKeys:
+    epoch = await Nodes(engine).join(Card(id, "", "1"))
+    return RecordKeys(engine, "acme", lambda: (id, epoch))
+
+
+async def _change(engine: AsyncEngine) -> float:
+    """How long a change takes, in seconds."""
+    began = time.monotonic()
+    async with engine.begin() as db:
+        await bump(db, "keys", "acme")
+    return time.monotonic() - began
+
+
+async def test_who_is_killed_in_the_middle_leaves_no_lock_and_no_half_of_a_change(
+    engine: AsyncEngine, url: str
+) -> None:
+    async with in_the_middle(url) as process:
+        process.kill()
+        await process.wait()
+        assert await _change(engine) < PATIENCE
+        last, changed = await Changes(engine).since(0)
+        assert ("keys", "acme") in changed
+        assert (await Changes(engine).since(last - 1))[1] == {("keys", "acme")}  # ours is all since then
+
+
+async def test_what_a_killed_node_was_doing_is_unknown_when_its_lease_has_ended(engine: AsyncEngine, url: str) -> None:
+    async with in_the_middle(url) as process:
+        process.kill()
+        await process.wait()
+        keys = await _node(engine)
+        began = time.monotonic()
+        assert await keys.claim(ID, "f", "call-1") == Record("unknown", "f")
+        assert time.monotonic() - began < 8.0
+
+
+async def test_who_is_stopped_in_the_middle_holds_the_others_up_for_a_moment_only(
+    engine: AsyncEngine, url: str
+) -> None:
+    if engine.dialect.name == "sqlite":
+        pytest.skip("whoever has a SQLite file may hold up the others: it is for one machine")
+    async with in_the_middle(url) as process:
+        os.kill(process.pid, signal.SIGSTOP)
+        assert await _change(engine) < PATIENCE
+        assert await _change(engine) < 0.5
+        os.kill(process.pid, signal.SIGCONT)
+
+
+# -- a database that is away ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Postgres]:
+    programs = binaries()
+    if programs is None:
+        pytest.skip("there is no PostgreSQL here")
+    folder = Path(tempfile.mkdtemp(prefix="toolway-pg-", dir="/tmp"))
+    server = Postgres(programs, folder, "127.0.0.1")
+    await server.make()
+    await server.start()
+    yield server
+    await server.stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+async def test_a_database_that_is_killed_and_comes_back_has_forgotten_nothing_and_hears_what_it_missed(
+    server: Postgres,
+) -> None:
+    engine = open_engine(server.url)
+    await upgrade(engine)
+    a, b = await _node(engine, "a"), await _node(engine, "b")
+    before = KeyId("", "s", "t", "before")
+    assert await a.claim(before, "f", "call-0") is None
+    await a.finish(before, {"n": 0})
+    assert await a.claim(ID, "f", "call-1") is None
+    await server.stop()
+    await a.finish(ID, {"n": 1})  # the call has ended meanwhile
+    during = KeyId("", "s", "t", "during")
+    with pytest.raises(Exception, match=r"refused|closed|terminat"):
+        await a.claim(during, "f", "call-2")
+    await server.start()
+    assert await b.claim(before, "f", "call-3") == Record("finished", "f", {"n": 0})
+    async with asyncio.timeout(15):
+        assert await b.claim(ID, "f", "call-4") == Record("finished", "f", {"n": 1})
+        assert await b.claim(during, "f", "call-5") is None
+    await a.close()
+    await engine.dispose()
+
+
+# -- answers that are lost --------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_whose_answer_was_lost_keeps_nobody_from_the_key(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if engine.dialect.name == "sqlite":
+        pytest.skip("a file that one writes to holds up the other: its answers are not lost")
+    a, b = await _node(engine, "a"), await _node(engine, "b")
+
+    async def lost(*given: object) -> bool:
+        async with engine.begin() as db:
+            await insert_once(db, *given[1:])  # type: ignore[arg-type]
+        raise ConnectionError("the answer was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(idempotency, "insert_once", lost)
+        with pytest.raises(ConnectionError):
+            await a.claim(ID, "f", "call-1")
+    async with asyncio.timeout(10):
+        assert await b.claim(ID, "f", "call-2") is None
+
+
+async def test_a_try_that_failed_does_not_end_the_next_try_of_the_same_call(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, owner, other = await _node(engine, "sender"), await _node(engine, "owner"), await _node(engine, "other")
+    assert await sender.claim(ID, "f", "call-1") is None
+    judge = RecordKeys._judge
+
+    async def lost(self: RecordKeys, *given: object) -> Record | None:
+        await judge(self, *given)  # type: ignore[arg-type]
+        raise ConnectionError("the answer was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RecordKeys, "_judge", lost)
+        with pytest.raises(ConnectionError):
+            await owner.claim(ID, "f", "call-1")
+    assert await owner.claim(ID, "f", "call-1") is None  # the sender brings it once more
+    await owner.close()  # what is to be put right is put right now
+    other._wait = 0.0
+    assert await other.claim(ID, "f", "call-2") == Record("running", "f")
