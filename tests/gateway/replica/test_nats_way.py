@@ -300,7 +300,7 @@ async def test_a_standstill_of_our_own_is_not_the_silence_of_another() -> None:
     async with nats_server() as server, owner(server, never) as there, caller(server) as way:
         waits = asyncio.create_task((await link_to(way)).request(call()))
         await until(lambda: there.asked)
-        time.sleep(1.5)  # noqa: ASYNC251 - that is the standstill
+        time.sleep(1.0)  # noqa: ASYNC251 - that is the standstill
         await asyncio.sleep(1.5)
         assert not waits.done()
         waits.cancel()

@@ -97,6 +97,7 @@ class NatsDoor:
         kind, replies = message.data[:1], self._subjects.replies(found[0])
         if kind == frames.WHAT_OF:
             self._say_again(replies, frames.read_ids(message.data))
+            self._host.own(self._beat_for(found[0], [v.id for v in self._visits.values() if v.caller == found[0]]))
             return
         visit = self._visits.get(replies + found[1])
         if visit is None:
@@ -196,10 +197,14 @@ class NatsDoor:
             for visit in self._visits.values():
                 callers.setdefault(visit.caller, []).append(visit.id)
             for caller, ids in callers.items():
-                for start in range(0, len(ids), MANY):
-                    beat = frames.ids(frames.BEAT, ids[start : start + MANY])
-                    beats = self._subjects.replies(caller) + frames.BEATS
-                    await self._host.publish(beats, beat, f"{self._calls}.{caller}")
+                await self._beat_for(caller, ids)
+
+    async def _beat_for(self, caller: str, ids: list[str]) -> None:
+        """Where nobody hears it, NATS tells us so."""
+        for start in range(0, len(ids) or 1, MANY):
+            beat = frames.ids(frames.BEAT, ids[start : start + MANY])
+            beats = self._subjects.replies(caller) + frames.BEATS
+            await self._host.publish(beats, beat, f"{self._calls}.{caller}")
 
 
 async def _leave(subscriptions: list[Any]) -> None:

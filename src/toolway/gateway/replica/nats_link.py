@@ -68,6 +68,8 @@ class NatsLink:
             raise Fault(f"the request cannot be written: {exc}", Certainty.C0, code="E-REQUEST") from None
         if not client.is_connected:  # what is sent later would come late
             raise Fault("there is no connection to NATS", Certainty.C0, code=DOWN)
+        if self._way.is_lost(self._owner):
+            raise Fault("the node that owns the server gives no sign of life", Certainty.C0, code=LOST)
         reply = self._way.reply(id_)
         try:
             if frames.fits(frame, client.max_payload):

@@ -7,7 +7,8 @@ Core NATS delivers at most once and says nothing about who listens. So:
    the call may have been executed. A look counts only if our own loop and connection were well: a pause of ours is not
    the silence of another.
 3. Whoever hears nothing asks again: an owner keeps its last answers for a while, for those whose connection was lost.
-4. The subscription for replies never drops: it has no limit, and what could fill it is bounded where it is sent.
+4. Nothing more is sent to an owner that was lost, until it says something.
+5. The subscription for replies never drops: it has no limit, and what could fill it is bounded where it is sent.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ DEAF: Final = 15  # looks without a connection after which nothing is waited for
 MOST_NOTICES: Final = 1000  # about calls that were given up; more are not sent
 MOST_LEFT: Final = 256  # calls whose late answer somebody wants to hear of
 MANY: Final = 500  # ids in one question
+LOST_FOR: Final = 30.0  # seconds after which a lost owner is tried again: by then it has no lease
 LOST: Final = "E-OWNER-LOST"
 ABSENT: Final = "E-NO-OWNER"
 DOWN: Final = "E-NATS"
@@ -91,6 +93,7 @@ class NatsWay:
         self._last_id = 0
         self._waiting: dict[str, Waiting] = {}
         self._left: dict[str, Attempt] = {}
+        self._lost: dict[str, float] = {}  # owners that were lost, and when
         self._tasks: set[asyncio.Task[None]] = set()
         self._subscription: Any = None
         self._looking: asyncio.Task[None] | None = None
@@ -133,6 +136,9 @@ class NatsWay:
             if len(self._left) > MOST_LEFT:
                 del self._left[next(iter(self._left))]
 
+    def is_lost(self, owner: str) -> bool:
+        return bool(self._lost) and owner in self._lost
+
     def reply(self, id_: int) -> str:
         return f"{self._inbox}{id_}"
 
@@ -157,7 +163,10 @@ class NatsWay:
         frame = message.data
         waiting = self._waiting.get(id_)
         if waiting is None:
-            self._hear_late(id_, frame)
+            if id_ == frames.BEATS:
+                self._hear_beat(frame, message.reply.rpartition(".")[0])
+            else:
+                self._hear_late(id_, frame)
             return
         waiting.silent = 0
         kind = frame[:1]
@@ -195,13 +204,14 @@ class NatsWay:
             if whole is not None:
                 self._answered(id_, waiting, whole)
 
+    def _hear_beat(self, frame: bytes, owner: str) -> None:
+        self._lost.pop(owner, None)
+        for named in frames.read_ids(frame):
+            waiting = self._waiting.get(named)
+            if waiting is not None:
+                waiting.silent = 0
+
     def _hear_late(self, id_: str, frame: bytes) -> None:
-        if id_ == frames.BEATS:
-            for named in frames.read_ids(frame):
-                waiting = self._waiting.get(named)
-                if waiting is not None:
-                    waiting.silent = 0
-            return
         self.dropped += 1
         attempt = self._left.pop(id_, None) if frame[:1] == frames.ANSWER else None
         if attempt is not None and attempt.late is not None:
@@ -225,6 +235,7 @@ class NatsWay:
                 self._count_silence()
             else:
                 self._count_silence()
+                self._ask_lost()
 
     def _count_silence(self) -> None:
         asked: dict[str, list[str]] = {}
@@ -235,6 +246,7 @@ class NatsWay:
             if waiting.silent >= LOOKS:
                 reason = f"the node that owns the server gave no sign of life for {LOOK * LOOKS:g} s"
                 waiting.fail(reason, LOST, waiting.request.attempt.certainty)
+                self._lost[waiting.owner] = self._loop.time()
                 self.tell(int(id_), waiting.owner, frames.CANCEL)
             elif waiting.silent >= ASK:
                 asked.setdefault(waiting.owner, []).append(id_)
@@ -242,6 +254,14 @@ class NatsWay:
             for start in range(0, len(ids), MANY):
                 some = ids[start : start + MANY]
                 self.tell(int(some[0]), owner, frames.ids(frames.WHAT_OF, some))
+
+    def _ask_lost(self) -> None:
+        """Whether those are there again that were lost."""
+        for owner, since in list(self._lost.items()):
+            if since < self._loop.time() - LOST_FOR:
+                del self._lost[owner]
+            else:
+                self.tell(0, owner, frames.WHAT_OF)
 
     def _fail_all(self, reason: str, code: str) -> None:
         for waiting in list(self._waiting.values()):
