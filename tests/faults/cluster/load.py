@@ -22,6 +22,7 @@ from toolway.testing.history import GRACE, Outcome
 Json = dict[str, Any]
 ERAS: Final = ("modern", "handshake")
 LIMIT: Final = 5.0  # seconds for a call
+PATIENCE: Final = LIMIT + 0.9 * GRACE  # of a client: then the answer is lost, and not late
 REST: Final = 0.1  # seconds at most before the next call, after one that was not executed
 TRIES: Final = 4  # of a keyed call
 NOBODY: Final = 40.0  # seconds without any replica that takes a call, after which the run has failed
@@ -169,7 +170,7 @@ class Client:
         arguments = {**order.arguments, "nonce": trip.nonce}
         carried = None
         try:
-            async with asyncio.timeout(LIMIT + GRACE):
+            async with asyncio.timeout(PATIENCE):
                 result = await self._rider.call(f"{trip.server}__{order.tool}", arguments, meta=meta)
         except TimeoutError:
             trip.executed, trip.how = "unknown", "lost: no answer in time"

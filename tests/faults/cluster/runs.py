@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tests.faults.cluster.cluster import Cluster
 from tests.faults.cluster.load import Load
-from tests.faults.cluster.verdict import Owners, effects_in, moves, two_owners, wrong_answers
+from tests.faults.cluster.verdict import Owners, effects_in, longest_gap, moves, two_owners, wrong_answers
 from tests.long.fleet import table
 from toolway.testing import History
 from toolway.testing.history import violations
@@ -132,6 +132,9 @@ def _times(cluster: Cluster, load: Load, report: Report) -> None:
         report.facts["a server moved in"] = f"{longest:.1f} s at the longest, of {len(lease)}"
         if longest > MOVED:
             report.wrong.append(f"moved: {server} was without another owner for {longest:.1f} s")
+    gap, server = longest_gap(cluster.watcher.tenures)
+    if server:
+        report.facts["without an owner for"] = f"{gap:.1f} s at the longest, {server}"
     told = [
         trip.ended - max(strike.since, trip.began)
         for strike in cluster.strikes

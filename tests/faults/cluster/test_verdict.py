@@ -5,7 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.faults.cluster.load import Trip
-from tests.faults.cluster.verdict import Effect, Owners, Strike, effects_in, moves, two_owners, wrong_answers
+from tests.faults.cluster.verdict import (
+    Effect,
+    Owners,
+    Strike,
+    effects_in,
+    longest_gap,
+    moves,
+    two_owners,
+    wrong_answers,
+)
 from tests.faults.cluster.watching import Tenure
 
 PIDS = {1: "a", 2: "b"}
@@ -71,6 +80,7 @@ def test_an_effect_outside_the_time_of_its_owner_is_found():
 def test_how_long_a_server_was_nobodys():
     tenures = [Tenure("s", "a-00", 1, 0, 20), Tenure("s", "c-00", 2, 21), Tenure("t", "b-00", 1, 0)]
     assert moves(tenures, Strike("kill", frozenset("a"), 10.0)) == {"s": 11.0}
+    assert longest_gap(tenures) == (1.0, "s")
 
 
 def test_effects_are_read_in_the_order_in_which_they_happened(tmp_path: Path):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -128,3 +128,14 @@ def moves(tenures: Iterable[Tenure], strike: Strike) -> dict[str, float]:
             after = [each.since for each in some if each.since > strike.since and each.node != before[0].node]
             found[server] = min(after, default=FOREVER) - strike.since
     return found
+
+
+def longest_gap(tenures: Iterable[Tenure]) -> tuple[float, str]:
+    """For how long a server had no owner at the most, between two that it had."""
+    by_server: dict[str, list[Tenure]] = defaultdict(list)
+    for tenure in tenures:
+        by_server[tenure.server].append(tenure)
+    gaps = [
+        (after.since - before.until, server) for server, some in by_server.items() for before, after in pairwise(some)
+    ]
+    return max(gaps, default=(0.0, ""))
