@@ -85,6 +85,7 @@ class Serving:
             hosts=settings.hosts,
             origins=settings.origins,
             metrics=self.telemetry.metrics,
+            rates=self._replica.rates if self._replica is not None else None,
         )
         if not settings.telemetry.calls:
             self.hub.unlisten(self.gateway.watch)

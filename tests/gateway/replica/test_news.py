@@ -211,3 +211,12 @@ async def test_news_that_nobody_understands_change_nothing(engine: AsyncEngine) 
         found.on_news("breakers", hear)
         found.heard("breakers", {"x": 1})
         assert heard == [{"x": 1}]
+
+
+async def test_it_ends_also_where_news_come_at_that_moment(engine: AsyncEngine) -> None:
+    for _ in range(20):
+        async with _following(engine, keys=Taker()) as found:
+            await asyncio.sleep(LEAST + 0.01)
+            found.gap()
+            async with asyncio.timeout(5):
+                await found.close()

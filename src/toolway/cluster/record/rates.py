@@ -18,7 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from toolway.cluster.record.clock import seconds_now
 from toolway.cluster.record.tables import BucketRow
 
-KEPT: Final = 3 * 86_400.0  # seconds: the slowest bucket fills in a day, and may owe as much as it holds
+MOST_OWED: Final = 10.0  # buckets: a debt has an end
+KEPT: Final = 12 * 86_400.0  # seconds: the slowest bucket fills in a day
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ def _filled(row: _Bucket, asked: Question) -> float:
 
 
 def _granted(left: float, asked: Question) -> tuple[Grant, float]:
-    left = min(max(left - asked.charge, -float(asked.calls)), float(asked.calls))
+    left = min(max(left - asked.charge, -MOST_OWED * asked.calls), float(asked.calls))
     tokens = max(0, min(asked.want, math.floor(left)))
     wait = (1.0 - left) / asked.pace if tokens == 0 else 0.0
     return Grant(tokens, max(0.0, wait)), left - tokens

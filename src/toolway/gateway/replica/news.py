@@ -117,8 +117,10 @@ class Following:
 
     async def _keep_looking(self) -> None:
         while True:
+            # Not `wait_for`: in Python 3.11 it loses a cancellation that comes together with what it waits for.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), LOOK * random.uniform(0.9, 1.0))
+                async with asyncio.timeout(LOOK * random.uniform(0.9, 1.0)):
+                    await self._news.wait()
             self._news.clear()
             try:
                 await self._look()

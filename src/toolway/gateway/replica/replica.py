@@ -34,6 +34,7 @@ from toolway.cluster.record.idempotency import RecordKeys
 from toolway.cluster.record.lists import Lists
 from toolway.cluster.record.nodes import Card, Nodes, Seen
 from toolway.cluster.record.places import Held, Place, Places
+from toolway.cluster.record.rates import Buckets
 from toolway.cluster.record.registry import Registry
 from toolway.config.formats import Loaded
 from toolway.config.spec import Server
@@ -44,6 +45,7 @@ from toolway.gateway.replica.breakers import Breakers
 from toolway.gateway.replica.entry import Entry, NodeDoor, credential
 from toolway.gateway.replica.keyring import ClusterKeyring
 from toolway.gateway.replica.known import Knowledge
+from toolway.gateway.replica.limits import LeasedRates
 from toolway.gateway.replica.nats_calls import NatsCalls
 from toolway.gateway.replica.nats_visit import Answer
 from toolway.gateway.replica.news import Following
@@ -95,6 +97,7 @@ class Replica:
         self.shelf = Shelf(Lists(self.engine), options.tenant, self._fence, self._lists_written)
         self.switch = Switch(options.tenant, self, self.shelf)
         self.keyring = ClusterKeyring(ApiKeys(self.engine), options.tenant, token, boot_time)
+        self.rates = LeasedRates(Buckets(self.engine), options.tenant, self._gateways, boot_time)
         self.keys = RecordKeys(self.engine, options.tenant, self._who)
         self.world = World(make_link=self.switch.make_link, wrap_link=self.switch.wrap_link, tell=told_of)
         self.member: Member | None = None
@@ -172,6 +175,7 @@ class Replica:
             await self.following.start()
         except Exception as exc:
             raise record_silent(exc) from None
+        self.rates.start()
 
     def _desk(self) -> NodesDesk:
         async def tell() -> None:
@@ -212,6 +216,7 @@ class Replica:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.following.close()
+        await self.rates.close()
         await self.shelf.close()
         await self.owners.close()
         await self.peers.close()
@@ -224,6 +229,9 @@ class Replica:
     @property
     def knowledge(self) -> Knowledge:
         return self.shelf
+
+    def owns(self, server: str) -> bool:
+        return self.switch.owns(server)
 
     def node(self, id: str) -> Seen | None:
         if self.member is None:
@@ -241,6 +249,9 @@ class Replica:
 
     def _fence_of(self, tenant: str, server: str, instance: int) -> int | None:
         return self.member.holds(Place(tenant, server, instance)) if self.member is not None else None
+
+    def _gateways(self) -> int:
+        return len(self.member.nodes) if self.member is not None else 1
 
     def _epoch(self) -> int | None:
         return self.member.epoch if self.member is not None else None
