@@ -32,6 +32,10 @@ class Hearing:
     def heard(self, now: float) -> None:
         self._heard = max(self._heard, now)
 
+    def quiet(self, now: float) -> float:
+        """Seconds since something was heard, as of the last look."""
+        return now - self._heard
+
     def look(self, now: float, deaf: bool) -> float:
         """Seconds until the next look; 0 where it was silent for too long. `deaf`: nothing could be heard."""
         late = max(0.0, now - self._due)
@@ -67,6 +71,11 @@ class Ear:
 
     async def opened(self) -> None:
         await asyncio.shield(self._opening)
+
+    @property
+    def quiet(self) -> float:
+        """Seconds for which nothing was heard that could have been."""
+        return self._hearing.quiet(self._loop.time())
 
     async def wait_silent(self) -> None:
         """Return when the node is lost."""

@@ -1,24 +1,28 @@
 """The other nodes, as this one calls them: one pool of connections to each, and an ear for whether it lives.
 
 A node that is killed closes its connections, and whoever waits for it knows at once. One that hangs or is cut off does
-not; so, while anybody waits for a node, its signs of life are listened to, and silence ends the waiting.
+not; so, while anybody waits for a node, its signs of life are listened to, and silence ends the waiting. They come over
+NATS, which may fail while the node is well: one that gives none is asked over HTTP, and is silent when it does not
+answer that either.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 from toolway.addresses.policy import Addresses
-from toolway.cluster.bus import SILENCE, Bus
+from toolway.cluster.bus import Bus
+from toolway.cluster.ears import BEAT, SILENCE
 from toolway.config.spec import Server, Timeout
 from toolway.upstream.transports.http import base
-from toolway.upstream.transports.http1.client import Client
+from toolway.upstream.transports.http1.client import Client, HttpFault, Target
 
 CONNECT: Final = 2.0  # seconds
+DOUBT: Final = 2 * BEAT  # seconds without a sign of life after which a node is asked for one
+SHORT: Final = 1000  # bytes
 LINGER: Final = 5.0  # seconds for which a node is listened to after the last call to it
 RENEWED: Final = 12 * 3600.0  # seconds after which our credential for a node is made anew
 LEFT: Final = 16 * 60.0  # seconds after which nobody can still wait on connections that were left
@@ -37,6 +41,7 @@ class Peer:
         self.id = id
         self._loop = asyncio.get_running_loop()
         self._address = address
+        self._health = Target.parse(f"{address}/healthz")
         self._headers = {"Authorization": f"Bearer {credential}"}
         self._bus = bus
         self.client = Client(base.limits(self.server("")), self._reach())
@@ -86,11 +91,23 @@ class Peer:
     async def _watch(self) -> None:
         async with self._bus.listening_to(self.id) as ear:
             while self._waiting or self._loop.time() < self._last_used + LINGER:
-                self.silent = await _within(2 * SILENCE, ear.wait_silent())
-                if self.silent:
+                await asyncio.sleep(BEAT / 2)
+                quiet = ear.quiet
+                if quiet < DOUBT or await self._answers(max(SILENCE + BEAT / 2 - quiet, BEAT)):
+                    self.silent = False
+                elif ear.quiet >= SILENCE:
+                    self.silent = True
                     self._give_up()
-                    await asyncio.sleep(SILENCE / 4)
         self.silent = False
+
+    async def _answers(self, within: float) -> bool:
+        """Whether it answers a question that asks for nothing."""
+        try:
+            async with asyncio.timeout(within), self.client.send("GET", self._health) as response:
+                await response.read(SHORT)
+        except (TimeoutError, HttpFault):
+            return False
+        return True
 
     def _give_up(self) -> None:
         for task in [task for task in self._waiting if task not in self._given_up]:
@@ -102,15 +119,6 @@ class Peer:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
         self.client.close()
-
-
-async def _within(seconds: float, work: Awaitable[None]) -> bool:
-    """Whether it ended in time."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await work
-            return True
-    return False
 
 
 class Peers:
