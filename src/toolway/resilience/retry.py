@@ -84,7 +84,7 @@ def delays(base: float, multiplier: float, cap: float, dice: Callable[[], float]
 
 def _as_a_whole(failure: CallError, certainty: Certainty) -> CallError:
     """The last failure, told of the whole call: if an earlier attempt may have run, so may the call."""
-    if certainty <= (failure.certainty or Certainty.C0):
+    if certainty <= (failure.certainty or Certainty.C0) or certainty.executed == "no":
         return failure
     whole = OutcomeUnknown(
         f"an earlier attempt of {failure.server}.{failure.tool} may have been executed, and then: {failure.what}",

@@ -194,8 +194,10 @@ async def test_who_is_late_does_not_end_the_claim_of_the_next_call(
 ) -> None:
     sender, owner, other = await forwarded(cluster)
     await owner.release(ID)  # it refused the call
+    await sender.release(ID)
     assert await other.claim(ID, "f", "call-2") is None
-    await say(sender)  # type: ignore[misc]
+    for late in (sender, owner):
+        await say(late)  # type: ignore[misc]
     assert await sender.claim(ID, "f", "call-3") == Record("running", "f")
     await other.finish(ID, {"n": 2})
     assert await sender.claim(ID, "f", "call-3") == Record("finished", "f", {"n": 2})
@@ -209,6 +211,28 @@ async def test_a_call_that_the_owner_refused_may_be_brought_again(cluster: Clust
 
 
 # -- what is over -----------------------------------------------------------------------------------------------------
+
+
+async def test_what_one_owner_refused_and_the_next_made_has_one_outcome(cluster: Cluster) -> None:
+    """The first owner was about to hand the server over; the sender, or another, made the call after all."""
+    sender, first, next = await cluster.node("a"), await cluster.node("b"), await cluster.node("c")
+    assert await sender.claim(ID, "f", "call-1") is None
+    assert await first.claim(ID, "f", "call-1") is None
+    await first.release(ID)
+    repeated = asyncio.create_task(next.claim(ID, "f", "call-2"))
+    await asyncio.sleep(0.1)
+    assert not repeated.done()
+    await sender.finish(ID, {"content": ["paid"]})
+    assert await repeated == Record("finished", "f", {"content": ["paid"]})
+
+
+async def test_what_one_owner_refused_is_the_senders_to_release(cluster: Cluster) -> None:
+    sender, owner = await cluster.node("a"), await cluster.node("b")
+    assert await sender.claim(ID, "f", "call-1") is None
+    assert await owner.claim(ID, "f", "call-1") is None
+    await owner.release(ID)
+    await sender.release(ID)
+    assert await cluster.rows() == 0
 
 
 async def test_a_key_is_forgotten_after_a_day(cluster: Cluster) -> None:

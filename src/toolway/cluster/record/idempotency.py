@@ -17,6 +17,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
@@ -47,6 +48,13 @@ class NoLease(Exception):
     """This node has no lease, so others would not know what became of what it does."""
 
 
+@dataclass(slots=True)
+class _Claim:
+    call: str
+    attempt: str = field(default_factory=lambda: secrets.token_hex(8))
+    before: Json | None = None  # of the claim that we joined, if we did
+
+
 class RecordKeys:
     """A `KeyStore`. Raises `NoLease` and what SQLAlchemy raises: then the call is not made."""
 
@@ -69,7 +77,7 @@ class RecordKeys:
         self._swept = now()
         self._single = for_reading(engine)  # for what is one statement
         self._later = Later(engine)
-        self._running: dict[KeyId, str] = {}  # the calls of this node that have claimed a key
+        self._running: dict[KeyId, _Claim] = {}  # by calls of this node
 
     async def close(self) -> None:
         """Before the way to the database ends."""
@@ -81,9 +89,10 @@ class RecordKeys:
         await self._sweep()
         until = self._now() + self._wait
         for tried in count():
-            known = await self._try(id, fingerprint, call)
+            claim = _Claim(call)
+            known = await self._try(id, fingerprint, claim)
             if known is None:
-                self._running[id] = call
+                self._running[id] = claim
                 return None
             runs_elsewhere = known.state == "running" and known.fingerprint == fingerprint
             if not runs_elsewhere or self._now() >= until:
@@ -99,32 +108,39 @@ class RecordKeys:
         await self._end(id, {"state": "unknown"}, ClaimRow.state == "running")
 
     async def release(self, id: KeyId) -> None:
-        call = self._running.pop(id, None)
-        await self._write(delete(ClaimRow).where(self._is(id), ClaimRow.call == call, ClaimRow.state == "running"))
+        claim = self._running.pop(id, None)
+        if claim is not None:
+            await self._write(self._undo(id, claim))
 
     # -- claiming -----------------------------------------------------------------------------------------------------
 
-    async def _try(self, id: KeyId, fingerprint: str, call: str) -> Record | None:
+    def _undo(self, id: KeyId, claim: _Claim) -> Executable:
+        """Nothing was executed here. A claim of our own is over; one that we joined is again his who made it, and who
+        may be about to make the call elsewhere."""
+        ours = and_(self._is(id), ClaimRow.attempt == claim.attempt, ClaimRow.state == "running")
+        if claim.before is None:
+            return delete(ClaimRow).where(ours)
+        return update(ClaimRow).where(ours).values(claim.before)
+
+    async def _try(self, id: KeyId, fingerprint: str, claim: _Claim) -> Record | None:
         who = self._who()
         if who is None:
             raise NoLease("this node has no lease on the cluster now")
-        ours = {"call": call, "attempt": secrets.token_hex(8), "node": who[0], "epoch": who[1]}
+        ours = {"call": claim.call, "attempt": claim.attempt, "node": who[0], "epoch": who[1]}
         row = {"tenant": self._tenant, "id": _digest(id), "fingerprint": fingerprint, "state": "running", **ours}
         try:
             async with self._single.begin() as db:
                 if await insert_once(db, ClaimRow, {**row, "until": seconds_now() + self._keep}):
                     return None
             async with self._engine.begin() as db:
-                return await self._judge(db, id, row, ours)
+                return await self._judge(db, id, row, ours, claim)
         except BaseException:
             # Whether or not the record took it, the call is not made now. Another try for the same call is another
             # claim, and stays.
-            self._later.add(
-                delete(ClaimRow).where(self._is(id), ClaimRow.attempt == ours["attempt"], ClaimRow.state == "running")
-            )
+            self._later.add(self._undo(id, claim))
             raise
 
-    async def _judge(self, db: AsyncConnection, id: KeyId, row: Json, ours: Json) -> Record | None:
+    async def _judge(self, db: AsyncConnection, id: KeyId, row: Json, ours: Json, claim: _Claim) -> Record | None:
         """What the claim of another means for us. The row is locked before it is judged, by a statement of its own (see
         `places.take`)."""
         await db.execute(select(ClaimRow.state).where(self._is(id)).with_for_update())
@@ -139,6 +155,7 @@ class RecordKeys:
             return None
         if found.state == "running" and ours["call"] and found.call == ours["call"]:
             # Whoever claims last makes the call: what becomes of that node is what matters from now on.
+            claim.before = {"attempt": found.attempt, "node": found.node, "epoch": found.epoch}
             await db.execute(update(ClaimRow).where(self._is(id)).values(ours))
             return None
         if found.state == "running" and not found.alive:
@@ -151,9 +168,10 @@ class RecordKeys:
 
     async def _end(self, id: KeyId, values: Json, where: ColumnElement[bool]) -> None:
         """What became of our call; a claim of another call is not ours to end."""
-        call = self._running.pop(id, None)
-        values = {**values, "until": seconds_now() + self._keep}
-        await self._write(update(ClaimRow).where(self._is(id), ClaimRow.call == call, where).values(values))
+        claim = self._running.pop(id, None)
+        if claim is not None:
+            values = {**values, "until": seconds_now() + self._keep}
+            await self._write(update(ClaimRow).where(self._is(id), ClaimRow.call == claim.call, where).values(values))
 
     async def _write(self, statement: Executable) -> None:
         """Now, or when the record is back. Raises what SQLAlchemy raises where too much waits already."""

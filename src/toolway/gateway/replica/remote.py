@@ -29,8 +29,7 @@ from toolway.gateway.replica.owners import Owners
 from toolway.gateway.replica.peers import Peers, Silent
 from toolway.gateway.replica.told import Told, with_pass
 from toolway.model import Certainty, Era, Json
-from toolway.upstream.link import Fault, Inbound, Link, LinkFacts, Loss, Request, RpcError
-from toolway.upstream.supervisor import NOT_HERE
+from toolway.upstream.link import NOT_HERE, Fault, Inbound, Link, LinkFacts, Loss, Request, RpcError
 from toolway.upstream.transports.http.link import HttpLink
 
 OWNER_WAIT: Final = 15.0  # seconds: a lease that ends moves its servers within 12
@@ -55,6 +54,10 @@ class Around(Protocol):
 
     @property
     def knowledge(self) -> Knowledge: ...
+
+    def owns(self, server: str) -> bool:
+        """Whether an instance of it is ours."""
+        ...
 
     def node(self, id: str) -> Seen | None:
         """A node that has a lease, as far as we know; where we do not, we look again soon."""
@@ -93,9 +96,12 @@ class RemoteLink:
             why: str
             held = self._around.owners.known(place) or await self._around.owners.ask(place)
             seen = self._around.node(held.node) if held is not None else None
-            if self._ended or (held is not None and held.node == self._around.id):
-                raise moved(self._server)  # it is ours now, or will be at once
-            if held is None or seen is None:
+            if self._ended or self._around.owns(self._server):
+                raise moved(self._server)  # it is ours now
+            if held is not None and held.node == self._around.id:
+                self._around.owners.forget(held)  # it was ours
+                why = "it is handed over"
+            elif held is None or seen is None:
                 why = "no node owns it now"
             else:
                 try:

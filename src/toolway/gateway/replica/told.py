@@ -12,6 +12,8 @@ from toolway.cluster.record.places import Held
 from toolway.gateway.codes import PASS_KEY, TIMEOUT_KEY
 from toolway.model import Call, Json
 
+HEADSTART: Final = 0.25  # seconds before our own deadline in which the owner says what became of a call
+
 
 class Told(msgspec.Struct, frozen=True, gc=False):
     """Of a call. What a node does for itself has none of it."""
@@ -60,5 +62,6 @@ def with_pass(params: Json, told: Told | None, held: Held, sealer: Sealer, sende
     meta: Json = {**(params.get("_meta") or {}), PASS_KEY: issue(sealer, what)}
     if told.deadline:
         left = told.deadline - asyncio.get_running_loop().time()
+        left -= min(HEADSTART, left / 10)  # whoever is nearer to the work knows better what became of it
         meta[TIMEOUT_KEY] = max(1, round(left * 1000))
     return {**params, "_meta": meta}
