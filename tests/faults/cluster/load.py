@@ -22,7 +22,7 @@ from toolway.testing.history import GRACE, Outcome
 Json = dict[str, Any]
 ERAS: Final = ("modern", "handshake")
 LIMIT: Final = 5.0  # seconds for a call
-PATIENCE: Final = LIMIT + 0.9 * GRACE  # of a client: then the answer is lost, and not late
+PATIENCE: Final = LIMIT + 0.8 * GRACE  # of a client: then the answer is lost, and not late
 REST: Final = 0.1  # seconds at most before the next call, after one that was not executed
 TRIES: Final = 4  # of a keyed call
 NOBODY: Final = 40.0  # seconds without any replica that takes a call, after which the run has failed
@@ -105,20 +105,21 @@ class Load:
             target=f"{server}.{order.tool}",
             effect=order.effect,
         )
-        told: list[str] = []
-        how, carried = "", None
-        while len(told) < (TRIES if order.keyed else 1):
+        tries: list[Trip] = []
+        carried = None
+        while len(tries) < (TRIES if order.keyed else 1):
+            if tries:
+                client.move()
+                await asyncio.sleep(REST)
             trip, answer = await client.try_once(nonce, server, order)
-            self.trips.append(trip)
-            told.append(trip.executed)
-            how, carried = trip.how, carried or answer
+            tries.append(trip)
+            carried = carried or answer
             if trip.executed != "unknown" or self.stopped:
                 break
-            client.move()
-            await asyncio.sleep(REST)
-        executed = max(told, key=("", "no", "unknown", "yes").index)
-        name = "ok" if executed == "yes" else how
-        self._history.end(nonce, Outcome(name, executed or None, time.monotonic(), carried, len(told)))
+        self.trips += tries
+        executed = max((trip.executed for trip in tries), key=("", "no", "unknown", "yes").index)
+        name = "ok" if executed == "yes" else tries[-1].how
+        self._history.end(nonce, Outcome(name, executed or None, tries[-1].ended, carried, len(tries)))
         return executed == "yes"
 
     def outcomes(self) -> Counter[str]:
