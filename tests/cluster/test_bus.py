@@ -18,6 +18,8 @@ import pytest
 from nats.aio.msg import Msg
 
 from tests.cluster.nats_server import NatsServer, nats_server, program
+from tests.faults.cluster.engines import nats_cluster
+from tests.faults.cluster.ground import Loopback
 from toolway.cluster import ears
 from toolway.cluster.bus import LARGEST, SILENCE, Bus, token
 from toolway.model import Json
@@ -189,6 +191,29 @@ async def test_who_listened_before_nats_was_there_hears_afterwards() -> None:
         assert lost == []  # it is heard
         await b.bus.close()
         await _until(lambda: lost == ["b"], 3)
+
+
+async def test_who_loses_its_server_of_three_goes_to_another_and_is_told_of_the_gap() -> None:
+    a, b = Node("a"), Node("b")
+    async with nats_cluster(Loopback()) as servers, AsyncExitStack() as stack:
+        for node in (a, b):
+            await node.bus.open([server.url for server in servers])
+            stack.push_async_callback(node.bus.close)
+        await _until_told(a, b, "before")
+        assert a.bus.client is not None and a.bus.client.connected_url is not None
+        at = a.bus.client.connected_url.port
+        await next(server for server in servers if server.url.endswith(f":{at}")).kill()
+        await _until(lambda: a.gaps > 0, 15)
+        await _until_told(a, b, "after")
+        await _until_told(b, a, "and back")
+
+
+async def _until_told(one: Node, other: Node, what: str) -> None:
+    """Routes between servers are there a little later than the servers."""
+    async with asyncio.timeout(15):
+        while (what, {}) not in other.heard:
+            await one.bus.tell(what, {})
+            await asyncio.sleep(0.05)
 
 
 ACCOUNTS = """
