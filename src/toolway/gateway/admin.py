@@ -40,6 +40,10 @@ class ClusterDesk(Protocol):
         """The nodes that own each server, as far as it can be known."""
         ...
 
+    def restart(self, server: str) -> None:
+        """Let whoever owns a server start it again."""
+        ...
+
 
 class Admin:
     """`commands` are those that a server may have which is added here."""
@@ -107,12 +111,18 @@ class Admin:
                 return {"tools": [_tool(tool) for tool in self._hub.tools()]}
             case "POST", ["servers", name, "restart"]:
                 self._hub.restart(name)
+                if self.cluster is not None:
+                    self.cluster.restart(name)
                 return {"restarting": name}
             case "PUT", ["servers", name]:
+                self._must_be_alone()
                 return await self._put_server(name, body)
             case "DELETE", ["servers", name]:
+                self._must_be_alone()
                 await self._hub.remove(name)
                 return {"removed": name}
+            case "POST", ["servers", _, "enable" | "disable"]:
+                self._must_be_alone()
             case "POST", ["reload"]:
                 return await self._reload()
             case _, ["keys", *rest]:
@@ -130,6 +140,16 @@ class Admin:
                 code="E-CLUSTER-NONE",
             )
         return await self.cluster.answer(method, parts, body)
+
+    def _must_be_alone(self) -> None:
+        """What is added to one gateway until its next reload would be unknown to the others."""
+        if self.cluster is not None:
+            raise ConfigError(
+                "the servers of a cluster are those of its file",
+                evidence="a change here would be one of this gateway alone",
+                fix="change the file of any of its gateways: all take what it says",
+                code="E-CLUSTER-FILE",
+            )
 
     def _shown(self, status: Status, owners: Mapping[str, Sequence[str]]) -> Json:
         servers = self._hub.servers

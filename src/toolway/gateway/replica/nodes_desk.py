@@ -35,6 +35,7 @@ class NodesDesk:
         counts: Counts,
         connected: Callable[[], bool],
         tell: Callable[[], Awaitable[object]],
+        restart: Callable[[str], None] = lambda server: None,
     ) -> None:
         self._options = options
         self._own = own
@@ -42,6 +43,7 @@ class NodesDesk:
         self._counts = counts
         self._connected = connected
         self._tell = tell
+        self.restart = restart
         self._owners: tuple[float, Mapping[str, Sequence[str]]] = (0.0, {})  # until when they are taken for right
 
     async def answer(self, method: str, parts: list[str], body: Json) -> Json | None:

@@ -29,6 +29,7 @@ from toolway.cluster.passes import Inspector
 from toolway.cluster.record.api_keys import ApiKeys
 from toolway.cluster.record.changes import Changes
 from toolway.cluster.record.counts import Counts
+from toolway.cluster.record.credentials import RecordTokens
 from toolway.cluster.record.engine import open_engine, upgrade
 from toolway.cluster.record.idempotency import RecordKeys
 from toolway.cluster.record.lists import Lists
@@ -99,17 +100,19 @@ class Replica:
         self.keyring = ClusterKeyring(ApiKeys(self.engine), options.tenant, token, boot_time)
         self.rates = LeasedRates(Buckets(self.engine), options.tenant, self._gateways, boot_time)
         self.keys = RecordKeys(self.engine, options.tenant, self._who)
+        self.tokens = RecordTokens(self.engine, self.sealer, options.tenant)
         self.world = World(make_link=self.switch.make_link, wrap_link=self.switch.wrap_link, tell=told_of)
         self.member: Member | None = None
         self._take_config: TakeConfig | None = None
         self._brought: Answer | None = None
         self._file = ""
+        self._hub: Hub | None = None
         self._tasks: list[asyncio.Task[Any]] = []
 
     @property
     def parts(self) -> dict[str, Any]:
         """What a hub of ours is made with."""
-        return {"world": self.world, "key_store": self.keys, "catalog_dir": self.shelf}
+        return {"world": self.world, "key_store": self.keys, "catalog_dir": self.shelf, "tokens": self.tokens}
 
     # -- the beginning ------------------------------------------------------------------------------------------------
 
@@ -120,6 +123,7 @@ class Replica:
         try:
             await upgrade(self.engine)
             await self.shelf.look()
+            await self.tokens.look()
             await self.bring(file)
             found = await self._configuration(file)
         except ToolwayError:
@@ -157,6 +161,7 @@ class Replica:
     async def serve(self, hub: Hub, gateway: Gateway, take: TakeConfig) -> None:
         """Be the hub's way to its servers, let other nodes into the gateway, and keep up with what others change:
         `take` takes another configuration. Raises what the record raises."""
+        self._hub = hub
         self.shelf.serve(hub)
         self.switch.serve(hub)
         self._take_config = take
@@ -169,7 +174,9 @@ class Replica:
         self.keyring.follow(self.following)
         self.following.on("registry", self._registry_changed)
         self.following.on("lists", self._lists_changed)
+        self.following.on("logins", self._logins_changed)
         self.following.on_news("places", self._places_moved)
+        self.following.on_news("restart", self._restart_asked)
         Breakers(hub.board, lambda: hub.servers, self.switch.has_owner).follow(self.following)
         try:
             await self.following.start()
@@ -183,7 +190,11 @@ class Replica:
             if self.member is not None:
                 self.member.look_soon()  # it may be ourselves that are meant
 
-        return NodesDesk(self.options, self.id, self.nodes, Counts(self.engine), lambda: self.bus.connected, tell)
+        def restart(server: str) -> None:
+            self.following.say("restart", {"server": server})
+
+        counts = Counts(self.engine)
+        return NodesDesk(self.options, self.id, self.nodes, counts, lambda: self.bus.connected, tell, restart)
 
     async def join(self, host: str, port: int, *, tls: bool) -> str:
         """Take part: from now on servers are owned here. The name of the host by which others call us, if they do."""
@@ -222,6 +233,8 @@ class Replica:
         await self.peers.close()
         await self.nats_calls.close()
         await self.bus.close()
+        await self.keys.close()
+        await self.tokens.close()
         await self.engine.dispose()
 
     # -- what links ask -----------------------------------------------------------------------------------------------
@@ -274,6 +287,15 @@ class Replica:
     async def _lists_changed(self, since: int) -> None:
         for server in await self.shelf.look():
             self.switch.found_out(server)
+
+    async def _logins_changed(self, since: int) -> None:
+        await self.tokens.look()
+
+    def _restart_asked(self, body: Json) -> None:
+        """At another node somebody asked for a restart of what may be ours."""
+        server = body.get("server")
+        if isinstance(server, str) and self._hub is not None and self.switch.owns(server):
+            self._hub.restart(server)
 
     async def _registry_changed(self, since: int) -> None:
         found = await self.registry.document(self.options.tenant)
