@@ -256,8 +256,8 @@ class Relay:
             kind, value = self._opened(params["requestState"], owner())
             if kind == "parked" and (value in self._parking or not self.elsewhere(server)):
                 return await self._go_on(visit, value, owner, params)
-            # What waits at another node waits where its server is: that node reads the state as it is.
-            asked = {**params, "requestState": value} if kind != "parked" else params
+            # What another node calls for us it has sealed, too: it reads the state as it is.
+            asked = {**params, "requestState": value} if not self.elsewhere(server) else params
             parks = False  # only a modern server gives a state, wherever it is now
         if visit.principal.rate is not None:
             self._spend(visit.principal, visit.principal.rate)
@@ -334,8 +334,9 @@ class Relay:
             if passed is not None:
                 return passed
         elif kind == "input_required" and visit.era == "modern":
-            if isinstance(result.get("requestState"), str):
-                result = {**result, "requestState": self._sealed("upstream", result["requestState"], owner())}
+            state = result.get("requestState")
+            if isinstance(state, str) and not self._is_sealed(state, owner()):
+                result = {**result, "requestState": self._sealed("upstream", state, owner())}
         elif kind == "task":
             result = {**result, "taskId": self._wrapped(visit, reply.server, result.get("taskId"))}
         return self._finished(visit, result)
@@ -378,6 +379,11 @@ class Relay:
 
     def _sealed(self, kind: str, value: str, owner: tuple[str, ...]) -> str:
         return self._sealer.seal(STATE, [kind, value, owner], LONGEST)
+
+    def _is_sealed(self, state: str, owner: tuple[str, ...]) -> bool:
+        """Whether another node has done it, for this very client and call: whichever it comes back to opens it once."""
+        found = self._sealer.open(STATE, state)
+        return found is not None and tuple(found[2]) == owner
 
     def _opened(self, state: object, owner: tuple[str, ...]) -> tuple[str, str]:
         found = self._sealer.open(STATE, state) if isinstance(state, str) else None

@@ -48,15 +48,16 @@ def judged(exc: RpcError, server: str, name: str) -> CallError | None:
     facts = exc.data if isinstance(exc.data, dict) else {}
     if kind is None or "executed" not in facts:
         return None
+    code, fix = str(facts.get("code") or ""), str(facts.get("fix") or "")
     error = kind(
-        exc.message,
+        exc.message.removesuffix(f" [{code}]").removesuffix(f" → {fix}"),  # they are put there again
         server=server,
         tool=name,
         certainty=_certainty(facts.get("certainty")),
         attempts=1,
         retry_after=_seconds(facts.get("retryAfterMs")),
-        fix=str(facts.get("fix") or ""),
-        code=str(facts.get("code") or ""),
+        fix=fix,
+        code=code,
     )
     error.retryable = facts.get("retryable") is True or kind is OutcomeUnknown
     return error

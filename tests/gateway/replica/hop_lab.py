@@ -1,0 +1,140 @@
+"""Gateways of one cluster in this process: real HTTP between them, a real NATS, and a record in a file of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from tests.cluster.nats_server import nats_server
+from tests.gateway.bridge_lab import Lab, pipe_entry
+from toolway.cluster.record.places import Held
+from toolway.config.formats import Loaded, read
+from toolway.gateway.clients import OnlyClients
+from toolway.gateway.gateway import Gateway
+from toolway.gateway.replica.entry import credential
+from toolway.gateway.replica.options import ClusterOptions
+from toolway.gateway.replica.replica import Replica
+from toolway.hub import Hub
+
+Json = dict[str, Any]
+KEY: Final = b"c" * 32
+TOKEN: Final = "tw_the-token-of-all-gateways"
+SETTLED: Final = 40.0  # seconds
+FULL: Final = {"full": pipe_entry("handshake")}
+
+
+class Node(Lab):
+    """One gateway of the cluster."""
+
+    def __init__(self, hub: Hub, gateway: Gateway, replica: Replica, port: int) -> None:
+        super().__init__(hub, gateway, port)
+        self.replica = replica
+        self.port = port
+
+    @property
+    def id(self) -> str:
+        return self.replica.id
+
+    def credential_for(self, other: Node) -> str:
+        return credential(self.replica.sealer, self.id, other.id)
+
+
+class Cluster:
+    def __init__(self, nats: str, nodes: list[Node]) -> None:
+        self.nats = nats
+        self.nodes = nodes
+
+    def owner(self, server: str = "full") -> Node:
+        return next(node for node in self.nodes if node.replica.switch.owns(server))
+
+    def other(self, server: str = "full") -> Node:
+        """One that does not own a server."""
+        return next(node for node in self.nodes if not node.replica.switch.owns(server))
+
+    def held(self, server: str = "full") -> Held:
+        """Who owns a server, and under which fence."""
+        owner = self.owner(server).replica
+        place = owner.switch.places(server)[0]
+        fence = owner.switch.fence(server)
+        assert fence is not None
+        return Held(place, owner.id, fence)
+
+    async def key(self, name: str, *, scopes: Iterable[str] | None = None, admin: bool = False) -> str:
+        """A new API key, which all gateways know."""
+        keyring = self.nodes[0].replica.keyring
+        token, _ = await keyring.issue(name, scopes, admin, 0.0)
+        async with asyncio.timeout(10):
+            while not all(node.replica.keyring.who(token) for node in self.nodes):
+                await asyncio.sleep(0.02)
+        return token
+
+
+@asynccontextmanager
+async def cluster(
+    folder: Path,
+    servers: Mapping[str, Json] | None = None,
+    *,
+    names: Iterable[str] = ("one", "two"),
+    hidden: Iterable[str] = (),
+    broken: Iterable[str] = (),
+) -> AsyncIterator[Cluster]:
+    """Those that are `hidden` have no address, and are called over NATS. Servers that are `broken` never start."""
+    chosen = FULL if servers is None else servers
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": chosen}))
+    loaded = await asyncio.to_thread(read, str(folder / "mcp.json"))
+    async with AsyncExitStack() as stack:
+        nats = await stack.enter_async_context(nats_server())
+        made = Cluster(nats.url, [])
+        for name in names:
+            options = ClusterOptions(
+                nats=(nats.url,),
+                database=f"sqlite:///{folder / 'record'}",
+                key=KEY,
+                node=name,
+                advertise="" if name in hidden else None,
+            )
+            made.nodes.append(await stack.enter_async_context(_node(options, loaded)))
+        await _settled(made, set(chosen) - set(broken))
+        yield made
+
+
+@asynccontextmanager
+async def _node(options: ClusterOptions, file: Loaded) -> AsyncIterator[Node]:
+    replica = Replica(options, TOKEN)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(replica.close)
+        await replica.open(file)
+        hub = await stack.enter_async_context(Hub({}, asks=OnlyClients(), **replica.parts))
+        gateway = Gateway(hub, options.key, replica.keyring)
+
+        async def take(loaded: Loaded) -> None:
+            await hub.apply(replace(loaded, servers=replica.take(loaded.servers)))
+            gateway.reconfigured((), ())
+
+        await replica.serve(hub, gateway, take)
+        port = await gateway.listen("127.0.0.1", 0)
+        gateway.also_called(await replica.join("127.0.0.1", port, tls=False))
+        stack.push_async_callback(_end, gateway)
+        yield Node(hub, gateway, replica, port)
+
+
+async def _end(gateway: Gateway) -> None:
+    hurry = asyncio.Event()
+    hurry.set()
+    await gateway.drain(hurry, 0, 0)
+
+
+async def _settled(made: Cluster, servers: set[str]) -> None:
+    """Until every server has an owner, and all know what it has."""
+    async with asyncio.timeout(SETTLED):
+        while True:
+            owned = [server for node in made.nodes for server in servers if node.replica.switch.owns(server)]
+            listed = [node.hub.catalog.listed(server, "tools") for node in made.nodes for server in servers]
+            if len(owned) == len(servers) and all(listed):
+                return
+            await asyncio.sleep(0.05)
