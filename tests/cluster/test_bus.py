@@ -205,7 +205,7 @@ async def test_who_loses_its_server_of_three_goes_to_another_and_is_told_of_the_
         await next(server for server in servers if server.url.endswith(f":{at}")).kill()
         await _until(lambda: a.gaps > 0, 15)
         await _until_told(a, b, "after")
-        await _until_told(b, a, "and back")
+        await _until_told(b, a, "back")
 
 
 async def _until_told(one: Node, other: Node, what: str) -> None:
