@@ -40,7 +40,7 @@ async def test_a_call_at_a_node_that_nobody_reaches_is_given_up_in_about_a_secon
 
     monkeypatch.setattr(peers.Peer, "_answers", nobody)
     async with cluster(tmp_path) as nodes, nodes.other().raw("server/full", TOKEN) as raw:
-        calling = asyncio.create_task(raw.call("sleep", {"seconds": 3}))
+        calling = asyncio.create_task(raw.call("counter", {"nonce": "n", "seconds": 3}))
         await asyncio.sleep(0.5)
         stop_beating(nodes)
         began = time.monotonic()
