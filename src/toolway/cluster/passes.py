@@ -6,7 +6,6 @@ for one node and one call, lasts seconds, and is taken once.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
@@ -14,6 +13,7 @@ import msgspec
 
 KIND: Final = "pass"
 LASTS: Final = 15.0  # seconds: clocks of nodes may differ by a few
+NONCE: Final = 16  # characters by which a seal begins, and which no other begins by
 REMEMBERED: Final = 200_000  # passes that were taken, in LASTS seconds; whoever brings more is refused
 
 Refusal: TypeAlias = Literal["forged", "elsewhere", "replayed", "busy", "moved"]
@@ -31,7 +31,6 @@ class Pass(msgspec.Struct, frozen=True, array_like=True):
     caller: str  # the authorization context of the call
     call: str  # its id
     key: str | None = None  # its idempotency key
-    once: str = ""
     sender: str = ""
     name: str = ""  # of the principal, for people
     endpoint: str = ""  # where the client asked
@@ -44,8 +43,7 @@ class Sealer(Protocol):
 
 
 def issue(sealer: Sealer, what: Pass) -> str:
-    once = secrets.token_hex(8)
-    return sealer.seal(KIND, msgspec.to_builtins(msgspec.structs.replace(what, once=once)), LASTS)
+    return sealer.seal(KIND, what, LASTS)
 
 
 class Inspector:
@@ -77,7 +75,7 @@ class Inspector:
             return "forged"  # or over
         if found.to != self._node:
             return "elsewhere"
-        refused = self._remember(found.once)
+        refused = self._remember(text[:NONCE])
         if refused is not None:
             return refused
         if self._fence_of(found.tenant, found.server, found.instance) != found.fence:

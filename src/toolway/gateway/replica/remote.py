@@ -26,7 +26,7 @@ from toolway.gateway.replica.judged import NOT_THERE, judged, was_not_here
 from toolway.gateway.replica.known import Knowledge, answer, is_known
 from toolway.gateway.replica.local import moved
 from toolway.gateway.replica.owners import Owners
-from toolway.gateway.replica.peers import Peers, Silent
+from toolway.gateway.replica.peers import Peer, Peers, Silent
 from toolway.gateway.replica.told import Told, with_pass
 from toolway.model import Certainty, Era, Json
 from toolway.upstream.link import NOT_HERE, Fault, Inbound, Link, LinkFacts, Loss, Request, RpcError
@@ -75,7 +75,7 @@ class RemoteLink:
         self._server = server
         self._places = places
         self._around = around
-        self._roads: dict[tuple[str, int], Link] = {}  # by node and its epoch
+        self._roads: dict[object, Link] = {}  # by the peer, or by node and epoch where there is none
         self._opening = asyncio.Lock()
         self._next = 0
         self._ended = False
@@ -150,11 +150,14 @@ class RemoteLink:
         sent = msgspec.structs.replace(request, params=params)
         try:
             if not seen.card.address:
-                return await (await self._road(seen)).request(sent)
+                key = (held.node, seen.epoch)
+                road = self._roads.get(key) or await self._opened(key, around.bus_link(seen, self._server))
+                return await road.request(sent)
             peer = around.peers.of(held.node, seen.card.address)
             if peer.silent:
                 raise _NotThere("its owner gives no sign of life")
-            return await peer.watched((await self._road(seen)).request(sent))
+            road = self._roads.get(peer) or await self._opened(peer, self._to(peer))
+            return await peer.watched(road.request(sent))
         except Silent:
             raise _lost(attempt.certainty, "its owner fell silent") from None
         except Fault as exc:
@@ -174,25 +177,17 @@ class RemoteLink:
             attempt.certainty = error.certainty or Certainty.C0
             raise Fault(exc.message, attempt.certainty, error=error) from None
 
-    async def _road(self, seen: Seen) -> Link:
+    async def _opened(self, key: object, road: Link) -> Link:
         """The way to a node, which lasts as long as we do."""
-        key = (seen.card.id, seen.epoch)
-        found = self._roads.get(key)
-        if found is not None:
-            return found
         async with self._opening:
             found = self._roads.get(key)
             if found is None:
-                found = self._made(seen)
-                await found.open(self._inbound)
-                found.adopt("modern", "")
-                self._roads[key] = found
+                await road.open(self._inbound)
+                road.adopt("modern", "")
+                found = self._roads[key] = road
         return found
 
-    def _made(self, seen: Seen) -> Link:
-        if not seen.card.address:
-            return self._around.bus_link(seen, self._server)
-        peer = self._around.peers.of(seen.card.id, seen.card.address)
+    def _to(self, peer: Peer) -> Link:
         return HttpLink(peer.server(self._server), client=peer.client)
 
     async def notify(self, method: str, params: Json) -> None:

@@ -54,7 +54,6 @@ def with_pass(params: Json, told: Told | None, held: Held, sealer: Sealer, sende
         told.caller,
         told.call,
         told.key,
-        "",
         sender,
         told.name,
         told.endpoint,
