@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from tests.cluster.nats_server import nats_server
 from tests.gateway.bridge_lab import Lab, pipe_entry
+from tests.gateway.replica.tap import Tap, tap
 from toolway.cluster.record.places import Held
 from toolway.config.formats import Loaded, read
 from toolway.gateway.clients import OnlyClients
@@ -31,10 +32,11 @@ FULL: Final = {"full": pipe_entry("handshake")}
 class Node(Lab):
     """One gateway of the cluster."""
 
-    def __init__(self, hub: Hub, gateway: Gateway, replica: Replica, port: int) -> None:
+    def __init__(self, hub: Hub, gateway: Gateway, replica: Replica, port: int, tap: Tap) -> None:
         super().__init__(hub, gateway, port)
         self.replica = replica
         self.port = port
+        self.tap = tap  # before it, on the way from the others; nobody's where it has no address
 
     @property
     def id(self) -> str:
@@ -91,20 +93,21 @@ async def cluster(
         nats = await stack.enter_async_context(nats_server())
         made = Cluster(nats.url, [])
         for name in names:
+            before = await stack.enter_async_context(tap())
             options = ClusterOptions(
                 nats=(nats.url,),
                 database=f"sqlite:///{folder / 'record'}",
                 key=KEY,
                 node=name,
-                advertise="" if name in hidden else None,
+                advertise="" if name in hidden else f"http://127.0.0.1:{before.port}",
             )
-            made.nodes.append(await stack.enter_async_context(_node(options, loaded)))
+            made.nodes.append(await stack.enter_async_context(_node(options, loaded, before)))
         await _settled(made, set(chosen) - set(broken))
         yield made
 
 
 @asynccontextmanager
-async def _node(options: ClusterOptions, file: Loaded) -> AsyncIterator[Node]:
+async def _node(options: ClusterOptions, file: Loaded, before: Tap) -> AsyncIterator[Node]:
     replica = Replica(options, TOKEN)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(replica.close)
@@ -117,10 +120,10 @@ async def _node(options: ClusterOptions, file: Loaded) -> AsyncIterator[Node]:
             gateway.reconfigured((), ())
 
         await replica.serve(hub, gateway, take)
-        port = await gateway.listen("127.0.0.1", 0)
+        before.leads_to = port = await gateway.listen("127.0.0.1", 0)
         gateway.also_called(await replica.join("127.0.0.1", port, tls=False))
         stack.push_async_callback(_end, gateway)
-        yield Node(hub, gateway, replica, port)
+        yield Node(hub, gateway, replica, port, before)
 
 
 async def _end(gateway: Gateway) -> None:
