@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help audit-kill machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients cluster accept edits openapi conformance canary process logins faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour addresses idle cost sim fuzz bench bench-quick bench-page cost-of-telemetry boards traces startup screens dashboard dashboard-walk dashboard-full dashboard-pictures deploy docs pins clean
+.PHONY: help audit-kill machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients others cluster cluster-news accept edits openapi conformance canary process logins faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour addresses idle cost sim fuzz bench bench-quick bench-page cost-of-telemetry boards traces startup screens dashboard dashboard-walk dashboard-full dashboard-pictures deploy docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -93,6 +93,9 @@ audit-kill: setup ## kill -9 a gateway 50 times under load, and what its audit l
 cluster: setup ## three gateways as one, with real NATS and PostgreSQL, killed, stopped and cut off under load; 15 minutes (ARGS="kills --times 5", ARGS=short)
 	$(BIN)/python scripts/cluster_run.py $(ARGS)
 
+cluster-news: setup ## how soon a revoked key opens no gateway of three, and how well they keep a rate together; 3 minutes (ARGS=--short)
+	$(BIN)/python scripts/cluster_news.py $(ARGS)
+
 addresses: setup ## every form of an address inside × every kind of URL, and redirects and resolvers that change
 	TOOLWAY_LONG=1 $(BIN)/python -m pytest -q --durations=0 --durations-min=1 tests/addresses $(ARGS)
 
@@ -132,6 +135,11 @@ interop-ci: setup ## the real servers of the corpus that have a call to make
 interop-gateway: setup ## every real server of the corpus behind one endpoint of a gateway
 	$(BIN)/python interop/install.py --into .interop
 	$(BIN)/python interop/one_endpoint.py --installed .interop
+
+others: ## the real servers and clients that CI runs, one after the other: they share what is installed
+	$(MAKE) interop-ci
+	$(MAKE) clients
+	$(MAKE) accept
 
 clients: setup ## real clients before a gateway: Claude Code, the Inspector, the SDK, fastmcp
 	$(BIN)/python interop/install.py --into .interop --clients

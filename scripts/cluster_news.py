@@ -1,0 +1,86 @@
+"""How soon what one gateway of a cluster says is known at the others, and how well they keep a rate together.
+
+    python scripts/cluster_news.py [--times 50]
+
+Three real `toolway serve --cluster`, three NATS servers, a PostgreSQL. Fails where a promise is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is no package of ours
+
+from tests.faults.cluster.cluster import Cluster, cluster
+from tests.faults.cluster.engines import missing_engines
+from tests.faults.cluster.news import Span, revocation, spending
+
+RATES = (("20/s", 10.0, 0.01), ("600/min", 30.0, 0.01), ("60/min", 30.0, 0.05), ("5/min", 20.0, 0.2))
+IN_FORCE = 1.0  # seconds, with NATS
+WITHOUT = 2.5  # seconds, without
+GATEWAYS = 3
+
+
+def _line(what: str, seconds: Sequence[float]) -> str:
+    middle = statistics.median(seconds)
+    return f"  {what:<34} {1000 * middle:7.0f} ms in the middle, {1000 * max(seconds):7.0f} ms at the most"
+
+
+def _spans(title: str, spans: Sequence[Span], limit: float) -> bool:
+    print(f"{title}, {len(spans)} times")
+    print(_line("a new key opens all three", [each.opened for each in spans]))
+    print(_line("a revoked key opens none", [each.revoked for each in spans]))
+    print(_line("its stream at another has ended", [each.stream for each in spans]), flush=True)
+    return max(max(each.revoked, each.stream) for each in spans) < limit
+
+
+async def _keys(made: Cluster, times: int) -> bool:
+    well = _spans("keys, with NATS", [await revocation(made.replicas, each) for each in range(times)], IN_FORCE)
+    for node in made.nats:
+        await node.kill()
+    spans = [await revocation(made.replicas, each) for each in range(max(3, times // 5))]
+    well &= _spans("keys, without NATS", spans, WITHOUT)
+    for node in made.nats:
+        await node.start()
+    return well
+
+
+async def _rates(made: Cluster, short: bool) -> bool:
+    well = True
+    print("one key at three gateways: calls let through, those of the rate, and how far apart")
+    for rate, seconds, pause in RATES[:1] if short else RATES:
+        spent = await spending(made.replicas, "s00__echo", rate, seconds, pause)
+        calls, unit = int(rate.partition("/")[0]), {"s": 1.0, "min": 60.0}[rate.partition("/")[2]]
+        promised = calls * (1 + spent.seconds / unit)
+        most = promised + max(GATEWAYS, calls / 4)
+        well &= spent.passed <= most + 1
+        share = 100 * (spent.passed / promised - 1)
+        print(f"  {rate:<9} {spent.passed:5} of {promised:7.1f}  {share:+5.1f} %   refused {spent.refused}", flush=True)
+    return well
+
+
+async def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=50)
+    parser.add_argument("--short", action="store_true")
+    options = parser.parse_args()
+    missing = missing_engines()
+    if missing is not None:
+        print(missing)
+        return 1
+    with tempfile.TemporaryDirectory(prefix="toolway-news-") as folder:
+        async with cluster(Path(folder), 3, apart=False) as made:
+            well = await _rates(made, options.short)
+            well &= await _keys(made, 5 if options.short else options.times)
+    print("all promises were kept" if well else "A PROMISE WAS BROKEN")
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
