@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 from sqlalchemy import inspect, text
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -11,6 +13,15 @@ from toolway.cluster.record.nodes import Card, Nodes
 from toolway.errors import ConfigError
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def engine(empty_url: str) -> AsyncIterator[AsyncEngine]:
+    """Of a database of its own, whose tables are changed."""
+    engine = open_engine(empty_url)
+    await upgrade(engine)
+    yield engine
+    await engine.dispose()
 
 
 async def _form(engine: AsyncEngine, revision: str | None = None) -> str:
@@ -31,7 +42,7 @@ async def test_an_older_gateway_uses_tables_that_a_newer_one_has_added_to(engine
     assert [seen.card.id for seen in await Nodes(engine).alive()] == ["a"]
 
 
-@pytest.mark.parametrize("form", ["0100", "0101", "1", "of somebody else"])
+@pytest.mark.parametrize("form", ["0100", "of somebody else"])
 async def test_tables_that_this_version_cannot_use_are_left_alone(engine: AsyncEngine, form: str) -> None:
     await _form(engine, form)
     with pytest.raises(ConfigError) as caught:
@@ -42,16 +53,16 @@ async def test_tables_that_this_version_cannot_use_are_left_alone(engine: AsyncE
 
 @pytest.mark.parametrize(("usual", "wanted"), [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")])
 async def test_what_was_acknowledged_is_on_disk_whatever_the_server_usually_does(
-    url: str, usual: str, wanted: str
+    empty_url: str, usual: str, wanted: str
 ) -> None:
-    if url.startswith("sqlite"):
+    if empty_url.startswith("sqlite"):
         pytest.skip("a file is always written so")
-    engine = open_engine(url)
+    engine = open_engine(empty_url)
     async with engine.begin() as db:
         name = (await db.execute(text("SELECT current_database()"))).scalar_one()
         await db.execute(text(f"ALTER DATABASE {name} SET synchronous_commit = '{usual}'"))
     await engine.dispose()
-    again = open_engine(url)
+    again = open_engine(empty_url)
     async with for_reading(again).connect() as db:
         assert (await db.execute(text("SHOW synchronous_commit"))).scalar_one() == wanted
     await again.dispose()

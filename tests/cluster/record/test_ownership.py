@@ -48,9 +48,9 @@ async def test_the_migrations_make_the_tables_of_the_models(engine: AsyncEngine)
         assert await db.run_sync(differences) == []
 
 
-async def test_many_may_upgrade_at_once_and_again(url: str) -> None:
-    engines = [open_engine(url) for _ in range(4)]
-    if url.startswith("sqlite"):
+async def test_many_may_upgrade_at_once_and_again(empty_url: str) -> None:
+    engines = [open_engine(empty_url) for _ in range(4)]
+    if empty_url.startswith("sqlite"):
         await upgrade(engines[0])
     await asyncio.gather(*(upgrade(engine) for engine in engines))
     assert await Nodes(engines[0]).alive() == []
