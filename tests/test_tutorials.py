@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import socket
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -34,3 +37,46 @@ def test_the_tutorial_shows_what_happens(page: str, shown_port: str, commands: i
     assert len(said) == len(pairs), said
     for (command, shown), output in zip(pairs, said, strict=True):
         assert fits(output, [line.replace(shown_port, port) for line in shown]), f"$ {command}\n{output}"
+
+
+def test_the_tutorial_of_clusters_shows_what_happens(tmp_path: Path) -> None:
+    if shutil.which("nats-server", path=str(Path(sys.executable).parent)) is None:
+        pytest.skip("there is no nats-server here")
+    pairs = commands_of(ROOT / "docs" / "tutorial" / "cluster.md")
+    assert len(pairs) == 18
+    ports = dict(zip(("4222", "8811", "8812"), free_ports(3), strict=True))
+
+    def moved(text: str) -> str:
+        return re.sub("|".join(ports), lambda found: ports[found[0]], text)
+
+    environ = {
+        "HOME": str(tmp_path),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "TOOLWAY_SECRETS": "file",
+        "LANG": "C.UTF-8",
+    }
+    # The page's next command comes when a person has read a line or two, and then both are ready.
+    asked = "python -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1])' http://127.0.0.1:{}/readyz"
+    ready = [
+        f"for n in $(seq 100); do {asked.format(ports[each])} 2>/dev/null && break; sleep 0.1; done"
+        for each in ("8811", "8812")
+    ]
+    at = next(index for index, (command, _) in enumerate(pairs) if "8812 --node" in command) + 1
+    commands = [moved(command) for command, _ in pairs]
+    said = outputs_of([*commands[:at], *ready, *commands[at:]], tmp_path, environ)
+    del said[at : at + 2]
+    assert len(said) == len(pairs), said
+    for (command, shown), output in zip(pairs, said, strict=True):
+        assert fits(plain(output), [plain(moved(line)) for line in shown]), f"$ {command}\n{output}"
+
+
+def plain(text: str) -> str:
+    """Columns are as wide as what stands in them, which is different each time; jobs that end say so when they like."""
+    lines = (line for line in text.split("\n") if not re.match(r"\[\d+\]", line))
+    return re.sub(r" +", " ", "\n".join(lines))
+
+
+def free_ports(count: int) -> list[str]:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [str(server.getsockname()[1]) for server in servers]
