@@ -66,6 +66,8 @@ class Serving:
         self._keyring = _keyring(state, self._replica) if auth else None
         settings = loaded.gateway
         audit = settings.audit.in_folder(state.folder) if settings.audit is not None else None
+        if audit is not None and cluster is not None:
+            audit = audit.in_cluster(cluster.key)
         if self._replica is None:
             self.hub = Hub(loaded, asks=OnlyClients(), audit=audit)
         else:
