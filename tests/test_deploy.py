@@ -126,6 +126,18 @@ def test_what_the_image_is_made_of_is_there() -> None:
             assert all((ROOT / source).exists() for source in line.split()[1:-1]), line
 
 
+def test_the_guide_names_options_variables_and_values_that_there_are() -> None:
+    guide = (ROOT / "docs" / "cluster" / "overview.md").read_text()
+    table = re.findall(r"^\| `(--[a-z-]+)` \| (.*?) \|", guide, re.MULTILINE)
+    serve = options_of_serve()
+    assert {option for option, _ in table} <= serve and len(table) == len(options.VARIABLES)
+    named = {variable for _, cell in table for variable in re.findall(r"TOOLWAY_\w+", cell)}
+    assert named == OURS - {VARIABLE}
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    for part, name in re.findall(r"--set (\w+)\.(\w+)=", guide):
+        assert name in values[part]
+
+
 # -- by those who read them -------------------------------------------------------------------------------------------
 
 
