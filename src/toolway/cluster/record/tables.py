@@ -236,3 +236,14 @@ class BucketRow(Base):
     key: Mapped[str] = mapped_column(primary_key=True)
     tokens: Mapped[float]  # less than nothing: it is paid back by waiting
     at: Mapped[float]
+
+
+class SessionRow(Base):
+    """What a client of the handshake era settled in its session, for gateways that see it later. None: nothing."""
+
+    __tablename__ = "sessions"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[str] = mapped_column(primary_key=True)  # the digest of the session's own
+    facts: Mapped[dict[str, Any]]
+    until: Mapped[float] = mapped_column(index=True)  # when the session cannot be taken up again anyway
