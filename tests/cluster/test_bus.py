@@ -22,6 +22,7 @@ from tests.faults.cluster.engines import nats_cluster
 from tests.faults.cluster.ground import Loopback
 from toolway.cluster import ears
 from toolway.cluster.bus import LARGEST, SILENCE, Bus, token
+from toolway.gateway.sealed import Sealer
 from toolway.model import Json
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(program() is None, reason="there is no nats-server here")]
@@ -33,10 +34,10 @@ def anyio_backend() -> str:
 
 
 class Node:
-    def __init__(self, id: str, cluster: str = "test", tenant: str = "default") -> None:
+    def __init__(self, id: str, cluster: str = "test", tenant: str = "default", sealer: Sealer | None = None) -> None:
         self.heard: list[tuple[str, Json]] = []
         self.gaps = 0
-        self.bus = Bus(cluster, id, lambda kind, body: self.heard.append((kind, body)), self._gap, tenant)
+        self.bus = Bus(cluster, id, lambda kind, body: self.heard.append((kind, body)), self._gap, tenant, sealer)
 
     def _gap(self) -> None:
         self.gaps += 1
@@ -258,6 +259,35 @@ async def test_tenants_of_one_account_are_kept_apart_by_their_subjects() -> None
         assert await a.bus.tell("keys", {})
         await _until(lambda: same.heard == [("keys", {})])
         assert other.heard == []
+
+
+async def test_who_only_reaches_nats_can_neither_make_news_up_nor_read_them() -> None:
+    sealer, now = Sealer(b"k" * 32, time.time), time.time()
+    a, b = Node("a", sealer=sealer), Node("b", sealer=sealer)
+    stranger, late = (
+        Node("c", sealer=Sealer(b"x" * 32, time.time)),
+        Node("d", sealer=Sealer(b"k" * 32, lambda: now - 999)),
+    )
+    plain = Node("e")
+    spied: list[Msg] = []
+
+    async def spy(message: Msg) -> None:
+        spied.append(message)
+
+    async with nats_server() as server, _nodes(server, a, b, stranger, late, plain):
+        outside = await nats.connect(server.url)
+        await outside.subscribe("toolway.test.default.news.>", cb=spy)
+        await outside.flush()
+        assert await a.bus.tell("keys", {"revoked": "the-id"})
+        await _until(lambda: len(spied) == 1)
+        assert b"the-id" not in spied[0].data
+        for other in (stranger, late, plain):
+            assert await other.bus.tell("keys", {"revoked": "another"})
+        await outside.publish("toolway.test.default.news.places", spied[0].data)  # what was said, as something else
+        await outside.close()
+        assert await a.bus.tell("end", {})
+        await _until(lambda: ("end", {}) in b.heard)
+        assert b.heard == [("keys", {"revoked": "the-id"}), ("end", {})]
 
 
 def test_names_cannot_reach_into_the_subjects_of_others() -> None:

@@ -6,6 +6,8 @@ lost, or it was too slow to listen) is told so by `on_gap`, and looks at the rec
 One wildcard subscription brings all news of a tenant. Signs of life are another matter: all nodes listening to all
 others would grow with the square of their number, so a node listens to those that it waits for (`ears.py`).
 
+News are sealed with the key of the cluster: who only reaches NATS can neither make them up nor read them.
+
 All subjects of a tenant begin alike, and nothing crosses from one tenant to another. So a tenant can be an account of
 NATS, whose server then keeps it apart: its nodes are given the credentials of that account and nothing else differs.
 """
@@ -27,11 +29,14 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from toolway.cluster.ears import BEAT, SILENCE, Ear
+from toolway.cluster.passes import Sealer
 from toolway.model import Json
 
 LARGEST: Final = 64 * 1024  # bytes of one piece of news
 PENDING: Final = 10_000  # pieces of news that wait to be looked at; more is a gap
 CONNECT: Final = 2.0  # seconds
+KIND: Final = "news"  # of what we seal
+LASTS: Final = 300.0  # seconds: clocks of nodes may differ
 _PLAIN: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 Hear: TypeAlias = Callable[[str, Json], None]  # (kind, body); must not wait
@@ -44,10 +49,17 @@ class Bus:
     """The news of one tenant of a cluster, as one node hears and tells them."""
 
     def __init__(
-        self, cluster: str, node: str, hear: Hear, on_gap: Callable[[], None], tenant: str = "default"
+        self,
+        cluster: str,
+        node: str,
+        hear: Hear,
+        on_gap: Callable[[], None],
+        tenant: str = "default",
+        sealer: Sealer | None = None,
     ) -> None:
         self.root = f"toolway.{token(cluster)}.{token(tenant)}"  # of all subjects
         self._node = token(node)
+        self._sealer = sealer
         self._hear = hear
         self._on_gap = on_gap
         self._nats: Client | None = None
@@ -96,7 +108,7 @@ class Bus:
 
     async def tell(self, kind: str, body: Json) -> bool:
         """Tell all others. Whether it left; those who did not hear it look at the record anyway."""
-        data = msgspec.json.encode({"from": self._node, "body": body})
+        data = self._sealed({"kind": kind, "from": self._node, "body": body})
         if not self.connected or len(data) > LARGEST:
             return False
         assert self._nats is not None
@@ -110,14 +122,23 @@ class Bus:
 
     async def _news(self, message: Msg) -> None:
         kind = message.subject.removeprefix(f"{self.root}.news.")
-        try:
-            told = msgspec.json.decode(message.data) if len(message.data) <= LARGEST else None
-        except msgspec.DecodeError:
-            told = None
-        if not isinstance(told, dict) or not isinstance(told.get("body"), dict):
+        told = self._opened(message.data) if len(message.data) <= LARGEST else None
+        if not isinstance(told, dict) or told.get("kind") != kind or not isinstance(told.get("body"), dict):
             log.warning("news that cannot be read were left out: %s", kind[:80])
         elif told.get("from") != self._node:
             self._hear(kind, told["body"])
+
+    def _sealed(self, told: Json) -> bytes:
+        if self._sealer is None:
+            return msgspec.json.encode(told)
+        return self._sealer.seal(KIND, told, LASTS).encode()
+
+    def _opened(self, data: bytes) -> Any:
+        """What was told, or None for what nobody of ours said."""
+        try:
+            return msgspec.json.decode(data) if self._sealer is None else self._sealer.open(KIND, data.decode())
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
 
     async def _lost(self) -> None:
         log.warning("the connection to NATS is lost")

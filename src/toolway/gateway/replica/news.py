@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Final, Protocol, TypeAlias
 
 from toolway.cluster.asking import Asking
+from toolway.errors import ToolwayError
 from toolway.model import Json
 
 LOOK: Final = 1.0  # seconds between two looks at the record
@@ -44,6 +45,7 @@ class Following:
         self._kinds: dict[str, _Kind] = {}
         self._ears: dict[str, Hear] = {}
         self._asking = Asking(PATIENCE)
+        self._trouble = _Trouble("what others changed cannot be read")
         self._seen = 0
         self._news = asyncio.Event()
         self._untold: deque[tuple[str, Json]] = deque(maxlen=UNTOLD)
@@ -124,8 +126,9 @@ class Following:
             self._news.clear()
             try:
                 await self._look()
+                self._trouble.over()
             except Exception as exc:
-                log.warning("what others changed cannot be read: %s", type(exc).__name__)
+                self._trouble.say(exc)
                 await asyncio.sleep(RETRY)
             await asyncio.sleep(LEAST)
 
@@ -146,8 +149,8 @@ class _Kind:
     """What is taken of one kind of change."""
 
     def __init__(self, name: str, take: Take) -> None:
-        self._name = name
         self._take = take
+        self._trouble = _Trouble(f"a change of {name} could not be taken yet")
         self.taken = 0  # the revision up to which it has all
         self.behind = asyncio.Event()
 
@@ -166,6 +169,26 @@ class _Kind:
             await self.behind.wait()
             try:
                 await self.take_now(newest())
+                self._trouble.over()
             except Exception as exc:
-                log.warning("a change of %s could not be taken yet: %s", self._name, type(exc).__name__)
+                self._trouble.say(exc)
                 await asyncio.sleep(RETRY)
+
+
+class _Trouble:
+    """Said once when it begins, and once when it is over."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._said = ""
+
+    def say(self, exc: Exception) -> None:
+        said = f"{type(exc).__name__}: {str(exc)[:300]}" if isinstance(exc, ToolwayError) else type(exc).__name__
+        if said != self._said:
+            log.warning("%s: %s", self._what, said)
+        self._said = said
+
+    def over(self) -> None:
+        if self._said:
+            log.warning("%s: that is over", self._what)
+        self._said = ""

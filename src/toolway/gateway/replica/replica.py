@@ -91,7 +91,7 @@ class Replica:
         self.registry = Registry(self.engine, self.sealer)
         self.owners = Owners(self.places)
         self.following = Following(Changes(self.engine), options.tenant)
-        self.bus = Bus(options.cluster, self.id, self.following.heard, self._gap, options.tenant)
+        self.bus = Bus(options.cluster, self.id, self.following.heard, self._gap, options.tenant, self.sealer)
         self.following.tell = self.bus.tell
         self.nats_calls = NatsCalls(options.nats, options.nats_credentials, self.bus.root, self.id)
         self.peers = Peers(self.bus, lambda to: credential(self.sealer, self.id, to))
