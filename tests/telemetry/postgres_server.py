@@ -21,12 +21,12 @@ def binaries() -> Path | None:
 
 
 @contextmanager
-def postgres_server(programs: Path) -> Iterator[str]:
+def postgres_server(programs: Path, connections: int = 20) -> Iterator[str]:
     """Its address. It speaks on a socket in its folder alone, and does not run as root, which it refuses."""
     folder = Path(tempfile.mkdtemp(prefix="toolway-pg-", dir="/tmp"))  # the path of a socket must be short
     as_another = ["unshare", "--user", "--map-user=1000"] if os.geteuid() == 0 else []
     data = folder / "data"
-    options = f"-c listen_addresses= -c unix_socket_directories={folder} -c max_connections=20"
+    options = f"-c listen_addresses= -c unix_socket_directories={folder} -c max_connections={connections}"
 
     def do(program: str, *arguments: str) -> None:
         subprocess.run(

@@ -32,6 +32,7 @@ from toolway.cluster.record.nodes import Card, Nodes, Seen
 from toolway.cluster.record.places import Free, Held, Place, Places
 from toolway.cluster.tenure import TERMS, Terms
 
+SETTLE: Final = 2.0  # seconds after our start in which nothing is taken: nodes that start together should share
 LOOK: Final = 1.0  # seconds between two looks at the record; news from others bring the next one forward
 THOROUGH: Final = 30.0  # seconds between two looks at everything that we own
 DOUBT: Final = 10.0  # seconds for which every look is a thorough one, after an answer that was lost
@@ -81,6 +82,7 @@ class Member:
         self._thorough_at = 0.0  # when everything that we own is looked at again
         self._doubtful_until = 0.0
         self._strays_at = 0.0
+        self._takes_at: float | None = None  # when we begin to take places
 
     # -- what others ask ----------------------------------------------------------------------------------------------
 
@@ -146,8 +148,10 @@ class Member:
 
     async def _keep_places(self) -> None:
         while True:
+            # Not `wait_for`: in Python 3.11 it loses a cancellation that comes together with what it waits for.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), LOOK)
+                async with asyncio.timeout(LOOK):
+                    await self._news.wait()
             self._news.clear()
             epoch = self._lease.epoch
             if epoch is None:
@@ -178,7 +182,7 @@ class Member:
     async def _look(self, epoch: int) -> None:
         glimpse = await self._ask(self._glance.look(self.card.id, self.card.tenant, self._plan.pools))
         await self._see(glimpse)
-        if not self._draining:
+        if not self._draining and self._takes_at is not None and self._now() >= self._takes_at:
             await self._take_free(epoch, glimpse)
         if self._now() >= self._thorough_at:
             await self._agree(epoch)
@@ -246,6 +250,8 @@ class Member:
             self._settled = -1
 
     def _on_lease(self) -> None:
+        if self._takes_at is None:
+            self._takes_at = self._now() + SETTLE
         self._doubt()
         self._news.set()
 

@@ -7,6 +7,7 @@ something take turns from there to the commit, so nothing large is written after
 from __future__ import annotations
 
 from sqlalchemy import case, literal, select, update
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from toolway.cluster.record.engine import for_reading
@@ -38,6 +39,20 @@ async def bump(db: AsyncConnection, kind: str, tenant: str) -> int:
     revision = await next_revision(db)
     await note(db, kind, tenant, revision)
     return revision
+
+
+async def announce(singly: AsyncEngine, kind: str, tenant: str) -> None:
+    """Say that something of this kind has changed, after it has; `singly` is an engine for single statements. Where the
+    database can do it in one, whoever is slow holds up nobody."""
+    async with singly.begin() as db:
+        if db.dialect.name != "postgresql":
+            await bump(db, kind, tenant)
+            return
+        taken = update(RevisionRow).values(last=RevisionRow.last + 1).returning(RevisionRow.last).cte("taken")
+        change = select(literal(kind), literal(tenant), taken.c.last)
+        told = postgresql.insert(ChangeRow).from_select(["kind", "tenant", "revision"], change)
+        later = {"revision": told.excluded.revision}
+        await db.execute(told.on_conflict_do_update(index_elements=["kind", "tenant"], set_=later))
 
 
 async def next_revision(db: AsyncConnection) -> int:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, and_, delete, exists, insert, not_, select, update
+from sqlalchemy import ColumnElement, and_, delete, exists, not_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from toolway.cluster.record.changes import bump
+from toolway.cluster.record.changes import announce
 from toolway.cluster.record.clock import seconds_now
 from toolway.cluster.record.engine import for_reading
 from toolway.cluster.record.tables import EpochRow, NodeRow, PlaceRow, PoolRow
+from toolway.cluster.record.writing import put
 from toolway.cluster.tenure import TERMS, Terms
 
 KIND: Final = "nodes"  # of changes: a node came, went or drains, or a pool is new
@@ -51,36 +52,21 @@ class Nodes:
 
     def __init__(self, engine: AsyncEngine, terms: Terms = TERMS) -> None:
         self._engine = engine
-        self._reading = for_reading(engine)
+        self._singly = for_reading(engine)
         self._ttl = terms.ttl
 
     async def join(self, card: Card) -> int:
         """A new lease, under a number that nobody had before. Whatever this node held under another is free."""
+        epoch = await self._next_epoch()
         async with self._engine.begin() as db:
-            epoch = await _next_epoch(db)
-            now = seconds_now()
-            row = {
-                "epoch": epoch,
-                "tenant": card.tenant,
-                "address": card.address,
-                "version": card.version,
-                "capacity": card.capacity,
-                "load": 0,
-                "labels": {"all": list(card.labels)},
-                "draining": False,
-                "joined": now,
-                "lease_until": now + self._ttl,
-            }
-            done = await db.execute(update(NodeRow).where(NodeRow.id == card.id).values(row))
-            if not done.rowcount:
-                await db.execute(insert(NodeRow).values(id=card.id, **row))
+            await put(db, NodeRow, _row(card, epoch, self._ttl))
             await _free_places(db, PlaceRow.node == card.id)
-            await bump(db, KIND, card.tenant)
-            return epoch
+        await announce(self._singly, KIND, card.tenant)
+        return epoch
 
     async def renew(self, id: str, epoch: int, load: int = 0) -> bool:
         """Whether the lease is ours for another term. One that has ended is not: others may have acted on it."""
-        async with self._engine.begin() as db:
+        async with self._singly.begin() as db:
             ours = (NodeRow.id == id) & (NodeRow.epoch == epoch) & (NodeRow.lease_until > seconds_now())
             row = {"lease_until": seconds_now() + self._ttl, "load": load}
             done = await db.execute(update(NodeRow).where(ours).values(row))
@@ -88,12 +74,12 @@ class Nodes:
 
     async def drain(self, id: str) -> bool:
         """From now on it takes nothing. Whether there is such a node."""
-        async with self._engine.begin() as db:
+        async with self._singly.begin() as db:
             drained = update(NodeRow).where(NodeRow.id == id).values(draining=True).returning(NodeRow.tenant)
             tenant = (await db.execute(drained)).scalar_one_or_none()
-            if tenant is not None:
-                await bump(db, KIND, tenant)
-            return tenant is not None
+        if tenant is not None:
+            await announce(self._singly, KIND, tenant)
+        return tenant is not None
 
     async def leave(self, id: str, epoch: int) -> None:
         """What it owned is free at once."""
@@ -101,8 +87,8 @@ class Nodes:
             await _free_places(db, and_(PlaceRow.node == id, PlaceRow.epoch == epoch))
             gone = delete(NodeRow).where(NodeRow.id == id, NodeRow.epoch == epoch).returning(NodeRow.tenant)
             tenant = (await db.execute(gone)).scalar_one_or_none()
-            if tenant is not None:
-                await bump(db, KIND, tenant)
+        if tenant is not None:
+            await announce(self._singly, KIND, tenant)
 
     async def sweep(self, tenant: str) -> None:
         """Forget nodes of a tenant whose lease ended a while ago, when others have what they owned."""
@@ -115,7 +101,7 @@ class Nodes:
 
     async def pools(self, tenant: str) -> Sequence[str]:
         """The sets of labels that servers of a tenant ask of their nodes, in any order."""
-        async with self._reading.connect() as db:
+        async with self._singly.connect() as db:
             return (await db.execute(select(PoolRow.pool).where(PoolRow.tenant == tenant))).scalars().all()
 
     async def alive(self, tenant: str | None = None) -> Sequence[Seen]:
@@ -124,7 +110,7 @@ class Nodes:
         asked = select(NodeRow, (NodeRow.lease_until - now).label("left")).where(NodeRow.lease_until > now)
         if tenant is not None:
             asked = asked.where(NodeRow.tenant == tenant)
-        async with self._reading.connect() as db:
+        async with self._singly.connect() as db:
             return [
                 Seen(
                     Card(row.id, row.address, row.version, row.capacity, tuple(row.labels["all"]), row.tenant),
@@ -136,11 +122,28 @@ class Nodes:
                 for row in await db.execute(asked.order_by(NodeRow.id))
             ]
 
+    async def _next_epoch(self) -> int:
+        """In a statement of its own: whoever held the row for longer, and was slow, would hold up all who join."""
+        async with self._singly.begin() as db:
+            taken = await db.execute(update(EpochRow).values(last=EpochRow.last + 1).returning(EpochRow.last))
+            return taken.scalar_one()
 
-async def _next_epoch(db: AsyncConnection) -> int:
-    """The row is locked to the end of the transaction, so numbers are given in the order in which tenures begin."""
-    taken = await db.execute(update(EpochRow).values(last=EpochRow.last + 1).returning(EpochRow.last))
-    return taken.scalar_one()
+
+def _row(card: Card, epoch: int, ttl: float) -> dict[str, Any]:
+    now = seconds_now()
+    return {
+        "id": card.id,
+        "epoch": epoch,
+        "tenant": card.tenant,
+        "address": card.address,
+        "version": card.version,
+        "capacity": card.capacity,
+        "load": 0,
+        "labels": {"all": list(card.labels)},
+        "draining": False,
+        "joined": now,
+        "lease_until": now + ttl,
+    }
 
 
 async def _free_places(db: AsyncConnection, which: ColumnElement[bool]) -> None:
