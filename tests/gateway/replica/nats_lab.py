@@ -18,7 +18,7 @@ from toolway.gateway.replica.nats_way import NatsWay, connect
 from toolway.gateway.visit import Tell
 from toolway.model import Attempt, Json
 from toolway.protocol import wire
-from toolway.upstream.link import Request
+from toolway.upstream.link import Fault, Request
 
 ROOT = "toolway.test.default"
 Answer = Callable[[str, wire.Message, Tell], Awaitable[Json | wire.AsItCame]]
@@ -103,6 +103,16 @@ async def link_to(
 
 def call(**arguments: object) -> Request:
     return Request("tools/call", {"name": "tool", "arguments": arguments})
+
+
+async def answered(link: NatsLink) -> Json:
+    """What an owner answers when it is there again."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                return await link.request(call())
+            except Fault:
+                await asyncio.sleep(0.05)
 
 
 async def until(what: Callable[[], object], seconds: float = 10.0) -> None:

@@ -25,13 +25,23 @@ def test_pieces_are_the_whole_again_and_none_is_larger_than_nats_takes(data: byt
     assert gathering.whole == data
 
 
+@given(st.lists(st.tuples(st.integers(0, 10**15), st.binary(max_size=40)), max_size=5))
+def test_what_is_packed_is_unpacked(some: list[tuple[int, bytes]]) -> None:
+    packed = frames.PACK + b"".join(b"%d %d\n%b" % (id_, len(frame), frame) for id_, frame in some)
+    assert list(frames.unpack(packed)) == [(str(id_), frame) for id_, frame in some]
+
+
 @given(st.binary(max_size=60))
 def test_no_bytes_are_more_than_a_bad_frame(data: bytes) -> None:
-    for read in (frames.read_call, lambda frame: frames.Gathering(frame, 100), frames.read_ids):
+    for read in (frames.read_call, lambda frame: frames.Gathering(frame, 100), frames.read_ids, _unpacked):
         try:
             read(data)
         except (frames.BadFrame, OverflowError):
             pass
+
+
+def _unpacked(data: bytes) -> object:
+    return list(frames.unpack(frames.PACK + data))
 
 
 def test_pieces_out_of_order_twice_or_too_many_are_refused() -> None:

@@ -11,9 +11,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 from tests.cluster.nats_server import nats_server, program
-from tests.gateway.replica.nats_lab import call, caller, link_to, owner_process
+from tests.gateway.replica.nats_lab import answered, call, caller, link_to, owner_process
 from toolway.gateway.replica.nats_link import NatsLink
-from toolway.model import Certainty, Json
+from toolway.model import Certainty
 from toolway.upstream.link import Fault
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(program() is None, reason="there is no nats-server here")]
@@ -37,16 +37,6 @@ async def _lost(link: NatsLink, pid: int, end: signal.Signals) -> None:
         assert absent.value.certainty is Certainty.C0  # nothing is sent to whom we know to be lost
 
 
-async def _answered(link: NatsLink) -> Json:
-    """What an owner answers when it is there again."""
-    async with asyncio.timeout(10):
-        while True:
-            try:
-                return await link.request(call())
-            except Fault:
-                await asyncio.sleep(0.05)
-
-
 async def test_an_owner_that_died_or_hangs_is_known_in_about_a_second_and_another_works_on() -> None:
     async with nats_server() as server, caller(server) as way, AsyncExitStack() as stack:
         starting = [owner_process(server, name) for name in ("killed", "stopped", "well")]
@@ -55,4 +45,4 @@ async def test_an_owner_that_died_or_hangs_is_known_in_about_a_second_and_anothe
         well = asyncio.create_task(to_well.request(call(seconds=3)))
         await asyncio.gather(_lost(to_killed, killed, signal.SIGKILL), _lost(to_stopped, stopped, signal.SIGSTOP))
         os.kill(stopped, signal.SIGCONT)
-        assert await _answered(to_stopped) == await well == {"content": []}
+        assert await answered(to_stopped) == await well == {"content": []}

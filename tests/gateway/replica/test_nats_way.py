@@ -11,7 +11,7 @@ import pytest
 from nats.aio.msg import Msg
 
 from tests.cluster.nats_server import nats_server, program
-from tests.gateway.replica.nats_lab import ROOT, Ear, call, caller, echo, link_to, never, owner, until
+from tests.gateway.replica.nats_lab import ROOT, Ear, answered, call, caller, echo, link_to, never, owner, until
 from toolway.gateway.codes import MOVED, OUTCOME_UNKNOWN, OVERLOADED
 from toolway.gateway.failures import Failure
 from toolway.gateway.replica import nats_door, nats_frames, nats_visit
@@ -72,6 +72,7 @@ async def test_nobody_there_is_known_at_once_and_nothing_was_executed() -> None:
             with pytest.raises(Fault) as absent:
                 await (await link_to(way, node, epoch)).request(request)
             assert (absent.value.certainty, absent.value.code) == (Certainty.C0, "E-NO-OWNER")
+            assert request.attempt.certainty is Certainty.C0
             assert time.monotonic() - began < 0.7
         assert there.asked == []
         assert there.door is not None
@@ -79,6 +80,20 @@ async def test_nobody_there_is_known_at_once_and_nothing_was_executed() -> None:
         with pytest.raises(Fault):
             await (await link_to(way, epoch=2)).request(call())
         assert await (await link_to(way, epoch=3)).request(call())
+
+
+async def test_many_calls_at_once_go_together_and_each_has_its_own_answer_or_none() -> None:
+    async with nats_server() as server, owner(server, echo) as there, caller(server) as way:
+        link, nobody = await link_to(way), await link_to(way, "nobody")
+        before = there.client.stats["in_msgs"] if there.client is not None else 0
+        requests = [call(number=number, text="x" * (number % 7) * 5000) for number in range(300)]
+        absent = [call(number=number) for number in range(300)]
+        answers = await asyncio.gather(*(link.request(request) for request in requests))
+        faults = await asyncio.gather(*(nobody.request(request) for request in absent), return_exceptions=True)
+        assert [answer["said"] for answer in answers] == [request.params for request in requests]
+        assert all(isinstance(fault, Fault) and fault.certainty is Certainty.C0 for fault in faults)
+        assert all(request.attempt.certainty is Certainty.C0 for request in absent)
+        assert there.client is not None and there.client.stats["in_msgs"] - before < 150
 
 
 async def test_what_is_said_meanwhile_comes_in_its_order_and_before_the_answer() -> None:
@@ -270,12 +285,14 @@ async def test_without_nats_nothing_is_sent_and_calls_go_on_when_it_is_back() ->
         link = await link_to(way)
         server.kill()
         await until(lambda: not way.client.is_connected)
+        request = call()
         with pytest.raises(Fault) as down:
-            await link.request(call())
+            await link.request(request)
         assert (down.value.certainty, down.value.code) == (Certainty.C0, "E-NATS")
+        assert (request.attempt.certainty, there.asked) == (Certainty.C0, [])
         await server.start()
-        await until(lambda: way.client.is_connected and there.client is not None and there.client.is_connected)
-        assert await link.request(call())
+        await until(lambda: way.client.is_connected)
+        assert await answered(link) == {"content": [], "said": call().params}
 
 
 @pytest.mark.parametrize("seconds", [0.05, 1.0])

@@ -36,7 +36,7 @@ class NatsDoor:
         self._limit = limit
         self._host = Host(client, answer)
         self._loop = asyncio.get_running_loop()
-        self._visits: dict[str, Visit] = {}  # by the subject of their answers
+        self._visits = self._host.visits
         self.gathered = 0  # bytes of calls of which pieces are missing
         self._subscriptions: list[Any] = []
         self._calls = ""
@@ -63,9 +63,10 @@ class NatsDoor:
         running = [visit.task for visit in self._visits.values() if visit.task is not None]
         if self._beating is not None:
             running.append(self._beating)
-        for task in (*running, *self._host.tasks):
+        for task in running:
             task.cancel()
-        await asyncio.gather(*running, *self._host.tasks, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)
+        await self._host.outbox.close()
 
     @property
     def under_way(self) -> int:
@@ -75,11 +76,23 @@ class NatsDoor:
     # -- what comes ---------------------------------------------------------------------------------------------------
 
     async def _on_call(self, message: Msg) -> None:
-        reply, frame = message.reply, message.data
-        found = self._subjects.reply_of(reply)
-        if found is None or reply in self._visits or reply in self._host.kept:
-            return  # nobody to answer, or the same once more
-        visit = Visit(self._host, found[0], found[1], reply, self._forget)
+        found = self._subjects.reply_of(message.reply)
+        if found is None:
+            return  # nobody to answer
+        caller, id_ = found
+        replies = self._subjects.replies(caller)
+        if message.data[:1] == frames.PACK:
+            with suppress(frames.BadFrame):
+                for id_, frame in frames.unpack(message.data):
+                    self._take_call(caller, id_, replies, frame)
+        else:
+            self._take_call(caller, id_, replies, message.data)
+
+    def _take_call(self, caller: str, id_: str, replies: str, frame: bytes) -> None:
+        reply = replies + id_
+        if reply in self._visits or reply in self._host.kept:
+            return  # the same once more
+        visit = Visit(self._host, caller, id_, replies, self._forget)
         if len(self._visits) >= MOST or self._host.closing:
             visit.refuse("too many calls are under way at the node that owns the server")
         elif frame[:1] == frames.FIRST:
@@ -97,7 +110,7 @@ class NatsDoor:
         kind, replies = message.data[:1], self._subjects.replies(found[0])
         if kind == frames.WHAT_OF:
             self._say_again(replies, frames.read_ids(message.data))
-            self._host.own(self._beat_for(found[0], [v.id for v in self._visits.values() if v.caller == found[0]]))
+            self._beat_for(found[0], [visit.id for visit in self._visits.values() if visit.caller == found[0]])
             return
         visit = self._visits.get(replies + found[1])
         if visit is None:
@@ -123,7 +136,7 @@ class NatsDoor:
         for id_ in ids[:MANY]:
             answer = self._host.kept.find(replies + id_)
             if answer is not None:
-                self._host.publish_soon(replies + id_, answer)
+                self._host.outbox.join(replies + frames.ALL, id_, answer)
 
     # -- calls that begin and end -------------------------------------------------------------------------------------
 
@@ -171,7 +184,7 @@ class NatsDoor:
 
     def _take(self, visit: Visit, gathering: frames.Gathering) -> None:
         visit.heard_at = self._loop.time()
-        self._host.publish_soon(visit.reply, frames.TAKEN)
+        self._host.outbox.put(visit.reply, frames.TAKEN)
         whole = gathering.whole
         if whole is not None:
             self.gathered -= gathering.length
@@ -197,14 +210,14 @@ class NatsDoor:
             for visit in self._visits.values():
                 callers.setdefault(visit.caller, []).append(visit.id)
             for caller, ids in callers.items():
-                await self._beat_for(caller, ids)
+                self._beat_for(caller, ids)
 
-    async def _beat_for(self, caller: str, ids: list[str]) -> None:
+    def _beat_for(self, caller: str, ids: list[str]) -> None:
         """Where nobody hears it, NATS tells us so."""
         for start in range(0, len(ids) or 1, MANY):
             beat = frames.ids(frames.BEAT, ids[start : start + MANY])
             beats = self._subjects.replies(caller) + frames.BEATS
-            await self._host.publish(beats, beat, f"{self._calls}.{caller}")
+            self._host.outbox.put(beats, beat, f"{self._calls}.{caller}")
 
 
 async def _leave(subscriptions: list[Any]) -> None:

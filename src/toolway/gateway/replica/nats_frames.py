@@ -1,15 +1,17 @@
 """What two nodes say to each other over NATS about one call: subjects and frames. Pure.
 
     the caller                                            the owner
-    call.<node>.<epoch>          the call            →    one of a queue group: were there two, one would hear it
+    call.<node>.<epoch>          calls               →    one of a queue group: were there two, one would hear it
     call.<node>.<epoch>.c        about a call        →    all that listen there; whoever has the call takes it
-    reply.<caller>.<id>          about that call     ←
+    reply.<caller>.a             about calls         ←
     reply.<caller>.b             signs of life       ←    once for all calls of a caller, which it names
+    reply.<caller>.<id>          pieces of one       ←
 
-A call and its answer are JSON-RPC messages and go whole while they are small. A large one goes in pieces, few at a
-time: a connection that is full of one answer would hold up the signs of life of all others. The first byte says what a
-frame is. The reply subject of a call is that of its answer, so that NATS itself answers where nobody listens; what is
-said about a call has another, because nobody listening then does not mean that the call was not taken.
+A call and its answer are JSON-RPC messages and go whole while they are small, together with others that go the same way
+(`nats_outbox.py`). A large one goes in pieces, few at a time: a connection that is full of one answer would hold up the
+signs of life of all others. The first byte says what a frame is. Calls have a reply subject, by which NATS itself says
+that nobody listens; what is said about a call has another, because nobody listening then does not mean that nobody took
+the call.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ WHOLE: Final = 256 * 1024  # bytes of a message that is not sent in pieces
 PIECE: Final = 64 * 1024
 ROOM: Final = 256  # bytes of a frame that are not the message
 
+HEAD: Final = 32  # bytes before each frame of several, at the most
+
+PACK: Final = b"M"  # several frames: for each its id, a blank, its length, a line end, the frame
 CALL: Final = b"Q"  # a server's name, a line end, a request
 ANSWER: Final = b"{"  # a JSON-RPC answer, and nothing else
 NOTE: Final = b"N"  # a notification that belongs to the call
@@ -34,8 +39,10 @@ WHAT_OF: Final = b"W"  # the same from a caller that may have missed their answe
 
 CONTROL: Final = "c"
 BEATS: Final = "b"
+ALL: Final = "a"
+PACKED: Final = "m"  # before the number of a message with several calls
 ABOUT: Final = "c"  # before an id
-_CALLER: Final = re.compile(rf"([A-Za-z0-9_-]{{1,120}})\.{ABOUT}?([0-9]{{1,16}})")
+_CALLER: Final = re.compile(rf"([A-Za-z0-9_-]{{1,120}})\.[{ABOUT}{PACKED}]?([0-9]{{1,16}})")
 
 
 class BadFrame(Exception):
@@ -74,6 +81,20 @@ def read_call(frame: bytes) -> tuple[str, bytes]:
     if not line_end or head[:1] != CALL or not head.isascii():
         raise BadFrame
     return head[1:].decode(), message
+
+
+def unpack(frame: bytes) -> Iterator[tuple[str, bytes]]:
+    """The ids and frames of several. Raises `BadFrame`."""
+    at = len(PACK)
+    while at < len(frame):
+        end = frame.find(b"\n", at, at + HEAD)
+        id_, _, length = frame[at:end].partition(b" ")
+        if end < 0 or not id_.isdigit() or not length.isdigit():
+            raise BadFrame
+        at = end + 1 + int(length)
+        if at > len(frame):
+            raise BadFrame
+        yield id_.decode(), frame[end + 1 : at]
 
 
 def fits(frame: bytes, max_payload: int) -> bool:

@@ -70,16 +70,20 @@ class NatsLink:
             raise Fault("there is no connection to NATS", Certainty.C0, code=DOWN)
         if self._way.is_lost(self._owner):
             raise Fault("the node that owns the server gives no sign of life", Certainty.C0, code=LOST)
-        reply = self._way.reply(id_)
-        try:
-            if frames.fits(frame, client.max_payload):
-                attempt.sent()
-                await client.publish(self._owner, frame, reply)
+        if frames.fits(frame, client.max_payload):
+            attempt.sent()
+            if self._way.is_alone():
+                await self._publish(frame, self._way.reply(id_), request)
             else:
-                await self._send_in_pieces(frame, reply, request, waiting)
+                self._way.send(id_, self._owner, frame)
+        else:
+            await self._send_in_pieces(frame, self._way.reply(id_), request, waiting)
+
+    async def _publish(self, frame: bytes, reply: str, request: Request) -> None:
+        try:
+            await self._way.client.publish(self._owner, frame, reply)
         except (NatsError, OSError) as exc:
-            attempt.certainty = Certainty.C0  # what could not be handed over did not leave
-            raise Fault(f"NATS takes nothing: {type(exc).__name__}", Certainty.C0, code=DOWN) from None
+            raise _unsent(exc, request) from None
 
     async def _send_in_pieces(self, frame: bytes, reply: str, request: Request, waiting: Waiting) -> None:
         """The first piece goes where calls go; whoever took it takes the others too."""
@@ -98,6 +102,8 @@ class NatsLink:
                 sending.result()
         except Stalled:
             raise Fault("the owner does not take the request", request.attempt.certainty, code=LOST) from None
+        except (NatsError, OSError) as exc:
+            raise _unsent(exc, request) from None
         finally:
             waiting.transfer = None
             sending.cancel()
@@ -121,6 +127,12 @@ class NatsLink:
 
     async def close(self) -> None:
         """Nothing to do: the way is that of all links."""
+
+
+def _unsent(exc: Exception, request: Request) -> Fault:
+    """What could not be handed over did not leave."""
+    request.attempt.certainty = Certainty.C0
+    return Fault(f"NATS takes nothing: {type(exc).__name__}", Certainty.C0, code=DOWN)
 
 
 async def _result(frame: bytes, id_: int, request: Request) -> Json:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
 from nats.aio.client import Client
@@ -18,13 +17,15 @@ from toolway.gateway.failures import Failure
 from toolway.gateway.relay import Result
 from toolway.gateway.replica import nats_frames as frames
 from toolway.gateway.replica.nats_kept import Kept
+from toolway.gateway.replica.nats_outbox import Outbox
 from toolway.gateway.replica.nats_transfer import ALL, Stalled, Transfer
 from toolway.gateway.visit import Tell
 from toolway.model import Json
 from toolway.protocol import wire
 from toolway.upstream.transports.decoding import parse_heavy
 
-MOST_NOTES: Final = 1000  # notifications of one call that wait to be sent; more are left out
+FEW: Final = 2  # calls under way
+MOST_NOTES: Final = 1000  # notifications of one call in one turn of the loop; more are left out
 LARGEST_NOTE: Final = 64 * 1024
 
 #: The result of a request for a server that another node brings. Raises `Failure`.
@@ -39,24 +40,15 @@ class Host:
         self.client = client
         self.answer = answer
         self.kept = Kept()
+        self.outbox = Outbox(client)
         self.window = asyncio.Semaphore(ALL)
         self.loop = asyncio.get_running_loop()
         self.closing = False
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.visits: dict[str, Visit] = {}  # those under way, by the subject of their answers
 
-    async def publish(self, subject: str, frame: bytes, reply: str = "") -> None:
-        """Whoever misses it asks again, or takes us for lost."""
-        with suppress(NatsError, OSError):
-            await self.client.publish(subject, frame, reply)
-
-    def publish_soon(self, subject: str, frame: bytes) -> None:
-        self.own(self.publish(subject, frame))
-
-    def own(self, work: Any) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = self.loop.create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-        return task
+    def is_alone(self) -> bool:
+        """Whether an answer would go without others anyway."""
+        return len(self.visits) <= FEW and self.outbox.idle
 
 
 class Visit:
@@ -64,7 +56,7 @@ class Visit:
         "_forget",
         "_host",
         "_notes",
-        "_telling",
+        "_turn",
         "caller",
         "gathering",
         "gone",
@@ -72,41 +64,43 @@ class Visit:
         "id",
         "reply",
         "task",
+        "to",
         "transfer",
     )
 
-    def __init__(self, host: Host, caller: str, id: str, reply: str, forget: Callable[[Visit], None]) -> None:
+    def __init__(self, host: Host, caller: str, id: str, replies: str, forget: Callable[[Visit], None]) -> None:
         self._host = host
         self._forget = forget
         self.caller = caller
         self.id = id
-        self.reply = reply  # the subject of its answer
+        self.reply = replies + id  # of all calls, its own alone
+        self.to = replies + frames.ALL
         self.task: asyncio.Task[None] | None = None
         self.gathering: frames.Gathering | None = None  # while pieces of it are missing
         self.heard_at = 0.0
         self.transfer: Transfer | None = None  # of the answer
         self.gone = False  # nobody waits for it
-        self._notes: list[bytes] = []
-        self._telling: asyncio.Task[None] | None = None
+        self._turn = -1  # of the outbox
+        self._notes = 0  # in it
 
     async def serve(self, frame: bytes) -> None:
         """Answer it, unless it is cancelled."""
         host = self._host
         try:
             answer = await self._answer(frame)
-            if self._telling is not None:
-                await self._telling  # what was said before the answer comes before it
             host.kept.add(self.reply, answer, host.loop.time())
-            if frames.fits(answer, host.client.max_payload):
+            if not frames.fits(answer, host.client.max_payload):
+                await self._send_in_pieces(answer)
+            elif host.is_alone():
                 await host.client.publish(self.reply, answer)
             else:
-                await self._send_in_pieces(answer)
+                host.outbox.join(self.to, self.id, answer)
         except asyncio.CancelledError:
             if not host.closing or self.gone:
                 raise
-            await host.publish(self.reply, self._cut_off())
+            host.outbox.join(self.to, self.id, self._cut_off())
         except (NatsError, OSError, Stalled):
-            pass  # it is kept for a while, and whoever misses it asks
+            pass  # whoever misses it takes us for lost
 
     def ended(self, task: asyncio.Task[None]) -> None:
         self._forget(self)
@@ -137,24 +131,20 @@ class Visit:
 
     def tell(self, method: str, params: Json) -> None:
         """A notification that belongs to the call."""
-        if self.gone or len(self._notes) >= MOST_NOTES:
+        outbox = self._host.outbox
+        if self._turn != outbox.turn:
+            self._turn, self._notes = outbox.turn, 0
+        self._notes += 1
+        if self.gone or self._notes > MOST_NOTES:
             return
         note = frames.NOTE + wire.notification(method, params)
-        if len(note) <= min(LARGEST_NOTE, self._host.client.max_payload):
-            self._notes.append(note)
-            if self._telling is None or self._telling.done():
-                self._telling = self._host.own(self._tell())
-
-    async def _tell(self) -> None:
-        while self._notes:
-            notes, self._notes = self._notes, []
-            for note in notes:
-                await self._host.publish(self.reply, note)
+        if len(note) <= min(LARGEST_NOTE, self._host.client.max_payload - frames.ROOM):
+            outbox.join(self.to, self.id, note)
 
     def refuse(self, why: str) -> None:
         """It was not begun."""
         facts = {"executed": "no", "certainty": "C0", "retryable": True, "code": "E-OVERLOADED"}
-        self._host.publish_soon(self.reply, wire.error(int(self.id), OVERLOADED, why, facts))
+        self._host.outbox.join(self.to, self.id, wire.error(int(self.id), OVERLOADED, why, facts))
 
     def _cut_off(self) -> bytes:
         facts = {"executed": "unknown", "certainty": "C2", "retryable": False, "code": "E-SHUTTING-DOWN"}

