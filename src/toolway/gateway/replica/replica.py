@@ -66,6 +66,7 @@ from toolway.upstream.link import Link
 from toolway.world import World
 
 NATS_AGAIN: Final = 1.0  # seconds between two tries to reach NATS at the start
+FIRST_LEASE: Final = 10.0  # seconds at the start; what needs none is served without
 HAND_OVER: Final = 35.0  # seconds at the end for what is owned here: a call under way has 30
 TOLD: Final = 200  # places in one piece of news
 
@@ -207,8 +208,17 @@ class Replica:
         self._tasks.append(asyncio.create_task(self.member.run()))
         if not address and self._brought is not None:
             self.nats_calls.listen(self._brought, self._epoch)
+        await self._wait_leased()
         self.following.say("places", {})
         return urlsplit(address).hostname or ""
+
+    async def _wait_leased(self) -> None:
+        """Calls with a key that come before are refused: others would not know what became of them."""
+        assert self.member is not None
+        loop = asyncio.get_running_loop()
+        until = loop.time() + FIRST_LEASE
+        while self.member.epoch is None and loop.time() < until:  # noqa: ASYNC110 - once in a life
+            await asyncio.sleep(0.02)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
