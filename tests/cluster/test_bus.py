@@ -217,27 +217,23 @@ async def _until_told(one: Node, other: Node, what: str) -> None:
             await asyncio.sleep(0.05)
 
 
-ACCOUNTS = """
-accounts {
-  one { users: [{user: one, password: first}] }
-  two { users: [{user: two, password: second}] }
-}
-"""
+ACCOUNTS = Path(__file__).parents[2] / "deploy" / "nats-accounts.conf"
 
 
-async def test_tenants_may_be_accounts_that_hear_nothing_of_each_other(tmp_path: Path) -> None:
-    (tmp_path / "nats.conf").write_text(ACCOUNTS)
-    a, b, stranger = Node("a", tenant="one"), Node("b", tenant="one"), Node("c", tenant="two")
+async def test_tenants_may_be_accounts_that_hear_nothing_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEAM_A_PASSWORD", "first")
+    monkeypatch.setenv("TEAM_B_PASSWORD", "second")
+    a, b, stranger = Node("a", tenant="team-a"), Node("b", tenant="team-a"), Node("c", tenant="team-b")
     spy: list[str] = []
 
     async def hear(message: Msg) -> None:
         spy.append(message.subject)
 
-    async with nats_server(tmp_path / "nats.conf") as server, AsyncExitStack() as stack:
-        for node, user in ((a, "one:first"), (b, "one:first"), (stranger, "two:second")):
+    async with nats_server(ACCOUNTS) as server, AsyncExitStack() as stack:
+        for node, user in ((a, "team-a:first"), (b, "team-a:first"), (stranger, "team-b:second")):
             await node.bus.open([server.url.replace("//", f"//{user}@")])
             stack.push_async_callback(node.bus.close)
-        eavesdropper = await nats.connect(server.url.replace("//", "//two:second@"))
+        eavesdropper = await nats.connect(server.url.replace("//", "//team-b:second@"))
         await eavesdropper.subscribe(">", cb=hear)
         await eavesdropper.flush()
         async with stranger.bus.listening_to("a") as ear:
@@ -247,8 +243,8 @@ async def test_tenants_may_be_accounts_that_hear_nothing_of_each_other(tmp_path:
                 await ear.wait_silent()  # it beats, in another account
         assert await stranger.bus.tell("keys", {})
         await eavesdropper.flush()
-        await _until(lambda: "toolway.test.two.news.keys" in spy)
-        assert {subject.split(".")[2] for subject in spy} == {"two"}
+        await _until(lambda: "toolway.test.team-b.news.keys" in spy)
+        assert {subject.split(".")[2] for subject in spy} == {"team-b"}
         assert stranger.heard == [] and len(b.heard) == 1
         await eavesdropper.close()
 

@@ -119,10 +119,6 @@ class Ear:
         client = self._client()
         deaf = self._subscription is None or client is None or not client.is_connected
         wait = self._hearing.look(now, deaf)
-        if not wait:
-            lost, self.watchers = self.watchers, set()
-            for each in lost:
-                each()
         if self.watchers or self.users:
             self._needed = now
         if now - self._needed >= LINGER:
@@ -130,6 +126,10 @@ class Ear:
             self._opening = asyncio.ensure_future(self._close())
         else:
             self._timer = self._loop.call_later(wait or BEAT, self._look)
+        if not wait:
+            lost, self.watchers = self.watchers, set()
+            for each in lost:
+                each()
 
     def _stop(self) -> None:
         self._timer.cancel()

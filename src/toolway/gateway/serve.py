@@ -295,7 +295,12 @@ class Serving:
 
 
 def _keyring(state: State, replica: Replica | None) -> KnownKeys:
-    return replica.keyring if replica is not None else state.keyring()
+    if replica is None:
+        return state.keyring()
+    with suppress(ConfigError, OSError):
+        if state.keyring().all():
+            _log.warning("API keys that were made on this machine alone open nothing in a cluster: make them anew")
+    return replica.keyring
 
 
 def _replica(cluster: ClusterOptions, state: State, *, auth: bool) -> Replica:

@@ -6,6 +6,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -15,10 +18,12 @@ from toolway.cluster.bus import Bus
 from toolway.cluster.record.api_keys import ApiKeys
 from toolway.cluster.record.changes import Changes
 from toolway.errors import Unavailable
+from toolway.gateway import serve
 from toolway.gateway.principals import OWNER
 from toolway.gateway.rates import Rate
 from toolway.gateway.replica.keyring import ClusterKeyring
 from toolway.gateway.replica.news import LOOK, Following
+from toolway.gateway.state import State
 
 TOKEN = "tw_of-this-machine"
 pytestmark = pytest.mark.anyio
@@ -175,3 +180,14 @@ async def test_a_record_that_does_not_answer_says_so(engine: AsyncEngine) -> Non
         with pytest.raises(Unavailable):
             await a.keyring.withdraw(key.id)
         assert a.keyring.who(token) is not None
+
+
+def test_keys_of_one_machine_are_not_those_of_a_cluster_and_it_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = State(tmp_path)
+    replica: Any = SimpleNamespace(keyring=object())
+    assert serve._keyring(state, replica) is replica.keyring and not caplog.records
+    state.keyring().create("old", None, False, 0.0)
+    assert serve._keyring(state, replica) is replica.keyring
+    assert "make them anew" in caplog.text
