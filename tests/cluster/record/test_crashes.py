@@ -14,16 +14,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import literal, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from tests.faults.cluster.engines import Postgres
 from tests.telemetry.postgres_server import binaries
-from toolway.cluster.record import idempotency
 from toolway.cluster.record.changes import Changes, bump
 from toolway.cluster.record.engine import PATIENCE, open_engine, upgrade
 from toolway.cluster.record.idempotency import RecordKeys
+from toolway.cluster.record.later import Later
 from toolway.cluster.record.nodes import Card, Nodes
-from toolway.cluster.record.writing import insert_once
 from toolway.resilience.keys import KeyId, Record
 
 pytestmark = pytest.mark.anyio
@@ -114,6 +114,21 @@ async def test_who_is_stopped_in_the_middle_holds_the_others_up_for_a_moment_onl
         os.kill(process.pid, signal.SIGCONT)
 
 
+async def test_a_connection_that_the_database_ended_while_nobody_used_it_is_not_used(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if engine.dialect.name == "sqlite":
+        pytest.skip("a file has no connections that could end")
+    monkeypatch.setattr("toolway.cluster.record.engine.ASKED_AFTER", 0.0)
+    await _change(engine)
+    other = open_engine(engine.url.render_as_string(hide_password=False))
+    async with other.begin() as db:
+        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        await db.execute(text(f"{ended} AND pid <> pg_backend_pid()"))
+    await other.dispose()
+    await _change(engine)
+
+
 # -- a database that is away ------------------------------------------------------------------------------------------
 
 
@@ -158,24 +173,45 @@ async def test_a_database_that_is_killed_and_comes_back_has_forgotten_nothing_an
 # -- answers that are lost --------------------------------------------------------------------------------------------
 
 
-async def test_a_claim_whose_answer_was_lost_keeps_nobody_from_the_key(
-    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if engine.dialect.name == "sqlite":
-        pytest.skip("a file that one writes to holds up the other: its answers are not lost")
-    a, b = await _node(engine, "a"), await _node(engine, "b")
+class Deaf:
+    """An engine that does what it is told, and whose answers are lost."""
 
-    async def lost(*given: object) -> bool:
-        async with engine.begin() as db:
-            await insert_once(db, *given[1:])  # type: ignore[arg-type]
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[AsyncConnection]:
+        async with self._engine.begin() as db:
+            yield db
         raise ConnectionError("the answer was lost")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(idempotency, "insert_once", lost)
-        with pytest.raises(ConnectionError):
-            await a.claim(ID, "f", "call-1")
-    async with asyncio.timeout(10):
-        assert await b.claim(ID, "f", "call-2") is None
+
+async def test_a_claim_whose_answer_was_lost_keeps_nobody_from_the_key(engine: AsyncEngine) -> None:
+    a, b = await _node(engine, "a"), await _node(engine, "b")
+    a._single = Deaf(a._single)  # type: ignore[assignment]
+    with pytest.raises(ConnectionError):
+        await a.claim(ID, "f", "call-1")
+    b._wait = 0.0
+    assert await b.claim(ID, "f", "call-2") == Record("running", "f")  # so it stands there
+    b._wait = 10.0
+    assert await b.claim(ID, "f", "call-2") is None
+
+
+async def test_an_outcome_whose_answer_was_lost_is_written_again_and_is_the_same(engine: AsyncEngine) -> None:
+    a, b = await _node(engine, "a"), await _node(engine, "b")
+    assert await a.claim(ID, "f", "call-1") is None
+    a._single = Deaf(a._single)  # type: ignore[assignment]
+    await a.finish(ID, {"n": 1})
+    await a.close()
+    assert await b.claim(ID, "f", "call-2") == Record("finished", "f", {"n": 1})
+
+
+async def test_no_more_outcomes_wait_than_there_is_room_for(engine: AsyncEngine) -> None:
+    later = Later(engine, most=2)
+    statement = select(literal(1))
+    assert [later.add(statement, {}) for _ in range(3)] == [True, True, False]
+    await later.close()
+    assert len(later) == 0
 
 
 async def test_a_try_that_failed_does_not_end_the_next_try_of_the_same_call(

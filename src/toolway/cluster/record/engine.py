@@ -6,6 +6,9 @@ transaction, before those give up who wait for its locks. What the record has ac
 
 from __future__ import annotations
 
+import math
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,13 +16,15 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, event, make_url, text
+from sqlalchemy import Connection, Dialect, event, make_url, text
+from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from toolway.errors import ConfigError
 
 POOL: Final = 5  # connections of one node
 PATIENCE: Final = 2.0  # seconds for a connection, a statement, a lock
+ASKED_AFTER: Final = 1.0  # seconds after which a connection is asked whether it is still there
 STOPPED: Final = 1.2  # seconds that a transaction may wait for its node
 #: A database that is gone without a word is noticed: what was sent must be received, and a silent end is asked.
 _GONE: Final = {
@@ -52,10 +57,11 @@ def open_engine(url: str) -> AsyncEngine:
         pool_size=POOL,
         max_overflow=0,
         pool_timeout=PATIENCE,
-        pool_pre_ping=True,
         connect_args={"connect_timeout": int(PATIENCE), "options": options, **_GONE},
     )
     event.listen(engine.sync_engine, "connect", _prepare_postgresql)
+    event.listen(engine.sync_engine, "checkin", _remember_use)
+    event.listen(engine.sync_engine, "checkout", partial(_ask_if_idle, engine.dialect))
     return engine
 
 
@@ -105,6 +111,22 @@ def _prepare_postgresql(connection: Any, record: Any) -> None:
     cursor.execute(_DURABLE)
     cursor.close()
     connection.commit()
+
+
+def _remember_use(connection: Any, record: Any) -> None:
+    record.info["used"] = time.monotonic()
+
+
+def _ask_if_idle(dialect: Dialect, connection: Any, record: Any, proxy: Any) -> None:
+    """As the pool can do by itself before every use, which costs every statement a second round trip. Whoever is told
+    that a connection is gone has another one, or says so."""
+    if time.monotonic() - record.info.get("used", math.inf) > ASKED_AFTER:
+        try:
+            alive = dialect.do_ping(connection)
+        except dialect.loaded_dbapi.Error:
+            alive = False
+        if not alive:
+            raise DisconnectionError
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:

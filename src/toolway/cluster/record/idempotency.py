@@ -19,17 +19,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Final
+from typing import Final, cast
 
 import msgspec
-from sqlalchemy import ColumnElement, Executable, and_, delete, exists, or_, select, update
+from sqlalchemy import ColumnElement, Double, Executable, Table, and_, bindparam, delete, exists, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from toolway.cluster.record.clock import seconds_now
 from toolway.cluster.record.engine import for_reading
 from toolway.cluster.record.later import Later
 from toolway.cluster.record.tables import ClaimRow, NodeRow
-from toolway.cluster.record.writing import insert_once
 from toolway.model import Json
 from toolway.resilience.keys import KeyId, Record
 
@@ -76,6 +76,7 @@ class RecordKeys:
         self._now = now
         self._swept = now()
         self._single = for_reading(engine)  # for what is one statement
+        self._claiming = _claiming(engine.dialect.name)
         self._later = Later(engine)
         self._running: dict[KeyId, _Claim] = {}  # by calls of this node
 
@@ -101,16 +102,15 @@ class RecordKeys:
         raise AssertionError("unreachable")
 
     async def finish(self, id: KeyId, outcome: Json) -> None:
-        values = {"state": "finished", "outcome": msgspec.json.encode(outcome)}
-        await self._end(id, values, ClaimRow.state != "finished")
+        await self._end(id, _FINISHED, {"found": msgspec.json.encode(outcome)})
 
     async def mark_unknown(self, id: KeyId) -> None:
-        await self._end(id, {"state": "unknown"}, ClaimRow.state == "running")
+        await self._end(id, _UNKNOWN, {})
 
     async def release(self, id: KeyId) -> None:
         claim = self._running.pop(id, None)
         if claim is not None:
-            await self._write(self._undo(id, claim))
+            await self._write(self._undo(id, claim), {})
 
     # -- claiming -----------------------------------------------------------------------------------------------------
 
@@ -130,14 +130,14 @@ class RecordKeys:
         row = {"tenant": self._tenant, "id": _digest(id), "fingerprint": fingerprint, "state": "running", **ours}
         try:
             async with self._single.begin() as db:
-                if await insert_once(db, ClaimRow, {**row, "until": seconds_now() + self._keep}):
+                if (await db.execute(self._claiming, {**row, "keep": self._keep})).first() is not None:
                     return None
             async with self._engine.begin() as db:
                 return await self._judge(db, id, row, ours, claim)
         except BaseException:
             # Whether or not the record took it, the call is not made now. Another try for the same call is another
             # claim, and stays.
-            self._later.add(self._undo(id, claim))
+            self._later.add(self._undo(id, claim), {})
             raise
 
     async def _judge(self, db: AsyncConnection, id: KeyId, row: Json, ours: Json, claim: _Claim) -> Record | None:
@@ -166,23 +166,23 @@ class RecordKeys:
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
-    async def _end(self, id: KeyId, values: Json, where: ColumnElement[bool]) -> None:
+    async def _end(self, id: KeyId, statement: Executable, values: Json) -> None:
         """What became of our call; a claim of another call is not ours to end."""
         claim = self._running.pop(id, None)
         if claim is not None:
-            values = {**values, "until": seconds_now() + self._keep}
-            await self._write(update(ClaimRow).where(self._is(id), ClaimRow.call == claim.call, where).values(values))
+            ours = {"whose": self._tenant, "key": _digest(id), "by": claim.call, "keep": self._keep}
+            await self._write(statement, {**ours, **values})
 
-    async def _write(self, statement: Executable) -> None:
+    async def _write(self, statement: Executable, values: Json) -> None:
         """Now, or when the record is back. Raises what SQLAlchemy raises where too much waits already."""
         try:
             async with self._single.begin() as db:
-                await db.execute(statement)
+                await db.execute(statement, values)
         except Exception:
-            if not self._later.add(statement):
+            if not self._later.add(statement, values):
                 raise
         except BaseException:
-            self._later.add(statement)
+            self._later.add(statement, values)
             raise
 
     def _is(self, id: KeyId) -> ColumnElement[bool]:
@@ -203,6 +203,29 @@ class RecordKeys:
                     await db.execute(delete(ClaimRow).where(ClaimRow.tenant == row.tenant, ClaimRow.id == row.id))
         except Exception as exc:  # the call does not depend on it
             log.warning("old idempotency keys could not be forgotten: %s", type(exc).__name__)
+
+
+# What every keyed call says is put together once.
+
+_CLAIMS: Final = cast(Table, ClaimRow.__table__)
+_UNTIL: Final = seconds_now() + bindparam("keep", type_=Double())
+_OURS: Final = and_(
+    _CLAIMS.c.tenant == bindparam("whose"), _CLAIMS.c.id == bindparam("key"), _CLAIMS.c.call == bindparam("by")
+)
+_FINISHED: Final = (
+    update(_CLAIMS)
+    .where(_OURS, _CLAIMS.c.state != "finished")
+    .values(state="finished", outcome=bindparam("found"), until=_UNTIL)
+)
+_UNKNOWN: Final = update(_CLAIMS).where(_OURS, _CLAIMS.c.state == "running").values(state="unknown", until=_UNTIL)
+
+
+def _claiming(dialect: str) -> Executable:
+    """Answers with a row where there was none."""
+    names = ("tenant", "id", "fingerprint", "state", "call", "attempt", "node", "epoch")
+    row: Json = {name: bindparam(name) for name in names}
+    make = sqlite.insert if dialect == "sqlite" else postgresql.insert
+    return make(_CLAIMS).values(**row, until=_UNTIL).on_conflict_do_nothing().returning(_CLAIMS.c.id)
 
 
 def _alive() -> ColumnElement[bool]:

@@ -13,6 +13,8 @@ from typing import Final
 from sqlalchemy import Executable
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from toolway.model import Json
+
 MOST: Final = 10_000  # that wait
 PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)  # seconds between two tries; the last one again and again
 LAST_TRY: Final = 2.0  # seconds at the end
@@ -23,17 +25,17 @@ class Later:
     def __init__(self, engine: AsyncEngine, most: int = MOST) -> None:
         self._engine = engine
         self._most = most
-        self._waiting: deque[Executable] = deque()
+        self._waiting: deque[tuple[Executable, Json]] = deque()
         self._task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, statement: Executable) -> bool:
+    def add(self, statement: Executable, values: Json) -> bool:
         """Whether there was room for it."""
         if len(self._waiting) >= self._most:
             return False
-        self._waiting.append(statement)
+        self._waiting.append((statement, values))
         if self._task is None:
             self._task = asyncio.create_task(self._run())
             self._task.add_done_callback(self._ended)
@@ -64,7 +66,7 @@ class Later:
     async def _write_all(self) -> None:
         while self._waiting:
             async with self._engine.begin() as db:
-                await db.execute(self._waiting[0])
+                await db.execute(*self._waiting[0])
             self._waiting.popleft()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
