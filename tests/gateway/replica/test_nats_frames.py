@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -18,10 +19,10 @@ def test_pieces_are_the_whole_again_and_none_is_larger_than_nats_takes(data: byt
     parts = list(frames.pieces(data, payload))
     assert len(parts) == frames.count(data, payload)
     assert all(len(part) <= max(payload, 32) for part in parts)
-    gathering = frames.Gathering(parts[0], len(data))
-    for part in parts[1:]:
+    gathering = frames.Gathering(len(data))
+    for part in parts:
         assert gathering.whole is None
-        gathering.add(part)
+        assert gathering.add(part)
     assert gathering.whole == data
 
 
@@ -33,7 +34,7 @@ def test_what_is_packed_is_unpacked(some: list[tuple[int, bytes]]) -> None:
 
 @given(st.binary(max_size=60))
 def test_no_bytes_are_more_than_a_bad_frame(data: bytes) -> None:
-    for read in (frames.read_call, lambda frame: frames.Gathering(frame, 100), frames.read_ids, _unpacked):
+    for read in (frames.read_call, frames.Gathering(100).add, frames.read_ids, _unpacked):
         try:
             read(data)
         except (frames.BadFrame, OverflowError):
@@ -44,14 +45,27 @@ def _unpacked(data: bytes) -> object:
     return list(frames.unpack(frames.PACK + data))
 
 
-def test_pieces_out_of_order_twice_or_too_many_are_refused() -> None:
-    parts = list(frames.pieces(b"x" * 1000, frames.ROOM + 100))
-    for wrong in (parts[2], parts[0], b"C1\n", b"C-1\nx", b"C1\n" + b"x" * 901):
-        gathering = frames.Gathering(parts[0], 1000)
+@given(st.randoms(use_true_random=False))
+def test_pieces_may_come_again_and_a_little_out_of_order(dice: Random) -> None:
+    data = bytes(range(256)) * 20
+    parts = list(frames.pieces(data, frames.ROOM + 100))
+    order = sorted(range(len(parts)), key=lambda number: number + dice.random() * (frames.APART - 1))
+    gathering = frames.Gathering(len(data))
+    for number in order:
+        assert gathering.add(parts[number])
+        assert not gathering.add(parts[dice.choice(order[: order.index(number) + 1])])
+    assert gathering.whole == data
+
+
+def test_pieces_that_are_missing_or_too_many_are_refused() -> None:
+    parts = list(frames.pieces(b"x" * 2000, frames.ROOM + 100))
+    for wrong in (parts[frames.APART + 1], b"C0\nx", b"C1\n", b"C-1\nx", b"C1\n" + b"x" * 1901):
+        gathering = frames.Gathering(2000)
+        assert gathering.add(parts[0])
         with pytest.raises(frames.BadFrame):
             gathering.add(wrong)
     with pytest.raises(OverflowError):
-        frames.Gathering(parts[0], 999)
+        frames.Gathering(1999).add(parts[0])
 
 
 @pytest.mark.parametrize(

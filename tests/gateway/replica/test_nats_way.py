@@ -11,6 +11,7 @@ import pytest
 from nats.aio.msg import Msg
 
 from tests.cluster.nats_server import nats_server, program
+from tests.faults.cluster.echo import LATEST, echoing
 from tests.gateway.replica.nats_lab import ROOT, Ear, answered, call, caller, echo, link_to, never, owner, until
 from toolway.gateway.codes import MOVED, OUTCOME_UNKNOWN, OVERLOADED
 from toolway.gateway.failures import Failure
@@ -278,6 +279,21 @@ async def test_a_frame_that_comes_again_is_not_executed_again() -> None:
         assert await (await link_to(way)).request(call(second=True))
         assert len(there.asked) == 2
         await spy.close()
+
+
+async def test_a_broker_that_says_everything_again_and_in_another_order_changes_nothing() -> None:
+    async with nats_server() as server, owner(server, echo) as there, caller(server) as way:
+        async with echoing(server.url) as again:
+            link = await link_to(way)
+            for turn in range(3):
+                requests = [
+                    call(turn=turn, text="x" * size) for size in (1, 10, 1000, 30_000, 500_000) for _ in range(6)
+                ]
+                answers = await asyncio.gather(*(link.request(request) for request in requests))
+                assert [answer["said"] for answer in answers] == [request.params for request in requests]
+            await asyncio.sleep(2 * LATEST)  # until all is said
+        assert again.count > 200
+        assert len(there.asked) == 90
 
 
 async def test_without_nats_nothing_is_sent_and_calls_go_on_when_it_is_back() -> None:

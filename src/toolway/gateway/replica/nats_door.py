@@ -164,7 +164,8 @@ class NatsDoor:
 
     def _gather_first(self, visit: Visit, frame: bytes) -> None:
         try:
-            visit.gathering = frames.Gathering(frame, min(self._limit, GATHERED - self.gathered))
+            visit.gathering = frames.Gathering(min(self._limit, GATHERED - self.gathered))
+            visit.gathering.add(frame)
         except frames.BadFrame:
             return
         except OverflowError:
@@ -176,11 +177,12 @@ class NatsDoor:
 
     def _gather_next(self, visit: Visit, gathering: frames.Gathering, frame: bytes) -> None:
         try:
-            gathering.add(frame)
-        except frames.BadFrame:
+            new = gathering.add(frame)
+        except (frames.BadFrame, OverflowError):
             self._forget(visit)  # its caller hears nothing more of it
         else:
-            self._take(visit, gathering)
+            if new:
+                self._take(visit, gathering)
 
     def _take(self, visit: Visit, gathering: frames.Gathering) -> None:
         visit.heard_at = self._loop.time()

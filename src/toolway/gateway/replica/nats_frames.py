@@ -22,6 +22,7 @@ from typing import Final
 
 WHOLE: Final = 256 * 1024  # bytes of a message that is not sent in pieces
 PIECE: Final = 64 * 1024
+APART: Final = 8  # pieces by which one may come too early
 ROOM: Final = 256  # bytes of a frame that are not the message
 
 HEAD: Final = 32  # bytes before each frame of several, at the most
@@ -119,29 +120,33 @@ def _size(max_payload: int) -> int:
 
 
 class Gathering:
-    """The pieces of one message, as they come: in their order, none twice and none missing."""
+    """The pieces of one message, as they come: again, or in another order, as long as they are not far apart."""
 
-    def __init__(self, first: bytes, limit: int) -> None:
-        """Raises `BadFrame`; `OverflowError` where the whole is longer than `limit`."""
-        self.length, data = _numbered(first, FIRST)
-        if self.length > limit:
-            raise OverflowError
-        self._next = 1
+    def __init__(self, limit: int) -> None:
+        self.length = -1  # of the whole, when it is known
+        self._limit = limit
+        self._next = 0
+        self._early: dict[int, bytes] = {}
         self._data = bytearray()
-        self._add(data)
 
-    def add(self, piece: bytes) -> None:
-        """Raises `BadFrame`."""
-        number, data = _numbered(piece, NEXT)
-        if number != self._next:
+    def add(self, piece: bytes) -> bool:
+        """Whether it is new. Raises `BadFrame`; `OverflowError` where the whole is longer than the limit."""
+        number, data = _numbered(piece)
+        if piece[:1] == FIRST and self.length < 0:
+            self.length, number = number, 0
+            if self.length > self._limit:
+                raise OverflowError
+        elif piece[:1] == FIRST or number < self._next or number in self._early:
+            return False
+        if number >= self._next + APART:
             raise BadFrame
-        self._next += 1
-        self._add(data)
-
-    def _add(self, data: memoryview) -> None:
-        if not data or len(self._data) + len(data) > self.length:
+        self._early[number] = data
+        while self._next in self._early:
+            self._data += self._early.pop(self._next)
+            self._next += 1
+        if not data or len(self._data) > self.length >= 0:
             raise BadFrame
-        self._data += data
+        return True
 
     @property
     def whole(self) -> bytes | None:
@@ -149,12 +154,12 @@ class Gathering:
         return bytes(self._data) if len(self._data) == self.length else None
 
 
-def _numbered(frame: bytes, kind: bytes) -> tuple[int, memoryview]:
+def _numbered(frame: bytes) -> tuple[int, bytes]:
     end = frame.find(b"\n", 0, 20)
     digits = frame[1:end] if end > 1 else b""
-    if frame[:1] != kind or not digits.isdigit():
+    if frame[:1] not in (FIRST, NEXT) or not digits.isdigit() or (frame[:1] == NEXT and not int(digits)):
         raise BadFrame
-    return int(digits), memoryview(frame)[end + 1 :]
+    return int(digits), frame[end + 1 :]
 
 
 def ids(kind: bytes, some: Iterator[str] | list[str]) -> bytes:

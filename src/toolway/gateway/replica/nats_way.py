@@ -220,19 +220,19 @@ class NatsWay:
         del self._waiting[id_]
 
     def _gather(self, id_: str, waiting: Waiting, frame: bytes) -> None:
+        if waiting.gathering is None:
+            waiting.gathering = frames.Gathering(waiting.limit)
         try:
-            if frame[:1] == frames.FIRST:
-                waiting.gathering = frames.Gathering(frame, waiting.limit)
-            elif waiting.gathering is not None:
-                waiting.gathering.add(frame)
+            new = waiting.gathering.add(frame)
         except frames.BadFrame:
             waiting.fail("a piece of the answer is missing", LOST)
         except OverflowError:
             reason = f"the answer has more than {waiting.limit} bytes"
             waiting.fail(reason, "E-FRAME-LIMIT", "raise `limits.frame` of this server")
         else:
-            self.tell(int(id_), waiting.owner, frames.TAKEN)
-            whole = waiting.gathering.whole if waiting.gathering is not None else None
+            if new:
+                self.tell(int(id_), waiting.owner, frames.TAKEN)
+            whole = waiting.gathering.whole
             if whole is not None:
                 self._answered(id_, waiting, whole)
 
