@@ -72,6 +72,8 @@ class Cluster:
         return time.monotonic() - began
 
     def _all_owned(self) -> bool:
+        for replica in self.replicas:
+            assert replica.runs, f"{replica.name} ended:\n{replica.log[-3000:]}"
         return set(self.servers) <= self.watcher.owners().keys()
 
     def forget(self) -> None:
@@ -96,17 +98,15 @@ async def cluster(
     *,
     apart: bool,
     more: Mapping[str, Any] = NOTHING,
-    hidden: frozenset[str] = frozenset(),
 ) -> AsyncIterator[Cluster]:
-    """`apart` puts replicas into namespaces of their own. `more` are entries of further servers. Those that are
-    `hidden` have no address."""
+    """`apart` puts replicas into namespaces of their own. `more` are entries of further servers."""
     with ExitStack() as grounds:
         ground: Ground = grounds.enter_context(namespaces(REPLICAS)) if apart else Loopback()
         async with AsyncExitStack() as stack:
             names = [f"s{number:02}" for number in range(servers)]
             nats = await stack.enter_async_context(nats_cluster(ground))
             database = await stack.enter_async_context(postgres(ground))
-            common = common_to(folder, names, nats, database.url, more, hidden)
+            common = common_to(folder, names, nats, database.url, more)
             watcher = await stack.enter_async_context(watching(database.url))
             seats = [ground.seat(name) for name in REPLICAS]
             replicas = [Replica(seat, free_port_at(seat.host), common) for seat in seats]
@@ -129,7 +129,6 @@ def common_to(
     nats: Sequence[NatsNode] = (),
     database: str = "",
     more: Mapping[str, Any] = NOTHING,
-    hidden: frozenset[str] = frozenset(),
 ) -> Common:
     """What all replicas have; without NATS, they are gateways that know nothing of each other."""
     effects = str(folder / "effects")
@@ -140,7 +139,7 @@ def common_to(
     config.write_text(json.dumps({"mcpServers": {**entries, **more}}))
     key.write_text(secrets.token_hex(32))
     key.chmod(0o600)
-    return Common(folder, config, ",".join(node.url for node in nats), database, key, hidden=hidden)
+    return Common(folder, config, ",".join(node.url for node in nats), database, key)
 
 
 async def end_all(replicas: list[Replica]) -> None:

@@ -143,3 +143,51 @@ async def _spend(client: ModernRider, tool: str, until: float, pause: float) -> 
     finally:
         client.close()
     return passed, waits
+
+
+async def breaker(replicas: Sequence[Replica], server: str, tool: str, token: str) -> float:
+    """Seconds from when one replica leaves a server alone until all do. It cannot be reached any more."""
+    client = _client(replicas[0], token)
+    try:
+        while not await _left_alone(replicas[0], server):
+            try:
+                await client.call(f"{server}__{tool}", {"text": "x"})
+            except Failed:
+                await asyncio.sleep(0)
+    finally:
+        client.close()
+    began = time.monotonic()
+    async with asyncio.timeout(GIVE_UP):
+        for replica in replicas[1:]:
+            while not await _left_alone(replica, server):
+                await asyncio.sleep(PAUSE)
+    return time.monotonic() - began
+
+
+async def _left_alone(replica: Replica, server: str) -> bool:
+    _, said = await replica.request("GET", "/admin/breakers")
+    return any(each["server"] == server and not each["tool"] and each["wait"] > 0 for each in said["breakers"])
+
+
+async def new_tool(replicas: Sequence[Replica], server: str, token: str, name: str) -> float:
+    """Seconds until all replicas list a tool that a server has got while it runs."""
+    client = _client(replicas[0], token)
+    try:
+        await client.call(f"{server}__grow", {"name": name})
+    finally:
+        client.close()
+    began = time.monotonic()
+    async with asyncio.timeout(GIVE_UP):
+        for replica in replicas:
+            while f"{server}__{name}" not in await _tools(replica, token):
+                await asyncio.sleep(PAUSE)
+    return time.monotonic() - began
+
+
+async def _tools(replica: Replica, token: str) -> set[str]:
+    client = _client(replica, token)
+    try:
+        found = await client.request("tools/list", {})
+    finally:
+        client.close()
+    return {tool["name"] for tool in found.raw["tools"]}

@@ -1,4 +1,5 @@
-"""A keyed call whose owner, or whose replica, is killed in the middle, and which is repeated at another replica."""
+"""A keyed call in the middle of which the owner of its server, the replica that was asked, or one that is both is
+killed, and which is repeated at another replica."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ async def run(cluster: Cluster, times: int) -> Report:
     report = Report("a keyed call is repeated at another replica after a crash")
     told: Counter[str] = Counter()
     for number in range(times):
-        victim = ("owner", "entry")[number % 2]
+        victim = ("owner", "entry", "both")[number % 3]
         trips = await _once(cluster, f"k-{time.monotonic_ns()}", number, victim)
         report.wrong += _wrong(cluster, trips)
         told[f"{victim} killed: " + ", ".join(trip.executed for trip in trips)] += 1
@@ -38,10 +39,11 @@ async def _once(cluster: Cluster, nonce: str, number: int, victim: str) -> list[
     assert owner is not None
     at = cluster.replicas.index(owner)
     load = Load(cluster.replicas, cluster.servers, History())
-    first, then = Client(load, at + 1, cluster.replicas), Client(load, at + 2, cluster.replicas)
+    first = Client(load, at if victim == "both" else at + 1, cluster.replicas)
+    then = Client(load, at + 2, cluster.replicas)
     calling = asyncio.create_task(first.try_once(nonce, server, SLOW))
     await _until_it_happened(cluster, nonce)
-    struck = owner if victim == "owner" else first.replica
+    struck = owner if victim == "owner" else first.replica  # before it moves on
     await struck.kill()
     trips = [(await calling)[0]]
     for _ in range(TIMES):

@@ -30,8 +30,6 @@ class Common:
     nats: str  # empty: each is a gateway of its own
     database: str
     key: Path
-    more: tuple[str, ...] = ()  # options of `toolway serve`
-    hidden: frozenset[str] = frozenset()  # replicas that are reached over NATS alone
 
 
 class Replica:
@@ -41,6 +39,7 @@ class Replica:
         self.port = port
         self.lives: list[int] = []  # its pids, one after the other
         self.paused = False
+        self.hidden = False  # reached over NATS alone, from the next start on
         self.program: tuple[str, ...] = ("-m", "toolway.cli")  # another one may be put here before the next start
         self._common = common
         self._folder = common.folder / seat.name
@@ -83,9 +82,9 @@ class Replica:
         words = ["serve", "-c", str(common.config), "--host", self.seat.host, "--port", str(self.port)]
         if common.nats:
             words += ["--cluster", common.nats, "--database", common.database, "--cluster-key-file", str(common.key)]
-            address = "none" if self.name in common.hidden else f"http://{self.seat.host}:{self.port}"
+            address = "none" if self.hidden else f"http://{self.seat.host}:{self.port}"
             words += ["--node", self.name, "--advertise", address]
-        return [*words, "--drain-delay", "0.5", *common.more]
+        return [*words, "--drain-delay", "0.5"]
 
     def _environ(self) -> dict[str, str]:
         folders = {"TOOLWAY_STATE": "state", "XDG_CACHE_HOME": "cache", "XDG_RUNTIME_DIR": "run"}

@@ -11,12 +11,11 @@ from typing import Any, Final
 
 from tests.faults.cluster.cluster import Cluster
 from tests.faults.cluster.load import Load
-from tests.faults.cluster.verdict import Owners, effects_in, longest_gap, moves, two_owners, wrong_answers
+from tests.faults.cluster.verdict import MOVES, Owners, effects_in, longest_gap, moves, two_owners, wrong_answers
 from tests.long.fleet import table
 from toolway.testing import History
 from toolway.testing.history import violations
 
-MOVED: Final = 12.0  # seconds within which a server of a node that died has another
 LATE: Final = 2.0  # seconds in which the last effects of calls that were cut off may still happen
 COMPLAINTS: Final = ("Traceback (most recent call last)", "was never retrieved", "never awaited", "was destroyed but")
 
@@ -130,7 +129,7 @@ def _times(cluster: Cluster, load: Load, report: Report) -> None:
     if lease:
         longest, server = max(lease)
         report.facts["a server moved in"] = f"{longest:.1f} s at the longest, of {len(lease)}"
-        if longest > MOVED:
+        if longest > MOVES:
             report.wrong.append(f"moved: {server} was without another owner for {longest:.1f} s")
     gap, server = longest_gap(cluster.watcher.tenures)
     if server:

@@ -56,6 +56,16 @@ def test_a_key_whose_outcome_is_unknown_may_stay_so_at_another_replica():
     assert list(wrong_answers([first, trip("a", 20, 21, keyed=True, nonce="m")], [kill], owned(("c", 0, 100))))
 
 
+def test_a_call_that_waited_for_the_next_owner_may_be_too_late_for_it():
+    kill = Strike("kill", frozenset("b"), 10.0, 10.0)
+    owners = owned(("b", 0, 20), ("c", 20, 100))
+    late = trip("a", 15.5, 20.5, "took longer than 5 s [E-TIMEOUT]")
+    assert not list(wrong_answers([late], [kill], owners))
+    assert list(wrong_answers([late], [kill], owned(("c", 0, 100)))), "its server was not struck"
+    assert list(wrong_answers([trip("a", 20.5, 25.5, "[E-TIMEOUT]")], [kill], owners)), "it had its owner all the time"
+    assert list(wrong_answers([trip("a", 15.5, 20.5)], [kill], owners)), "its time was not over"
+
+
 def test_a_cut_between_two_concerns_only_what_passes_between_them():
     cut = Strike("cut", frozenset("ab"), 10.0, 20.0, pair=True)
     assert not list(wrong_answers([trip("a", 12, 13)], [cut], owned(("b", 0, 100))))

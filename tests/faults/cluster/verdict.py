@@ -3,7 +3,8 @@
 Beside I1 to I4 (`toolway.testing.history`):
 
     lost     an answer is lost only where the replica that was asked was struck
-    unknown  an outcome is unknown only where a struck replica was asked, or owned the server
+    unknown  an outcome is unknown only where a struck replica was asked, or owned the server; or where a call that
+             waited for the next owner of such a server reached it so late that its time was over
     owners   no two gateways use one server at once: the effects of their processes do not alternate, and nobody has one
              outside the time in which the record says that the server is its own
 """
@@ -21,6 +22,7 @@ from tests.faults.cluster.load import Trip
 from tests.faults.cluster.watching import FOREVER, Tenure
 
 NOTICED: Final = 1.5  # seconds within which the others know of a replica that is dead or hung
+MOVES: Final = 12.0  # seconds within which a server of a replica that died has another
 BLUR: Final = 1.0  # seconds by which the record, as we see it, and the moment of an effect may differ
 
 
@@ -73,6 +75,10 @@ class Owners:
         for tenure in tenures:
             self._of[tenure.server].append(tenure)
 
+    def next_after(self, server: str, at: float) -> float:
+        """When the next owner of a server began, after that time."""
+        return min((tenure.since for tenure in self._of[server] if tenure.since > at), default=FOREVER)
+
     def within(self, server: str, since: float, until: float) -> frozenset[str]:
         return frozenset(
             replica_of(tenure.node) for tenure in self._of[server] if tenure.since <= until and tenure.until >= since
@@ -86,11 +92,21 @@ def wrong_answers(trips: Sequence[Trip], strikes: Sequence[Strike], owners: Owne
         lost = trip.how.startswith("lost")
         if trip.executed != "unknown" and not lost:
             continue
-        if any(strike.concerns(trip, frozenset() if lost else near) for strike in strikes):
+        if any(strike.concerns(trip, frozenset() if lost else near) for strike in strikes) or (
+            not lost and any(waited_in_vain(trip, strike, owners) for strike in strikes)
+        ):
             struck.add(trip.nonce)
         elif not (trip.keyed and trip.nonce in struck and not lost):
             kind = "lost" if lost else "unknown"
             yield f"{kind}: {trip.nonce} to {trip.server} of {','.join(near) or 'nobody'} by {trip.entry}: {trip.how}"
+
+
+def waited_in_vain(trip: Trip, strike: Strike, owners: Owners) -> bool:
+    """Whether its time was over just after its server had another owner than one that was struck."""
+    if not owners.within(trip.server, strike.since, strike.since) & strike.replicas:
+        return False
+    begun = owners.next_after(trip.server, strike.since)
+    return "E-TIMEOUT" in trip.how and trip.began < begun < trip.ended and begun < strike.until + MOVES
 
 
 def two_owners(effects: Iterable[Effect], replicas: Mapping[int, str], owners: Owners) -> Iterator[str]:
