@@ -63,6 +63,7 @@ class Bus:
         self._hear = hear
         self._on_gap = on_gap
         self._nats: Client | None = None
+        self.trouble: Exception | None = None  # the last one
         self._beating: asyncio.Task[None] | None = None
         self._ears: dict[str, Ear] = {}  # by node
 
@@ -148,6 +149,7 @@ class Bus:
         self._on_gap()
 
     async def _failed(self, exc: Exception) -> None:
+        self.trouble = exc
         if type(exc).__name__ == "SlowConsumerError":
             self._on_gap()
         log.debug("NATS: %s", type(exc).__name__)

@@ -11,7 +11,7 @@ from toolway.gateway.replica.options import ClusterOptions
 
 HERE = ClusterOptions(nats=("nats://127.0.0.1:4222",), database="postgresql://db/x", key=bytes(32))
 ELSEWHERE = replace(HERE, nats=("nats://192.0.2.1:4222",))
-NOWHERE = replace(HERE, nats=("nats://name.invalid:4222",))
+NOWHERE = replace(HERE, nats=("nats://name.invalid:4222",), database="postgresql:///x?host=/run/postgresql")
 
 
 def has_a_network():
@@ -53,6 +53,11 @@ def test_a_certificate_needs_a_name():
         address_of(HERE, "0.0.0.0", 8443, tls=True)
     assert "--advertise https://NAME:8443" in caught.value.fix
     assert address_of(HERE, "gw.example.org", 8443, tls=True) == "https://gw.example.org:8443"
+
+
+def test_while_nats_has_no_address_the_way_to_the_database_will_do():
+    found = replace(NOWHERE, database="postgresql://u:p@127.0.0.1:5432/x")
+    assert address_of(found, "0.0.0.0", 8765, tls=False) == "http://127.0.0.1:8765"
 
 
 def test_where_nothing_can_be_found_out_it_is_asked_for():

@@ -113,16 +113,22 @@ async def test_a_cluster_is_looked_after_through_any_of_its_gateways(cluster: Cl
         assert KEY not in one.log + two.log
 
 
-async def test_a_gateway_waits_for_its_record_and_is_ready_when_it_comes(tmp_path: Path) -> None:
+async def test_a_gateway_waits_for_its_record_and_not_for_nats(tmp_path: Path) -> None:
     """A file of SQLite in a folder that is not there yet is a database that cannot be reached."""
-    async with nats_server() as nats:
-        cluster = Cluster(tmp_path, nats.url, f"sqlite:///{tmp_path}/later/record")
-        async with cluster.node("one", ready=False) as one:
-            async with asyncio.timeout(30):
-                while "E-RECORD" not in one.log:
-                    await asyncio.sleep(0.05)
-            (tmp_path / "later").mkdir()
-            async with asyncio.timeout(30):
-                assert (await one.announced())["node"].startswith("one-")
-            assert (await one.get("/readyz"))[0] == 200
-            assert await one.stop() == 0
+    cluster = Cluster(tmp_path, "nats://somebody:word-of-nats@127.0.0.1:1", f"sqlite:///{tmp_path}/later/record")
+    async with cluster.node("one", ready=False) as one:
+        await one.until_logged("E-RECORD")
+        (tmp_path / "later").mkdir()
+        async with asyncio.timeout(60):
+            assert (await one.announced())["node"].startswith("one-")
+        assert (await one.get("/readyz"))[0] == 200
+        await one.until_logged("E-NATS")
+
+        async def owned() -> bool:
+            return (await cluster.nodes("one"))["nodes"][0]["servers"] == len(SERVERS)  # type: ignore[no-any-return]
+
+        await until(owned)
+        shown = await cluster.toolway("one", "nodes")
+        assert (shown.returncode, "not connected to NATS" in shown.stderr) == (8, True)
+        assert await one.stop() == 0
+        assert "word-of-nats" not in one.log

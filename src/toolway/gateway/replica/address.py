@@ -1,4 +1,5 @@
-"""Where the other nodes reach this one by HTTP, where nobody said so: on the network on which all reach NATS.
+"""Where the other nodes reach this one by HTTP, where nobody said so: on the network on which all reach NATS, or the
+database while NATS has no address.
 
 A gateway that listens on its own machine alone is reached by nobody whose NATS is elsewhere, so it is called over NATS:
 a laptop that lends its servers needs no option for that.
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit
 from toolway.gateway.replica import parsing
 from toolway.gateway.replica.options import ClusterOptions
 
-_NATS_PORT: Final = 4222
+_ANY_PORT: Final = 9  # nothing is sent there
 _ANY: Final = frozenset({"", "0.0.0.0", "::"})
 
 
@@ -25,7 +26,7 @@ def address_of(options: ClusterOptions, host: str, port: int, *, tls: bool) -> s
     call it in a thread. Raises `ConfigError`."""
     if options.advertise is not None:
         return options.advertise
-    found = _reached_at(host, options.nats)
+    found = _reached_at(host, (*options.nats, options.database))
     if found and tls and _is_number(found):
         raise parsing.wrong(
             "others cannot check the certificate of a gateway that they know by a number",
@@ -35,28 +36,26 @@ def address_of(options: ClusterOptions, host: str, port: int, *, tls: bool) -> s
     return f"{'https' if tls else 'http'}://{f'[{found}]' if ':' in found else found}:{port}" if found else ""
 
 
-def _reached_at(host: str, nats: Sequence[str]) -> str:
+def _reached_at(host: str, engines: Sequence[str]) -> str:
     if host not in _ANY and not _is_loopback(host):
         return host
-    own = _own_number(nats)
+    own = _own_number(engines)
     if host in _ANY:
         return own
     return host if _is_loopback(own) else ""
 
 
-def _own_number(nats: Sequence[str]) -> str:
-    """Our own address on the way to NATS. The socket is told where it would send to, and nothing is sent."""
-    for address in nats:
-        parts = urlsplit(address)
-        with suppress(OSError):
-            found = socket.getaddrinfo(parts.hostname, parts.port or _NATS_PORT, type=socket.SOCK_DGRAM)
-            for family, kind, protocol, _, target in found:
+def _own_number(engines: Sequence[str]) -> str:
+    """Our own address on the way to one of these. The socket is told where it would send to, and nothing is sent."""
+    for name in filter(None, (urlsplit(address).hostname for address in engines)):
+        with suppress(OSError, UnicodeError):
+            for family, kind, protocol, _, target in socket.getaddrinfo(name, _ANY_PORT, type=socket.SOCK_DGRAM):
                 with suppress(OSError), socket.socket(family, kind, protocol) as probe:
                     probe.connect(target)
                     return str(probe.getsockname()[0])
     raise parsing.wrong(
         "it cannot be found out where other gateways reach this one",
-        "no NATS of --cluster has an address that can be reached",
+        "neither a NATS of --cluster nor the database has an address that can be reached",
         f"say it: --advertise http://HOST:8765, or --advertise {parsing.NONE} where they cannot",
     )
 
