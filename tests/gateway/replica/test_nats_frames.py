@@ -93,7 +93,7 @@ def test_answers_are_kept_for_a_while_and_not_more_than_fit() -> None:
     kept = Kept()
     kept.add("a", b"1", 100.0)
     kept.add("b", b"x" * (LARGEST + 1), 100.0)
-    assert (kept.find("a"), kept.find("b")) == (b"1", None)
+    assert (kept.find("a"), kept.find("b"), "b" in kept) == (b"1", None, True)
     kept.add("c", b"2", 100.0 + LASTS)
     assert "a" in kept
     kept.add("d", b"3", 101.0 + 3 * LASTS)

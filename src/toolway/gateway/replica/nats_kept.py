@@ -23,14 +23,14 @@ class Kept:
         return reply in self._answers or reply in self._before
 
     def add(self, reply: str, answer: bytes, now: float) -> None:
-        size = len(answer)
-        if size > LARGEST:
-            return
-        self._bytes += size
+        """Of a large answer only that it was given."""
+        if len(answer) > LARGEST:
+            answer = b""
+        self._bytes += len(reply) + len(answer)
         if self._bytes > MOST or now - self._since > LASTS:
             self._before = self._answers if now - self._since <= 2 * LASTS else {}
-            self._answers, self._bytes, self._since = {}, size, now
+            self._answers, self._bytes, self._since = {}, len(reply) + len(answer), now
         self._answers[reply] = answer
 
     def find(self, reply: str) -> bytes | None:
-        return self._answers.get(reply) or self._before.get(reply)
+        return self._answers.get(reply) or self._before.get(reply) or None
