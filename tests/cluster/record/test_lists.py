@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import delete, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from toolway.cluster.record.changes import Changes
+from toolway.cluster.record.changes import Changes, bump
 from toolway.cluster.record.lists import Listed, Lists
 from toolway.cluster.record.tables import ServerRow
 
@@ -50,6 +50,17 @@ async def test_an_owner_of_before_changes_nothing(engine: AsyncEngine) -> None:
     assert found is not None and found.lists == {"tools": [{"name": "newer"}]}
 
 
+async def test_an_owner_who_finds_the_same_as_the_one_before_tells_nobody(engine: AsyncEngine) -> None:
+    lists = Lists(engine)
+    assert await lists.put("acme", "files", _at(5, "a")) is not None
+    seen, _ = await Changes(engine).since(0)
+    assert await lists.put("acme", "files", _at(7, "a")) is None
+    assert await Changes(engine).since(seen) == (seen, frozenset())
+    assert await lists.put("acme", "files", _at(6, "b")) is None  # it is the later owner's all the same
+    found = await lists.of("acme", "files")
+    assert found is not None and (found.fence, found.lists) == (7, {"tools": [{"name": "a"}]})
+
+
 async def test_of_owners_who_write_at_once_the_last_owner_stays(engine: AsyncEngine) -> None:
     lists = Lists(engine)
     fences = [7, 2, 9, 4, 1, 8]
@@ -76,3 +87,33 @@ async def test_lists_go_with_their_server_and_nobody_writes_them_after_it(engine
     assert await lists.of("acme", "files") is None
     assert await lists.put("acme", "files", LISTED) is None
     assert await lists.put("acme", "nobody", LISTED) is None
+
+
+async def test_a_list_that_is_written_while_its_server_is_removed_is_written_before_or_not_at_all(
+    engine: AsyncEngine,
+) -> None:
+    lists = Lists(engine)
+
+    async def remove(name: str) -> None:
+        async with engine.begin() as db:
+            await db.execute(delete(ServerRow).where(ServerRow.name == name))
+            await bump(db, "registry", "acme")
+
+    for turn in range(10):
+        name = f"s{turn}"
+        async with engine.begin() as db:
+            await db.execute(insert(ServerRow).values(tenant="acme", name=name, definition={}, revision=1))
+        owners = (lists.put("acme", name, _at(fence, str(fence))) for fence in (1, 2))
+        await asyncio.gather(*owners, remove(name))
+        assert await lists.of("acme", name) is None
+
+
+async def test_many_are_read_a_few_at_a_time(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolway.cluster.record.lists.PAGE", 2)
+    lists = Lists(engine)
+    async with engine.begin() as db:
+        for number in range(5):
+            await db.execute(insert(ServerRow).values(tenant="acme", name=f"s{number}", definition={}, revision=1))
+    for number in range(5):
+        await lists.put("acme", f"s{number}", _at(1, str(number)))
+    assert set(await lists.all("acme")) == {f"s{number}" for number in range(5)}
