@@ -30,7 +30,7 @@ from rich.text import Text
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACE = ROOT / "docs" / "screens"
-COLUMNS, LINES = 80, 64
+COLUMNS, LINES = 80, 80
 PROMPT = "$ "
 PATIENCE = 60.0  # seconds for a command
 
