@@ -66,7 +66,7 @@ from toolway.upstream.process.spawn import Spawner
 from toolway.upstream.retiring import Retiring
 from toolway.upstream.status import Status
 from toolway.upstream.subscriptions import Wanted
-from toolway.upstream.supervisor import Upstream
+from toolway.upstream.upstream import Upstream
 from toolway.waits import all_gone, all_to_the_end, settle_within, within
 from toolway.watchdog import Watchdog
 from toolway.watchers import Watchers

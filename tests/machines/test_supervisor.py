@@ -18,7 +18,7 @@ from toolway.errors import CallError
 from toolway.model import Certainty
 from toolway.upstream.link import Fault, Loss, RpcError
 from toolway.upstream.state import TRANSITIONS, State
-from toolway.upstream.supervisor import Upstream
+from toolway.upstream.upstream import Upstream
 
 CRASH = Loss("the process ended", "E-STDIO-EXIT", exit_code=1)
 

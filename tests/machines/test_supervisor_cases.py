@@ -15,7 +15,7 @@ from toolway.errors import Unavailable
 from toolway.upstream.link import Loss
 from toolway.upstream.restarts import Restarts
 from toolway.upstream.state import State
-from toolway.upstream.supervisor import Upstream
+from toolway.upstream.upstream import Upstream
 
 CRASH = Loss("the process ended", "E-STDIO-EXIT", exit_code=1)
 

@@ -24,10 +24,10 @@ def held(hub: Hub) -> Iterator[str]:
         yield from (f"a flight of {key} with {f.waiting} waiting" for key, f in flights._flying.items())
     yield from _trials(hub)
     for name, upstream in hub._upstreams.items():
-        if upstream._waiters:
-            yield f"{len(upstream._waiters)} wait for {name} to be ready"
-        if upstream._session is not None and upstream._session.in_flight:
-            yield f"the session of {name} counts {upstream._session.in_flight} calls in flight"
+        if upstream.waiting:
+            yield f"{upstream.waiting} wait for {name} to be ready"
+        if upstream.session is not None and upstream.session.in_flight:
+            yield f"the session of {name} counts {upstream.session.in_flight} calls in flight"
 
 
 def _trials(hub: Hub) -> Iterator[str]:

@@ -67,7 +67,7 @@ def test_a_loss_that_is_taken_for_a_request_that_was_never_sent(monkeypatch):
             exc.certainty = Certainty.C0
         return original(exc, *facts)
 
-    monkeypatch.setattr("toolway.upstream.supervisor.call_error", careless)
+    monkeypatch.setattr("toolway.upstream.upstream.call_error", careless)
     assert caught("I4")
 
 

@@ -154,7 +154,7 @@ async def test_a_server_that_is_only_busy_is_not_asked_for_a_stream() -> None:
 async def test_a_proxy_that_ends_streams_now_and_then_does_not_make_a_server_fail(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("toolway.upstream.supervisor.USUAL_LIFE", 0.0)
+    monkeypatch.setattr("toolway.upstream.past.USUAL_LIFE", 0.0)
     async with FakeHttp(transport="sse") as fake, Hub({"old": fake.url}, catalog_dir=None) as hub:
         await hub.wait_ready("old")
         for number in range(1, 9):

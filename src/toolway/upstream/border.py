@@ -10,6 +10,7 @@ from toolway.errors import CallError, Denied, OutcomeUnknown, Overloaded, Protoc
 from toolway.model import Certainty, NotAuthorized
 from toolway.protocol.wire import certainty_of_error
 from toolway.upstream.link import Fault, RpcError
+from toolway.upstream.status import Status
 
 PERSONAL: Final = "E-AUTH-PERSONAL"  # the credential of a link is not the caller's
 _PASSING: Final = (429, 503)  # refusals that say something about now, not about the request
@@ -76,6 +77,20 @@ def no_credential(code: str) -> bool:
 
 def no_valid_credential(server: str) -> str:
     return f"there is no valid credential for {server}"
+
+
+def unavailable(status: Status, code: str, *, for_good: bool) -> CallError:
+    """The error of a call that was not sent, because its server is not ready; `code` is that of what it last failed
+    with. `for_good`: it has been removed or replaced."""
+    server = status.server
+    if no_credential(code) and code != "E-AUTH-SERVER" and not for_good:
+        error: CallError = Denied(no_valid_credential(server), server=server, evidence=status.why)
+        error.retryable = False  # it waits for a person
+    else:
+        error = Unavailable(f"{server} is not available", server=server, evidence=status.why)
+        error.retry_after = status.next_retry
+    error.certainty, error.fix, error.code = Certainty.C0, status.fix, code or error.code
+    return error
 
 
 @contextmanager

@@ -6,6 +6,10 @@ An upstream has a dozen of them, most of which nobody ever waits for, and there 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Flag:
@@ -42,3 +46,22 @@ class Flag:
             self._waiting.discard(turn)
             if not self._waiting:
                 self._waiting = None
+
+
+class Interrupted(Exception):
+    """A flag was set before the work was done."""
+
+
+async def unless(flag: Flag, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`. Raises `Interrupted` as soon as the flag is set."""
+    loop = asyncio.get_running_loop()
+    task, end = loop.create_task(work), loop.create_task(flag.wait())
+    try:
+        await asyncio.wait({task, end}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise Interrupted
+    finally:
+        for each in (task, end):
+            each.cancel()
+        await asyncio.gather(task, end, return_exceptions=True)

@@ -14,12 +14,15 @@ Rules every link keeps:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from toolway.errors import CallError
 from toolway.model import Attempt, Certainty, Era, Json
+
+MOVED: Final = "E-MOVED"  # the server is reached by another way now, so this start says nothing about it
+NOT_HERE: Final = "E-NOT-HERE"  # whoever sent the call must look for the server elsewhere
 
 
 class Request(msgspec.Struct, gc=False):

@@ -21,7 +21,8 @@ from toolway.events import CatalogChanged, Event, Kind, Logged, ResourceUpdated
 from toolway.model import Asks, Era
 from toolway.upstream.gate import StartGate
 from toolway.upstream.link import Link
-from toolway.upstream.supervisor import Surroundings, Upstream
+from toolway.upstream.surroundings import Surroundings
+from toolway.upstream.upstream import Upstream
 
 MOST: Final = 500  # of one hub
 IDLE: Final = 300.0  # seconds without a call after which one is stopped

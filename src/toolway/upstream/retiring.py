@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from toolway.upstream.private import Aside
-from toolway.upstream.supervisor import Surroundings, Upstream
+from toolway.upstream.surroundings import Surroundings
+from toolway.upstream.upstream import Upstream
 
 WITHIN: Final = 30.0  # seconds that calls under way may take, unless their own deadline comes first
 LOOK: Final = 0.05  # seconds between two looks at what is left; an event would cost every call something

@@ -15,8 +15,7 @@ from toolway.errors import (
     Unavailable,
 )
 from toolway.gateway import codes
-from toolway.upstream.link import RpcError
-from toolway.upstream.supervisor import MOVED, NOT_HERE
+from toolway.upstream.link import MOVED, NOT_HERE, RpcError
 
 #: The owner has not begun with it, and somebody else will.
 NOT_THERE: Final = frozenset({codes.MOVED, codes.SHUTTING_DOWN})

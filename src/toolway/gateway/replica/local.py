@@ -12,8 +12,7 @@ from typing import Final
 
 from toolway.cluster.record.places import Held
 from toolway.model import Certainty, Era, Json
-from toolway.upstream.link import Fault, Inbound, Link, LinkFacts, Loss, Request
-from toolway.upstream.supervisor import MOVED
+from toolway.upstream.link import MOVED, Fault, Inbound, Link, LinkFacts, Loss, Request
 
 FINISH: Final = 30.0  # seconds that calls under way have when a server is handed over
 _NO_CALLS: Final = frozenset({"subscriptions/listen"})  # open for as long as the link
