@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help audit-kill machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients others cluster cluster-news accept edits openapi conformance canary process logins faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour addresses idle cost sim fuzz bench bench-quick bench-page cost-of-telemetry boards traces startup screens dashboard dashboard-walk dashboard-full dashboard-pictures deploy docs pins clean
+.PHONY: help audit-kill machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients others cluster cluster-nats-way cluster-news accept edits openapi conformance canary process logins faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour addresses idle cost sim fuzz bench bench-quick bench-page cost-of-telemetry boards traces startup screens dashboard dashboard-walk dashboard-full dashboard-pictures deploy docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -95,6 +95,9 @@ cluster: setup ## three gateways as one, with real NATS and PostgreSQL, killed, 
 
 cluster-news: setup ## how soon a revoked key opens no gateway of three, and how well they keep a rate together; 3 minutes (ARGS=--short)
 	$(BIN)/python scripts/cluster_news.py $(ARGS)
+
+cluster-nats-way: setup ## what a call to a node without an address costs, beside bare NATS; two minutes (ARGS="--turns 1 --seconds 0.3")
+	$(BIN)/python scripts/cluster_nats_way.py $(ARGS)
 
 addresses: setup ## every form of an address inside × every kind of URL, and redirects and resolvers that change
 	TOOLWAY_LONG=1 $(BIN)/python -m pytest -q --durations=0 --durations-min=1 tests/addresses $(ARGS)
