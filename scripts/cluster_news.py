@@ -12,18 +12,22 @@ import asyncio
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is no package of ours
 
 from tests.faults.cluster.cluster import Cluster, cluster
 from tests.faults.cluster.engines import missing_engines
-from tests.faults.cluster.news import Span, revocation, spending
+from tests.faults.cluster.news import Span, breaker, new_tool, revocation, spending
+from tests.faults.cluster.replica import TOKEN
+from toolway.testing import FakeHttp
 
 RATES = (("20/s", 10.0, 0.01), ("600/min", 30.0, 0.01), ("60/min", 30.0, 0.05), ("5/min", 20.0, 0.2))
 IN_FORCE = 1.0  # seconds, with NATS
 WITHOUT = 2.5  # seconds, without
+LISTED = 3.0  # seconds: an owner asks for a list at most once a second
 GATEWAYS = 3
 
 
@@ -51,6 +55,25 @@ async def _keys(made: Cluster, times: int) -> bool:
     return well
 
 
+async def _servers(made: Cluster, web: FakeHttp, times: int) -> bool:
+    print(f"servers, {times} times")
+    lists = [await new_tool(made.replicas, "s00", TOKEN) for _ in range(times)]
+    print(_line("a new tool is listed by all three", lists), flush=True)
+    opened = []
+    for _ in range(times):
+        await web.stop()
+        opened.append(await breaker(made.replicas, "web", "echo", TOKEN))
+        await web.start()
+        await made.replicas[0].request("POST", "/admin/breakers/web/reset")
+        await asyncio.sleep(1.5)
+    print(_line("what one leaves alone, all do", opened), flush=True)
+    return max(lists) < LISTED and max(opened) < IN_FORCE
+
+
+def _entry(web: FakeHttp) -> Mapping[str, Any]:
+    return {"web": {"url": web.url, "maxRetries": 0}}
+
+
 async def _rates(made: Cluster, short: bool) -> bool:
     well = True
     print("one key at three gateways: calls let through, those of the rate, and how far apart")
@@ -74,10 +97,12 @@ async def main() -> int:
     if missing is not None:
         print(missing)
         return 1
+    times = 5 if options.short else options.times
     with tempfile.TemporaryDirectory(prefix="toolway-news-") as folder:
-        async with cluster(Path(folder), 3, apart=False) as made:
+        async with FakeHttp(name="web") as web, cluster(Path(folder), 3, apart=False, more=_entry(web)) as made:
             well = await _rates(made, options.short)
-            well &= await _keys(made, 5 if options.short else options.times)
+            well &= await _servers(made, web, max(3, times // 5))
+            well &= await _keys(made, times)
     print("all promises were kept" if well else "A PROMISE WAS BROKEN")
     return 0 if well else 1
 

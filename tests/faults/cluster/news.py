@@ -169,17 +169,17 @@ async def _left_alone(replica: Replica, server: str) -> bool:
     return any(each["server"] == server and not each["tool"] and each["wait"] > 0 for each in said["breakers"])
 
 
-async def new_tool(replicas: Sequence[Replica], server: str, token: str, name: str) -> float:
+async def new_tool(replicas: Sequence[Replica], server: str, token: str) -> float:
     """Seconds until all replicas list a tool that a server has got while it runs."""
     client = _client(replicas[0], token)
     try:
-        await client.call(f"{server}__grow", {"name": name})
+        told = await client.call(f"{server}__change_tools", {})
     finally:
         client.close()
     began = time.monotonic()
     async with asyncio.timeout(GIVE_UP):
         for replica in replicas:
-            while f"{server}__{name}" not in await _tools(replica, token):
+            while f"{server}__{told.data['added']}" not in await _tools(replica, token):
                 await asyncio.sleep(PAUSE)
     return time.monotonic() - began
 
