@@ -160,10 +160,15 @@ async def test_an_entry_may_be_as_large_as_an_api(registry: Registry) -> None:
     assert found is not None and found[1]["mcpServers"] == servers
 
 
-async def test_a_thousand_servers_are_taken_at_once(registry: Registry, engine: AsyncEngine) -> None:
+async def test_a_thousand_servers_are_taken_at_once_and_read_some_at_a_time(
+    registry: Registry, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolway.cluster.record.registry.PAGE", 500)
     servers = {f"s{number}": {"command": "x"} for number in range(1200)}
     await registry.take("acme", {"mcpServers": servers}, "d1")
     assert len(await _places(engine)) == 1200
+    found = await registry.document("acme")
+    assert found is not None and found[1]["mcpServers"] == servers
     await registry.take("acme", {"mcpServers": {"s7": {"command": "x"}}}, "d2")
     assert await _places(engine) == {("s7", 0)}
 
@@ -179,3 +184,28 @@ async def test_what_was_taken_or_removed_long_ago_is_forgotten(
     async with engine.connect() as db:
         assert set((await db.execute(select(TakenRow.digest))).scalars()) == {"d3", "d4"}
         assert set((await db.execute(select(RemovedRow.name))).scalars()) == {"s3"}
+
+
+async def test_whoever_reads_while_others_write_sees_all_of_a_change_or_nothing(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolway.cluster.record.registry.PAGE", 3)
+    files = [{"mcpServers": {f"s{n}": {"command": f"v{turn}"} for n in range(10)}} for turn in range(6)]
+    await registry.take("acme", files[0], "d0")
+    done = asyncio.Event()
+    seen = 0
+
+    async def read() -> None:
+        nonlocal seen
+        while not done.is_set():
+            found = await registry.document("acme")
+            assert found is not None and found[1] in files
+            seen += 1
+
+    async def write() -> None:
+        for turn, file in enumerate(files):
+            await registry.take("acme", file, f"d{turn}")
+        done.set()
+
+    await asyncio.gather(write(), read())
+    assert seen

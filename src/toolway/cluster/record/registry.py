@@ -27,7 +27,8 @@ from toolway.model import Json
 
 KIND: Final = "registry"
 TRIES: Final = 10  # by those who change the same at once
-AT_ONCE: Final = 500  # rows of one statement
+AT_ONCE: Final = 500  # rows of one statement that writes
+PAGE: Final = 5000  # and of one that reads
 REMEMBERED: Final = 1000  # files that were taken once
 REMOVED_KEPT: Final = 7 * 86_400.0  # seconds for which a server that is no more is told of
 
@@ -43,6 +44,7 @@ class Registry:
 
     def __init__(self, engine: AsyncEngine, sealer: Sealer) -> None:
         self._engine = engine
+        self._whole = engine.execution_options(isolation_level="REPEATABLE READ") if _is_server(engine) else engine
         self._envelopes = Envelopes(sealer)
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -54,7 +56,7 @@ class Registry:
 
     async def since(self, tenant: str, revision: int) -> tuple[int, Difference]:
         """The newest revision and what has changed since another, for those who have seen that one within a week."""
-        async with self._engine.connect() as db:
+        async with self._whole.connect() as db:
             head = await self._head(db, tenant)
             asked = select(ServerRow).where(ServerRow.tenant == tenant, ServerRow.revision > revision)
             rows = (await db.execute(asked)).all()
@@ -154,12 +156,13 @@ class Registry:
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     async def _read(self, tenant: str) -> tuple[int, Configured]:
-        async with self._engine.connect() as db:
+        async with self._whole.connect() as db:
             head = await self._head(db, tenant)
             if head is None:
                 return 0, Configured({}, {})
-            asked = select(ServerRow).where(ServerRow.tenant == tenant).order_by(ServerRow.name)
-            rows = (await db.execute(asked)).all()
+            rows: list[Any] = []
+            while page := await _page(db, tenant, rows[-1].name if rows else ""):
+                rows += page
         entries = await asyncio.to_thread(self._opened, tenant, rows)
         return head.revision, Configured(entries, self._settings(tenant, head.settings))
 
@@ -170,6 +173,17 @@ class Registry:
         asked = select(TakenRow.revision).where(TakenRow.tenant == tenant, TakenRow.digest == digest)
         async with self._engine.connect() as db:
             return (await db.execute(asked)).first() is not None
+
+
+def _is_server(engine: AsyncEngine) -> bool:
+    """What is read in several statements is of one moment in a file anyway."""
+    return engine.dialect.name == "postgresql"
+
+
+async def _page(db: AsyncConnection, tenant: str, after: str) -> Sequence[Any]:
+    """Some servers, in the order of their names: no statement takes long."""
+    asked = select(ServerRow).where(ServerRow.tenant == tenant, ServerRow.name > after)
+    return (await db.execute(asked.order_by(ServerRow.name).limit(PAGE))).all()
 
 
 async def _is_still(db: AsyncConnection, tenant: str, revision: int) -> bool:
