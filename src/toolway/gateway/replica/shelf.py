@@ -51,9 +51,9 @@ class Shelf:
         return _about(found) if found is not None else None
 
     def listed(self, server: str, kind: Kind) -> list[Json] | None:
-        if self._hub is None or not self._hub.catalog.known(server, kind):
-            return None
-        return [item.raw for item in self._hub.catalog.items(kind, server)]
+        """As the record has it. The hub may have it from there as what was once known, and waits to be told."""
+        found = self._known.get(server)
+        return found.lists.get(kind, []) if found is not None else None
 
     async def look(self) -> list[str]:
         """Take what has changed in the record; the servers of which it is. Raises what SQLAlchemy raises."""
