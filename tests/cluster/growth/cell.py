@@ -24,7 +24,8 @@ from toolway.cluster.record.wishes import Wish, declare
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent.parent
 NODES_OF_A_PROCESS: Final = 50
-SETTLE: Final = 600.0  # seconds at the most
+FULL_SPEED: Final = 100  # nodes; of more, each does everything less often, and what is measured is put right
+SETTLE: Final = 900.0  # seconds at the most
 _numbers = count()
 
 
@@ -64,11 +65,11 @@ class Process:
         self.nodes = 0
 
     @classmethod
-    async def start(cls, database: str, nats: str, capacity: int) -> Process:
+    async def start(cls, *told: Any) -> Process:
         words = [sys.executable, "-m", "tests.cluster.growth.worker"]
         pipe = asyncio.subprocess.PIPE
         made = cls(await asyncio.create_subprocess_exec(*words, cwd=ROOT, stdin=pipe, stdout=pipe, limit=2**20))
-        made._say([database, nats, capacity])
+        made._say(told)
         return made
 
     async def ask(self, *words: Any) -> Any:
@@ -97,6 +98,7 @@ class Cell:
         self._replicas = replicas
         self._processes: list[Process] = []
         self._victim: Process | None = None
+        self._slow = max(1.0, replicas / FULL_SPEED)
         self._empty = 0  # bytes of all processes before there are nodes
         self._usual = 0.0  # statements of a node a second, while nothing happens
         self._engine = open_engine(engines.database)
@@ -108,8 +110,8 @@ class Cell:
         began = time.monotonic()
         await self._declare()
         await self._until(lambda found: found["held"] == self._servers)
-        start = time.monotonic() - began
-        await asyncio.sleep(10)  # what was begun ends
+        start = (time.monotonic() - began) / self._slow
+        await asyncio.sleep(10 * self._slow)  # what was begun ends
         quiet = await self._quiet(seconds)
         self._usual = quiet["statements"]
         return Figures(self._servers, self._replicas, start, **quiet, **await self._change(), **await self._lose_one())
@@ -135,7 +137,7 @@ class Cell:
         capacity = self._servers  # room is not what is measured
         rest = self._replicas - 1
         share = min(NODES_OF_A_PROCESS, max(1, rest // (os.cpu_count() or 1)))
-        where = (self._engines.database, self._engines.nats, capacity)
+        where = (self._engines.database, self._engines.nats, capacity, self._slow)
         self._victim = await Process.start(*where)
         self._processes = [await Process.start(*where) for _ in range(-(-rest // share))]
         self._empty = await self._memory()
@@ -155,8 +157,9 @@ class Cell:
 
     async def _quiet(self, seconds: float) -> dict[str, Any]:
         before, engines_before, at = await self._counted(), self._engines.counted(), time.monotonic()
-        await asyncio.sleep(seconds)
-        after, engines_after, took = await self._counted(), self._engines.counted(), time.monotonic() - at
+        await asyncio.sleep(seconds * self._slow)
+        after, engines_after = await self._counted(), self._engines.counted()
+        took = (time.monotonic() - at) / self._slow
 
         def rate(key: str) -> float:
             return float(after.get(key, 0) - before.get(key, 0)) / took / self._replicas
@@ -187,9 +190,9 @@ class Cell:
         listed = Listed("", "modern", {}, {"tools": [{"name": "echo"}]}, fence=2**50)
         at = time.time()
         assert await Lists(self._engine).put(TENANT, "server-0", listed) is not None
-        after = await self._until(lambda found: found["listed"] == self._replicas, 30)
+        after = await self._until(lambda found: found["listed"] == self._replicas, 30 * self._slow)
         return {
-            "change_seconds": after["listed_at"] - at,
+            "change_seconds": (after["listed_at"] - at) / self._slow,
             "change_statements": self._beyond_usual(before, after, self._replicas),
         }
 
@@ -198,16 +201,16 @@ class Cell:
         victim, self._victim = self._victim, None
         before, at = await self._counted(), time.monotonic()
         await victim.kill()
-        after = await self._until(lambda found: found["held"] == self._servers, 120)
+        after = await self._until(lambda found: found["held"] == self._servers, 120 * self._slow)
         return {
-            "lost_seconds": time.monotonic() - at,
+            "lost_seconds": (time.monotonic() - at) / self._slow,
             "lost_statements": self._beyond_usual(before, after, self._replicas - 1),
         }
 
     def _beyond_usual(self, before: dict[str, Any], after: dict[str, Any], nodes: int) -> float:
         """Statements of a node that it would not have made anyway."""
         each = float(after["statements"] - before["statements"]) / nodes
-        return max(0.0, each - self._usual * float(after["at"] - before["at"]))
+        return max(0.0, each - self._usual * float(after["at"] - before["at"]) / self._slow)
 
     async def _memory(self) -> int:
         return sum(await asyncio.gather(*(process.ask("memory") for process in self._all())))

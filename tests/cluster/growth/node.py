@@ -18,6 +18,7 @@ from toolway.cluster.record.engine import open_engine
 from toolway.cluster.record.lists import Lists
 from toolway.cluster.record.nodes import Card, Nodes
 from toolway.cluster.record.places import Held, Place, Places
+from toolway.cluster.tenure import TERMS, Terms
 from toolway.gateway.replica.news import Following
 from toolway.gateway.replica.owners import Owners
 from toolway.model import Json
@@ -38,11 +39,12 @@ class Quiet:
 
 
 class SimNode:
-    def __init__(self, id: str, database: str, capacity: int) -> None:
+    def __init__(self, id: str, database: str, capacity: int, slow: float) -> None:
+        terms = Terms(TERMS.ttl * slow, TERMS.renew * slow, TERMS.give_up * slow)
         self.count: Counter[str] = Counter()  # statements by their first word, news, looks
         self.engine = open_engine(database)
         event.listen(self.engine.sync_engine, "before_cursor_execute", self._on_statement)
-        nodes, self.places = Nodes(self.engine), Places(self.engine)
+        nodes, self.places = Nodes(self.engine, terms), Places(self.engine)
         self.owners = Owners(self.places)
         self.lists = Lists(self.engine)
         self.following = Following(Changes(self.engine), TENANT)
@@ -50,7 +52,9 @@ class SimNode:
         self.following.tell = self.bus.tell
         self.following.on("lists", self._take_lists)
         self.following.on_news("places", self._places_moved)
-        self.member = Member(Card(id, "", "growth", capacity, (), TENANT), nodes, self.places, Quiet(), time.monotonic)
+        self.member = Member(
+            Card(id, "", "growth", capacity, (), TENANT), nodes, self.places, Quiet(), time.monotonic, terms
+        )
         self.member.on_moved = self._moved
         self.listed_at = 0.0  # when it last took a change of lists
         self._running: asyncio.Task[None] | None = None

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.growth.node import SimNode
-from toolway.cluster import placement
+from toolway.cluster import bus, member, placement
+from toolway.gateway.replica import news
 
 # The nodes of one process share what they hash about each other: what a node alone pays for it is measured by itself.
 placement._scores = lru_cache(maxsize=1024)(placement._scores)
@@ -24,8 +25,22 @@ placement._scores = lru_cache(maxsize=1024)(placement._scores)
 TRIES = 10
 
 
+def _go_slowly(slow: float) -> None:
+    """Let everything that is done again and again be done so many times less often: hundreds of nodes need more than
+    the few cores of one machine, and what each of them costs does not depend on the hour."""
+    for module, names in (
+        (member, ("LOOK", "THOROUGH", "SETTLE", "STRAYS_EVERY")),
+        (news, ("LOOK",)),
+        (bus, ("BEAT",)),
+    ):
+        for name in names:
+            setattr(module, name, getattr(module, name) * slow)
+
+
 class Worker:
-    def __init__(self, database: str, nats: str, capacity: int) -> None:
+    def __init__(self, database: str, nats: str, capacity: int, slow: float) -> None:
+        _go_slowly(slow)
+        self._slow = slow
         self._database = database
         self._nats = nats
         self._capacity = capacity
@@ -40,7 +55,7 @@ class Worker:
     async def _started(self, id: str) -> SimNode:
         """A gateway that cannot start ends, and is started again."""
         for _ in range(TRIES):
-            node = SimNode(id, self._database, self._capacity)
+            node = SimNode(id, self._database, self._capacity, self._slow)
             try:
                 await node.start(self._nats)
                 return node

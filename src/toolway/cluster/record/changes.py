@@ -6,13 +6,18 @@ something take turns from there to the commit, so nothing large is written after
 
 from __future__ import annotations
 
-from sqlalchemy import case, literal, select, update
+from sqlalchemy import BigInteger, BindParameter, bindparam, case, literal, select, update
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from toolway.cluster.record.engine import for_reading
 from toolway.cluster.record.tables import ChangeRow, RevisionRow
 from toolway.cluster.record.writing import put
+
+_SEEN: BindParameter[int] = bindparam("seen", type_=BigInteger)
+_AFTER = case((RevisionRow.last < _SEEN, literal(0)), else_=_SEEN)
+# It is asked every second: putting it together each time costs as much as asking it.
+_SINCE = select(RevisionRow.last, ChangeRow.kind, ChangeRow.tenant).outerjoin(ChangeRow, ChangeRow.revision > _AFTER)
 
 
 class Changes:
@@ -24,13 +29,8 @@ class Changes:
     async def since(self, revision: int) -> tuple[int, frozenset[tuple[str, str]]]:
         """The newest revision, and what has changed since `revision`, as (kind, tenant). A record that is older than
         that was put back from a copy: then all may have changed."""
-        seen = literal(revision)
-        after = case((RevisionRow.last < seen, literal(0)), else_=seen)
-        asked = select(RevisionRow.last, ChangeRow.kind, ChangeRow.tenant).outerjoin(
-            ChangeRow, ChangeRow.revision > after
-        )
         async with self._engine.connect() as db:
-            found = (await db.execute(asked)).all()
+            found = (await db.execute(_SINCE, {"seen": revision})).all()
         return found[0].last, frozenset((row.kind, row.tenant) for row in found if row.kind is not None)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import ColumnElement, String, and_, cast, exists, literal, select, union_all
+from sqlalchemy import CompoundSelect, String, and_, bindparam, cast, exists, literal, select, union_all
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from toolway.cluster.record.clock import seconds_now
@@ -28,18 +29,14 @@ class Glance:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._reading = for_reading(engine)
+        self._pools: tuple[str, ...] = ()
+        self._asked = _question(())
 
     async def look(self, node: str, tenant: str, pools: Sequence[str]) -> Glimpse:
-        changed = and_(ChangeRow.kind == KIND, ChangeRow.tenant == tenant)
-        ended = and_(NodeRow.tenant == tenant, NodeRow.lease_until <= seconds_now())
-        asked = union_all(
-            select(literal("nodes").label("what"), cast(ChangeRow.revision, String).label("which")).where(changed),
-            select(literal("dead"), NodeRow.id).where(ended),
-            select(literal("recalled"), literal("")).where(exists().where(PlaceRow.node == node, PlaceRow.recalled)),
-            *(select(literal("free"), literal(pool)).where(exists().where(_waits_in(tenant, pool))) for pool in pools),
-        )
+        if tuple(pools) != self._pools:
+            self._pools, self._asked = tuple(pools), _question(pools)
         async with self._reading.connect() as db:
-            found = [(row.what, row.which) for row in await db.execute(asked)]
+            found = (await db.execute(self._asked, {"node": node, "tenant": tenant})).all()
         return Glimpse(
             revision=next((int(which) for what, which in found if what == "nodes"), 0),
             dead=frozenset(which for what, which in found if what == "dead"),
@@ -48,5 +45,15 @@ class Glance:
         )
 
 
-def _waits_in(tenant: str, pool: str) -> ColumnElement[bool]:
-    return and_(PlaceRow.node.is_(None), PlaceRow.tenant == tenant, PlaceRow.pool == pool, PlaceRow.wanted)
+def _question(pools: Sequence[str]) -> CompoundSelect[Any]:
+    """Putting it together costs as much as asking it, so that is done once."""
+    node, tenant = bindparam("node", type_=String), bindparam("tenant", type_=String)
+    changed = and_(ChangeRow.kind == KIND, ChangeRow.tenant == tenant)
+    ended = and_(NodeRow.tenant == tenant, NodeRow.lease_until <= seconds_now())
+    waits = and_(PlaceRow.node.is_(None), PlaceRow.tenant == tenant, PlaceRow.wanted)
+    return union_all(
+        select(literal("nodes").label("what"), cast(ChangeRow.revision, String).label("which")).where(changed),
+        select(literal("dead"), NodeRow.id).where(ended),
+        select(literal("recalled"), literal("")).where(exists().where(PlaceRow.node == node, PlaceRow.recalled)),
+        *(select(literal("free"), literal(pool)).where(exists().where(waits, PlaceRow.pool == pool)) for pool in pools),
+    )
