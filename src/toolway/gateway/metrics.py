@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from toolway.gateway.door import problem
@@ -34,6 +34,7 @@ class MetricsPage:
         self._hub = hub
         self._metrics = metrics
         self._facts = facts
+        self.cluster: Callable[[], Mapping[str, float]] | None = None  # how one of several gateways stands
 
     async def handle(self, exchange: Exchange, principal: Principal) -> None:
         if exchange.request.method not in ("GET", "HEAD"):
@@ -89,6 +90,8 @@ class MetricsPage:
             ("toolway_gateway_draining", "draining"),
         ):
             yield gauge(name, {}, float(facts[fact]))
+        for name, value in self.cluster().items() if self.cluster is not None else ():
+            yield gauge(f"toolway_cluster_{name}", {}, value)
         audit = self._hub.audit
         if audit is not None:
             yield gauge("toolway_audit_failing", {}, audit.trouble is not None)

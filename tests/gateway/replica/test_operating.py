@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse
 
 from tests.cluster.nats_server import nats_server
 from tests.gateway.program import Program, kill, start
+from tests.gateway.riders import Connection
 from tests.telemetry.postgres_server import binaries, postgres_server
 
 pytestmark = pytest.mark.anyio
@@ -73,6 +75,15 @@ async def until(found: Callable[[], Any], within: float = 40) -> Any:
         return answer
 
 
+async def metrics(run: Program) -> dict[str, float]:
+    connection = await Connection.to(run.port)
+    try:
+        answer = await connection.request("GET", "/metrics", {"authorization": f"Bearer {run.token}"})
+    finally:
+        connection.close()
+    return {sample.name: sample.value for family in parse(answer.body.decode()) for sample in family.samples}
+
+
 async def test_a_cluster_is_looked_after_through_any_of_its_gateways(cluster: Cluster) -> None:
     async with AsyncExitStack() as stack:
         one, two = [await stack.enter_async_context(cluster.node(name)) for name in ("one", "two")]
@@ -93,6 +104,10 @@ async def test_a_cluster_is_looked_after_through_any_of_its_gateways(cluster: Cl
         owned = json.loads((await cluster.toolway("two", "nodes", "one", "--json")).stdout)["owns"]
         server = owned[0]["server"]
         assert f"owner       {ids['one']}\n" in (await cluster.toolway("two", "status", server)).stdout
+
+        counted = await metrics(one)
+        assert counted["toolway_cluster_owned"] == len(owned) and counted["toolway_cluster_nodes"] == 2
+        assert counted["toolway_cluster_lease"] == counted["toolway_cluster_nats"] == 1
 
         drained = await cluster.toolway("two", "drain", "one")
         assert (drained.returncode, "owns nothing any more" in drained.stderr) == (0, True), drained.stderr

@@ -65,7 +65,7 @@ from toolway.model import Json
 from toolway.upstream.link import Link
 from toolway.world import World
 
-NATS_AGAIN: Final = 1.0  # seconds between two tries to reach NATS at the start
+NATS_PATIENCE: Final = 3.0  # seconds to reach NATS at the start before it is told that none answers
 FIRST_LEASE: Final = 10.0  # seconds at the start; what needs none is served without
 HAND_OVER: Final = 35.0  # seconds at the end for what is owned here: a call under way has 30
 TOLD: Final = 200  # places in one piece of news
@@ -147,17 +147,18 @@ class Replica:
         return loaded_of(found[1], file.file) if found is not None else file
 
     async def _reach_nats(self) -> None:
-        """Who starts while no NATS is there goes on without, and is told of changes a little later."""
-        complained = False
-        while True:
-            try:
-                await self.bus.open(self.options.nats, self.options.nats_credentials or None)
-                return
-            except Exception as exc:
-                if not complained:
-                    log.warning("%s", nats_silent(exc))
-                complained = True
-            await asyncio.sleep(NATS_AGAIN)
+        """Who starts while no NATS is there goes on without, and is told of changes a little later. The client tries by
+        itself, again and again, and in silence."""
+        opening = asyncio.ensure_future(self.bus.open(self.options.nats, self.options.nats_credentials or None))
+        try:
+            await asyncio.wait({opening}, timeout=NATS_PATIENCE)
+            if not opening.done():
+                log.warning("%s", nats_silent(self.bus.trouble or TimeoutError(f"not within {NATS_PATIENCE:g} s")))
+            await opening
+        except Exception as exc:
+            log.error("%s", nats_silent(exc))
+        finally:
+            opening.cancel()
 
     async def serve(self, hub: Hub, gateway: Gateway, take: TakeConfig) -> None:
         """Be the hub's way to its servers, let other nodes into the gateway, and keep up with what others change:
@@ -172,6 +173,8 @@ class Replica:
         gateway.let_nodes_in(NodeDoor(self.id, self.sealer).who, self.entry.take, self.switch.elsewhere)
         gateway.admin.cluster = self._desk()
         gateway.app.leaving = lambda: self.member is not None and self.member.draining
+        if gateway.app.metrics is not None:
+            gateway.app.metrics.cluster = self._gauges
         self.keyring.follow(self.following)
         self.following.on("registry", self._registry_changed)
         self.following.on("lists", self._lists_changed)
@@ -184,6 +187,16 @@ class Replica:
         except Exception as exc:
             raise record_silent(exc) from None
         self.rates.start()
+
+    def _gauges(self) -> Mapping[str, float]:
+        """How we stand, for `/metrics`."""
+        member = self.member
+        return {
+            "nodes": len(member.nodes) if member is not None else 0,
+            "owned": len(member.held) if member is not None else 0,
+            "lease": member is not None and member.epoch is not None,
+            "nats": self.bus.connected,
+        }
 
     def _desk(self) -> NodesDesk:
         async def tell() -> None:
