@@ -28,6 +28,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
+from toolway.cluster.creds import options_of
 from toolway.cluster.ears import BEAT, SILENCE, Ear
 from toolway.cluster.passes import Sealer
 from toolway.model import Json
@@ -78,8 +79,8 @@ class Bus:
 
     async def open(self, servers: Sequence[str], credentials: str | os.PathLike[str] | None = None) -> None:
         """Connect, and stay connected for as long as there is anybody. `credentials` is a file of NATS; a user and a
-        password may stand in the addresses. Raises `OSError` or `nats.errors.Error`."""
-        who: dict[str, Any] = {"user_credentials": os.fspath(credentials)} if credentials is not None else {}
+        password may stand in the addresses. Raises `OSError`, `ValueError` or `nats.errors.Error`."""
+        who: dict[str, Any] = options_of(credentials) if credentials is not None else {}
         self._nats = await nats.connect(
             list(servers),
             **who,

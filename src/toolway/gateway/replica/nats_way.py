@@ -26,6 +26,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
+from toolway.cluster.creds import options_of
 from toolway.gateway.replica import nats_frames as frames
 from toolway.gateway.replica.nats_outbox import Outbox
 from toolway.gateway.replica.nats_transfer import ALL, Transfer
@@ -50,7 +51,7 @@ DOWN: Final = "E-NATS"
 async def connect(servers: Sequence[str], name: str, credentials: str = "") -> Client:
     """A connection for calls alone: a large answer must not hold up what nodes tell each other. Raises `OSError` or
     `nats.errors.Error`."""
-    who: dict[str, Any] = {"user_credentials": credentials} if credentials else {}
+    who: dict[str, Any] = options_of(credentials) if credentials else {}
     return await nats.connect(
         list(servers),
         name=f"{name} calls",
