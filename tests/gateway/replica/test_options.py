@@ -4,6 +4,7 @@ import socket
 
 import pytest
 
+from tests.cluster.nats_accounts import operated
 from toolway.errors import ConfigError
 from toolway.gateway.replica.options import ClusterOptions, Flags, new_key, read
 from toolway.secrets.known import hide
@@ -166,3 +167,11 @@ def test_none_to_advertise_means_over_nats():
 def test_a_new_key_can_be_used():
     assert new_key() != new_key()
     assert options({"TOOLWAY_CLUSTER_KEY": new_key()}).key
+
+
+def test_credentials_of_nats_are_looked_at_before_anything_starts(tmp_path):
+    _, creds = operated(tmp_path, ["one"])
+    assert options(nats_credentials=str(creds["one"])).nats_credentials == str(creds["one"])
+    creds["one"].write_text("a password")
+    assert "creds file of NATS" in refusal(nats_credentials=str(creds["one"])).evidence
+    assert "cannot be read" in refusal(nats_credentials=str(tmp_path / "none")).what

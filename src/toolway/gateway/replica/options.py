@@ -172,6 +172,13 @@ def _key(file: str | None, environ: Mapping[str, str]) -> bytes:
 def _readable(file: str | None) -> str:
     if file is not None:
         _secret_in(file, "--nats-credentials")
+        from toolway.cluster.creds import options_of
+
+        try:
+            options_of(file)
+        except ValueError as exc:
+            fix = "make one for the account of this tenant: nsc generate creds --account TENANT --name USER"
+            raise parsing.wrong(f"{file} cannot be used as --nats-credentials", str(exc), fix) from None
     return file or ""
 
 
