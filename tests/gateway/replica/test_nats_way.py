@@ -97,7 +97,8 @@ async def test_many_calls_at_once_go_together_and_each_has_its_own_answer_or_non
         assert there.client is not None and there.client.stats["in_msgs"] - before < 150
 
 
-async def test_what_is_said_meanwhile_comes_in_its_order_and_before_the_answer() -> None:
+@pytest.mark.parametrize("size", [10, 20_000, 300_000])  # the last one goes in pieces
+async def test_what_is_said_meanwhile_comes_in_its_order_and_before_the_answer(size: int) -> None:
     count = 3 * nats_visit.MOST_NOTES
 
     async def how(server: str, request: wire.Message, tell: Tell) -> Json:
@@ -106,12 +107,12 @@ async def test_what_is_said_meanwhile_comes_in_its_order_and_before_the_answer()
             if number % 500 == 499:
                 await asyncio.sleep(0.01)
         tell("notifications/message", {"data": "x" * nats_visit.LARGEST_NOTE})  # left out: it is too large
-        return {"content": []}
+        return {"content": "x" * size}
 
     async with nats_server() as server, owner(server, how), caller(server) as way:
         ear = Ear()
         request = call()
-        assert await (await link_to(way, ear=ear)).request(request) == {"content": []}
+        assert await (await link_to(way, ear=ear)).request(request) == {"content": "x" * size}
         assert [params["progress"] for _, params, _ in ear.heard] == list(range(count))
         assert all(about is request.attempt for _, _, about in ear.heard)
 

@@ -81,18 +81,18 @@ class NatsDoor:
             return  # nobody to answer
         caller, id_ = found
         replies = self._subjects.replies(caller)
+        together = replies + frames.ALL
         if message.data[:1] == frames.PACK:
             with suppress(frames.BadFrame):
                 for id_, frame in frames.unpack(message.data):
-                    self._take_call(caller, id_, replies, frame)
+                    self._take_call(caller, id_, replies + id_, together, frame)
         else:
-            self._take_call(caller, id_, replies, message.data)
+            self._take_call(caller, id_, replies + id_, together, message.data)
 
-    def _take_call(self, caller: str, id_: str, replies: str, frame: bytes) -> None:
-        reply = replies + id_
+    def _take_call(self, caller: str, id_: str, reply: str, together: str, frame: bytes) -> None:
         if reply in self._visits or reply in self._host.kept:
             return  # the same once more
-        visit = Visit(self._host, caller, id_, replies, self._forget)
+        visit = Visit(self._host, self._forget, caller, id_, reply, together)
         if len(self._visits) >= MOST or self._host.closing:
             visit.refuse("too many calls are under way at the node that owns the server")
         elif frame[:1] == frames.FIRST:

@@ -100,7 +100,7 @@ def unpack(frame: bytes) -> Iterator[tuple[str, bytes]]:
 
 def fits(frame: bytes, max_payload: int) -> bool:
     """Whether it is sent whole."""
-    return len(frame) <= min(WHOLE, max_payload)
+    return len(frame) <= min(WHOLE, max_payload - ROOM)
 
 
 def count(frame: bytes, max_payload: int) -> int:

@@ -6,7 +6,7 @@ The owner is one more modern server. What it answers is looked at as strictly as
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from nats.errors import Error as NatsError
@@ -45,12 +45,13 @@ class NatsLink:
         self._owner = self._way.subjects.calls(self._node, self._epoch)
 
     async def request(self, request: Request) -> Json:
-        attempt = request.attempt
-        attempt.phase = "send"
-        attempt.encoded = None
+        request.attempt.phase = "send"
+        request.attempt.encoded = None
         id_, waiting = self._way.enter(request, self._inbound, self._owner, self._limit)
         try:
-            await self._send(id_, request, waiting)
+            sending = self._send(id_, request, waiting)
+            if sending is not None:
+                await sending
             answer = await waiting.answer
         except asyncio.CancelledError:
             if not request.quiet:
@@ -58,26 +59,31 @@ class NatsLink:
             raise
         finally:
             self._way.leave(id_)
-        return await _result(answer, id_, request)
+        try:
+            message = await parse_heavy(answer, request.method) if wire.is_heavy(answer) else wire.parse(answer)
+        except wire.BadMessage as bad:
+            reason = f"the answer is not acceptable: {bad.reason}"
+            raise Fault(reason, Certainty.C2, code=bad.code or "E-ANSWER", fix=bad.fix) from None
+        return _result(answer, message, id_, request)
 
-    async def _send(self, id_: int, request: Request, waiting: Waiting) -> None:
-        client, attempt = self._way.client, request.attempt
+    def _send(self, id_: int, request: Request, waiting: Waiting) -> Coroutine[Any, Any, None] | None:
+        """What must be waited for, if anything. Raises `Fault`."""
+        way, attempt = self._way, request.attempt
         try:
             frame = frames.call(self._server, wire.request(id_, request.method, request.params))
         except (TypeError, ValueError, OverflowError, RecursionError) as exc:
             raise Fault(f"the request cannot be written: {exc}", Certainty.C0, code="E-REQUEST") from None
-        if not client.is_connected:  # what is sent later would come late
+        if not way.client.is_connected:  # what is sent later would come late
             raise Fault("there is no connection to NATS", Certainty.C0, code=DOWN)
-        if self._way.is_lost(self._owner):
+        if way.is_lost(self._owner):
             raise Fault("the node that owns the server gives no sign of life", Certainty.C0, code=LOST)
-        if frames.fits(frame, client.max_payload):
-            attempt.sent()
-            if self._way.is_alone():
-                await self._publish(frame, self._way.reply(id_), request)
-            else:
-                self._way.send(id_, self._owner, frame)
-        else:
-            await self._send_in_pieces(frame, self._way.reply(id_), request, waiting)
+        if not frames.fits(frame, way.client.max_payload):
+            return self._send_in_pieces(frame, way.reply(id_), request, waiting)
+        attempt.sent()
+        if way.is_alone():
+            return self._publish(frame, way.reply(id_), request)
+        way.send(id_, self._owner, frame)
+        return None
 
     async def _publish(self, frame: bytes, reply: str, request: Request) -> None:
         try:
@@ -135,13 +141,8 @@ def _unsent(exc: Exception, request: Request) -> Fault:
     return Fault(f"NATS takes nothing: {type(exc).__name__}", Certainty.C0, code=DOWN)
 
 
-async def _result(frame: bytes, id_: int, request: Request) -> Json:
+def _result(frame: bytes, message: wire.Message, id_: int, request: Request) -> Json:
     """Raises `Fault` or `RpcError`."""
-    try:
-        message = await parse_heavy(frame, request.method) if wire.is_heavy(frame) else wire.parse(frame)
-    except wire.BadMessage as bad:
-        reason = f"the answer is not acceptable: {bad.reason}"
-        raise Fault(reason, Certainty.C2, code=bad.code or "E-ANSWER", fix=bad.fix) from None
     if message.id != id_ or message.kind not in ("result", "error"):
         raise Fault("the owner sent something else than the answer", Certainty.C2, code="E-ANSWER")
     if message.kind == "error":

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Final
 
+import msgspec
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
@@ -51,41 +51,24 @@ class Host:
         return len(self.visits) <= FEW and self.outbox.idle
 
 
-class Visit:
-    __slots__ = (
-        "_forget",
-        "_host",
-        "_notes",
-        "_turn",
-        "caller",
-        "gathering",
-        "gone",
-        "heard_at",
-        "id",
-        "reply",
-        "task",
-        "to",
-        "transfer",
-    )
-
-    def __init__(self, host: Host, caller: str, id: str, replies: str, forget: Callable[[Visit], None]) -> None:
-        self._host = host
-        self._forget = forget
-        self.caller = caller
-        self.id = id
-        self.reply = replies + id  # of all calls, its own alone
-        self.to = replies + frames.ALL
-        self.task: asyncio.Task[None] | None = None
-        self.gathering: frames.Gathering | None = None  # while pieces of it are missing
-        self.heard_at = 0.0
-        self.transfer: Transfer | None = None  # of the answer
-        self.gone = False  # nobody waits for it
-        self._turn = -1  # of the outbox
-        self._notes = 0  # in it
+class Visit(msgspec.Struct, eq=False):
+    host: Host
+    forget: Callable[[Visit], None]
+    caller: str
+    id: str
+    reply: str  # the subject of its answer alone
+    to: str  # that of all answers to its caller
+    task: asyncio.Task[None] | None = None
+    gathering: frames.Gathering | None = None  # while pieces of it are missing
+    heard_at: float = 0.0
+    transfer: Transfer | None = None  # of the answer
+    gone: bool = False  # nobody waits for it
+    turn: int = -1  # of the outbox
+    notes: int = 0  # in it
 
     async def serve(self, frame: bytes) -> None:
         """Answer it, unless it is cancelled."""
-        host = self._host
+        host = self.host
         try:
             answer = await self._answer(frame)
             host.kept.add(self.reply, answer, host.loop.time())
@@ -103,7 +86,7 @@ class Visit:
             pass  # whoever misses it takes us for lost
 
     def ended(self, task: asyncio.Task[None]) -> None:
-        self._forget(self)
+        self.forget(self)
         if not task.cancelled() and task.exception() is not None:
             log.error("a call of another node failed", exc_info=task.exception())
 
@@ -117,7 +100,7 @@ class Visit:
         except (frames.BadFrame, wire.BadMessage):
             return wire.error(id_, INVALID_REQUEST, "what came over NATS is no request")
         try:
-            return wire.result(id_, await self._host.answer(server, message, self.tell))
+            return wire.result(id_, await self.host.answer(server, message, self.tell))
         except Failure as failure:
             return wire.error(id_, failure.code, failure.message, failure.data)
         except Exception:
@@ -125,26 +108,30 @@ class Visit:
             return wire.error(id_, INTERNAL_ERROR, "the node that owns the server failed")
 
     async def _send_in_pieces(self, answer: bytes) -> None:
-        client = self._host.client
-        self.transfer = Transfer(self._host.window)
-        await self.transfer.send(answer, client.max_payload, partial(client.publish, self.reply), _nothing)
+        """Behind what was said before."""
+
+        async def publish(piece: bytes) -> None:
+            self.host.outbox.put(self.reply, piece)
+
+        self.transfer = Transfer(self.host.window)
+        await self.transfer.send(answer, self.host.client.max_payload, publish, _nothing)
 
     def tell(self, method: str, params: Json) -> None:
         """A notification that belongs to the call."""
-        outbox = self._host.outbox
-        if self._turn != outbox.turn:
-            self._turn, self._notes = outbox.turn, 0
-        self._notes += 1
-        if self.gone or self._notes > MOST_NOTES:
+        outbox = self.host.outbox
+        if self.turn != outbox.turn:
+            self.turn, self.notes = outbox.turn, 0
+        self.notes += 1
+        if self.gone or self.notes > MOST_NOTES:
             return
         note = frames.NOTE + wire.notification(method, params)
-        if len(note) <= min(LARGEST_NOTE, self._host.client.max_payload - frames.ROOM):
+        if len(note) <= min(LARGEST_NOTE, self.host.client.max_payload - frames.ROOM):
             outbox.join(self.to, self.id, note)
 
     def refuse(self, why: str) -> None:
         """It was not begun."""
         facts = {"executed": "no", "certainty": "C0", "retryable": True, "code": "E-OVERLOADED"}
-        self._host.outbox.join(self.to, self.id, wire.error(int(self.id), OVERLOADED, why, facts))
+        self.host.outbox.join(self.to, self.id, wire.error(int(self.id), OVERLOADED, why, facts))
 
     def _cut_off(self) -> bytes:
         facts = {"executed": "unknown", "certainty": "C2", "retryable": False, "code": "E-SHUTTING-DOWN"}
