@@ -38,6 +38,7 @@ class Cluster:
     servers: list[str]
     watcher: Watcher
     strikes: list[Strike] = field(default_factory=list)
+    took: dict[str, list[float]] = field(default_factory=dict)  # seconds of what is told in the report
 
     @property
     def effects(self) -> Path:
@@ -81,6 +82,7 @@ class Cluster:
         if self.effects.exists():
             self.effects.rename(self.folder / f"effects-{time.monotonic_ns()}")
         self.strikes.clear()
+        self.took.clear()
         self.watcher.begin_anew()
 
     def spread(self) -> dict[str, int]:

@@ -24,9 +24,15 @@ class Echo:
         self._client = client
         self._dice = dice
         self._saying: set[asyncio.Task[None]] = set()
+        self._over = False
 
     async def hear(self, message: Msg) -> None:
-        if (message.headers or {}).get(MARK) or message.subject.startswith("$") or len(self._saying) > WAITING:
+        if (
+            self._over
+            or (message.headers or {}).get(MARK)
+            or message.subject.startswith("$")
+            or len(self._saying) > WAITING
+        ):
             return
         for _ in range(TIMES):
             task = asyncio.create_task(self._say(message, self._dice.random() * LATEST))
@@ -40,6 +46,7 @@ class Echo:
         self.count += 1
 
     async def end(self) -> None:
+        self._over = True
         await asyncio.gather(*self._saying, return_exceptions=True)
 
 

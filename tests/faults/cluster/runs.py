@@ -131,6 +131,7 @@ def _times(cluster: Cluster, load: Load, report: Report) -> None:
         report.facts["a server moved in"] = f"{longest:.1f} s at the longest, of {len(lease)}"
         if longest > MOVES:
             report.wrong.append(f"moved: {server} was without another owner for {longest:.1f} s")
+    report.facts |= {what: f"{max(took):.1f} s at the longest, of {len(took)}" for what, took in cluster.took.items()}
     gap, server = longest_gap(cluster.watcher.tenures)
     if server:
         report.facts["without an owner for"] = f"{gap:.1f} s at the longest, {server}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 
 from tests.faults.cluster.cluster import Cluster
@@ -113,9 +115,18 @@ def rolling_restart() -> Act:
 
     async def act(cluster: Cluster) -> None:
         for replica in cluster.replicas:
-            code = await replica.stop()
+            with _timed(cluster, "an orderly end took"):
+                code = await replica.stop()
             assert code == 0, f"{replica.name} ended with {code}:\n{replica.log[-2000:]}"
-            await replica.start()
-            await replica.wait_ready()
+            with _timed(cluster, "ready again in"):
+                await replica.start()
+                await replica.wait_ready()
 
     return act
+
+
+@contextmanager
+def _timed(cluster: Cluster, what: str) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    cluster.took.setdefault(what, []).append(time.monotonic() - began)
