@@ -13,11 +13,12 @@ import msgspec
 from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR
 
 from toolway.gateway.admin import Admin
-from toolway.gateway.answers import error
+from toolway.gateway.answers import Answer, error
 from toolway.gateway.browser import Browsers
 from toolway.gateway.codes import QUOTA, SHUTTING_DOWN
 from toolway.gateway.dashboard import Dashboard, is_here
 from toolway.gateway.door import Door, Refused, cors, preflight, problem
+from toolway.gateway.failures import Failure
 from toolway.gateway.handshake import HandshakeHttp
 from toolway.gateway.http.connection import Refusal
 from toolway.gateway.http.exchange import Exchange
@@ -31,10 +32,13 @@ from toolway.gateway.selection import EVERYTHING, NOTHING, Selection, of_server
 from toolway.gateway.sse import PATH as MESSAGES
 from toolway.gateway.sse import Sse
 from toolway.gateway.view import View
+from toolway.gateway.visit import Tell
 from toolway.hub import Hub
+from toolway.model import Json
 from toolway.protocol import wire
 from toolway.upstream.transports.decoding import parse_heavy
 
+ERRANDS: Final = "/node"  # where other gateways of a cluster bring what belongs to sessions
 MAX_CALLS: Final = 4096  # requests of one principal under way at once
 LIGHT: Final = wire.HEAVY_BYTES  # bytes of a message that is never heavy
 MAX_VIEWS: Final = 1000  # keys with other scopes come and go; beyond that, what they see is made anew
@@ -85,6 +89,7 @@ class App:
         self.metrics: MetricsPage | None = None
         self.ready = True  # what balancers are told
         self.leaving: Callable[[], bool] | None = None  # in a cluster: whether this node was told to take nothing more
+        self.errand: Callable[[Json, Tell], Awaitable[Json]] | None = None  # in a cluster; raises `Failure`
         self.refusing = False  # new work is turned away: the gateway ends
 
     async def handle(self, exchange: Exchange) -> None:
@@ -183,7 +188,7 @@ class App:
     async def _elsewhere(self, exchange: Exchange, principal: Principal, endpoint: str | None) -> None:
         path = exchange.request.path
         if principal.node:
-            exchange.reply(*problem(403, "a node brings calls, and nothing else"))
+            await self._of_node(exchange)
         elif self.refusing and exchange.request.method == "GET" and (endpoint is not None or path == "/sse"):
             self._refuse(exchange)
         elif endpoint is not None:
@@ -208,6 +213,25 @@ class App:
             exchange.reply(
                 *problem(404, "there is nothing at this path", endpoints=["/mcp", "/sse", "/admin", "/dashboard"])
             )
+
+    async def _of_node(self, exchange: Exchange) -> None:
+        """Another gateway of our cluster brings what belongs to a session that is here."""
+        if exchange.request.path != ERRANDS or exchange.request.method != "POST" or self.errand is None:
+            exchange.reply(*problem(403, "a node brings calls, and nothing else"))
+            return
+        message = await self._large(exchange)
+        if message is None:
+            return
+        answer = Answer(exchange, message.id)
+        try:
+            if message.kind != "request":
+                raise Failure(INVALID_REQUEST, "an errand is a request")
+            answer.result(await self.errand(message.body, answer.tell))
+        except Failure as failure:
+            failure.status = 200  # it says itself what it means
+            answer.failure(failure)
+        finally:
+            answer.stop()
 
     # -- MCP ----------------------------------------------------------------------------------------------------------
 

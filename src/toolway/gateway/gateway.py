@@ -13,7 +13,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from toolway.gateway.admin import Admin
 from toolway.gateway.app import App
@@ -29,6 +29,7 @@ from toolway.gateway.http.server import HttpServer
 from toolway.gateway.listen import Listening
 from toolway.gateway.metrics import MetricsPage
 from toolway.gateway.modern import Modern, TakePass
+from toolway.gateway.others import Others
 from toolway.gateway.parking import Parking
 from toolway.gateway.principals import OWNER, KnownKeys, Principal
 from toolway.gateway.rates import MemoryRates, Rates
@@ -47,6 +48,8 @@ from toolway.telemetry.metrics import Metrics
 DRAIN_DELAY: Final = 3.0  # seconds in which balancers may notice that we are not ready any more
 DRAIN_TIME: Final = 30.0  # seconds that calls under way may take
 CLOSE_TIME: Final = 3.0  # seconds that clients may take for the last bytes
+
+Those = TypeVar("Those", bound=Others)
 
 
 class Gateway:
@@ -122,6 +125,13 @@ class Gateway:
         self._door.nodes = nodes
         self._modern.take_pass = take_pass
         self._relay.elsewhere = elsewhere
+
+    def share_sessions(self, others: Callable[[Handshake, Sse], Those]) -> Those:
+        """Be one of a cluster: sessions of the handshake era are known to all."""
+        made = others(self._sessions, self._sse)
+        self._sessions.others = made
+        self.app.errand = made.take
+        return made
 
     @property
     def brought(self) -> Callable[[str, Message, Tell], Coroutine[Any, Any, Result]]:

@@ -2,7 +2,8 @@
 
 What `initialize` settled is sealed into the session's id, so any process with the same key can go on with it. What
 needs a living connection (the stream of notifications, questions to the client, requests that can be cancelled) is
-kept in a `ClientSession` of this process, made when a session is first seen here.
+kept in a `ClientSession` of this process, made when a session is first seen here. In a cluster a client may come to
+another gateway with every request: what belongs elsewhere goes there (`others.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from toolway.gateway.failures import Failure
 from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.http.messages import EVENTS, JSON_FIELDS
 from toolway.gateway.listen import Listening, Subscriber
+from toolway.gateway.others import Others
 from toolway.gateway.principals import Principal
 from toolway.gateway.relay import Relay, Result
 from toolway.gateway.sealed import Sealer
@@ -43,6 +45,7 @@ LIFE: Final = 7 * 86_400.0  # seconds a session can be taken up again
 MOST: Final = 20_000  # sessions with something living in this process
 MAX_ASKS: Final = 64  # questions to one client at once
 ASK_TIME: Final = 900.0  # seconds a client may take to answer one
+ASK: Final = "toolway-"  # begins the ids of our questions; the tag of a gateway may follow
 
 Send = Callable[[bytes], bool]
 
@@ -50,7 +53,8 @@ Send = Callable[[bytes], bool]
 class ClientSession:
     """What lives of one session in this process."""
 
-    def __init__(self, facts: Json, principal: Principal, view: View) -> None:
+    def __init__(self, facts: Json, principal: Principal, view: View, tag: str = "") -> None:
+        self.id = ""  # where it can be taken up again
         self.capabilities: Json = facts["capabilities"]
         self.version: str = facts["version"]
         self.endpoint: str = facts["endpoint"]
@@ -61,7 +65,11 @@ class ClientSession:
         self.stream: Stream | None = None  # for what belongs to no request
         self.running: dict[wire.Id, _Running] = {}
         self.subscriber: Subscriber | None = None
-        self.tapes = Tapes()
+        self.uris: tuple[str, ...] = ()  # of resources that it subscribed to, here or at another gateway
+        self.ended = False
+        self.looked_at = 0.0  # when we last asked what it settled at others; 0 = never
+        self.tapes = Tapes(tag)
+        self._tag = tag  # ours among the gateways of a cluster
         self._asks: dict[str, asyncio.Future[Json]] = {}
         self._numbers = itertools.count(1)
 
@@ -90,7 +98,7 @@ class ClientSession:
         """The client's answer to a request of ours. Raises `LookupError` where it cannot be asked."""
         if not can_answer(self.capabilities, method, params) or len(self._asks) >= MAX_ASKS:
             raise LookupError(method)
-        id_ = f"toolway-{next(self._numbers)}"
+        id_ = f"{ASK}{self._tag}{next(self._numbers)}"
         answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
         self._asks[id_] = answer
         try:
@@ -104,16 +112,17 @@ class ClientSession:
         finally:
             del self._asks[id_]
 
-    def answered(self, message: Message) -> None:
-        """The client answers a question of ours; an answer to no question is dropped."""
+    def answered(self, message: Message) -> bool:
+        """The client answers a question of ours; False where it is none of ours, or was answered."""
         answer = self._asks.get(message.id) if isinstance(message.id, str) else None
         if answer is None or answer.done():
-            return
+            return False
         if message.kind == "result":
             answer.set_result(message.body)
         else:
             code, text, data = wire.error_fields(message.body)
             answer.set_exception(AskRefused(code, text, data))
+        return True
 
     def end(self) -> None:
         for answer in self._asks.values():
@@ -163,6 +172,7 @@ class Handshake:
         self._sealer = sealer
         self._sessions: OrderedDict[str, ClientSession] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
+        self.others: Others | None = None  # in a cluster
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
@@ -178,7 +188,10 @@ class Handshake:
             "version": result["protocolVersion"],
             "capabilities": capabilities if isinstance(capabilities, dict) else {},
         }
-        return self._sealer.seal(KIND, facts, LIFE), result
+        id_ = self._sealer.seal(KIND, facts, LIFE)
+        if self.others is not None:
+            self.others.began(id_)
+        return id_, result
 
     def find(self, id_: str, principal: Principal, view: View, endpoint: str) -> ClientSession | None:
         """The session of this id, for the principal and endpoint that began it; for everybody else there is none."""
@@ -192,10 +205,18 @@ class Handshake:
         facts = self._sealer.open(KIND, id_) if id_ not in self._ended else None
         if facts is None or (facts["principal"], facts["endpoint"]) != (principal.id, endpoint):
             return None
-        return self.keep(id_, ClientSession(facts, principal, view))
+        return self.keep(id_, ClientSession(facts, principal, view, self.tag))
+
+    @property
+    def tag(self) -> str:
+        """What begins the names that only we know; nothing where we are alone."""
+        return f"{self.others.tag}." if self.others is not None else ""
 
     def keep(self, id_: str, session: ClientSession) -> ClientSession:
         self._sessions[id_] = session
+        session.id = id_
+        if self.others is not None:
+            self.others.lives(session)
         if len(self._sessions) > MOST:
             oldest = next((k for k, s in self._sessions.items() if s.stream is None and not s.running), None)
             if oldest is not None:
@@ -208,6 +229,11 @@ class Handshake:
         self._ended[id_] = None
         if len(self._ended) > MOST:
             self._ended.popitem(last=False)
+
+    def living(self, id_: str, principal: str) -> ClientSession | None:
+        """A session of which something is here, for whom it is."""
+        found = self._sessions.get(id_)
+        return found if found is not None and found.principal.id == principal else None
 
     def _forget(self, id_: str) -> None:
         session = self._sessions.pop(id_, None)
@@ -237,15 +263,17 @@ class Handshake:
 
     # -- messages of a session ----------------------------------------------------------------------------------------
 
-    def take(self, session: ClientSession, message: Message) -> None:
-        """A message that gets no answer."""
+    def take(self, session: ClientSession, message: Message) -> bool:
+        """A message that gets no answer; False where it belongs to nothing that is here."""
         if message.kind in ("result", "error"):
-            session.answered(message)
-        elif message.method == "notifications/cancelled":
+            return session.answered(message)
+        if message.method == "notifications/cancelled":
             id_ = message.body.get("requestId")
             running = session.running.get(id_) if isinstance(id_, str | int) else None
-            if running is not None:
-                running.cancel()
+            if running is None:
+                return False
+            running.cancel()
+        return True
 
     async def answer(self, session: ClientSession, message: Message, send: Send) -> bytes | None:
         """The answer to a request, encoded; None where the client cancelled it. `send` carries what belongs to it."""
@@ -298,7 +326,12 @@ class Handshake:
         if params.get("level") not in LOG_LEVELS:
             raise Failure(INVALID_PARAMS, f"level must be one of {', '.join(LOG_LEVELS)}")
         session.log_level = params["level"]
+        await self._settle(session)
         return {}
+
+    async def _settle(self, session: ClientSession) -> None:
+        if self.others is not None and session.id:
+            await self.others.settle(session)
 
     async def _subscribe(self, session: ClientSession, method: str, params: Json) -> Json:
         uri = params.get("uri")
@@ -307,7 +340,19 @@ class Handshake:
             self._listening.remove_uri(subscriber, str(uri))
         elif not isinstance(uri, str) or not await self._listening.add_uri(subscriber, uri):
             raise Failure(INVALID_PARAMS, "no server has this resource", {"uri": uri})
+        session.uris = tuple(subscriber.wishes.values())
+        await self._settle(session)
         return {}
+
+    async def renew(self, session: ClientSession) -> None:
+        """Another gateway was told what this client wants to hear of."""
+        if session.subscriber is None:
+            return
+        known = set(session.subscriber.wishes.values())
+        for uri in known.difference(session.uris):
+            self._listening.remove_uri(session.subscriber, uri)
+        for uri in set(session.uris) - known:
+            await self._listening.add_uri(session.subscriber, uri)
 
     async def subscriber(self, session: ClientSession) -> Subscriber:
         if session.subscriber is None:
@@ -315,6 +360,7 @@ class Handshake:
                 session.view, frozenset(KINDS), session.tell, session.principal.caller, on_log=session.log
             )
             await self._listening.add(session.subscriber)
+            await self.renew(session)
         return session.subscriber
 
 
@@ -328,11 +374,12 @@ class HandshakeHttp:
         if message.method == "initialize" and message.kind == "request":
             self._initialize(exchange, message, principal, view, endpoint)
             return
-        session = self._session(exchange, message.id, principal, view, endpoint)
-        if session is None:
+        session, others = self._session(exchange, message.id, principal, view, endpoint), self._sessions.others
+        if session is None or (others is not None and await self._ended_elsewhere(exchange, session, others)):
             return
         if message.kind != "request":
-            self._sessions.take(session, message)
+            if not self._sessions.take(session, message) and others is not None:
+                await others.bring(session, message)
             exchange.reply(202)
             return
         tape = session.tapes.begin()
@@ -367,12 +414,15 @@ class HandshakeHttp:
         if EVENTS not in exchange.request.headers.get("accept", ""):
             exchange.reply(406, error(None, INVALID_REQUEST, f"Accept must list {EVENTS}"), JSON_FIELDS)
             return
-        session = self._session(exchange, None, principal, view, endpoint)
-        if session is None:
+        session, others = self._session(exchange, None, principal, view, endpoint), self._sessions.others
+        if session is None or (others is not None and await self._ended_elsewhere(exchange, session, others)):
             return
-        broken = session.tapes.find(exchange.request.headers.get("last-event-id", ""))
+        last = exchange.request.headers.get("last-event-id", "")
+        broken = session.tapes.find(last)
         if broken is not None:
             await self._resume(exchange, *broken)
+            return
+        if others is not None and last and await others.resume(session, last, Stream(exchange)):
             return
         before, session.stream = session.stream, Stream(exchange)
         if before is not None:
@@ -380,6 +430,8 @@ class HandshakeHttp:
         stream = session.stream
         stream.watch()
         stream.open()
+        if others is not None:
+            others.streams(session)
         try:
             await self._sessions.subscriber(session)
             await stream.over.wait()
@@ -399,10 +451,21 @@ class HandshakeHttp:
             stream.close()
 
     async def delete(self, exchange: Exchange, principal: Principal, view: View, endpoint: str) -> None:
-        session = self._session(exchange, None, principal, view, endpoint)
-        if session is not None:
-            self._sessions.end(exchange.request.headers[SESSION])
-            exchange.reply(204)
+        session, others = self._session(exchange, None, principal, view, endpoint), self._sessions.others
+        if session is None or (others is not None and await self._ended_elsewhere(exchange, session, others)):
+            return
+        self._sessions.end(exchange.request.headers[SESSION])
+        if others is not None:
+            await others.settle(session, ended=True)
+        exchange.reply(204)
+
+    async def _ended_elsewhere(self, exchange: Exchange, session: ClientSession, others: Others) -> bool:
+        """Whether a session is over, as another gateway knows; then its client is told."""
+        if not others.is_current(session):
+            await others.recall(session)
+        if session.ended:
+            exchange.reply(404, error(None, INVALID_REQUEST, "Session not found"), JSON_FIELDS)
+        return session.ended
 
     def _session(
         self, exchange: Exchange, id_: wire.Id | None, principal: Principal, view: View, endpoint: str

@@ -1,12 +1,13 @@
 """`/sse` and `/messages`: the two endpoints of 2024-11-05, for clients that know nothing newer.
 
 The stream is opened first and names where to post; every answer comes on the stream. It needs a living process, so
-unlike the sessions of `/mcp` it ends with its connection.
+unlike the sessions of `/mcp` it ends with its connection. In a cluster, what is posted elsewhere is brought here.
 """
 
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -26,6 +27,10 @@ KIND: Final = "sse"
 LIFE: Final = 86_400.0
 PATH: Final = "/messages"
 MAX_REQUESTS: Final = 256  # of one stream, under way at once
+_WHY: Final[dict[int, str]] = {
+    HTTPStatus.NOT_FOUND: "no such stream",
+    HTTPStatus.TOO_MANY_REQUESTS: "too many requests at once",
+}
 
 
 class Sse:
@@ -38,8 +43,8 @@ class Sse:
     async def open(self, exchange: Exchange, principal: Principal, view: View) -> None:
         """GET: the stream, until the client leaves."""
         facts: Json = {"principal": principal.id, "endpoint": "", "version": "2024-11-05", "capabilities": {}}
-        id_ = self._sealer.seal(KIND, principal.id, LIFE)
-        session = ClientSession(facts, principal, view)
+        id_ = self._sealer.seal(KIND, [principal.id, self._sessions.tag], LIFE)
+        session = ClientSession(facts, principal, view, self._sessions.tag)
         stream = session.stream = Stream(exchange)
         stream.watch()
         tasks: set[asyncio.Task[None]] = set()
@@ -57,22 +62,35 @@ class Sse:
     async def post(self, exchange: Exchange, message: Message, principal: Principal) -> None:
         """POST: a message of the client, whose answer comes on the stream."""
         named = parse_qs(exchange.request.query).get("session", [""])[0]
-        live = self._live.get(named)
-        if live is None or live[0].principal.id != principal.id:
-            exchange.reply(*problem(404, "no such stream"))
-            return
+        others = self._sessions.others
+        if named in self._live or others is None:
+            status = self.take(named, principal.id, message)
+        else:
+            found = self._sealer.open(KIND, named)
+            whose, tag = found if found is not None else ("", "")
+            mine = whose == principal.id
+            status = await others.post(tag.rstrip("."), named, principal.id, message) if mine else HTTPStatus.NOT_FOUND
+        if status == HTTPStatus.ACCEPTED:
+            exchange.reply(status)
+        else:
+            exchange.reply(*problem(status, _WHY.get(status, "the stream is elsewhere, and cannot be reached")))
+
+    def take(self, id_: str, principal: str, message: Message) -> int:
+        """A message for a stream that is here; the status that its client is told."""
+        live = self._live.get(id_)
+        if live is None or live[0].principal.id != principal:
+            return HTTPStatus.NOT_FOUND
         session, stream, tasks = live
         if message.kind != "request":
             self._sessions.take(session, message)
         elif len(tasks) >= MAX_REQUESTS:
-            exchange.reply(*problem(429, "too many requests at once"))
-            return
+            return HTTPStatus.TOO_MANY_REQUESTS
         else:
             task = asyncio.get_running_loop().create_task(self._answer(session, stream, message))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
             task.add_done_callback(lambda _: self._close_if_done(stream, tasks))
-        exchange.reply(202)
+        return HTTPStatus.ACCEPTED
 
     def close_streams(self) -> None:
         """End every stream, as soon as no answer is missing on it."""

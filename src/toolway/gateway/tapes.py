@@ -9,15 +9,28 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import OrderedDict
-from typing import Final
+from typing import Final, Protocol
 
-from toolway.gateway.answers import Answer, Stream, event
+from toolway.gateway.answers import Answer, event
 from toolway.gateway.http.exchange import Exchange
 from toolway.protocol import wire
 
 MOST: Final = 16  # broken streams of one session
 MOST_BYTES: Final = 256 * 1024  # of one stream, unless one message alone is longer
 KEPT: Final = 120.0  # seconds after its end
+
+
+class Outlet(Protocol):
+    """Where a client has come back: a stream of ours, or the way to the gateway that it came to."""
+
+    @property
+    def gone(self) -> bool: ...
+
+    def open(self) -> None: ...
+
+    def write(self, data: bytes) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Tape:
@@ -27,7 +40,7 @@ class Tape:
         self._events: list[tuple[int, bytes]] = []
         self._size = 0
         self._numbers = itertools.count(1)
-        self._outlet: Stream | None = None  # on which the client has come back
+        self._outlet: Outlet | None = None  # on which the client has come back
 
     def add(self, message: bytes, *, last: bool = False) -> bytes:
         """Keep a message; the event that carries it."""
@@ -48,7 +61,7 @@ class Tape:
         """An event without a message, so that there is something to come back to."""
         return f"id: {self.name}-0\ndata: \n\n".encode()
 
-    def resume(self, after: int, stream: Stream) -> None:
+    def resume(self, after: int, stream: Outlet) -> None:
         """Go on, on another stream, after the event of this number."""
         stream.open()
         for number, data in self._events:
@@ -66,14 +79,15 @@ class Tape:
 
 
 class Tapes:
-    """Those of one session."""
+    """Those of one session. `tag` begins their names."""
 
-    def __init__(self) -> None:
+    def __init__(self, tag: str = "") -> None:
+        self._tag = tag
         self._all: OrderedDict[str, Tape] = OrderedDict()
         self._names = itertools.count(1)
 
     def begin(self) -> Tape:
-        tape = Tape(str(next(self._names)))
+        tape = Tape(f"{self._tag}{next(self._names)}")
         self._all[tape.name] = tape
         return tape
 

@@ -17,6 +17,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -37,13 +38,18 @@ from toolway.cluster.record.nodes import Card, Nodes, Seen
 from toolway.cluster.record.places import Held, Place, Places
 from toolway.cluster.record.rates import Buckets
 from toolway.cluster.record.registry import Registry
+from toolway.cluster.record.sessions import Sessions
 from toolway.config.formats import Loaded
 from toolway.config.spec import Server
 from toolway.errors import ToolwayError
 from toolway.gateway.gateway import Gateway
+from toolway.gateway.handshake import Handshake
+from toolway.gateway.relay import Result
 from toolway.gateway.replica.address import address_of
 from toolway.gateway.replica.breakers import Breakers
 from toolway.gateway.replica.entry import Entry, NodeDoor, credential
+from toolway.gateway.replica.errands import METHOD as ERRAND
+from toolway.gateway.replica.errands import Errands
 from toolway.gateway.replica.keyring import ClusterKeyring
 from toolway.gateway.replica.known import Knowledge
 from toolway.gateway.replica.limits import LeasedRates
@@ -55,13 +61,17 @@ from toolway.gateway.replica.options import ClusterOptions
 from toolway.gateway.replica.owners import Owners
 from toolway.gateway.replica.peers import Peers
 from toolway.gateway.replica.registry_source import document_of, loaded_of
+from toolway.gateway.replica.sessions import SharedSessions
 from toolway.gateway.replica.shelf import Shelf
 from toolway.gateway.replica.switch import Switch
 from toolway.gateway.replica.told import told_of
 from toolway.gateway.replica.troubles import nats_silent, record_silent
 from toolway.gateway.sealed import Sealer
+from toolway.gateway.sse import Sse
+from toolway.gateway.visit import Tell
 from toolway.hub import Hub
 from toolway.model import Json
+from toolway.protocol.wire import Message
 from toolway.upstream.link import Link
 from toolway.world import World
 
@@ -105,6 +115,7 @@ class Replica:
         self.world = World(make_link=self.switch.make_link, wrap_link=self.switch.wrap_link, tell=told_of)
         self.member: Member | None = None
         self._take_config: TakeConfig | None = None
+        self.sessions: SharedSessions | None = None
         self._brought: Answer | None = None
         self._file = ""
         self._hub: Hub | None = None
@@ -169,7 +180,8 @@ class Replica:
         self._take_config = take
         inspector = Inspector(self.id, self.sealer, self._fence_of, boot_time)
         self.entry = Entry(inspector, gateway.app.view_of_server)
-        self._brought = gateway.brought
+        self.sessions = self._shared_sessions(gateway, inspector)
+        self._brought = partial(self._answer, gateway.brought)
         gateway.let_nodes_in(NodeDoor(self.id, self.sealer).who, self.entry.take, self.switch.elsewhere)
         gateway.admin.cluster = self._desk()
         gateway.app.leaving = lambda: self.member is not None and self.member.draining
@@ -187,6 +199,21 @@ class Replica:
         except Exception as exc:
             raise record_silent(exc) from None
         self.rates.start()
+
+    def _shared_sessions(self, gateway: Gateway, inspector: Inspector) -> SharedSessions:
+        tenant, errands = self.options.tenant, Errands(self, self.options.tenant)
+
+        def made(handshake: Handshake, sse: Sse) -> SharedSessions:
+            around = (Sessions(self.engine), errands, inspector, self.following, lambda: self.bus.connected)
+            return SharedSessions(self.id, tenant, *around, handshake, sse)
+
+        return gateway.share_sessions(made)
+
+    def _answer(self, brought: Answer, server: str, message: Message, tell: Tell) -> Awaitable[Result]:
+        """What another node brings over NATS."""
+        if message.method == ERRAND and self.sessions is not None:
+            return self.sessions.take(message.body, tell)
+        return brought(server, message, tell)
 
     def _gauges(self) -> Mapping[str, float]:
         """How we stand, for `/metrics`."""
@@ -250,6 +277,8 @@ class Replica:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.following.close()
+        if self.sessions is not None:
+            await self.sessions.close()
         await self.rates.close()
         await self.shelf.close()
         await self.owners.close()
@@ -277,6 +306,9 @@ class Replica:
             self.member.look_soon()
         return found
 
+    def nodes_alive(self) -> Sequence[Seen]:
+        return self.member.nodes if self.member is not None else ()
+
     def bus_link(self, seen: Seen, server: str) -> Link:
         return self.nats_calls.link(server, seen.card.id, seen.epoch)
 
@@ -284,6 +316,9 @@ class Replica:
         return self.switch.fence(server)
 
     def _fence_of(self, tenant: str, server: str, instance: int) -> int | None:
+        """Who comes for no server comes for this node, in its tenure."""
+        if not server:
+            return self._epoch() if tenant == self.options.tenant else None
         return self.member.holds(Place(tenant, server, instance)) if self.member is not None else None
 
     def _gateways(self) -> int:
@@ -340,5 +375,7 @@ class Replica:
 
     def _gap(self) -> None:
         self.following.gap()
+        if self.sessions is not None:
+            self.sessions.gap()
         if self.member is not None:
             self.member.look_soon()
