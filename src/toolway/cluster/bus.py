@@ -65,6 +65,7 @@ class Bus:
         self._on_gap = on_gap
         self._nats: Client | None = None
         self.trouble: Exception | None = None  # the last one
+        self._closing = False
         self._beating: asyncio.Task[None] | None = None
         self._ears: dict[str, Ear] = {}  # by node
 
@@ -99,6 +100,7 @@ class Bus:
         self._beating = asyncio.create_task(self._beat())
 
     async def close(self) -> None:
+        self._closing = True
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.gather(self._beating, return_exceptions=True)
@@ -143,7 +145,8 @@ class Bus:
             return None
 
     async def _lost(self) -> None:
-        log.warning("the connection to NATS is lost")
+        if not self._closing:
+            log.warning("the connection to NATS is lost")
 
     async def _back(self) -> None:
         log.info("connected to NATS again")
