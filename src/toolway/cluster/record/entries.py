@@ -37,8 +37,9 @@ class Difference:
     removed: frozenset[str]
     settings: Json | None  # None = as before
 
-    def __bool__(self) -> bool:
-        return bool(self.entries or self.removed or self.settings is not None)
+    def __len__(self) -> int:
+        """How much it is."""
+        return len(self.entries) + len(self.removed) + (self.settings is not None)
 
 
 def configured(document: Json) -> Configured:

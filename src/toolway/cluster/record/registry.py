@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import ColumnElement, and_, delete, select, update
+from sqlalchemy import ColumnElement, and_, delete, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from toolway.cluster.passes import Sealer
@@ -29,6 +29,7 @@ KIND: Final = "registry"
 TRIES: Final = 10  # by those who change the same at once
 AT_ONCE: Final = 500  # rows of one statement that writes
 PAGE: Final = 5000  # and of one that reads
+LONGEST: Final = 30.0  # seconds of one statement, where thousands of servers change at once
 REMEMBERED: Final = 1000  # files that were taken once
 REMOVED_KEPT: Final = 7 * 86_400.0  # seconds for which a server that is no more is told of
 
@@ -106,6 +107,8 @@ class Registry:
         async with self._engine.begin() as db:
             if not await _is_still(db, tenant, before):
                 return 0
+            if _is_server(self._engine) and len(change) > AT_ONCE:
+                await _take_time(db)
             await self._write(db, tenant, rows, change)
             revision = before or 1
             if change or not before:
@@ -178,6 +181,13 @@ class Registry:
 def _is_server(engine: AsyncEngine) -> bool:
     """What is read in several statements is of one moment in a file anyway."""
     return engine.dialect.name == "postgresql"
+
+
+async def _take_time(db: AsyncConnection) -> None:
+    """For much at once. The database does not know yet how much there is, and would look through all of it for every
+    few hundred rows."""
+    await db.execute(text(f"SET LOCAL statement_timeout = {int(LONGEST * 1000)}"))
+    await db.execute(text("SET LOCAL enable_seqscan = off"))
 
 
 async def _page(db: AsyncConnection, tenant: str, after: str) -> Sequence[Any]:
