@@ -209,7 +209,7 @@ class ServerChanged(Event, frozen=True):
 class Access(Event, frozen=True):
     """Who may come in has changed, or somebody was not let in. `server` is that of a login, else empty."""
 
-    what: str  # refused, key_created, key_revoked, login or logout
+    what: str  # refused, throttled, key_created, key_revoked, login or logout
     why: str = ""
     who: str = ""  # the id of a key, or a caller
 

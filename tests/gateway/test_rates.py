@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.edge_lab import edge, handshake, message_of, modern
+from toolway.events import Access, Event
 from toolway.gateway import rates
 from toolway.gateway.principals import Keyring
 from toolway.gateway.rates import MemoryRates, Rate
+from toolway.gateway.refusals import Throttled
 
 
 def test_a_rate_is_written_as_calls_in_a_time() -> None:
@@ -116,3 +118,32 @@ async def test_an_administrator_sets_the_rate_of_a_key(tmp_path: Path) -> None:
         assert (await found.ask("POST", "/admin/keys", {"name": "ci", "rate": "often"})).status == 400
         assert "result" in await found.call("a__echo", {"text": "x"}, token=made["token"])
         assert "error" in await found.call("a__echo", {"text": "x"}, token=made["token"])
+
+
+def test_a_key_that_calls_too_often_is_told_of_once_a_minute() -> None:
+    now, told = [0.0], list[Event]()
+    found = Throttled(told.append, lambda: now[0])
+    for _ in range(500):
+        found.add("k1", Rate(10, "s"))
+        now[0] += 0.1
+    found.add("k2", Rate(2, "h"))
+    now[0] = 61.0
+    found.add("k1", Rate(10, "s"))
+    assert [(each.who, each.why) for each in told if isinstance(each, Access)] == [
+        ("k1", "more calls than 10/s"),
+        ("k2", "more calls than 2/h"),
+        ("k1", "more calls than 10/s, and 499 more calls were refused before"),
+    ]
+    for number in range(5000):
+        found.add(f"n{number}", Rate(1, "s"))
+    assert len(found._keys) <= 1001
+
+
+@pytest.mark.anyio
+async def test_whoever_watches_hears_of_it(tmp_path: Path) -> None:
+    async with edge(tmp_path) as found:
+        token, key = found.keyring.create("limited", None, False, 0.0, Rate(1, "h"))
+        for _ in range(3):
+            await found.call("a__echo", {"text": "x"}, token=token)
+        seen = await found.ask("GET", "/admin/events")
+        assert seen.body.count(b"more calls than 1/h") == 1 and key.id.encode() in seen.body

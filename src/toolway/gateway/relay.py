@@ -39,6 +39,7 @@ from toolway.gateway.failures import Failure
 from toolway.gateway.parking import LONGEST, Deaf, Ear, Leg, Parking, lacks
 from toolway.gateway.principals import Principal
 from toolway.gateway.rates import Rate, Rates
+from toolway.gateway.refusals import Throttled
 from toolway.gateway.sealed import Sealer
 from toolway.gateway.visit import Visit, can_answer, meta_of
 from toolway.hub import Hub
@@ -79,6 +80,7 @@ class Relay:
     def __init__(self, hub: Hub, sealer: Sealer, parking: Parking, rates: Rates) -> None:
         self._hub = hub
         self._rates = rates
+        self._throttled = Throttled(hub.emit)
         self._sealer = sealer
         self._parking = parking
         self._settled_at = 0.0
@@ -288,6 +290,7 @@ class Relay:
         """What this call costs its principal. Raises `Failure` where it has called too often."""
         wait = self._rates.take(principal.id, rate)
         if wait > 0:
+            self._throttled.add(principal.id, rate)
             raise failures.of_rate(rate, wait)
 
     def _call(

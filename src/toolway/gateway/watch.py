@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from toolway.config.mask import masker
 from toolway.config.spec import Server
 from toolway.events import (
+    Access,
     AuditFailed,
     AuditResumed,
     CallFinished,
@@ -114,6 +115,8 @@ class Watch:
             self.note("catalog", fact.server, _changes(fact))
         elif isinstance(fact, AuditResumed):
             self.matters.pop("audit", None)
+        elif isinstance(fact, Access) and fact.what == "throttled":
+            self.note("matter", "", f"the key {fact.who} is held up: {fact.why}")
         elif isinstance(fact, LoopStalled):
             self.note("loop", "", fact.why)
         elif isinstance(fact, LoopResumed):
