@@ -67,7 +67,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
             yield Cluster(tmp_path, nats.url, database)
 
 
-async def until(found: Callable[[], Any], within: float = 40) -> Any:
+async def until(found: Callable[[], Any], within: float = 120) -> Any:
     """What an asynchronous question answers, when it is true."""
     async with asyncio.timeout(within):
         while not (answer := await found()):
