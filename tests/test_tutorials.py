@@ -63,7 +63,7 @@ def test_the_tutorial_of_clusters_shows_what_happens(tmp_path: Path) -> None:
     ]
     at = next(index for index, (command, _) in enumerate(pairs) if "8812 --node" in command) + 1
     commands = [moved(command) for command, _ in pairs]
-    said = outputs_of([*commands[:at], *ready, *commands[at:]], tmp_path, environ)
+    said = outputs_of([*commands[:at], *ready, *commands[at:]], tmp_path, environ, seconds=280)
     del said[at : at + 2]
     assert len(said) == len(pairs), said
     for (command, shown), output in zip(pairs, said, strict=True):
