@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sqlalchemy import select, text, update
@@ -175,6 +177,42 @@ async def test_a_node_that_died_while_it_renewed_locks_nobody_out(
         assert await _node(engine).reserve(UPSTREAM, "", 60.0) is not None
         with pytest.raises(NotAuthorized, match="other nodes have been renewing"):
             await _node(engine).shelf(UPSTREAM, "").renew(new, HERE)
+
+
+PROGRAM = """
+import asyncio, sys
+from tests.cluster.record.sealing import a_sealer
+from toolway.addresses import Addresses
+from toolway.cluster.record import record_shelf
+from toolway.cluster.record.credentials import RecordTokens
+from toolway.cluster.record.engine import open_engine
+
+record_shelf.RESERVED, record_shelf.RENEW_LIMIT, record_shelf.MARGIN = 2.0, 0.5, 0.2
+
+async def main() -> None:
+    shelf = RecordTokens(open_engine(sys.argv[1]), a_sealer(), "acme").shelf(sys.argv[2], "")
+    await shelf.renew(await shelf.load(), Addresses(("127.0.0.1",)))
+
+asyncio.run(main())
+"""
+
+
+async def test_a_process_that_is_killed_while_it_renews_costs_the_others_a_moment(
+    engine: AsyncEngine, url: str
+) -> None:
+    async with _login(engine) as (issuer, held):
+        issuer.fault = "slow"
+        command = (sys.executable, "-c", PROGRAM, url, UPSTREAM)
+        killed = await asyncio.create_subprocess_exec(*command, cwd=Path(__file__).parents[3])
+        while not issuer.made["refresh_token"]:
+            assert killed.returncode is None
+            await asyncio.sleep(0.01)
+        killed.kill()
+        await killed.wait()
+        issuer.fault = ""
+        async with asyncio.timeout(10):
+            new = await _node(engine).shelf(UPSTREAM, "").renew(held, HERE)
+        assert new.access in issuer.valid
 
 
 async def test_a_node_that_was_stopped_while_it_renewed_sends_nothing(engine: AsyncEngine) -> None:
