@@ -96,7 +96,7 @@ cluster: setup ## three gateways as one, with real NATS and PostgreSQL, killed, 
 cluster-news: setup ## how soon a revoked key opens no gateway of three, and how well they keep a rate together; 3 minutes (ARGS=--short)
 	$(BIN)/python scripts/cluster_news.py $(ARGS)
 
-cluster-nats-way: setup ## what a call to a node without an address costs, beside bare NATS; two minutes (ARGS="--turns 1 --seconds 0.3")
+cluster-nats-way: setup ## what a call to a node without an address costs, beside bare NATS; 4 minutes (ARGS=--short)
 	$(BIN)/python scripts/cluster_nats_way.py $(ARGS)
 
 addresses: setup ## every form of an address inside × every kind of URL, and redirects and resolvers that change

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,8 @@ from toolway.model import Certainty
 from toolway.upstream.link import Fault
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(program() is None, reason="there is no nats-server here")]
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 async def _lost(link: NatsLink, pid: int, end: signal.Signals) -> None:
@@ -46,3 +50,13 @@ async def test_an_owner_that_died_or_hangs_is_known_in_about_a_second_and_anothe
         await asyncio.gather(_lost(to_killed, killed, signal.SIGKILL), _lost(to_stopped, stopped, signal.SIGSTOP))
         os.kill(stopped, signal.SIGCONT)
         assert await answered(to_stopped) == await well == {"content": []}
+
+
+async def test_what_the_way_costs_beside_bare_nats_is_measured() -> None:
+    """`make cluster-nats-way` at its shortest; the goal that counts is that of the long form."""
+    words = (str(ROOT / "scripts" / "cluster_nats_way.py"), "--short", "--goal", "0.1")
+    process = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=asyncio.subprocess.PIPE)
+    said, _ = await process.communicate()
+    lines = said.decode().splitlines()
+    assert (process.returncode, lines[-1]) == (0, "less than 0.1 of bare NATS: 0 of 3"), said
+    assert [line.split()[0] for line in lines if "/s" in line] == ["bare", "ours"] * 3
