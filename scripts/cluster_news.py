@@ -20,13 +20,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, 
 
 from tests.faults.cluster.cluster import Cluster, cluster
 from tests.faults.cluster.engines import missing_engines
-from tests.faults.cluster.news import Span, breaker, new_tool, revocation, spending
+from tests.faults.cluster.news import Span, breaker, missed, new_tool, revocation, spending
 from tests.faults.cluster.replica import TOKEN
 from toolway.testing import FakeHttp
 
 RATES = (("20/s", 10.0, 0.01), ("600/min", 30.0, 0.01), ("60/min", 30.0, 0.05), ("5/min", 20.0, 0.2))
 IN_FORCE = 1.0  # seconds, with NATS
 WITHOUT = 2.5  # seconds, without
+MISSED = 1.5  # seconds after it goes on
 LISTED = 3.0  # seconds: an owner asks for a list at most once a second
 GATEWAYS = 3
 
@@ -46,10 +47,16 @@ def _spans(title: str, spans: Sequence[Span], limit: float) -> bool:
 
 async def _keys(made: Cluster, times: int) -> bool:
     well = _spans("keys, with NATS", [await revocation(made.replicas, each) for each in range(times)], IN_FORCE)
+    late = [await missed(made.replicas, each) for each in range(max(3, times // 10))]
+    print(_line("one that stood still meanwhile", late), flush=True)
+    well &= max(late) < MISSED
     for node in made.nats:
         await node.kill()
     spans = [await revocation(made.replicas, each) for each in range(max(3, times // 5))]
     well &= _spans("keys, without NATS", spans, WITHOUT)
+    lists = [await new_tool(made.replicas, "s00", TOKEN) for _ in range(max(3, times // 10))]
+    print(_line("a new tool is listed by all three", lists), flush=True)
+    well &= max(lists) < LISTED + 1
     for node in made.nats:
         await node.start()
     return well

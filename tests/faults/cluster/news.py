@@ -60,6 +60,21 @@ async def revocation(replicas: Sequence[Replica], number: int = 0) -> Span:
     return Span(opened, revoked, max(0.0, ended - began))
 
 
+async def missed(replicas: Sequence[Replica], number: int = 0, seconds: float = 3.0) -> float:
+    """Seconds in which a replica that stood still while a key was revoked takes it, after it goes on."""
+    first, second = (replicas[(number + each) % len(replicas)] for each in range(2))
+    made = await make_key(first, f"m{number}")
+    await _until(replicas, made["token"], opens=True)
+    second.pause()
+    try:
+        status, said = await first.request("DELETE", f"/admin/keys/{made['id']}")
+        assert status == 200, said
+        await asyncio.sleep(seconds)
+    finally:
+        second.resume()
+    return await _until([second], made["token"], opens=False)
+
+
 async def _until(replicas: Sequence[Replica], token: str, *, opens: bool) -> float:
     """Seconds until all of them take the key, or none does."""
     began = time.monotonic()

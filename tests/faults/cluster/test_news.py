@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.cluster.cluster import cluster
 from tests.faults.cluster.engines import missing_engines
-from tests.faults.cluster.news import breaker, new_tool, revocation, spending
+from tests.faults.cluster.news import breaker, missed, new_tool, revocation, spending
 from tests.faults.cluster.replica import TOKEN
 from toolway.testing import FakeHttp
 
@@ -25,6 +25,7 @@ async def test_what_one_gateway_knows_all_know_in_a_second_and_without_nats_a_li
         for number in range(3):
             span = await revocation(made.replicas, number)
             assert max(span.revoked, span.stream) < 1.0, span
+        assert await missed(made.replicas) < 1.5
         assert await new_tool(made.replicas, "s00", TOKEN) < 2.5  # its owner asks for the list at most once a second
         spent = await spending(made.replicas, "s00__echo", "30/s", 3.0, 0.02)
         assert 0.7 * 30 * (1 + 3) <= spent.passed <= 30 * (1 + spent.seconds) + 30 / 4 + 3, spent
@@ -35,3 +36,4 @@ async def test_what_one_gateway_knows_all_know_in_a_second_and_without_nats_a_li
             await node.kill()
         span = await revocation(made.replicas)
         assert max(span.revoked, span.stream) < 2.5, span  # found in the record
+        assert await new_tool(made.replicas, "s00", TOKEN) < 4.0
