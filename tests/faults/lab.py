@@ -114,7 +114,7 @@ class Bench:
 
     def link(self, name: str) -> LinkFacts:
         """What the link to a server knows of itself."""
-        session = self.hub._upstreams[name].session
+        session = self.hub._fleet.upstreams[name].session
         assert session is not None
         return session.link.facts()
 

@@ -15,15 +15,15 @@ T = TypeVar("T")
 
 def held(hub: Hub) -> Iterator[str]:
     """Slots, places in line, retries, trials and flights that nobody uses any more."""
-    for name, slots in hub._slots.items():
+    for name, slots in hub._fleet.slots.items():
         limits = hub._servers[name].limits if name in hub._servers else None
         if slots.waiting or slots._lines or slots._held or (limits and slots._free != limits.concurrent):
             yield f"{name} has {slots._free} free slots, {slots._held} held, {slots.waiting} waiting"
-    yield from (f"{name} has {b.active} active retries" for name, b in hub._budgets.items() if b.active)
+    yield from (f"{name} has {b.active} active retries" for name, b in hub._fleet.budgets.items() if b.active)
     for flights in _inside(hub._pipeline, Flights, set()):
         yield from (f"a flight of {key} with {f.waiting} waiting" for key, f in flights._flying.items())
     yield from _trials(hub)
-    for name, upstream in hub._upstreams.items():
+    for name, upstream in hub._fleet.upstreams.items():
         if upstream.waiting:
             yield f"{upstream.waiting} wait for {name} to be ready"
         if upstream.session is not None and upstream.session.in_flight:

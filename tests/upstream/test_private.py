@@ -90,7 +90,7 @@ async def test_an_unused_process_is_stopped(keyring: Keyring, monkeypatch: pytes
 async def test_there_are_only_so_many_and_the_longest_unused_goes() -> None:
     async with lab({"full": pipe_entry("handshake")}) as found:
         server = entry(pipe_entry("handshake"))
-        few = PrivateUpstreams(found.hub, most=2)
+        few = PrivateUpstreams(found.hub._around, most=2)
         one, two = few.of("full", server, "one"), few.of("full", server, "two")
         try:
             assert few.of("full", server, "one") is one

@@ -21,7 +21,7 @@ async def test_what_waits_to_be_written_when_a_link_ends_is_never_executed(tmp_p
     effects = tmp_path / "effects"
     async with Hub({"fake": fake_server(effects=str(effects))}, catalog_dir=None) as hub:
         await hub.wait_ready(timeout=30)
-        session = hub._upstreams["fake"].session
+        session = hub._fleet.upstreams["fake"].session
         assert session is not None and isinstance(session.link, StdioLink)
         attempts = [Attempt() for _ in range(20)]
         calls = [

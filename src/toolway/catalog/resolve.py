@@ -71,5 +71,25 @@ def check_server(servers: Collection[str], name: str) -> None:
         )
 
 
+def server_of_resource(catalog: Catalog, uri: str) -> str:
+    """The server that lists this resource, or a template of it. Raises `NotFound`."""
+    for item in catalog.items("resources"):
+        if item.key == uri:
+            return item.server
+    for item in catalog.items("templates"):
+        if uri.startswith(item.key.partition("{")[0]):
+            return item.server
+    raise NotFound(f"no server lists the resource {uri!r}", fix="name the server: read_resource(uri, server=…)")
+
+
+def prompt_of(servers: Collection[str], name: str) -> ToolRef:
+    """Which prompt is called `server.prompt`. Raises `NotFound`."""
+    server, dot, prompt = name.partition(".")
+    if not dot:
+        raise NotFound(f"{name!r} names no prompt", evidence="a prompt is called server.prompt")
+    check_server(servers, server)
+    return ToolRef(server, prompt)
+
+
 def _did_you_mean(names: list[str]) -> str:
     return f"did you mean {' or '.join(names)}?" if names else ""

@@ -57,7 +57,7 @@ async def test_a_call_that_waits_in_line_is_never_made(era: str) -> None:
         first = bench.start("bad.sleep", {"seconds": 0.4})
         await asyncio.sleep(0.05)
         queued = bench.start("bad.counter")
-        await bench.until(lambda: bench.hub._slots["bad"].waiting == 1, 2)
+        await bench.until(lambda: bench.hub._fleet.slots["bad"].waiting == 1, 2)
         await leave(queued)
         (await first).expect(None)
         await slot_is_back(bench)
@@ -106,9 +106,9 @@ async def test_a_call_left_between_two_tries_is_not_tried_again(era: str) -> Non
     patient, world = Retry(delay=30, cap=30), World(dice=lambda: 0.9)
     async with lab({"bad": server(era=era, retry=patient)}, world=world) as bench, ends_of_calls(bench.hub) as told:
         call = bench.start("bad.bad_read", {"mode": "nan", "effect": True})
-        await bench.until(lambda: bench.hub._budgets["bad"].active == 1, 2)
+        await bench.until(lambda: bench.hub._fleet.budgets["bad"].active == 1, 2)
         await leave(call)
-        assert bench.hub._budgets["bad"].active == 0
+        assert bench.hub._fleet.budgets["bad"].active == 0
         await slot_is_back(bench)
         assert bench.happened(bench.calls[0]) == 1
         assert ("bad.bad_read", "cancelled", "unknown") in told
@@ -119,9 +119,9 @@ async def test_a_call_left_before_its_second_try_was_sent_may_have_happened_in_i
     bad = server(era=era, limits=Limits(concurrent=1), retry=Retry(delay=0.4, cap=0.4))
     async with lab({"bad": bad}, world=World(dice=lambda: 0.99)) as bench, ends_of_calls(bench.hub) as told:
         call = bench.start("bad.bad_read", {"mode": "nan", "effect": True})
-        await bench.until(lambda: bench.hub._budgets["bad"].active == 1, 2)
+        await bench.until(lambda: bench.hub._fleet.budgets["bad"].active == 1, 2)
         first = bench.start("bad.sleep", {"seconds": 1})
-        await bench.until(lambda: bench.hub._slots["bad"].waiting == 1, 2)
+        await bench.until(lambda: bench.hub._fleet.slots["bad"].waiting == 1, 2)
         await leave(call)
         (await first).expect(None)
         assert ("bad.bad_read", "cancelled", "unknown") in told
