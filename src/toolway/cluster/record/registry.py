@@ -8,6 +8,7 @@ which nobody else sees.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -19,7 +20,7 @@ from toolway.cluster.passes import Sealer
 from toolway.cluster.record.changes import bump
 from toolway.cluster.record.clock import seconds_now
 from toolway.cluster.record.entries import Configured, Difference, Entry, configured, difference, wish_of
-from toolway.cluster.record.envelopes import Envelopes
+from toolway.cluster.record.envelopes import Envelopes, Unsealable
 from toolway.cluster.record.tables import RemovedRow, ServerRow, TakenRow, TenantRow
 from toolway.cluster.record.wishes import Wish, declare
 from toolway.cluster.record.writing import insert_once, put, put_all
@@ -29,11 +30,13 @@ KIND: Final = "registry"
 TRIES: Final = 10  # by those who change the same at once
 AT_ONCE: Final = 500  # rows of one statement that writes
 PAGE: Final = 5000  # and of one that reads
+TOLD: Final = 20  # entries that do not open
 LONGEST: Final = 30.0  # seconds of one statement, where thousands of servers change at once
 REMEMBERED: Final = 1000  # files that were taken once
 REMOVED_KEPT: Final = 7 * 86_400.0  # seconds for which a server that is no more is told of
 
 T = TypeVar("T")
+log = logging.getLogger("toolway.cluster")
 
 
 class TooMany(Exception):
@@ -146,10 +149,19 @@ class Registry:
         ]
 
     def _opened(self, tenant: str, rows: Sequence[Any]) -> dict[str, Entry]:
-        found = {}
+        """An entry that does not open hides no other; where none does, the key is another one. Raises `Unsealable`."""
+        found: dict[str, Entry] = {}
+        troubles: list[Unsealable] = []
         for row in rows:
-            written, value = self._envelopes.open(row.definition["sealed"], "server", tenant, row.name)
-            found[row.name] = Entry(written, value)
+            try:
+                written, value = self._envelopes.open(row.definition["sealed"], "server", tenant, row.name)
+                found[row.name] = Entry(written, value)
+            except Unsealable as exc:
+                troubles.append(exc)
+        if troubles and not found:
+            raise troubles[0]
+        for each in troubles[:TOLD]:
+            log.error("%s", each)
         return found
 
     def _settings(self, tenant: str, sealed: str) -> Json:
@@ -204,20 +216,21 @@ async def _is_still(db: AsyncConnection, tenant: str, revision: int) -> bool:
 
 
 async def _stamp(db: AsyncConnection, tenant: str, revision: int) -> None:
+    """That this changed with it; what was removed long ago is forgotten on the way."""
+    old = RemovedRow.removed_at < seconds_now() - REMOVED_KEPT
+    await db.execute(delete(RemovedRow).where(RemovedRow.tenant == tenant, old))
     await db.execute(update(TenantRow).where(TenantRow.tenant == tenant).values(revision=revision))
     for table in (ServerRow, RemovedRow):
         await db.execute(update(table).where(table.tenant == tenant, table.revision == 0).values(revision=revision))
 
 
 async def _remember(db: AsyncConnection, tenant: str, digest: str, revision: int) -> None:
-    """That a file was taken; what was taken long ago, or removed, is forgotten on the way."""
+    """That a file was taken; what was taken long ago is forgotten on the way."""
     await put(db, TakenRow, {"tenant": tenant, "digest": digest, "revision": revision})
     newest = select(TakenRow.revision).where(TakenRow.tenant == tenant).order_by(TakenRow.revision.desc())
     last = (await db.execute(newest.offset(REMEMBERED).limit(1))).scalar_one_or_none()
     if last is not None:
         await db.execute(delete(TakenRow).where(TakenRow.tenant == tenant, TakenRow.revision <= last))
-    old = RemovedRow.removed_at < seconds_now() - REMOVED_KEPT
-    await db.execute(delete(RemovedRow).where(RemovedRow.tenant == tenant, old))
 
 
 def _are(table: type[ServerRow] | type[RemovedRow], tenant: str, names: Sequence[str]) -> ColumnElement[bool]:
