@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -244,3 +245,35 @@ async def test_a_principal_that_is_gone_is_not_remembered(tmp_path: Path):
             await found.tools(token=found.key())
         await until(lambda: not found.gateway.app._under_way)
         assert await found.tools(token=TOKEN)
+
+
+class OfTwo:
+    """What a gateway that is one of two knows of the other."""
+
+    async def answer(self, method, parts, body):
+        return {"asked": [method, *parts]}
+
+    async def owners(self):
+        return {"a": ("one-1", "two-1")}
+
+    def restart(self, server):
+        pass
+
+
+async def test_in_a_cluster_servers_are_shown_with_their_owners_and_nodes_are_answered_for(tmp_path: Path):
+    async with edge(tmp_path) as found:
+        found.gateway.admin.cluster = OfTwo()
+        servers = json.loads((await found.ask("GET", "/admin/servers")).body)["servers"]
+        assert {each["server"]: each["nodes"] for each in servers} == {"a": ["one-1", "two-1"], "b": []}
+        assert json.loads((await found.ask("GET", "/admin/servers/a")).body)["nodes"] == ["one-1", "two-1"]
+        asked = json.loads((await found.ask("POST", "/admin/nodes/x/drain")).body)
+        assert asked == {"asked": ["POST", "nodes", "x", "drain"]}
+        assert (await found.ask("GET", "/admin/nodes", token=found.key())).status == 403
+
+
+async def test_a_server_that_another_node_runs_is_not_said_to_sleep(tmp_path: Path):
+    async with edge(tmp_path) as found:
+        found.gateway.admin.cluster = OfTwo()
+        await found.hub.replace("a", replace(found.hub.servers["a"], lazy=True))
+        shown = json.loads((await found.ask("GET", "/admin/servers/a")).body)
+        assert (shown["state"], "one-1, two-1 owns it" in shown["why"]) == ("idle", True)

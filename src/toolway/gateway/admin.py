@@ -154,7 +154,10 @@ class Admin:
     def _shown(self, status: Status, owners: Mapping[str, Sequence[str]]) -> Json:
         servers = self._hub.servers
         facts = shown.status(status, masker([servers[status.server]] if status.server in servers else []))
-        return {**facts, "nodes": owners.get(status.server, ())}
+        nodes = owners.get(status.server, ())
+        if nodes and status.state == "idle":  # here, where it need not run
+            facts["why"] = f"{', '.join(nodes)} owns it: the way there is opened with the first call"
+        return {**facts, "nodes": nodes}
 
     def _status(self, name: str) -> Status:
         found = self._hub.status().get(name)
