@@ -60,7 +60,7 @@ from toolway.gateway.replica.nodes_desk import NodesDesk
 from toolway.gateway.replica.options import ClusterOptions
 from toolway.gateway.replica.owners import Owners
 from toolway.gateway.replica.peers import Peers
-from toolway.gateway.replica.registry_source import document_of, loaded_of
+from toolway.gateway.replica.registry_source import Configuration, document_of
 from toolway.gateway.replica.sessions import SharedSessions
 from toolway.gateway.replica.shelf import Shelf
 from toolway.gateway.replica.switch import Switch
@@ -100,6 +100,7 @@ class Replica:
         self.engine: AsyncEngine = open_engine(options.database)
         self.nodes, self.places = Nodes(self.engine), Places(self.engine)
         self.registry = Registry(self.engine, self.sealer)
+        self.configuration = Configuration(self.registry, options.tenant)
         self.owners = Owners(self.places)
         self.following = Following(Changes(self.engine), options.tenant)
         self.bus = Bus(options.cluster, self.id, self.following.heard, self._gap, options.tenant, self.sealer)
@@ -154,8 +155,8 @@ class Replica:
             self.following.say("registry", {})
 
     async def _configuration(self, file: Loaded) -> Loaded:
-        found = await self.registry.document(self.options.tenant)
-        return loaded_of(found[1], file.file) if found is not None else file
+        found = await self.configuration.load(file.file)
+        return found if found is not None else file
 
     async def _reach_nats(self) -> None:
         """Who starts while no NATS is there goes on without, and is told of changes a little later. The client tries by
@@ -356,9 +357,9 @@ class Replica:
             self._hub.restart(server)
 
     async def _registry_changed(self, since: int) -> None:
-        found = await self.registry.document(self.options.tenant)
+        found = await self.configuration.reload(self._file)
         if found is not None and self._take_config is not None:
-            await self._take_config(loaded_of(found[1], self._file))
+            await self._take_config(found)
 
     def _moved(self, took: Sequence[Held], lost: Sequence[Held]) -> None:
         """What we own now, for those who look for its owner; and what others may take."""
