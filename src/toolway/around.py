@@ -56,7 +56,7 @@ class Around:
 
     def open_link(self, name: str, server: Server, caller: str = "") -> Link:
         if self._world.wrap_link is not None:
-            return self._world.wrap_link(name, server, partial(self._own_link, name, server, caller))
+            return self._world.wrap_link(name, caller, partial(self._own_link, name, server, caller))
         return self._own_link(name, server, caller)
 
     def _own_link(self, name: str, server: Server, caller: str) -> Link:

@@ -50,6 +50,7 @@ class Fleet:
         self.slots: dict[str, Slots] = {}
         self.budgets: dict[str, Budget] = {}
         self.open = False
+        self.divides: Callable[[str], bool] | None = None  # in a cluster: see `World`
         self._around = around
         self._catalog = catalog
         self._keeping = keeping
@@ -147,8 +148,12 @@ class Fleet:
         return upstream.era == "handshake" or self._broker.is_personal(name)
 
     def link_of(self, server: str, caller: str) -> str:
-        """Whose link to the server the caller uses: his own, or, by the name of nobody, the one that is shared."""
-        return caller if self.is_private(server, self.upstream(server)) else ""
+        """On whose link to the server the caller hears of changes: his own, or, by the name of nobody, the one that is
+        shared."""
+        if self.is_private(server, self.upstream(server)):
+            return caller
+        divided = self.divides is not None and self.divides(server) and not self.servers[server].shared
+        return caller if divided else ""
 
     async def subscribe(self, server: str, kind: Wanted, name: str, link: str) -> None:
         upstream = self.upstream(server)

@@ -133,6 +133,7 @@ class Hub:
         self._fleet = Fleet(
             self._servers, self._around, self._catalog, self._keeping, self._board, self._broker, self._forget
         )
+        self._fleet.divides = world.divides
         self._logins = Logins(self._fleet, self._broker, self._around)
         self._reach = Reaching(
             self._fleet, self._catalog, self._outputs, self._rules, self._broker, self._observer, world

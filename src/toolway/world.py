@@ -20,8 +20,8 @@ from toolway.upstream.process.spawn import Spawner
 from toolway.upstream.transports import link_for
 
 LinkMaker = Callable[[str, Server, Spawner, Mapping[str, str], Authorizer | None], Link]
-#: (server's name, its definition, how its own link is made) → the link that is used instead
-LinkWrapper = Callable[[str, Server, Callable[[], Link]], Link]
+#: (server's name, whose link it is where it is one caller's alone, how its own is made) → the link that is used instead
+LinkWrapper = Callable[[str, str, Callable[[], Link]], Link]
 
 
 def _real_link(
@@ -39,6 +39,7 @@ class World:
     make_link: LinkMaker = _real_link  # (server's name, its definition, …) → a link that is not open yet
     wrap_link: LinkWrapper | None = None  # what stands before the links of a cluster: the server may be elsewhere
     tell: Callable[[Call], Any] | None = None  # what the links of a cluster must know of a call
+    divides: Callable[[str], bool] | None = None  # whether a server of a cluster that is elsewhere knows callers apart
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)
     stall: float = 5.0  # a loop that stands still for so many seconds is told of; 0 where time is not real

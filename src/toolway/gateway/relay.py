@@ -397,6 +397,10 @@ class Relay:
     # -- tasks --------------------------------------------------------------------------------------------------------
 
     def _wrapped(self, visit: Visit, server: str, task: object) -> str:
+        if isinstance(task, str):
+            found = self._sealer.open(TASK, task)
+            if found is not None and found[2:] == [visit.principal.id, visit.endpoint]:
+                return task  # another node has done it, for this very client
         return self._sealer.seal(TASK, [server, task, visit.principal.id, visit.endpoint], TASK_TIME)
 
     async def _task(self, visit: Visit, method: str, params: Json) -> Json:
@@ -406,11 +410,14 @@ class Relay:
         return {**result, "taskId": wrapped} if "taskId" in result else result
 
     def task(self, visit: Visit, wrapped: object) -> tuple[str, str]:
-        """The server and its own name of a task that this principal was given here. Raises `Failure`."""
+        """The server and its own name of a task that this principal was given here, or at another node. Raises
+        `Failure`."""
         found = self._sealer.open(TASK, wrapped) if isinstance(wrapped, str) else None
-        if found is None or found[2:] != [visit.principal.id, visit.endpoint]:
+        looked_at = visit.forwarded is not None and not visit.forwarded.call  # by a node, which listens for its clients
+        if found is None or (found[2:] != [visit.principal.id, visit.endpoint] and not looked_at):
             raise Failure(INVALID_PARAMS, "Unknown task")
-        return found[0], found[1]
+        server: str = found[0]
+        return server, str(wrapped) if self.elsewhere(server) else found[1]
 
 
 def _owner(visit: Visit, method: str, server: str, params: Json) -> tuple[str, ...]:

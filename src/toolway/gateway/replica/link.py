@@ -18,7 +18,7 @@ from toolway.upstream.link import Inbound, Link, LinkFacts, Loss, Request
 class Switch(Protocol):
     """Knows where servers are."""
 
-    def choose(self, server: str, make: Callable[[], Link]) -> Link: ...
+    def choose(self, server: str, caller: str, make: Callable[[], Link]) -> Link: ...
 
     def opened(self, link: ReplicaLink) -> None: ...
 
@@ -26,10 +26,11 @@ class Switch(Protocol):
 
 
 class ReplicaLink:
-    """`make` makes the server's own link."""
+    """`make` makes the server's own link. `caller` is whose it is, where it is one caller's alone."""
 
-    def __init__(self, server: str, make: Callable[[], Link], switch: Switch) -> None:
+    def __init__(self, server: str, caller: str, make: Callable[[], Link], switch: Switch) -> None:
         self.server = server
+        self._caller = caller
         self._make = make
         self._switch = switch
         self._chosen: Link | None = None
@@ -45,7 +46,7 @@ class ReplicaLink:
         return self._chosen if isinstance(self._chosen, LocalLink) else None
 
     async def open(self, inbound: Inbound) -> None:
-        self._chosen = chosen = self._switch.choose(self.server, self._make)
+        self._chosen = chosen = self._switch.choose(self.server, self._caller, self._make)
         self.request = chosen.request  # type: ignore[method-assign]  # a call does not pay for what has been decided
         self._switch.opened(self)
         await chosen.open(inbound)

@@ -27,7 +27,7 @@ from toolway.gateway.replica.known import Knowledge, answer, is_known
 from toolway.gateway.replica.local import moved
 from toolway.gateway.replica.owners import Owners
 from toolway.gateway.replica.peers import Peer, Peers, Silent
-from toolway.gateway.replica.told import Told, with_pass
+from toolway.gateway.replica.told import NOTHING, Told, with_pass
 from toolway.model import Certainty, Era, Json
 from toolway.upstream.link import NOT_HERE, Fault, Inbound, Link, LinkFacts, Loss, Request, RpcError
 from toolway.upstream.transports.http.link import HttpLink
@@ -69,10 +69,11 @@ class Around(Protocol):
 
 
 class RemoteLink:
-    """`places` are the instances of the server."""
+    """`places` are the instances of the server. `caller` is for whom we listen, where it is one caller's own link."""
 
-    def __init__(self, server: str, places: Sequence[Place], around: Around) -> None:
+    def __init__(self, server: str, places: Sequence[Place], around: Around, caller: str = "") -> None:
         self._server = server
+        self._ours = msgspec.structs.replace(NOTHING, caller=caller)  # of what is no call
         self._places = places
         self._around = around
         self._roads: dict[object, Link] = {}  # by the peer, or by node and epoch where there is none
@@ -91,7 +92,7 @@ class RemoteLink:
             raise Fault(f"{self._server} is not here", Certainty.C0, code=NOT_HERE)
         loop = asyncio.get_running_loop()
         limit = loop.time() + OWNER_WAIT
-        place = self._chosen(told)
+        place = self._chosen(told or self._ours)
         while True:
             why: str
             held = self._around.owners.known(place) or await self._around.owners.ask(place)
@@ -132,11 +133,11 @@ class RemoteLink:
         """Nothing more is sent this way."""
         self._ended = True
 
-    def _chosen(self, told: Told | None) -> Place:
+    def _chosen(self, told: Told) -> Place:
         """One instance for each caller, who may have left something there; what nobody owns goes around."""
         if len(self._places) == 1:
             return self._places[0]
-        if told is not None and told.caller:
+        if told.caller:
             number = int.from_bytes(blake2b(told.caller.encode(), digest_size=4).digest(), "big")
         else:
             self._next = number = self._next + 1
@@ -146,7 +147,7 @@ class RemoteLink:
         """Raises `_NotThere` where the owner has not begun with it, and will not."""
         attempt = request.attempt
         around = self._around
-        params = with_pass(request.params, attempt.told, held, around.sealer, around.id)
+        params = with_pass(request.params, attempt.told or self._ours, held, around.sealer, around.id)
         sent = msgspec.structs.replace(request, params=params)
         try:
             if not seen.card.address:

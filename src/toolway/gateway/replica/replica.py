@@ -113,7 +113,9 @@ class Replica:
         self.rates = LeasedRates(Buckets(self.engine), options.tenant, self._gateways, boot_time)
         self.keys = RecordKeys(self.engine, options.tenant, self._who)
         self.tokens = RecordTokens(self.engine, self.sealer, options.tenant)
-        self.world = World(make_link=self.switch.make_link, wrap_link=self.switch.wrap_link, tell=told_of)
+        self.world = World(
+            make_link=self.switch.make_link, wrap_link=self.switch.wrap_link, tell=told_of, divides=self.switch.divides
+        )
         self.member: Member | None = None
         self._take_config: TakeConfig | None = None
         self.sessions: SharedSessions | None = None

@@ -56,8 +56,8 @@ class Switch:
 
     # -- for the world of the hub -------------------------------------------------------------------------------------
 
-    def wrap_link(self, name: str, server: Server, make: Callable[[], Link]) -> Link:
-        return ReplicaLink(name, make, self)
+    def wrap_link(self, name: str, caller: str, make: Callable[[], Link]) -> Link:
+        return ReplicaLink(name, caller, make, self)
 
     def make_link(
         self, name: str, server: Server, spawner: Spawner, environ: Mapping[str, str], authorizer: Authorizer | None
@@ -71,13 +71,13 @@ class Switch:
             link.may_send = partial(self.owns, name)
         return link
 
-    def choose(self, server: str, make: Callable[[], Link]) -> Link:
+    def choose(self, server: str, caller: str, make: Callable[[], Link]) -> Link:
         held = self._held(server)
         if held is not None:
             return LocalLink(held, make(), partial(self._holds, held))
         if self.may_be_called_by_all(server):
             return DirectLink(server, make(), self._knowledge)
-        return RemoteLink(server, self.places(server), self._around)
+        return RemoteLink(server, self.places(server), self._around, caller)
 
     def opened(self, link: ReplicaLink) -> None:
         self._links.setdefault(link.server, set()).add(link)
@@ -105,6 +105,11 @@ class Switch:
     def elsewhere(self, server: str) -> bool:
         """Whether calls of a server are made at another node."""
         return not self.owns(server) and not self.may_be_called_by_all(server)
+
+    def divides(self, server: str) -> bool:
+        """Whether a server that is called at another node has a link for each caller there, and tells each his own."""
+        about = self._knowledge.about(server)
+        return about is not None and about.era == "handshake" and self.elsewhere(server)
 
     def has_owner(self, server: str) -> bool:
         """Whether a server is called by one node alone."""

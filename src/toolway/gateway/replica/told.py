@@ -40,9 +40,8 @@ def told_of(call: Call) -> Told:
     return Told(who.id, who.name, call.caller, visit.endpoint, call.id, call.key, call.deadline, brought)
 
 
-def with_pass(params: Json, told: Told | None, held: Held, sealer: Sealer, sender: str) -> Json:
+def with_pass(params: Json, told: Told, held: Held, sealer: Sealer, sender: str) -> Json:
     """The parameters of a request to the owner of a place."""
-    told = told if told is not None else NOTHING
     place = held.place
     what = Pass(
         held.node,
