@@ -199,7 +199,22 @@ async def test_what_is_given_up_before_it_began_is_forgotten() -> None:
         await until(lambda: door is not None and door.under_way == 0)
 
 
-async def test_calls_of_a_node_that_is_gone_are_given_up() -> None:
+async def test_a_node_that_is_away_for_a_moment_finds_its_calls_again() -> None:
+    async with nats_server() as server, owner(server, never) as there, caller(server) as way:
+        waits = asyncio.create_task((await link_to(way)).request(call()))
+        await until(lambda: there.asked)
+        assert there.client is not None
+        for _ in range(3):  # what NATS says where nobody hears a sign of life
+            nobody = f"{ROOT}.call.owner.1.{way.reply(1).split('.')[-2]}"
+            await there.client.publish(nobody, b"", headers={"Status": "503"})
+        await asyncio.sleep(1)
+        assert not waits.done() and not there.cancelled
+        waits.cancel()
+        await asyncio.gather(waits, return_exceptions=True)
+
+
+async def test_calls_of_a_node_that_is_gone_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_door, "ABSENT", 0.5)
     async with nats_server() as server, owner(server, never) as there, caller(server) as other:
         stays = asyncio.create_task((await link_to(other)).request(call()))
         async with caller(server, "gone") as way:

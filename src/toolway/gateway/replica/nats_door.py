@@ -21,6 +21,7 @@ BEAT: Final = 0.25  # seconds between two signs of life
 MOST: Final = 4096  # calls under way
 GATHERED: Final = 64 * 1024 * 1024  # bytes of calls of which pieces are missing
 PATIENCE: Final = 5.0  # seconds without a piece after which the others are not expected any more
+ABSENT: Final = 3.0  # seconds after which a caller is gone that nobody reaches: it does not wait for longer either
 MANY: Final = 500  # ids in one sign of life
 LEAVING: Final = 2.0  # seconds for what is still on its way when we stop to listen
 QUEUE: Final = "owner"
@@ -42,6 +43,7 @@ class NatsDoor:
         self._calls = ""
         self._beating: asyncio.Task[None] | None = None
         self._some = asyncio.Event()  # calls are under way
+        self._absent: dict[str, tuple[float, float]] = {}  # callers that do not hear us: since when, and last
 
     async def open(self, epoch: int) -> None:
         """Listen under the number of this tenure, and no longer under that of another. Raises `nats.errors.Error`."""
@@ -114,9 +116,7 @@ class NatsDoor:
             return
         visit = self._visits.get(replies + found[1])
         if visit is None:
-            await asyncio.sleep(
-                0
-            )  # both subscriptions have their own turn: the call may have come, and wait for its own
+            await asyncio.sleep(0)  # each subscription has its own turn: the call may have come, and wait for it
             visit = self._visits.get(replies + found[1])
         if visit is None:
             return
@@ -128,9 +128,16 @@ class NatsDoor:
             self._cancel(visit)
 
     def _on_nobody(self, caller: str) -> None:
-        """Nobody hears our signs of life: the caller's node has ended, and what it asked for is of no use."""
-        for visit in [visit for visit in self._visits.values() if visit.caller == caller]:
-            self._cancel(visit)
+        """Nobody hears our signs of life. The caller may be on its way to another NATS server; if not, its node has
+        ended, and what it asked for is of no use."""
+        now = self._loop.time()
+        since, last = self._absent.get(caller, (now, now))
+        if now - last > 4 * BEAT:
+            since = now  # it was there in between
+        self._absent[caller] = (since, now)
+        if now - since > ABSENT:
+            for visit in [visit for visit in self._visits.values() if visit.caller == caller]:
+                self._cancel(visit)
 
     def _say_again(self, replies: str, ids: list[str]) -> None:
         for id_ in ids[:MANY]:
@@ -204,6 +211,7 @@ class NatsDoor:
     async def _beat(self) -> None:
         while True:
             if not self._visits:
+                self._absent.clear()
                 self._some.clear()
                 await self._some.wait()
             await asyncio.sleep(BEAT)

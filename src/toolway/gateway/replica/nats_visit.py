@@ -131,7 +131,9 @@ class Visit(msgspec.Struct, eq=False):
     def refuse(self, why: str) -> None:
         """It was not begun."""
         facts = {"executed": "no", "certainty": "C0", "retryable": True, "code": "E-OVERLOADED"}
-        self.host.outbox.join(self.to, self.id, wire.error(int(self.id), OVERLOADED, why, facts))
+        refusal = wire.error(int(self.id), OVERLOADED, why, facts)
+        self.host.kept.add(self.reply, refusal, self.host.loop.time())  # should it come again, it is not begun either
+        self.host.outbox.join(self.to, self.id, refusal)
 
     def _cut_off(self) -> bytes:
         facts = {"executed": "unknown", "certainty": "C2", "retryable": False, "code": "E-SHUTTING-DOWN"}
