@@ -276,4 +276,4 @@ async def test_a_server_that_another_node_runs_is_not_said_to_sleep(tmp_path: Pa
         found.gateway.admin.cluster = OfTwo()
         await found.hub.replace("a", replace(found.hub.servers["a"], lazy=True))
         shown = json.loads((await found.ask("GET", "/admin/servers/a")).body)
-        assert (shown["state"], "one-1, two-1 owns it" in shown["why"]) == ("idle", True)
+        assert (shown["state"], "runs at its owner" in shown["why"]) == ("idle", True)

@@ -91,7 +91,10 @@ async def restart(output: Output, where: Where, name: str) -> Exit:
 
 
 def _print_list(output: Output, place: Place, statuses: Collection[Status]) -> None:
-    if statuses:
+    if any(s.nodes for s in statuses):
+        shared = [(s.server, s.state, _tools(s), s.era or "–", ", ".join(s.nodes) or "–", _why(s)) for s in statuses]
+        output.table(("server", "state", "tools", "era", "owner", "why"), shared, right=("tools",), cut=True)
+    elif statuses:
         rows = [(s.server, s.state, _tools(s), s.era or "–", _why(s)) for s in statuses]
         output.table(("server", "state", "tools", "era", "why"), rows, right=("tools",), cut=True)
     else:

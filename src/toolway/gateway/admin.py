@@ -156,7 +156,7 @@ class Admin:
         facts = shown.status(status, masker([servers[status.server]] if status.server in servers else []))
         nodes = owners.get(status.server, ())
         if nodes and status.state == "idle":  # here, where it need not run
-            facts["why"] = f"{', '.join(nodes)} owns it: the way there is opened with the first call"
+            facts["why"] = "runs at its owner: the way there is opened with the first call"
         return {**facts, "nodes": nodes}
 
     def _status(self, name: str) -> Status:

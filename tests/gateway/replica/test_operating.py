@@ -104,6 +104,8 @@ async def test_a_cluster_is_looked_after_through_any_of_its_gateways(cluster: Cl
         owned = json.loads((await cluster.toolway("two", "nodes", "one", "--json")).stdout)["owns"]
         server = owned[0]["server"]
         assert f"owner       {ids['one']}\n" in (await cluster.toolway("two", "status", server)).stdout
+        listed = (await cluster.toolway("two", "ls")).stdout.splitlines()
+        assert [line.split()[4] for line in listed if line.startswith(f"{server} ")] == [ids["one"]]
 
         counted = await metrics(one)
         assert counted["toolway_cluster_owned"] == len(owned) and counted["toolway_cluster_nodes"] == 2
