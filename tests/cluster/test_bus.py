@@ -257,7 +257,7 @@ async def test_tenants_of_one_account_are_kept_apart_by_their_subjects() -> None
         assert other.heard == []
 
 
-async def test_who_only_reaches_nats_can_neither_make_news_up_nor_read_them() -> None:
+async def test_who_only_reaches_nats_can_neither_make_news_up_nor_read_them(caplog: pytest.LogCaptureFixture) -> None:
     sealer, now = Sealer(b"k" * 32, time.time), time.time()
     a, b = Node("a", sealer=sealer), Node("b", sealer=sealer)
     stranger, late = (
@@ -284,6 +284,7 @@ async def test_who_only_reaches_nats_can_neither_make_news_up_nor_read_them() ->
         assert await a.bus.tell("end", {})
         await _until(lambda: ("end", {}) in b.heard)
         assert b.heard == [("keys", {"revoked": "the-id"}), ("end", {})]
+        assert caplog.text.count("news that cannot be read") <= 5  # once by each
 
 
 def test_names_cannot_reach_into_the_subjects_of_others() -> None:

@@ -36,6 +36,7 @@ from toolway.model import Json
 LARGEST: Final = 64 * 1024  # bytes of one piece of news
 PENDING: Final = 10_000  # pieces of news that wait to be looked at; more is a gap
 CONNECT: Final = 2.0  # seconds
+COMPLAIN: Final = 60.0  # seconds
 KIND: Final = "news"  # of what we seal
 LASTS: Final = 300.0  # seconds: clocks of nodes may differ
 _PLAIN: Final = re.compile(r"[^A-Za-z0-9_-]")
@@ -61,6 +62,7 @@ class Bus:
         self.root = f"toolway.{token(cluster)}.{token(tenant)}"  # of all subjects
         self._node = token(node)
         self._sealer = sealer
+        self._left_out_at = -COMPLAIN
         self._hear = hear
         self._on_gap = on_gap
         self._nats: Client | None = None
@@ -128,9 +130,16 @@ class Bus:
         kind = message.subject.removeprefix(f"{self.root}.news.")
         told = self._opened(message.data) if len(message.data) <= LARGEST else None
         if not isinstance(told, dict) or told.get("kind") != kind or not isinstance(told.get("body"), dict):
-            log.warning("news that cannot be read were left out: %s", kind[:80])
+            self._leave_out(kind)
         elif told.get("from") != self._node:
             self._hear(kind, told["body"])
+
+    def _leave_out(self, kind: str) -> None:
+        """Said once a minute: who floods us shall not flood the log too."""
+        now = asyncio.get_running_loop().time()
+        if now - self._left_out_at >= COMPLAIN:
+            self._left_out_at = now
+            log.warning("news that cannot be read were left out (%r): another key, or clocks that differ?", kind[:80])
 
     def _sealed(self, told: Json) -> bytes:
         if self._sealer is None:
