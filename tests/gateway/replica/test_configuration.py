@@ -1,0 +1,68 @@
+"""The configuration of real gateways of a cluster: what one takes all have, and an old file undoes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gateway.program import Program, kill, start
+
+pytestmark = pytest.mark.anyio
+
+FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.fake"]}
+SECRET = "hunter2-hunter2-hunter2"
+
+
+@asynccontextmanager
+async def gateway(folder: Path, name: str, servers: Mapping[str, Any], key: str = "5f") -> AsyncIterator[Program]:
+    """Without NATS: what changed is found in the record, a second later."""
+    (folder / f"key-{key}").write_text(key * 32)
+    cluster = ("--cluster", "nats://127.0.0.1:1", "--database", f"sqlite:///{folder}/record")
+    options = ("--port", "0", "--drain-delay", "0", "--node", name, "--cluster-key-file", str(folder / f"key-{key}"))
+    run = await start(folder / name, servers, *options, *cluster)
+    try:
+        yield run
+    finally:
+        await kill(run)
+
+
+async def until_served(run: Program, *names: str) -> None:
+    async with asyncio.timeout(60):
+        while set(await run.servers()) != set(names):
+            await asyncio.sleep(0.05)
+
+
+async def test_what_one_takes_all_have_and_neither_an_old_file_nor_another_key_undoes_it(tmp_path: Path) -> None:
+    old = {"a": {**FAKE, "env": {"TOKEN": SECRET}}}
+    async with gateway(tmp_path, "one", old) as one:
+        await one.announced()
+        async with gateway(tmp_path, "two", old) as two:
+            await two.announced()
+            one.write({"a": FAKE, "b": FAKE})
+            await until_served(one, "a", "b")
+            await until_served(two, "a", "b")
+            one.write({"b": FAKE, "c": {"command": 5}})  # what cannot be used is not taken
+            await one.until_logged("was not taken")
+            one.write({"b": FAKE, "c": FAKE})
+            await until_served(two, "b", "c")
+            assert await two.stop() == 0
+        async with gateway(tmp_path, "two", old) as again:
+            await again.announced()
+            await until_served(again, "b", "c")
+            await until_served(one, "b", "c")
+            assert await again.stop() == 0
+        async with gateway(tmp_path, "two", {"d": FAKE}, key="6a") as stranger:
+            assert await stranger.ended() != 0 and stranger.process.stdout is not None
+            error = json.loads(await stranger.process.stdout.read())["error"]
+            assert error["code"] == "E-CLUSTER-KEY" and "--cluster-key-file" in error["fix"]
+        await until_served(one, "b", "c")
+        assert await one.stop() == 0
+    left = [file.read_bytes() for file in tmp_path.glob("record*")]
+    assert left and not any(SECRET.encode() in data for data in left)
