@@ -233,6 +233,21 @@ def test_keys_are_kept_in_the_file_where_no_gateway_runs(tmp_path, monkeypatch):
     assert toolway("keys", "create", "").exit_code == 2
 
 
+def test_a_key_with_a_rate_is_refused_when_it_calls_too_often(toolway, gateway):
+    made = json.loads(toolway("keys", "create", "bot", "--rate", "1/h", "--json").stdout)
+    assert made["rate"] == "1/h" and "everything, 1/h" in toolway("keys", "ls").stdout
+
+    def call():
+        return toolway("call", "fake.add", "a:=1", "b:=2", "--token", made["token"])
+
+    assert call().stdout == "3\n"
+    refused = call()
+    assert refused.exit_code != 0 and "1/h" in refused.stderr
+    assert toolway("keys", "revoke", made["id"]).exit_code == 0
+    wrong = toolway("keys", "create", "bot", "--rate", "often")
+    assert wrong.exit_code == 2 and "600/min" in wrong.stderr
+
+
 def test_connect_shows_what_each_client_wants(toolway, gateway):
     url, bearer = f"{gateway.url}/mcp", f"Bearer {gateway.token}"
     command = toolway("connect", "claude-code").stdout
