@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -264,14 +264,14 @@ class NatsWay:
                 self._deaf = 0
                 self._reconnects = self.client.stats["reconnects"]
                 for waiting in self._waiting.values():
-                    waiting.silent = ASK - 1  # it may have missed its answer
-                self._count_silence()
+                    waiting.silent = 0
+                self._ask(self._waiting)  # their answers may have been missed
             else:
                 self._count_silence()
                 self._ask_lost()
 
     def _count_silence(self) -> None:
-        asked: dict[str, list[str]] = {}
+        asked: list[str] = []
         for id_, waiting in list(self._waiting.items()):
             if waiting.transfer is not None:
                 continue  # it has not been sent yet, and notices by itself when nobody takes it
@@ -282,11 +282,18 @@ class NatsWay:
                 self._lost[waiting.owner] = self._loop.time()
                 self.tell(int(id_), waiting.owner, frames.CANCEL)
             elif waiting.silent >= ASK:
-                asked.setdefault(waiting.owner, []).append(id_)
-        for owner, ids in asked.items():
+                asked.append(id_)
+        self._ask(asked)
+
+    def _ask(self, some: Iterable[str]) -> None:
+        """What has become of these."""
+        by_owner: dict[str, list[str]] = {}
+        for id_ in some:
+            by_owner.setdefault(self._waiting[id_].owner, []).append(id_)
+        for owner, ids in by_owner.items():
             for start in range(0, len(ids), MANY):
-                some = ids[start : start + MANY]
-                self.tell(int(some[0]), owner, frames.ids(frames.WHAT_OF, some))
+                named = ids[start : start + MANY]
+                self.tell(int(named[0]), owner, frames.ids(frames.WHAT_OF, named))
 
     def _ask_lost(self) -> None:
         """Whether those are there again that were lost."""
