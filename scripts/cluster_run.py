@@ -26,6 +26,7 @@ from tests.faults.cluster import cost, repeats, scenarios
 from tests.faults.cluster.cluster import Cluster, cluster
 from tests.faults.cluster.engines import missing_engines
 from tests.faults.cluster.ground import why_no_namespaces
+from tests.faults.cluster.load import LIMIT, LONG
 from tests.faults.cluster.runs import Act, Report, under_load
 
 Options = argparse.Namespace
@@ -73,7 +74,9 @@ async def check_acts(names: list[str], options: Options) -> list[Report]:
 
 
 async def _act(made: Cluster, name: str, options: Options) -> Report:
-    report = await under_load(made, TITLES[name], ACTS[name](options), options.calls, options.clients, options.seed)
+    limit = LONG if name in ("plain", "rolling") else LIMIT
+    act = ACTS[name](options)
+    report = await under_load(made, TITLES[name], act, options.calls, options.clients, options.seed, limit)
     print(f"{report}\n", flush=True)
     return report
 

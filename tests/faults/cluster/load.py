@@ -21,8 +21,9 @@ from toolway.testing.history import GRACE, Outcome
 
 Json = dict[str, Any]
 ERAS: Final = ("modern", "handshake")
-LIMIT: Final = 5.0  # seconds for a call
-PATIENCE: Final = LIMIT + 0.8 * GRACE  # of a client: then the answer is lost, and not late
+LIMIT: Final = 5.0  # seconds for a call: less than a server may be without an owner
+LONG: Final = 20.0  # the same, where nobody should notice anything but a delay
+PATIENCE: Final = 0.8 * GRACE  # of a client, beyond that: then the answer is lost, and not late
 REST: Final = 0.1  # seconds at most before the next call, after one that was not executed
 TRIES: Final = 4  # of a keyed call
 NOBODY: Final = 40.0  # seconds without any replica that takes a call, after which the run has failed
@@ -62,7 +63,15 @@ class Trip:
 
 
 class Load:
-    def __init__(self, replicas: Sequence[Replica], servers: Sequence[str], history: History, seed: int = 1) -> None:
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        servers: Sequence[str],
+        history: History,
+        seed: int = 1,
+        limit: float = LIMIT,
+    ) -> None:
+        self.limit = limit
         self.trips: list[Trip] = []
         self.sessions_lost = 0
         self.stopped = False
@@ -101,7 +110,7 @@ class Load:
         """Make a call and write it down. Whether it was executed."""
         nonce = self._history.begin(
             unsafe=order.effect,
-            limit=TRIES * (LIMIT + GRACE + REST) if order.keyed else LIMIT,
+            limit=TRIES * (self.limit + GRACE + REST) if order.keyed else self.limit,
             target=f"{server}.{order.tool}",
             effect=order.effect,
         )
@@ -165,13 +174,14 @@ class Client:
                     await asyncio.sleep(0.02)
 
     async def _ride(self, trip: Trip, order: Order) -> str | None:
-        meta: Json = {"toolway/timeoutMs": LIMIT * 1000}
+        limit = self._load.limit
+        meta: Json = {"toolway/timeoutMs": limit * 1000}
         if order.keyed:
             meta["toolway/idempotencyKey"] = trip.nonce
         arguments = {**order.arguments, "nonce": trip.nonce}
         carried = None
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(limit + PATIENCE):
                 result = await self._rider.call(f"{trip.server}__{order.tool}", arguments, meta=meta)
         except TimeoutError:
             trip.executed, trip.how = "unknown", "lost: no answer in time"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.faults.cluster.cluster import Cluster
-from tests.faults.cluster.load import Load
+from tests.faults.cluster.load import LIMIT, Load
 from tests.faults.cluster.verdict import MOVES, Owners, effects_in, longest_gap, moves, two_owners, wrong_answers
 from tests.long.fleet import table
 from toolway.testing import History
@@ -50,12 +50,14 @@ def _indented(outcomes: Counter[str]) -> Iterator[str]:
     return (f"  {count:8}  {name[:140]}" for name, count in outcomes.most_common(12))
 
 
-async def under_load(cluster: Cluster, name: str, act: Act | None, calls: int, clients: int, seed: int = 1) -> Report:
+async def under_load(
+    cluster: Cluster, name: str, act: Act | None, calls: int, clients: int, seed: int = 1, limit: float = LIMIT
+) -> Report:
     """So many calls at least, and more until `act` is over and every server has its owner again."""
     cluster.forget()
     marks = {replica.name: len(replica.log) for replica in cluster.replicas}
     history = History(cluster.effects)
-    load = Load(cluster.replicas, cluster.servers, history, seed)
+    load = Load(cluster.replicas, cluster.servers, history, seed, limit)
     over = asyncio.Event()
     settled = 0.0
 
