@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
-from sqlalchemy import inspect, text
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, inspect, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from toolway.cluster import record
 from toolway.cluster.record.engine import for_reading, open_engine, upgrade
 from toolway.cluster.record.nodes import Card, Nodes
 from toolway.errors import ConfigError
@@ -72,3 +76,30 @@ async def test_all_tables_are_there(engine: AsyncEngine) -> None:
     async with engine.connect() as db:
         names = set(await db.run_sync(lambda sync: inspect(sync).get_table_names()))
     assert names >= {"nodes", "places", "servers", "changes", "claims", "credentials", "lists", "api_keys", "tenants"}
+
+
+async def test_what_the_first_version_kept_is_there_after_the_upgrade(empty_url: str) -> None:
+    engine = open_engine(empty_url)
+
+    def first_version(db: Connection) -> None:
+        config = Config()
+        config.set_main_option("script_location", str(Path(record.__file__).parent / "migrations"))
+        config.attributes["connection"] = db
+        command.upgrade(config, "0001")
+
+    async with engine.begin() as db:
+        await db.run_sync(first_version)
+        node = "VALUES ('a', 7, 'http://a', '1', 100, '{\"all\": [\"gpu\"]}', false, 0.0, 1e12)"
+        await db.execute(text(f"INSERT INTO nodes {node}"))
+        await db.execute(text("INSERT INTO servers VALUES ('acme', 'files', '{}', 3)"))
+        await db.execute(text("INSERT INTO places VALUES ('acme', 'files', 0, 5, 'a', 7, 41, 0.0)"))
+        await db.execute(text("UPDATE epochs SET last = 7"))
+    await upgrade(engine)
+    async with engine.connect() as db:
+        place = (await db.execute(text("SELECT tenant, server, instance, node, epoch, fence FROM places"))).one()
+        servers = (await db.execute(text("SELECT tenant, name, revision FROM servers"))).all()
+        nodes = (await db.execute(text("SELECT id, epoch, capacity FROM nodes"))).all()
+    assert tuple(place) == ("acme", "files", 0, "a", 7, 41)
+    assert [tuple(row) for row in (*servers, *nodes)] == [("acme", "files", 3), ("a", 7, 100)]
+    assert await Nodes(engine).join(Card("b", "", "1")) == 8
+    await engine.dispose()
