@@ -111,7 +111,7 @@ class Replica:
         self.switch = Switch(options.tenant, self, self.shelf)
         self.keyring = ClusterKeyring(ApiKeys(self.engine), options.tenant, token, boot_time)
         self.rates = LeasedRates(Buckets(self.engine), options.tenant, self._gateways, boot_time)
-        self.keys = RecordKeys(self.engine, options.tenant, self._who)
+        self.keys = RecordKeys(self.engine, options.tenant, self._who, self.sealer)
         self.tokens = RecordTokens(self.engine, self.sealer, options.tenant)
         self.world = World(
             make_link=self.switch.make_link, wrap_link=self.switch.wrap_link, tell=told_of, divides=self.switch.divides
@@ -346,7 +346,7 @@ class Replica:
         self.following.say("lists", {"server": server})
 
     async def _lists_changed(self, since: int) -> None:
-        for server in await self.shelf.look():
+        for server in await self.shelf.look(since):
             self.switch.found_out(server)
 
     async def _logins_changed(self, since: int) -> None:

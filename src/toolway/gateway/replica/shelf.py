@@ -55,8 +55,11 @@ class Shelf:
         found = self._known.get(server)
         return found.lists.get(kind, []) if found is not None else None
 
-    async def look(self) -> list[str]:
-        """Take what has changed in the record; the servers of which it is. Raises what SQLAlchemy raises."""
+    async def look(self, since: int | None = None) -> list[str]:
+        """Take what has changed in the record; the servers of which it is. With `since` 0, all: the record was put back
+        from a copy. Raises what SQLAlchemy raises."""
+        if since == 0:
+            self._revision = 0
         changed = await self._lists.all(self._tenant, self._revision)
         for server, listed in changed.items():
             self._revision = max(self._revision, listed.revision)
