@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import literal, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from tests.cluster.record.sealing import a_sealer
 from tests.faults.cluster.engines import Postgres
 from tests.telemetry.postgres_server import binaries
 from toolway.cluster.record.changes import Changes, bump
@@ -33,6 +34,7 @@ ID = KeyId("key:1", "bank", "pay", "k")
 #: A node that takes a revision and a key, and gets no further.
 PROGRAM = """
 import asyncio, sys
+from tests.cluster.record.sealing import a_sealer
 from toolway.cluster.record.changes import bump
 from toolway.cluster.record.engine import open_engine
 from toolway.cluster.record.idempotency import RecordKeys
@@ -43,7 +45,7 @@ from toolway.resilience.keys import KeyId
 async def main() -> None:
     engine = open_engine(sys.argv[1])
     epoch = await Nodes(engine, Terms(ttl=2.0)).join(Card("other", "", "1"))
-    keys = RecordKeys(engine, "acme", lambda: ("other", epoch))
+    keys = RecordKeys(engine, "acme", lambda: ("other", epoch), a_sealer())
     assert await keys.claim(KeyId("key:1", "bank", "pay", "k"), "f", "call-0") is None
     async with engine.begin() as db:
         await bump(db, "keys", "acme")
@@ -56,7 +58,9 @@ asyncio.run(main())
 
 @asynccontextmanager
 async def in_the_middle(url: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, url, stdout=asyncio.subprocess.PIPE)
+    command = (sys.executable, "-c", PROGRAM, url)
+    root = Path(__file__).parents[3]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, cwd=root)
     assert process.stdout is not None
     try:
         assert await process.stdout.readline() == b"in the middle\n"
@@ -69,7 +73,7 @@ async def in_the_middle(url: str) -> AsyncIterator[asyncio.subprocess.Process]:
 
 async def _node(engine: AsyncEngine, id: str = "a") -> RecordKeys:
     epoch = await Nodes(engine).join(Card(id, "", "1"))
-    return RecordKeys(engine, "acme", lambda: (id, epoch))
+    return RecordKeys(engine, "acme", lambda: (id, epoch), a_sealer())
 
 
 async def _change(engine: AsyncEngine) -> float:

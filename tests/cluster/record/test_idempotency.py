@@ -9,7 +9,9 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from tests.cluster.record.sealing import a_sealer
 from toolway.cluster.record.clock import seconds_now
+from toolway.cluster.record.envelopes import Unsealable
 from toolway.cluster.record.idempotency import SWEEP, NoLease, RecordKeys
 from toolway.cluster.record.nodes import Card, Nodes
 from toolway.cluster.record.tables import ClaimRow, NodeRow
@@ -29,7 +31,7 @@ class Cluster:
 
     async def node(self, id: str, tenant: str = "acme", **settings: float) -> RecordKeys:
         epoch = await self.nodes.join(Card(id, f"http://{id}", "1"))
-        return RecordKeys(self.engine, tenant, lambda: (id, epoch), **settings)  # type: ignore[arg-type]
+        return RecordKeys(self.engine, tenant, lambda: (id, epoch), a_sealer(), **settings)  # type: ignore[arg-type]
 
     async def dies(self, id: str) -> None:
         async with self.engine.begin() as db:
@@ -56,6 +58,20 @@ async def test_a_key_is_claimed_once_and_its_outcome_known_at_every_node(cluster
     for node in (a, b):
         assert await node.claim(ID, "f", "call-2") == Record("finished", "f", {"content": ["paid\x00"]})
         assert await node.claim(ID, "other", "call-3") == Record("finished", "f", {"content": ["paid\x00"]})
+
+
+async def test_what_a_server_answered_does_not_lie_open_in_the_record(cluster: Cluster) -> None:
+    a = await cluster.node("a")
+    assert await a.claim(ID, "f", "call-1") is None
+    await a.finish(ID, {"content": ["the balance is 1234.56"]})
+    async with cluster.engine.connect() as db:
+        (row,) = (await db.execute(select(ClaimRow.outcome, ClaimRow.id))).all()
+    assert b"balance" not in row.outcome and "pay" not in row.id
+    epoch = await cluster.nodes.join(Card("b", "", "1"))
+    stranger = RecordKeys(cluster.engine, "acme", lambda: ("b", epoch), a_sealer(b"x"))
+    with pytest.raises(Unsealable):  # nothing is made under a key of which nobody can tell what became
+        await stranger.claim(ID, "f", "call-2")
+    assert await a.claim(ID, "f", "call-3") == Record("finished", "f", {"content": ["the balance is 1234.56"]})
 
 
 async def test_keys_of_others_are_other_keys(cluster: Cluster) -> None:
@@ -130,7 +146,7 @@ async def test_who_waits_for_a_node_that_dies_hears_that_nobody_knows(cluster: C
 
 
 async def test_a_node_without_a_lease_claims_nothing(engine: AsyncEngine, cluster: Cluster) -> None:
-    keys = RecordKeys(engine, "acme", lambda: None)
+    keys = RecordKeys(engine, "acme", lambda: None, a_sealer())
     with pytest.raises(NoLease):
         await keys.claim(ID, "f", "call-1")
     assert await (await cluster.node("b")).claim(ID, "f", "call-2") is None
@@ -258,7 +274,7 @@ async def test_what_runs_at_a_living_node_is_never_forgotten(cluster: Cluster) -
 async def test_whoever_claims_forgets_what_is_over_now_and_then(cluster: Cluster) -> None:
     clock = [0.0]
     epoch = await cluster.nodes.join(Card("a", "", "1"))
-    keys = RecordKeys(cluster.engine, "acme", lambda: ("a", epoch), now=lambda: clock[0])
+    keys = RecordKeys(cluster.engine, "acme", lambda: ("a", epoch), a_sealer(), now=lambda: clock[0])
     dead = await cluster.node("dead", tenant="other")
     for number in range(5):
         id = KeyId("", "s", "t", str(number))

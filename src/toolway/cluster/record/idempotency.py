@@ -26,8 +26,10 @@ from sqlalchemy import ColumnElement, Double, Executable, Table, and_, bindparam
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from toolway.cluster.passes import Sealer
 from toolway.cluster.record.clock import seconds_now
 from toolway.cluster.record.engine import for_reading
+from toolway.cluster.record.envelopes import Envelopes
 from toolway.cluster.record.later import Later
 from toolway.cluster.record.tables import ClaimRow, NodeRow
 from toolway.model import Json
@@ -56,13 +58,15 @@ class _Claim:
 
 
 class RecordKeys:
-    """A `KeyStore`. Raises `NoLease` and what SQLAlchemy raises: then the call is not made."""
+    """A `KeyStore`. Outcomes are sealed: they are what servers answered. Raises `NoLease`, `Unsealable` and what
+    SQLAlchemy raises: then the call is not made."""
 
     def __init__(
         self,
         engine: AsyncEngine,
         tenant: str,
         who: Who,
+        sealer: Sealer,
         *,
         keep: float = DAY,
         wait: float = WAIT,
@@ -71,6 +75,7 @@ class RecordKeys:
         self._engine = engine
         self._tenant = tenant
         self._who = who
+        self._envelopes = Envelopes(sealer)
         self._keep = keep
         self._wait = wait
         self._now = now
@@ -102,7 +107,8 @@ class RecordKeys:
         raise AssertionError("unreachable")
 
     async def finish(self, id: KeyId, outcome: Json) -> None:
-        await self._end(id, _FINISHED, {"found": msgspec.json.encode(outcome)})
+        sealed = self._envelopes.seal(outcome, "outcome", self._tenant, _digest(id))
+        await self._end(id, _FINISHED, {"found": sealed.encode()})
 
     async def mark_unknown(self, id: KeyId) -> None:
         await self._end(id, _UNKNOWN, {})
@@ -161,8 +167,10 @@ class RecordKeys:
         if found.state == "running" and not found.alive:
             await db.execute(update(ClaimRow).where(self._is(id)).values(state="unknown"))
             return Record("unknown", found.fingerprint)
-        outcome = msgspec.json.decode(found.outcome) if found.outcome is not None else None
-        return Record(found.state, found.fingerprint, outcome)
+        if found.outcome is None:
+            return Record(found.state, found.fingerprint)
+        place = ("outcome", self._tenant, found.id)
+        return Record(found.state, found.fingerprint, self._envelopes.open(found.outcome.decode(), *place))
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
