@@ -19,7 +19,7 @@ from toolway.gateway.codes import QUOTA, SHUTTING_DOWN
 from toolway.gateway.dashboard import Dashboard, is_here
 from toolway.gateway.door import Door, Refused, cors, preflight, problem
 from toolway.gateway.failures import Failure
-from toolway.gateway.handshake import HandshakeHttp
+from toolway.gateway.handshake_http import HandshakeHttp
 from toolway.gateway.http.connection import Refusal
 from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.http.messages import JSON, JSON_FIELDS, Fields, Request

@@ -23,7 +23,8 @@ from toolway.gateway.desk import Desk, Doctor
 from toolway.gateway.discovery import Discovery
 from toolway.gateway.door import Door
 from toolway.gateway.files import Files
-from toolway.gateway.handshake import Handshake, HandshakeHttp
+from toolway.gateway.handshake import Handshake
+from toolway.gateway.handshake_http import HandshakeHttp
 from toolway.gateway.http.limits import HttpLimits
 from toolway.gateway.http.server import HttpServer
 from toolway.gateway.listen import Listening

@@ -13,7 +13,7 @@ from toolway.protocol.wire import Message
 
 if TYPE_CHECKING:
     from toolway.gateway.answers import Stream
-    from toolway.gateway.handshake import ClientSession
+    from toolway.gateway.client_session import ClientSession
     from toolway.gateway.visit import Tell
 
 
@@ -41,8 +41,10 @@ class Others(Protocol):
         """Learn what it settled elsewhere; that it has ended, too."""
         ...
 
-    async def settle(self, session: ClientSession, *, ended: bool = False) -> None:
-        """Let the others know what it has settled here."""
+    async def settle(
+        self, session: ClientSession, *, level: str | None = None, add: str = "", drop: str = "", ended: bool = False
+    ) -> None:
+        """Let the others know what it settles here: a level of logs, a resource more or less, that it is over."""
         ...
 
     def streams(self, session: ClientSession) -> None:

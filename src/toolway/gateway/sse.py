@@ -12,9 +12,10 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from toolway.gateway.answers import Stream, error
+from toolway.gateway.client_session import ClientSession
 from toolway.gateway.door import problem
 from toolway.gateway.failures import Failure
-from toolway.gateway.handshake import ClientSession, Handshake
+from toolway.gateway.handshake import Handshake
 from toolway.gateway.http.exchange import Exchange
 from toolway.gateway.principals import Principal
 from toolway.gateway.sealed import Sealer

@@ -19,9 +19,10 @@ from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
 
 from toolway.gateway.answers import error
+from toolway.gateway.client_session import ClientSession
 from toolway.gateway.discovery import Discovery
 from toolway.gateway.failures import Failure
-from toolway.gateway.handshake import ClientSession, Handshake
+from toolway.gateway.handshake import Handshake
 from toolway.gateway.listen import Listening
 from toolway.gateway.modern import MODERN_META
 from toolway.gateway.principals import OWNER

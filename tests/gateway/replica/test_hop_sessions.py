@@ -15,8 +15,8 @@ from tests.gateway.full_server import FullHttp
 from tests.gateway.replica.hop_lab import KEY, TOKEN, Cluster, Node, cluster
 from toolway.cluster.passes import Pass, issue
 from toolway.gateway.app import ERRANDS
+from toolway.gateway.client_session import ClientSession
 from toolway.gateway.codes import DENIED, PASS_KEY
-from toolway.gateway.handshake import ClientSession
 from toolway.gateway.replica import sessions as shared
 from toolway.gateway.sealed import Sealer
 
@@ -187,8 +187,8 @@ async def until_listens(node: Node, raw: Wanderer) -> None:
     await until(listens)
 
 
-async def until_wants_nothing(node: Node, raw: Wanderer) -> None:
-    await until(lambda: (found := living(node, raw)) is not None and not found.uris)
+async def until_wants(node: Node, raw: Wanderer, uris: set[str]) -> None:
+    await until(lambda: (found := living(node, raw)) is not None and set(found.uris) == uris)
 
 
 @pytest.mark.parametrize("first", ["the stream", "the wish"])
@@ -214,7 +214,7 @@ async def test_a_subscription_is_heard_where_the_stream_is(nodes: Cluster, first
                         await asyncio.sleep(0.1)
                 assert set(stream.updated()) == {uri}
                 await raw.say("resources/unsubscribe", {"uri": uri})
-                await until_wants_nothing(hears, raw)
+                await until_wants(hears, raw, set())
                 await asyncio.sleep(0.3)  # what was on its way
                 before = len(stream.updated())
                 await touched()
@@ -222,6 +222,18 @@ async def test_a_subscription_is_heard_where_the_stream_is(nodes: Cluster, first
                 assert len(stream.updated()) == before
             finally:
                 await stream.close()
+
+
+async def test_wishes_at_several_gateways_at_once_are_all_kept(nodes: Cluster) -> None:
+    here, there = nodes.nodes
+    async with wanderer(here) as raw:
+        other = beside(raw, there)
+        found = (await other.say("resources/list")).result["resources"]
+        mine, yours = [resource["uri"] for resource in found[:2]]
+        both = raw.say("resources/subscribe", {"uri": mine}), other.say("resources/subscribe", {"uri": yours})
+        await asyncio.gather(*both)
+        for node in nodes.nodes:
+            await until_wants(node, raw, {mine, yours})
 
 
 async def test_a_client_listens_where_it_came_last(nodes: Cluster) -> None:

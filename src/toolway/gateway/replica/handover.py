@@ -7,7 +7,8 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from toolway.gateway.answers import Stream
-from toolway.gateway.handshake import ClientSession, Handshake
+from toolway.gateway.client_session import ClientSession
+from toolway.gateway.handshake import Handshake
 from toolway.gateway.replica.errands import METHOD, Errands
 from toolway.gateway.sse import Sse
 from toolway.gateway.tapes import Tape

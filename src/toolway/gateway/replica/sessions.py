@@ -19,14 +19,15 @@ from collections.abc import Callable
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from msgspec.structs import replace
 from sqlalchemy.exc import SQLAlchemyError
 
 from toolway.cluster.asking import Asking
 from toolway.cluster.passes import Inspector
 from toolway.cluster.record.sessions import Sessions, Settled
 from toolway.gateway.answers import Stream
-from toolway.gateway.handshake import ASK, LIFE, MOST, ClientSession, Handshake
+from toolway.gateway.client_session import ASK, ClientSession
+from toolway.gateway.handshake import LIFE, MOST, Handshake
+from toolway.gateway.listen import MAX_WISHES
 from toolway.gateway.replica.errands import Errands, tag_of, whose
 from toolway.gateway.replica.handover import bring_answer, bring_post, bring_rest, take_errand
 from toolway.gateway.replica.news import Following
@@ -108,19 +109,26 @@ class SharedSessions:
     async def recall(self, session: ClientSession) -> None:
         await self._look([session])
 
-    async def settle(self, session: ClientSession, *, ended: bool = False) -> None:
-        digest, level, uris = _digest(session.id), session.log_level, session.uris
+    async def settle(
+        self, session: ClientSession, *, level: str | None = None, add: str = "", drop: str = "", ended: bool = False
+    ) -> None:
+        digest = _digest(session.id)
 
         def changed(before: Settled) -> Settled:
-            return replace(before, level=level, uris=uris, ended=before.ended or ended)
+            uris = [uri for uri in before.uris if uri not in (add, drop)]
+            if add and len(uris) < MAX_WISHES:
+                uris.append(add)
+            return Settled(level if level is not None else before.level, tuple(uris), before.ended or ended)
 
-        session.ended = session.ended or ended
+        here = changed(Settled(session.log_level, session.uris, session.ended))
         try:
-            await self._ask(self._record.change(self._tenant, digest, changed, LIFE))
+            now = await self._ask(self._record.change(self._tenant, digest, changed, LIFE))
         except (SQLAlchemyError, OSError, TimeoutError) as exc:
             log.warning("what a session settled is known here alone: %s", type(exc).__name__)
-            return
-        self._following.say(KIND, {"session": digest})
+            await self._learn(session, here)
+        else:
+            await self._learn(session, now)  # and what it settled elsewhere meanwhile
+            self._following.say(KIND, {"session": digest})
 
     async def _look(self, sessions: list[ClientSession]) -> None:
         """Where the record does not answer, sessions go on as they are known."""
