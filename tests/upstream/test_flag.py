@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from toolway.upstream.flag import Flag
+from toolway.upstream.flag import Flag, Interrupted, unless
 
 pytestmark = pytest.mark.anyio
 
@@ -45,3 +45,21 @@ async def test_one_who_left_keeps_nobody_from_going_on() -> None:
     flag.set()
     await asyncio.wait_for(stayer, 1)
     assert leaver.cancelled() or (await asyncio.gather(leaver, return_exceptions=True))
+
+
+async def test_work_is_done_unless_a_flag_is_set_first() -> None:
+    stop = Flag()
+    ended: list[float] = []
+
+    async def work(seconds: float) -> str:
+        try:
+            await asyncio.sleep(seconds)
+            return "done"
+        finally:
+            ended.append(seconds)
+
+    assert await unless(stop, work(0.0)) == "done"
+    asyncio.get_running_loop().call_later(0.01, stop.set)
+    with pytest.raises(Interrupted):
+        await unless(stop, work(60.0))
+    assert ended == [0.0, 60.0]

@@ -5,6 +5,7 @@ link. What happens to the link is the supervisor's business.
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from mcp_types.jsonrpc import UNSUPPORTED_PROTOCOL_VERSION
 
@@ -12,7 +13,7 @@ from toolway.config.spec import Server
 from toolway.events import Kind, StateChanged
 from toolway.model import Attempt, Call, Certainty, Era, Json
 from toolway.upstream.border import call_error, no_credential
-from toolway.upstream.link import NOT_HERE, Fault, RpcError
+from toolway.upstream.link import MOVED, NOT_HERE, Fault, RpcError
 from toolway.upstream.probe import Agreement
 from toolway.upstream.session import Session
 from toolway.upstream.state import State
@@ -20,6 +21,8 @@ from toolway.upstream.status import Status
 from toolway.upstream.subscriptions import Subscriptions, Wanted
 from toolway.upstream.supervisor import Supervisor
 from toolway.upstream.surroundings import Surroundings
+
+MOST_MOVES: Final = 10  # of a server, while one call is about to be sent
 
 
 class Upstream:
@@ -71,20 +74,20 @@ class Upstream:
 
     async def call(self, call: Call, input_schema: object = None) -> Json:
         """One call. Waits for a server that is starting. Raises `CallError`."""
-        life = self._life
-        for last_try in (False, True):
+        life, clock = self._life, self._clock
+        for tried in range(MOST_MOVES + 1):
             session = life.session
             if session is None or life.state is not State.READY or life.retired:
                 session = await life.ready(call.attempt)
-            life.last_used = self._clock()
+            life.last_used = clock()
             try:
                 return await session.call(call, input_schema)
             except (Fault, RpcError) as exc:
-                if self._is_stale(exc) and not last_try and await self._moved_on(session):
+                if self._is_stale(exc) and tried < _patience(exc) and await self._moved_on(session):
                     continue  # nothing was executed: the next link takes it
                 raise call_error(exc, self.name, call.name, self.server.unprocessed) from exc
             finally:
-                life.last_used = self._clock()
+                life.last_used = clock()
         raise AssertionError("unreachable")
 
     def _is_stale(self, exc: Fault | RpcError) -> bool:
@@ -213,3 +216,9 @@ class Upstream:
         """The era that the server speaks, or spoke when it was last heard."""
         agreed = self.agreement
         return agreed.era if agreed is not None else self._life.hint
+
+
+def _patience(exc: Fault | RpcError) -> int:
+    """How many further links are tried by a call that was not sent. One is worth a second try; where the server is
+    elsewhere, whoever has it then."""
+    return MOST_MOVES if isinstance(exc, Fault) and exc.code == MOVED else 1
