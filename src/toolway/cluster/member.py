@@ -25,7 +25,7 @@ from typing import Final
 from toolway.cluster.asking import Asking
 from toolway.cluster.holdings import Holdings, Moved, Owner
 from toolway.cluster.lease import RETRY, Lease
-from toolway.cluster.placement import Node, patience
+from toolway.cluster.placement import HURRY, STEP, Node, patience
 from toolway.cluster.plan import Plan
 from toolway.cluster.record.glance import Glance, Glimpse
 from toolway.cluster.record.nodes import Card, Nodes, Seen
@@ -234,7 +234,7 @@ class Member:
         chosen, room = [], self.card.capacity - self._held.load
         for free in found:
             rank = self._plan.rank(free.pool, free.place.slot, free.place.instance)
-            if free.since >= patience(rank) and free.cost <= room:
+            if free.since >= patience(rank, HURRY if free.orphaned else STEP) and free.cost <= room:
                 room -= free.cost
                 chosen.append(free.place)
         return chosen

@@ -20,7 +20,8 @@ from typing import Final
 
 SLOTS: Final = 4096
 RANKS: Final = 3  # nodes that are remembered for a slot
-STEP: Final = 0.5  # seconds that each next node waits for those before it, who may have died as well
+STEP: Final = 1.5  # seconds that each next node waits for those before it: longer than they need to look
+HURRY: Final = 0.5  # the same where the owner has died: those before may have died as well
 _BLOCK: Final = 8  # slots whose numbers come from one hash
 
 
@@ -43,9 +44,9 @@ def in_turn(ranked: Sequence[str], instance: int) -> tuple[str, ...]:
     return (*ranked[first:], *ranked[:first])
 
 
-def patience(rank: int | None) -> float:
+def patience(rank: int | None, step: float = STEP) -> float:
     """Seconds for which a server must have had no owner before the node of this rank takes it; None is any node."""
-    return (RANKS + 1 if rank is None else rank) * STEP
+    return (RANKS + 1 if rank is None else rank) * step
 
 
 class Ring:

@@ -23,7 +23,6 @@ from toolway.cluster.record.tables import ServerRow
 from toolway.cluster.record.wishes import Wish, declare
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent.parent
-NODES_OF_A_PROCESS: Final = 50
 FULL_SPEED: Final = 100  # nodes; of more, each does everything less often, and what is measured is put right
 SETTLE: Final = 900.0  # seconds at the most
 _numbers = count()
@@ -136,7 +135,7 @@ class Cell:
         """One of them in a process of its own: it will be killed."""
         capacity = self._servers  # room is not what is measured
         rest = self._replicas - 1
-        share = min(NODES_OF_A_PROCESS, max(1, rest // (os.cpu_count() or 1)))
+        share = max(1, -(-rest // (os.cpu_count() or 1)))
         where = (self._engines.database, self._engines.nats, capacity, self._slow)
         self._victim = await Process.start(*where)
         self._processes = [await Process.start(*where) for _ in range(-(-rest // share))]

@@ -42,7 +42,7 @@ async def test_instances_of_a_server_are_on_different_nodes_and_stay_while_one_i
         await lab.until(lambda: all(_owner(lab, f"many-{n}", i) in ("a", "b") for n in range(4) for i in range(3)))
         await lab.declare({f"many-{n}": Wish(instances=1) for n in range(4)})
         await lab.until(lambda: all(_owner(lab, f"many-{n}", i) is None for n in range(4) for i in (1, 2)))
-        assert all(_owner(lab, f"many-{n}") is not None for n in range(4))
+        await lab.until(lambda: all(_owner(lab, f"many-{n}") is not None for n in range(4)))  # one may be on its way
 
 
 async def test_a_full_node_leaves_the_rest_to_others_and_nothing_goes_to_and_fro(engine: AsyncEngine) -> None:

@@ -64,6 +64,7 @@ class Free:
     since: float  # seconds
     pool: str = ALL
     cost: int = 1
+    orphaned: bool = False  # its owner has died
 
 
 class Places:
@@ -192,7 +193,7 @@ _FREE = (
 
 
 def _free_one(row: Any) -> Free:
-    return Free(_place(row), max(row.waited, 0.0), row.pool, row.cost)
+    return Free(_place(row), max(row.waited, 0.0), row.pool, row.cost, row.node is not None)
 
 
 def _key(place: Place) -> tuple[str, str, int]:

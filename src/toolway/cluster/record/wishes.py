@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, and_, cast, delete, insert, select, tuple_, update
+from sqlalchemy import and_, delete, insert, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from toolway.cluster.placement import slot_of
@@ -57,10 +57,10 @@ async def _declare_some(db: AsyncConnection, tenant: str, wishes: Mapping[str, W
     for key, wish in wanted.items():
         if (row := there.get(key)) is not None:
             await _change(db, tenant, key, row, wish)
-    new = [_row(tenant, key, wish) for key, wish in wanted.items() if key not in there]
-    if new:
-        fence = cast(seconds_now() * 1000, BigInteger)  # greater than any of a place of that name before
-        await db.execute(insert(PlaceRow).values(fence=fence, free_since=seconds_now()), new)
+    if wanted.keys() - there.keys():
+        now = (await db.execute(select(seconds_now()))).scalar_one()
+        new = [_row(tenant, key, wish, now) for key, wish in wanted.items() if key not in there]
+        await db.execute(insert(PlaceRow).returning(PlaceRow.slot), new)  # with an answer it is one statement
 
 
 async def _drop(db: AsyncConnection, tenant: str, some: Sequence[tuple[Key, str | None]]) -> None:
@@ -79,7 +79,7 @@ async def _change(db: AsyncConnection, tenant: str, key: Key, row: Any, wish: Wi
         await db.execute(update(PlaceRow).where(_are(tenant, [key])).values(values))
 
 
-def _row(tenant: str, key: Key, wish: Wish) -> dict[str, Any]:
+def _row(tenant: str, key: Key, wish: Wish, now: float) -> dict[str, Any]:
     server, instance = key
     return {
         "tenant": tenant,
@@ -88,6 +88,8 @@ def _row(tenant: str, key: Key, wish: Wish) -> dict[str, Any]:
         "pool": pool_of(wish.labels),
         "slot": slot_of(tenant, server, instance),
         "cost": wish.cost,
+        "fence": int(now * 1000),  # greater than any of a place of that name before
+        "free_since": now,
     }
 
 
