@@ -1,7 +1,7 @@
 # `make setup` once, `make check` before every push. Plain `make` lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help audit-kill machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients others cluster cluster-nats-way cluster-news accept edits openapi conformance canary process logins faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour addresses idle cost sim fuzz bench bench-quick bench-page cost-of-telemetry boards traces startup screens dashboard dashboard-walk dashboard-full dashboard-pictures deploy docs pins clean
+.PHONY: help audit-kill machines matrix setup check format lint types layers test test-all interop interop-ci interop-gateway clients others cluster cluster-growth cluster-nats-way cluster-news accept edits openapi conformance canary process logins faults history gateway-history gateway-held gateway-endings gateway-overload soak cycles neighbour addresses idle cost sim fuzz bench bench-quick bench-page cost-of-telemetry boards traces startup screens dashboard dashboard-walk dashboard-full dashboard-pictures deploy docs pins clean
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -92,6 +92,9 @@ audit-kill: setup ## kill -9 a gateway 50 times under load, and what its audit l
 
 cluster: setup ## three gateways as one, with real NATS and PostgreSQL, killed, stopped and cut off under load; 15 minutes (ARGS="kills --times 5", ARGS=short)
 	$(BIN)/python scripts/cluster_run.py $(ARGS)
+
+cluster-growth: setup ## what a cluster costs by its servers and replicas, with real nodes, PostgreSQL and NATS; 30 minutes (ARGS=--short)
+	$(BIN)/python scripts/cluster_growth.py $(or $(ARGS),--write)
 
 cluster-news: setup ## how soon a revoked key opens no gateway of three, and how well they keep a rate together; 3 minutes (ARGS=--short)
 	$(BIN)/python scripts/cluster_news.py $(ARGS)
