@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -325,6 +325,43 @@ async def test_what_is_known_is_stored_although_the_last_caller_has_left(outcome
     only.cancel()
     await turns(20)
     assert (await stage(keyed(), End(a_reply("paid")))).text == "paid"
+
+
+# -- a call of another process -----------------------------------------------------------------------------------------
+
+
+class Followed(MemoryKeys):
+    """A store in which another process has claimed the key, until `over`."""
+
+    def __init__(self) -> None:
+        super().__init__(Clock())
+        self.over = asyncio.Event()
+
+    async def claim_or_follow(
+        self, id: KeyId, fingerprint: str, call: str, following: Callable[[], None]
+    ) -> Record | None:
+        following()
+        await self.over.wait()
+        return await self.claim(id, fingerprint, call)
+
+
+async def test_of_a_call_that_another_process_may_be_making_nobody_says_that_it_was_not_made() -> None:
+    call = keyed()
+    waiting = asyncio.ensure_future(a_stage(Followed())(call, End(a_reply())))
+    await turns(5)
+    waiting.cancel()
+    await turns(5)
+    assert waiting.cancelled(), "it is left at once"
+    assert call.attempt.judge() is Certainty.C2
+
+
+async def test_a_key_that_another_process_gave_back_is_used() -> None:
+    store = Followed()
+    call = keyed()
+    waiting = asyncio.ensure_future(a_stage(store)(call, End(a_reply("paid"))))
+    await turns(5)
+    store.over.set()
+    assert (await waiting).text == "paid"
 
 
 # -- the store ---------------------------------------------------------------------------------------------------------

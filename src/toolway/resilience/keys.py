@@ -12,7 +12,7 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable
 from itertools import takewhile
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 from msgspec.structs import replace
@@ -56,6 +56,18 @@ class KeyStore(Protocol):
 
     async def release(self, id: KeyId) -> None:
         """Nothing was executed: the key may be used again."""
+        ...
+
+
+@runtime_checkable
+class SharedKeyStore(KeyStore, Protocol):
+    """One that several processes share, so that a key may be claimed by a call that none of ours can join."""
+
+    async def claim_or_follow(
+        self, id: KeyId, fingerprint: str, call: str, following: Callable[[], None]
+    ) -> Record | None:
+        """The same as `claim`. What another process makes of the key is waited for, in bounded time; `following` is
+        called when that begins, and may be told so more than once."""
         ...
 
 
@@ -146,9 +158,10 @@ async def _lead(running: Flights, store: KeyStore, id_: KeyId, print_: str, call
 
 async def _once(flight: Flight, store: KeyStore, id_: KeyId, print_: str, call: Call, next: Next) -> Reply:
     flight.begin_whole()  # the store may take a claim although nobody waits for it any more
-    known = await _claim(store, id_, print_, call)
+    known = await _claim(store, id_, print_, call, flight)
     if known is not None:
         return _known(call, known, print_)
+    call.attempt.certainty = Certainty.C0
     try:
         flight.end_whole()
         reply = await next(call)
@@ -165,16 +178,24 @@ async def _once(flight: Flight, store: KeyStore, id_: KeyId, print_: str, call: 
     return reply
 
 
-async def _claim(store: KeyStore, id_: KeyId, print_: str, call: Call) -> Record | None:
+async def _claim(store: KeyStore, id_: KeyId, print_: str, call: Call, flight: Flight) -> Record | None:
     """Claim the key. Raises `Unavailable` where the store cannot be relied on: then nothing is executed."""
+
+    def following() -> None:
+        # Somebody else makes the call. If our time ends first, nobody here knows whether it was made.
+        call.attempt.certainty = Certainty.C2
+        flight.end_whole()
+
     try:
+        if isinstance(store, SharedKeyStore):
+            return await store.claim_or_follow(id_, print_, call.id, following)
         return await store.claim(id_, print_, call.id)
     except Exception as exc:
         raise Unavailable(
             "the store of idempotency keys cannot be used, so the call was not made",
             server=call.server,
             tool=call.name,
-            certainty=Certainty.C0,
+            certainty=call.attempt.certainty,
             evidence=repr(exc),
             code="E-KEY-STORE",
         ) from exc

@@ -92,6 +92,11 @@ class RecordKeys:
     # -- as a store ---------------------------------------------------------------------------------------------------
 
     async def claim(self, id: KeyId, fingerprint: str, call: str) -> Record | None:
+        return await self.claim_or_follow(id, fingerprint, call, lambda: None)
+
+    async def claim_or_follow(
+        self, id: KeyId, fingerprint: str, call: str, following: Callable[[], None]
+    ) -> Record | None:
         await self._sweep()
         until = self._now() + self._wait
         for tried in count():
@@ -103,6 +108,7 @@ class RecordKeys:
             runs_elsewhere = known.state == "running" and known.fingerprint == fingerprint
             if not runs_elsewhere or self._now() >= until:
                 return known
+            following()
             await asyncio.sleep(PAUSES[min(tried, len(PAUSES) - 1)])
         raise AssertionError("unreachable")
 
