@@ -11,10 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from toolway.addresses.policy import PUBLIC, Addresses, host_of, looks_inside, plain
-from toolway.config.fields import KEY, Fields, wrong
+from toolway.config.fields import Fields, wrong
 from toolway.config.problems import Problem
 from toolway.config.spec import Server
-from toolway.errors import ConfigError
 
 
 def read_addresses(block: Any, variables: Mapping[str, str]) -> Addresses:
@@ -26,11 +25,7 @@ def read_addresses(block: Any, variables: Mapping[str, str]) -> Addresses:
         raise wrong("toolway.addresses", "an object", value)
     fields = Fields(value, variables)
     found = Addresses(fields.texts("allow"))
-    if fields.rest:
-        evidence = ", ".join(sorted(fields.rest))[:200]
-        raise ConfigError(
-            "toolway.addresses has a key that is not known", evidence=evidence, fix="it has allow", code=KEY
-        )
+    fields.nothing_left("toolway.addresses", "allow")
     return found
 
 

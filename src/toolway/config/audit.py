@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from toolway.config.fields import KEY, Fields, wrong
+from toolway.config.fields import KEY, Fields, switched
 from toolway.config.references import Unresolved
 from toolway.errors import ConfigError
 
@@ -73,13 +73,10 @@ class Escalating:
 
 def read_audit(block: Any, variables: Mapping[str, str]) -> AuditSettings | None:
     """Raises `ConfigError`: a log that is not kept as was said would be found missing when it is needed."""
-    if block is None or block is False:
-        return None
-    if block is True:
-        return AuditSettings()
-    if not isinstance(block, Mapping):
-        raise wrong("toolway.audit", "true, false or an object", block)
-    fields = Fields(block, variables)
+    return switched("toolway.audit", block, AuditSettings(), lambda given: _audit(Fields(given, variables)))
+
+
+def _audit(fields: Fields) -> AuditSettings:
     settings = AuditSettings(
         to=fields.choice("to", KINDS, "sqlite"),
         file=os.path.expanduser(_plain(fields, "file")),
@@ -89,7 +86,7 @@ def read_audit(block: Any, variables: Mapping[str, str]) -> AuditSettings | None
         arguments=fields.flag("arguments", False),
         redact=fields.texts("redact"),
     )
-    _nothing_left(fields, "toolway.audit", "to, file, address, name, keepDays, arguments and redact")
+    fields.nothing_left("toolway.audit", "to, file, address, name, keepDays, arguments and redact")
     if settings.to == "postgresql" and not settings.address:
         raise ConfigError(
             "toolway.audit names no database",
@@ -101,19 +98,16 @@ def read_audit(block: Any, variables: Mapping[str, str]) -> AuditSettings | None
 
 def read_escalations(block: Any, variables: Mapping[str, str]) -> Escalating | None:
     """Raises `ConfigError`."""
-    if block is None or block is False:
-        return None
-    if block is True:
-        return Escalating()
-    if not isinstance(block, Mapping):
-        raise wrong("toolway.escalations", "true, false or an object", block)
-    fields = Fields(block, variables)
+    return switched("toolway.escalations", block, Escalating(), lambda given: _escalations(Fields(given, variables)))
+
+
+def _escalations(fields: Fields) -> Escalating:
     settings = Escalating(
         folder=os.path.expanduser(_plain(fields, "folder")),
         webhook=_plain(fields, "webhook"),
         headers=fields.text_map("headers"),
     )
-    _nothing_left(fields, "toolway.escalations", "folder, webhook and headers")
+    fields.nothing_left("toolway.escalations", "folder, webhook and headers")
     if settings.webhook and not settings.webhook.startswith(("https://", "http://")):
         raise ConfigError("toolway.escalations.webhook is no URL", fix="write https://…", code=KEY)
     return settings
@@ -126,9 +120,3 @@ def _plain(fields: Fields, key: str) -> str:
             f"{key} cannot name a secret", evidence="secrets are fetched for servers", fix="use ${VARIABLE}", code=KEY
         )
     return value
-
-
-def _nothing_left(fields: Fields, where: str, known: str) -> None:
-    if fields.rest:
-        what = ", ".join(sorted(fields.rest))[:200]
-        raise ConfigError(f"{where} has a key that is not known", evidence=what, fix=f"it has {known}", code=KEY)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from toolway.config.expand import expand
 from toolway.config.problems import Problem
@@ -17,6 +17,7 @@ from toolway.config.references import Unresolved, split
 from toolway.errors import ConfigError
 
 KEY = "E-CONFIG-KEY"
+T = TypeVar("T")
 
 _DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h)\s*")
 _SHOWN = 80  # characters of a key that a message repeats: there may be many messages about one long key
@@ -109,8 +110,25 @@ class Fields:
     def warn(self, what: str, *, evidence: str = "", fix: str = "", code: str = KEY) -> None:
         self.problems.append(Problem("", what, evidence, fix, code, severity="warning"))
 
+    def nothing_left(self, where: str, known: str) -> None:
+        """Raises `ConfigError` where a key was not taken: one that is misspelt could let in anybody, or keep no log."""
+        if self.rest:
+            what = ", ".join(sorted(self.rest))[:200]
+            raise ConfigError(f"{where} has a key that is not known", evidence=what, fix=f"it has {known}", code=KEY)
+
     def _take(self, key: str) -> Any:
         return self.rest.pop(key, None)
+
+
+def switched(where: str, block: Any, usual: T, read: Callable[[Mapping[str, Any]], T]) -> T | None:
+    """What a block says that may also be written as true or false. Raises `ConfigError`."""
+    if block is None or block is False:
+        return None
+    if block is True:
+        return usual
+    if not isinstance(block, Mapping):
+        raise wrong(where, "true, false or an object", block)
+    return read(block)
 
 
 def duration(key: str, value: Any) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from toolway.config.audit import AuditSettings, Escalating, read_audit, read_escalations
-from toolway.config.fields import KEY, Fields, wrong
+from toolway.config.fields import Fields, wrong
 from toolway.config.spec import check_server_name
 from toolway.config.telemetry import TelemetrySettings, read_telemetry
 from toolway.errors import ConfigError
@@ -70,26 +70,15 @@ def read_block(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         escalations=read_escalations(block.get("escalations"), variables),
         telemetry=read_telemetry(block.get("telemetry"), variables),
     )
-    _nothing_left(fields, "toolway.gateway", "host, port, hosts, origins and commands")
+    fields.nothing_left("toolway.gateway", "host, port, hosts, origins and commands")
     return settings
 
 
 def _group(name: str, value: Any, variables: Mapping[str, str]) -> Group:
     fields = Fields(_object(f"toolway.groups.{name}", value), variables)
     group = Group(fields.texts("tools"), fields.text_map("rename"), fields.text_map("describe"))
-    _nothing_left(fields, f"the group {name!r}", "tools, rename and describe")
+    fields.nothing_left(f"the group {name!r}", "tools, rename and describe")
     return group
-
-
-def _nothing_left(fields: Fields, where: str, known: str) -> None:
-    """A key that is misspelt here could let in anybody."""
-    if fields.rest:
-        raise ConfigError(
-            f"{where} has a key that is not known",
-            evidence=", ".join(sorted(fields.rest))[:200],
-            fix=f"it has {known}",
-            code=KEY,
-        )
 
 
 def _group_name(name: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
-from toolway.config.fields import KEY, Fields, wrong
+from toolway.config.fields import KEY, Fields, switched, wrong
 from toolway.errors import ConfigError
 
 LogForm = Literal["text", "json"]
@@ -54,21 +54,16 @@ def read_telemetry(value: Any, variables: Mapping[str, str]) -> TelemetrySetting
     settings = TelemetrySettings(
         metrics=fields.flag("metrics", True),
         calls=fields.flag("calls", True),
-        traces=_traces(traces, variables),
+        traces=switched(
+            "toolway.telemetry.traces", traces, TraceSettings(), lambda given: _traces(Fields(given, variables))
+        ),
         log=cast(LogForm, fields.choice("log", FORMS, "text")),
     )
-    _nothing_left(fields, "toolway.telemetry", "metrics, calls, traces and log")
+    fields.nothing_left("toolway.telemetry", "metrics, calls, traces and log")
     return settings
 
 
-def _traces(value: Any, variables: Mapping[str, str]) -> TraceSettings | None:
-    if value is None or value is False:
-        return None
-    if value is True:
-        return TraceSettings()
-    if not isinstance(value, Mapping):
-        raise wrong("toolway.telemetry.traces", "an object, true or false", value)
-    fields = Fields(value, variables)
+def _traces(fields: Fields) -> TraceSettings:
     sample = fields.rest.pop("sample", None)
     if sample is not None and (isinstance(sample, bool) or not isinstance(sample, int | float) or not 0 <= sample <= 1):
         raise wrong("toolway.telemetry.traces.sample", "a number from 0 to 1", sample)
@@ -79,15 +74,5 @@ def _traces(value: Any, variables: Mapping[str, str]) -> TraceSettings | None:
             fix="write it as http://localhost:4318",
             code=KEY,
         )
-    _nothing_left(fields, "toolway.telemetry.traces", "endpoint and sample")
+    fields.nothing_left("toolway.telemetry.traces", "endpoint and sample")
     return TraceSettings(endpoint, float(sample) if sample is not None else None)
-
-
-def _nothing_left(fields: Fields, where: str, known: str) -> None:
-    if fields.rest:
-        raise ConfigError(
-            f"{where} has a key that is not known",
-            evidence=", ".join(sorted(fields.rest))[:200],
-            fix=f"it has {known}",
-            code=KEY,
-        )
