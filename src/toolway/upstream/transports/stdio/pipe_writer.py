@@ -53,7 +53,7 @@ class PipeWriter:
         self._on_broken = on_broken
         self._stuck: asyncio.TimerHandle | None = None
         self._in_turn = False  # something was written in this turn of the loop
-        self.may_write: Callable[[], bool] | None = None  # asked before every write, where others may write in our place
+        self.may_write: Callable[[], bool] | None = None  # asked before every write, where that may end
         self.closed = False
 
     def write_nowait(self, data: bytes, on_sent: Callable[[], None] | None = None) -> Frame:
