@@ -213,6 +213,7 @@ async def main() -> None:
     async with Hub({"s": fake_server()}, audit=settings) as hub:
         await hub.wait_ready()
         print("ready", flush=True)
+        sys.stdin.readline()  # the other is ready too
         for number in range(40):
             await hub.call_tool("s.counter", {"nonce": f"{sys.argv[3]}-{number}"}, key=f"{sys.argv[3]}-{number}")
 
@@ -225,12 +226,17 @@ def two_gateways(postgres: str) -> AuditSettings:
     """Logs that two processes have written at once."""
     settings = _settings(postgres)
     command = [sys.executable, "-c", PROGRAM, settings.address, settings.name]
-    writers = [subprocess.Popen([*command, who], stdout=subprocess.PIPE) for who in "ab"]
-    for each in writers:
-        assert each.stdout is not None and each.stdout.readline() == b"ready\n"
-    for each in writers:
-        assert each.wait(60) == 0
-        each.stdout.close()  # type: ignore[union-attr]
+    with (
+        subprocess.Popen([*command, "a"], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one,
+        subprocess.Popen([*command, "b"], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as two,
+    ):
+        for each in (one, two):
+            assert each.stdout is not None and each.stdout.readline() == "ready\n"
+        for each in (one, two):
+            assert each.stdin is not None
+            each.stdin.write("go\n")
+            each.stdin.flush()
+        assert [each.wait(60) for each in (one, two)] == [0, 0]
     return settings
 
 
