@@ -186,11 +186,10 @@ def test_the_file_of_servers_that_the_chart_writes_can_be_used(tmp_path: Path, m
 def test_the_environment_of_a_pod_makes_it_a_gateway_of_the_cluster(tmp_path: Path) -> None:
     pod = objects(rendered("all"))["Deployment"]["spec"]["template"]["spec"]["containers"][0]
     environ = {each["name"]: each.get("value", "tw-toolway-6d4cf56db6-x2xkz") for each in pod["env"]}
-    for name, text in (
-        ("DATABASE_FILE", "postgresql://db/x"),
-        ("CLUSTER_KEY_FILE", "00" * 32),
-        ("NATS_CREDENTIALS", "x"),
-    ):
+    mounts = {mount["mountPath"] for mount in pod["volumeMounts"]}
+    assert str(Path(environ.pop("TOOLWAY_NATS_CREDENTIALS")).parent) in mounts
+    for name, text in (("DATABASE_FILE", "postgresql://db/x"), ("CLUSTER_KEY_FILE", "00" * 32)):
+        assert str(Path(environ[f"TOOLWAY_{name}"]).parent) in mounts
         (tmp_path / name).write_text(text)
         environ[f"TOOLWAY_{name}"] = str(tmp_path / name)
     found = options.read(options.Flags(), environ)
