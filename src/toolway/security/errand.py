@@ -39,8 +39,8 @@ def carry_out(order: dict[str, Any]) -> dict[str, Any]:
     from toolway.addresses import Addresses
     from toolway.model import NotAuthorized
     from toolway.security import fetching  # noqa: F401 # all that is needed, before anything is sent
+    from toolway.security.on_disk import renew_on_disk
     from toolway.security.sealed_tokens import SealedTokens
-    from toolway.security.shared_shelf import renew_on_disk
     from toolway.security.tokens import unpacked
 
     key = bytes.fromhex(order["key"])

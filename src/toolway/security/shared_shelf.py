@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,8 +25,9 @@ from toolway.addresses.aside import in_thread
 from toolway.model import NotAuthorized
 from toolway.security.errand import UNABLE
 from toolway.security.locks import held_within
-from toolway.security.sealed_tokens import Kept, SealedTokens, Unreadable
-from toolway.security.shelf import RENEW_LIMIT, Now, Shelf, renewed_by_issuer, store_failed
+from toolway.security.on_disk import renew_on_disk
+from toolway.security.sealed_tokens import SealedTokens
+from toolway.security.shelf import RENEW_LIMIT, Now, Shelf, store_failed
 from toolway.security.tokens import Credential, packed
 
 LOCK_LIMIT: Final = 2 * RENEW_LIMIT  # seconds to wait for whoever renews
@@ -128,31 +128,6 @@ class SharedShelf(Shelf):
                 code=str(answer.get("code", "E-AUTH-SERVER")),
                 fix=str(answer.get("fix", "try again")),
             )
-
-
-async def renew_on_disk(
-    store: SealedTokens, upstream: str, principal: str, held: Credential, reach: Addresses, now: Now
-) -> None:
-    """Renew `held` and put what comes of it in its place, unless something else lies there by then: a new login goes
-    before. Raises `NotAuthorized`."""
-
-    def in_place_of_it(new: Credential) -> None:
-        def change(kept: Kept) -> Kept:
-            there = kept.get(held.issuer)
-            return {**kept, held.issuer: new} if there is not None and there.access == held.access else kept
-
-        store.change(upstream, principal, change)
-
-    try:
-        new = await renewed_by_issuer(held, reach, now)
-    except NotAuthorized as trouble:
-        if trouble.code == "E-AUTH-LOGIN":
-            in_place_of_it(replace(held, refresh=None))  # nobody has to hear it again from the issuer
-        raise
-    try:
-        in_place_of_it(new)
-    except (OSError, Unreadable) as exc:
-        raise store_failed(exc) from exc
 
 
 async def _errand(order: bytes, lock: int) -> dict[str, Any]:
