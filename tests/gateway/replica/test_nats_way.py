@@ -12,7 +12,19 @@ from nats.aio.msg import Msg
 
 from tests.cluster.nats_server import nats_server, program
 from tests.faults.cluster.echo import LATEST, echoing
-from tests.gateway.replica.nats_lab import ROOT, Ear, answered, call, caller, echo, link_to, never, owner, until
+from tests.gateway.replica.nats_lab import (
+    ROOT,
+    Ear,
+    answered,
+    call,
+    caller,
+    echo,
+    link_to,
+    never,
+    owner,
+    settled,
+    until,
+)
 from toolway.gateway.codes import MOVED, OUTCOME_UNKNOWN, OVERLOADED
 from toolway.gateway.failures import Failure
 from toolway.gateway.replica import nats_door, nats_frames, nats_visit
@@ -286,7 +298,7 @@ async def test_a_frame_that_comes_again_is_not_executed_again() -> None:
             seen.append((message.reply, message.data))
 
         await spy.subscribe(f"{ROOT}.call.owner.1", cb=hear)
-        await spy.flush()
+        await settled(spy)
         assert await (await link_to(way)).request(call())
         await until(lambda: seen)
         for _ in range(5):

@@ -20,7 +20,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-import msgspec
 import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -29,10 +28,11 @@ from nats.errors import Error as NatsError
 from toolway.cluster.creds import options_of
 from toolway.gateway.replica import nats_frames as frames
 from toolway.gateway.replica.nats_outbox import Outbox
-from toolway.gateway.replica.nats_transfer import ALL, Transfer
-from toolway.model import Attempt, Certainty
+from toolway.gateway.replica.nats_transfer import ALL
+from toolway.gateway.replica.nats_waiting import Waiting
+from toolway.model import Attempt
 from toolway.protocol import wire
-from toolway.upstream.link import Fault, Inbound, Request
+from toolway.upstream.link import Inbound, Request
 
 FEW: Final = 2  # calls under way
 LOOK: Final = 0.2  # seconds
@@ -67,28 +67,6 @@ async def connect(servers: Sequence[str], name: str, credentials: str = "") -> C
 
 async def _ignore(exc: Exception) -> None:
     """What a failure does to calls is found out for each of them."""
-
-
-class Waiting(msgspec.Struct, eq=False):
-    """One call that waits for its answer."""
-
-    request: Request
-    answer: asyncio.Future[bytes]
-    inbound: Inbound
-    owner: str  # the subject of its calls
-    limit: int  # bytes of an answer
-    silent: int = 0  # looks since it was heard of
-    gathering: frames.Gathering | None = None
-    transfer: Transfer | None = None  # of the call itself
-
-    def fail(self, reason: str, code: str, fix: str = "") -> None:
-        if not self.answer.done():
-            self.answer.set_exception(Fault(reason, self.request.attempt.certainty, code=code, fix=fix))
-
-    def fail_unsent(self, reason: str, code: str) -> None:
-        """It did not leave, or came to nobody."""
-        self.request.attempt.certainty = Certainty.C0
-        self.fail(reason, code)
 
 
 class NatsWay:
@@ -209,7 +187,7 @@ class NatsWay:
         if kind == frames.ANSWER:
             self._answered(id_, waiting, frame)
         elif kind == frames.NOTE:
-            _notify(waiting, frame)
+            waiting.hear(frame)
         elif kind == frames.FIRST or kind == frames.NEXT:
             self._gather(id_, waiting, frame)
         elif kind == frames.TAKEN and waiting.transfer is not None:
@@ -306,12 +284,3 @@ class NatsWay:
     def _fail_all(self, reason: str, code: str) -> None:
         for waiting in list(self._waiting.values()):
             waiting.fail(reason, code)
-
-
-def _notify(waiting: Waiting, frame: bytes) -> None:
-    try:
-        message = wire.parse(frame[1:])
-    except wire.BadMessage:
-        return
-    if message.kind == "notification":
-        waiting.inbound.on_notification(message.method, message.body, waiting.request.attempt)
