@@ -1,7 +1,7 @@
 """The long checks of a cluster: NATS × 3, PostgreSQL, three real `toolway serve --cluster`, and what is done to them.
 
     python scripts/cluster_run.py                          everything, at full size
-    python scripts/cluster_run.py short                    everything but the costs, in little more than a minute
+    python scripts/cluster_run.py short                    little of most of it, in a minute or so
     python scripts/cluster_run.py kills [--times 20] [--every 5]
     python scripts/cluster_run.py pause [--seconds 30]
 
@@ -43,6 +43,7 @@ ACTS: dict[str, Callable[[Options], Act | None]] = {
     "cut-replicas": lambda options: scenarios.cut_from_each_other(options.seconds or 15),
     "rolling": lambda options: scenarios.rolling_restart(),
 }
+SHORT = {"plain": 0.0, "nats": 1.0, "postgres": 1.0, "cut-nats": 3.0, "cut-replicas": 3.0, "kills": 0.0, "rolling": 0.0}
 TITLES = {
     "plain": "calls through all replicas",
     "kills": "kill -9 of a random replica, again and again",
@@ -56,8 +57,8 @@ TITLES = {
 }
 
 
-async def check_acts(names: list[str], options: Options) -> list[Report]:
-    """One cluster, and one act after the other."""
+async def check_acts(acts: dict[str, float], options: Options) -> list[Report]:
+    """One cluster, and one act after the other, each for so many seconds."""
     apart = not options.loopback and why_no_namespaces() is None
     if not apart:
         print(f"on loopback: {why_no_namespaces() or 'as asked'}", flush=True)
@@ -65,7 +66,7 @@ async def check_acts(names: list[str], options: Options) -> list[Report]:
     with _folder(options) as folder:
         async with cluster(folder, options.servers, apart=apart) as made:
             print(f"servers by replica: {made.spread()}\n", flush=True)
-            for name in names:
+            for name, options.seconds in acts.items():
                 if name.startswith("cut") and not apart:
                     print(f"{TITLES[name]}: left out, there are no namespaces\n", flush=True)
                     continue
@@ -117,17 +118,14 @@ def _told(report: Report) -> Report:
 
 async def check_all(options: Options) -> list[Report]:
     options.times = 20
-    reports = await check_acts(list(ACTS), options)
+    reports = await check_acts(dict.fromkeys(ACTS, 0.0), options)
     options.times = 5
     return [*reports, *await check_repeats(options), *await check_hop(options), *await check_stateless(options)]
 
 
 async def check_short(options: Options) -> list[Report]:
-    options.calls, options.servers, options.clients, options.times = 1000, 6, 12, 1
-    reports = await check_acts(["plain", "kills", "rolling"], options)
-    options.seconds = 2.0
-    reports += await check_acts(["nats", "postgres", "cut-nats"], options)
-    return reports
+    options.calls, options.servers, options.clients, options.times = 500, 6, 12, 1
+    return await check_acts(SHORT, options)
 
 
 def main() -> None:
@@ -165,7 +163,7 @@ async def _run(options: Options, checks: dict[str, Check]) -> list[Report]:
     times = options.times
     if acts := [name for name in options.check if name in ACTS]:
         options.times = times or 20
-        reports += await check_acts(acts, options)
+        reports += await check_acts(dict.fromkeys(acts, options.seconds), options)
     for name in options.check:
         if name in checks:
             options.times = times or 5
