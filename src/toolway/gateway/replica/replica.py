@@ -77,6 +77,7 @@ from toolway.world import World
 
 NATS_PATIENCE: Final = 3.0  # seconds to reach NATS at the start before it is told that none answers
 FIRST_LEASE: Final = 10.0  # seconds at the start; what needs none is served without
+TELL_LEAVING: Final = 2.0  # seconds for the record to take note that we leave
 HAND_OVER: Final = 35.0  # seconds at the end for what is owned here: a call under way has 30
 TOLD: Final = 200  # places in one piece of news
 
@@ -269,6 +270,13 @@ class Replica:
         """Hand over all that is owned here; in bounded time."""
         if self.member is None:
             return
+        try:
+            # First: else the others take us for the one who should have what we let go of, and hand it back to us.
+            async with asyncio.timeout(TELL_LEAVING):
+                await self.nodes.drain(self.id)
+        except Exception as exc:
+            log.warning("the record cannot be told that this node leaves: %s", type(exc).__name__)
+        self.following.say("places", {})
         self.member.drain()
         loop = asyncio.get_running_loop()
         until = loop.time() + HAND_OVER
