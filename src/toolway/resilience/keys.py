@@ -12,7 +12,7 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable
 from itertools import takewhile
-from typing import Any, Final, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
 
 import msgspec
 from msgspec.structs import replace
@@ -187,8 +187,8 @@ async def _claim(store: KeyStore, id_: KeyId, print_: str, call: Call, flight: F
         flight.end_whole()
 
     try:
-        if isinstance(store, SharedKeyStore):
-            return await store.claim_or_follow(id_, print_, call.id, following)
+        if (shared := _shared(store)) is not None:
+            return await shared.claim_or_follow(id_, print_, call.id, following)
         return await store.claim(id_, print_, call.id)
     except Exception as exc:
         raise Unavailable(
@@ -199,6 +199,17 @@ async def _claim(store: KeyStore, id_: KeyId, print_: str, call: Call, flight: F
             evidence=repr(exc),
             code="E-KEY-STORE",
         ) from exc
+
+
+def _shared(store: KeyStore) -> SharedKeyStore | None:
+    """`isinstance` of a protocol looks at every method of it: of each kind of store once."""
+    kind = type(store)
+    if kind not in _IS_SHARED:
+        _IS_SHARED[kind] = isinstance(store, SharedKeyStore)
+    return cast(SharedKeyStore, store) if _IS_SHARED[kind] else None
+
+
+_IS_SHARED: Final[dict[type, bool]] = {}
 
 
 async def _remember(note: Awaitable[None]) -> None:

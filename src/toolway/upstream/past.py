@@ -33,18 +33,12 @@ class Past:
 
     def ended(self, loss: Loss, ready_for: float, now: float) -> Event:
         """The link ended after `ready_for` seconds, 0 for a start that failed."""
-        if loss.moved:
-            self.retry_at = now
-            return Event.ENDED
         self.failure = loss
         if loss.usual and ready_for >= USUAL_LIFE:
             self.restarts.forgive()
         wait, gave_up = self.restarts.after_end(now, ready_for)
         self.retry_at = now + wait
         return Event.GAVE_UP if gave_up else Event.ENDED
-
-    def start_failed(self, loss: Loss) -> None:
-        self.start_failures += not loss.moved
 
     def is_hopeless(self, patience: float, now: float) -> bool:
         """Whether it is in vain to wait for the next try, for somebody who would wait for so many seconds."""

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from toolway.config.spec import Server
 from toolway.errors import CallError
@@ -34,6 +34,7 @@ from toolway.upstream.subscriptions import Subscriptions
 from toolway.upstream.surroundings import Surroundings
 from toolway.upstream.waiters import Waiters
 
+MOVE_PAUSE: Final = 0.02  # seconds after a start that met a server on its way to another node
 _log = logging.getLogger(__name__)
 
 
@@ -93,8 +94,7 @@ class Supervisor:
         await self._leave()
         if self.state in (State.STARTING, State.READY):
             loss = Loss(f"unexpected error: {exc!r}", "E-INTERNAL")
-            if self.state is State.STARTING:
-                self.past.start_failed(loss)
+            self.past.start_failures += self.state is State.STARTING
             return self._ended(loss, ready_for=0.0)
         self.stop.set()
         return Event.GONE if self.state is State.STOPPING else Event.STOP
@@ -121,6 +121,12 @@ class Supervisor:
         return Event.WANTED
 
     async def _starting(self) -> Event:
+        while (event := await self._start()) is None:
+            pass
+        return event
+
+    async def _start(self) -> Event | None:
+        """None where the server has moved meanwhile: it is looked for where it is now, and nothing has failed."""
         self.again.clear()
         turn = await self._turn()
         server = replace(self.server, sse=True) if self._older else self.server
@@ -132,7 +138,10 @@ class Supervisor:
         except (Fault, RpcError, TimeoutError) as exc:
             loss = await self._why_no_start(session, exc)
             await self._leave()
-            self.past.start_failed(loss)
+            if loss.moved:
+                await asyncio.sleep(MOVE_PAUSE)
+                return None
+            self.past.start_failures += 1
             return self._ended(loss, ready_for=0.0)
         finally:
             turn.end()
@@ -221,8 +230,6 @@ class Supervisor:
         return Loss("a restart was asked for", "E-RESTART")
 
     def _ended(self, loss: Loss, ready_for: float) -> Event:
-        if loss.moved:
-            self.again.set()
         return self.past.ended(loss, ready_for, self._loop.time())
 
     async def _waiting_for_retry(self) -> Event:
