@@ -10,8 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import httpx2
+
 from tests.cluster.nats_server import nats_server
-from tests.gateway.bridge_lab import Lab, pipe_entry
+from tests.gateway.bridge_lab import Lab, Raw, pipe_entry
 from tests.gateway.replica.tap import Tap, tap
 from toolway.cluster.record.places import Held
 from toolway.config.formats import Loaded, read
@@ -41,6 +43,16 @@ class Node(Lab):
     @property
     def id(self) -> str:
         return self.replica.id
+
+    @asynccontextmanager
+    async def raw(self, endpoint: str = "server/full", token: str | None = None) -> AsyncIterator[Raw]:
+        """As in any lab, but without certificates: reading them for hundreds of clients would hold up all gateways."""
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        limits = httpx2.Limits(max_connections=None)
+        async with httpx2.AsyncClient(
+            headers=headers, trust_env=False, timeout=60, limits=limits, verify=False
+        ) as http:
+            yield Raw(http, self.url(endpoint))
 
     def credential_for(self, other: Node) -> str:
         return credential(self.replica.sealer, self.id, other.id)

@@ -18,6 +18,7 @@ from toolway.gateway.codes import KEY_MISMATCH, OUTCOME_UNKNOWN, UNAVAILABLE
 pytestmark = [pytest.mark.anyio, OLD_WORDS]
 Json = dict[str, Any]
 ALL = ("one", "two")
+WITHIN = 10_000  # milliseconds: nobody waits for a server that wants to be left alone for longer
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,7 @@ async def nodes(
     hidden = ALL if request.param == "nats" else ()
     async with web:
         servers["web"] = {"url": web.url}
+        servers["busy"] = {"url": web.url}
         folder = tmp_path_factory.mktemp(request.param)
         async with cluster(folder, servers, names=ALL, hidden=hidden, broken=("broken",)) as made:
             yield made
@@ -59,7 +61,7 @@ async def both(nodes: Cluster, server: str, token: str, name: str, arguments: Js
     found = []
     for node in (nodes.owner(server), nodes.other(server)):
         async with node.raw(f"server/{server}", token) as raw:
-            found.append(await raw.call(name, arguments))
+            found.append(await raw.call(name, arguments, meta={"toolway/timeoutMs": WITHIN}))
     return found
 
 
@@ -192,7 +194,10 @@ def comparable(error: Json) -> Json:
     """What an error says, without what is of one call alone."""
     data: Json = error.get("data") or {}
     facts: Json = data.get("toolway", data)
-    told = {name: facts.get(name) for name in ("executed", "certainty", "retryable", "upstream", "code", "fix")}
+    names = ("executed", "certainty", "retryable", "attempts", "upstream", "code", "fix", "retryAfterMs")
+    told = {name: facts.get(name) for name in names}
+    if told["retryAfterMs"] is not None:
+        told["retryAfterMs"] = round(told["retryAfterMs"] / 10_000)  # it is less with every moment
     return {"code": error["code"], **told}
 
 
@@ -200,11 +205,23 @@ async def test_errors_arrive_as_they_were_judged(nodes: Cluster) -> None:
     for server, name, arguments in (
         ("full", "crash", {}),  # may have been executed
         ("full", "add", {"a": "x"}),  # the server's own error
-        ("web", "add", {"a": "x"}),
+        ("web", "bad", {"mode": "status=500"}),
+        ("web", "bad", {"mode": "html"}),
+        ("web", "bad", {"mode": "reset_before_response"}),
     ):
         here, there = [answer.error for answer in await both(nodes, server, TOKEN, name, arguments)]
-        assert comparable(here) == comparable(there), name
+        assert comparable(here) == comparable(there), arguments
         assert there["message"] == here["message"]
+
+
+async def test_when_to_come_again_is_said_by_every_gateway(nodes: Cluster) -> None:
+    """The server refuses the first call; the next ones are not sent to it."""
+    asked = {"mode": "status=429", "retry_after": "60"}
+    async with nodes.other("busy").raw("server/busy", TOKEN) as raw:
+        first = comparable((await raw.call("bad", asked, meta={"toolway/timeoutMs": WITHIN})).error)
+    assert (first["executed"], first["certainty"], first["retryAfterMs"]) == ("no", "C1", 6), first
+    here, there = [comparable(answer.error) for answer in await both(nodes, "busy", TOKEN, "bad", asked)]
+    assert here == there and (there["certainty"], there["retryAfterMs"]) == ("C0", 6)
 
 
 async def test_a_server_that_cannot_start_says_why_at_every_gateway(nodes: Cluster) -> None:
@@ -252,6 +269,16 @@ async def test_a_key_is_one_effect_through_all_gateways_and_another_call_under_i
     for node in nodes.nodes:
         assert (await call(node, "another")).error["code"] == KEY_MISMATCH
     assert len(web.server.stats.effects) == 1
+
+
+async def test_keys_of_two_callers_are_two_at_any_gateway(nodes: Cluster, web: FullHttp) -> None:
+    key = {"toolway/idempotencyKey": f"shared-{nodes.nodes[0].id}"}
+    for name in ("mine", "yours"):
+        token = await nodes.key(name)
+        for node in nodes.nodes:
+            async with node.raw("server/web", token) as raw:
+                assert "result" in (await raw.call("counter", {"nonce": "n"}, meta=key)).last
+    assert len(web.server.stats.effects) == 2
 
 
 async def test_a_call_has_one_id_at_both_gateways_and_is_seen_at_both(nodes: Cluster) -> None:
