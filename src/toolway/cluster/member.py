@@ -45,6 +45,7 @@ LEAVING: Final = 500  # places that are on their way back at a time, when all mu
 
 __all__ = ["Member", "Moved", "Owner"]
 log = logging.getLogger("toolway.cluster")
+_NOBODY: Final[tuple[float, frozenset[str]]] = (0.0, frozenset())
 
 
 class Member:
@@ -59,6 +60,7 @@ class Member:
         self._glance = Glance(places.engine)
         self._owner = owner
         self._now = now
+        self._ttl = terms.ttl
         self._ask = Asking(terms.give_up - terms.renew)
         self._plan = Plan(_node(card))
         self._held = Holdings(owner)
@@ -73,6 +75,7 @@ class Member:
             load=lambda: self._held.load,
         )
         self._leaving: dict[Place, asyncio.Task[None]] = {}  # places that are being handed over
+        self._passed: dict[Place, tuple[float, frozenset[str]]] = {}  # what we took, and who should have and did not
         self._draining = False
         self._news = asyncio.Event()
         self._to_give = asyncio.Event()
@@ -227,6 +230,9 @@ class Member:
         if self._lease.epoch == epoch:
             self._held.begin(taken)
             self._settled = -1 if taken else self._settled
+            for held in taken:
+                if before := self._plan.before(held.pool, held.place.slot, held.place.instance):
+                    self._passed[held.place] = self._now(), before
         return len(taken)
 
     def _choose(self, found: Sequence[Free]) -> list[Place]:
@@ -269,7 +275,7 @@ class Member:
             recalled, going = [held for held in self._held if held.recalled], await self._going()
             self._finish_some(recalled, LEAVING)
             self._finish_some(going, max(HAND_OVER, len(self._held) // MANY))
-            self._settled = version if not going else -1
+            self._settled = version if not going and not self._passed else -1
 
     async def _going(self) -> list[Held]:
         """Those that another node should own, and has room for."""
@@ -278,7 +284,12 @@ class Member:
             for held in self._held
             if held.place not in self._leaving
         ]
-        misplaced = [(node, held) for node, held in first if node not in (None, self.card.id)]
+        self._forget_passed()
+        misplaced = [
+            (node, held)
+            for node, held in first
+            if node not in (None, self.card.id) and node not in self._passed.get(held.place, _NOBODY)[1]
+        ]
         if not misplaced:
             return []
         room = {
@@ -292,6 +303,12 @@ class Member:
                 room[node] -= held.cost
                 going.append(held)
         return going
+
+    def _forget_passed(self) -> None:
+        """Who did not take a place in its turn may have died, which is known when its lease has ended: until then it
+        is not handed over to it, where it would have no owner."""
+        until = self._now() - self._ttl
+        self._passed = {place: each for place, each in self._passed.items() if each[0] > until}
 
     def _finish_some(self, some: Iterable[Held], most: int) -> None:
         for held in tuple(some):

@@ -75,6 +75,11 @@ class Plan:
         """The node that should own a place; None if we cannot say."""
         return next(iter(self._line(pool, slot, instance)), None)
 
+    def before(self, pool: str, slot: int, instance: int) -> frozenset[str]:
+        """The nodes that come before us in the line for a place."""
+        line = self._line(pool, slot, instance)
+        return frozenset(line[: line.index(self._own.id)] if self._own.id in line else line)
+
     def _line(self, pool: str, slot: int, instance: int) -> tuple[str, ...]:
         ring = self._rings.get(pool)
         return in_turn(ring.ranked(slot), instance) if ring is not None else ()

@@ -54,6 +54,15 @@ async def test_a_node_that_joins_gets_its_share_when_the_calls_there_have_ended(
         await lab.until(lambda: lab.all_owned("a", "b"))
 
 
+async def test_what_a_dead_node_should_have_is_not_handed_over_to_it_while_its_lease_lasts(engine: AsyncEngine) -> None:
+    async with lab_of(engine) as lab:
+        await Nodes(engine, TERMS).join(Card("dead", "", "1", tenant="acme"))  # it has a lease, and takes nothing
+        lab.start("a")
+        await lab.until(lambda: lab.all_owned("a"))
+        await asyncio.sleep(TERMS.ttl)
+        assert {len(fences) for fences in lab.book.fences.values()} == {1}, "each was taken once, and kept"
+
+
 async def test_a_node_that_drains_hands_everything_over(engine: AsyncEngine) -> None:
     async with lab_of(engine, "a", "b") as lab:
         await lab.until(lambda: lab.all_owned("a", "b"))
