@@ -35,6 +35,7 @@ async def run(cluster: Cluster, times: int) -> Report:
 
 async def _once(cluster: Cluster, nonce: str, number: int, victim: str) -> list[Trip]:
     server = cluster.servers[number % len(cluster.servers)]
+    await cluster.watcher.until(lambda: cluster.owner(server) is not None, 30)
     owner = cluster.owner(server)
     assert owner is not None
     at = cluster.replicas.index(owner)

@@ -120,6 +120,17 @@ def _complaints(cluster: Cluster, marks: dict[str, int]) -> Iterator[str]:
                 yield f"log: {replica.name} says {words!r} {said.count(words)} times, such as {why}"
 
 
+def _life(cluster: Cluster, server: str) -> str:
+    """Who owned a server and what was done to whom, in order, in seconds since the first of it."""
+    strikes = [(strike.since, f"{strike.what} of {','.join(strike.replicas)}") for strike in cluster.strikes]
+    owners = [(each.since, f"{each.node} for {each.until - each.since:.1f}") for each in cluster.watcher.tenures]
+    own = [
+        (at, what) for (at, what), each in zip(owners, cluster.watcher.tenures, strict=True) if each.server == server
+    ]
+    found = sorted([*strikes, *own])
+    return "; ".join(f"{at - found[0][0]:.1f} {what}" for at, what in found)
+
+
 def _times(cluster: Cluster, load: Load, report: Report) -> None:
     """How long what was struck was without an owner, and how soon callers at others were told."""
     lease = [
@@ -132,7 +143,7 @@ def _times(cluster: Cluster, load: Load, report: Report) -> None:
         longest, server = max(lease)
         report.facts["a server moved in"] = f"{longest:.1f} s at the longest, of {len(lease)}"
         if longest > MOVES:
-            report.wrong.append(f"moved: {server} was without another owner for {longest:.1f} s")
+            report.wrong.append(f"moved: {server} had no other owner for {longest:.1f} s: {_life(cluster, server)}")
     report.facts |= {what: f"{max(took):.1f} s at the longest, of {len(took)}" for what, took in cluster.took.items()}
     gap, server = longest_gap(cluster.watcher.tenures)
     if server:
