@@ -88,8 +88,10 @@ class Holdings:
             self.on_moved((), lost)
 
     def lose_all(self) -> None:
-        self.given.clear()
+        given, self.given = self.given, []
         self.lose(tuple(self))
+        if given:
+            self.on_moved((), given)  # nobody is going to tell the record of each
 
     def _drop(self, held: Held) -> None:
         del self._held[held.place]

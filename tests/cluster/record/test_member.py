@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tests.cluster.record.lab import PLACES, TERMS, Book, Lab, lab_of
-from toolway.cluster.member import Member
+from toolway.cluster.member import SETTLE, Member
 from toolway.cluster.record.nodes import Card, Nodes
 from toolway.cluster.record.places import Places
 from toolway.cluster.record.wishes import Wish
@@ -80,6 +80,8 @@ async def test_a_place_is_held_by_the_clock_whatever_the_loops_do(engine: AsyncE
         Card("a", "", "1", tenant="acme"), Nodes(engine, TERMS), Places(engine), book, lambda: now[0], TERMS
     )
     task = asyncio.create_task(member.run())
+    await lab.until(lambda: member.epoch is not None)
+    now[0] += SETTLE
     await lab.until(lambda: len(book.owners) == len(PLACES))
     assert all(member.holds(place) == book.owners[place].fence for place in PLACES)
     now[0] += TERMS.give_up
