@@ -24,6 +24,7 @@ from typing import Final, cast
 import msgspec
 from sqlalchemy import ColumnElement, Double, Executable, Table, and_, bindparam, delete, exists, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from toolway.cluster.passes import Sealer
@@ -46,6 +47,10 @@ Who = Callable[[], tuple[str, int] | None]
 log = logging.getLogger("toolway.cluster")
 
 
+class RecordAway(Exception):
+    """The record does not answer."""
+
+
 class NoLease(Exception):
     """This node has no lease, so others would not know what became of what it does."""
 
@@ -58,8 +63,8 @@ class _Claim:
 
 
 class RecordKeys:
-    """A `KeyStore`. Outcomes are sealed: they are what servers answered. Raises `NoLease`, `Unsealable` and what
-    SQLAlchemy raises: then the call is not made."""
+    """A `KeyStore`. Outcomes are sealed: they are what servers answered. Raises `NoLease`, `Unsealable` and
+    `RecordAway`: then the call is not made."""
 
     def __init__(
         self,
@@ -101,7 +106,10 @@ class RecordKeys:
         until = self._now() + self._wait
         for tried in count():
             claim = _Claim(call)
-            known = await self._try(id, fingerprint, claim)
+            try:
+                known = await self._try(id, fingerprint, claim)
+            except (SQLAlchemyError, OSError) as exc:  # what it says names the database, which is not for callers
+                raise RecordAway(f"the record does not answer: {type(exc).__name__}") from exc
             if known is None:
                 self._running[id] = claim
                 return None

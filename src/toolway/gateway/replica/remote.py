@@ -34,6 +34,7 @@ from toolway.upstream.transports.http.link import HttpLink
 
 OWNER_WAIT: Final = 15.0  # seconds: a lease that ends moves its servers within 12
 PAUSE: Final = 0.1  # seconds between two looks for an owner
+_NOT_BEGUN: Final = frozenset({401, 403, 404, 421, 503})  # the node did not let us in, does not know it, or ends
 log = logging.getLogger("toolway.cluster")
 
 
@@ -162,7 +163,7 @@ class RemoteLink:
         except Silent:
             raise _lost(attempt.certainty, "its owner fell silent") from None
         except Fault as exc:
-            if exc.certainty is Certainty.C0 or exc.status in (401, 403, 404, 421):
+            if exc.certainty is Certainty.C0 or exc.status in _NOT_BEGUN:
                 attempt.certainty = Certainty.C0
                 raise _NotThere(f"its owner cannot be reached: {exc.reason}") from None
             if exc.certainty is Certainty.C2 and exc.status is None:
