@@ -6,7 +6,6 @@ Headers route, the body is the truth: where the two differ, the request is refus
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -71,7 +70,7 @@ class Modern:
                 raise Failure(INVALID_REQUEST, "a modern client sends requests, not answers", status=400)
             visit = self._visit(exchange.request, message, principal, view, endpoint, answer.tell)
             if principal.node:
-                visit = self._forwarded(visit, message)
+                self._forward(visit, message)
             if message.method == "subscriptions/listen":
                 await self._listening.serve(visit, answer, message.body)
             elif message.method == "server/discover":
@@ -115,13 +114,11 @@ class Modern:
             return self._discovery.discover(view)
         return await self._relay.answer(visit, message.method, message.body)
 
-    def _forwarded(self, visit: Visit, message: Message) -> Visit:
-        """The visit of whoever a node speaks for. Raises `Failure`."""
+    def _forward(self, visit: Visit, message: Message) -> None:
+        """Make it the visit of whoever a node speaks for. Raises `Failure`."""
         assert self.take_pass is not None and visit.view.alone is not None
-        principal, view, forwarded = self.take_pass(visit.view.alone, message.body)
-        return replace(
-            visit, principal=principal, view=view, endpoint=forwarded.endpoint, key=forwarded.key, forwarded=forwarded
-        )
+        visit.principal, visit.view, forwarded = self.take_pass(visit.view.alone, message.body)
+        visit.forwarded, visit.endpoint, visit.key = forwarded, forwarded.endpoint, forwarded.key
 
     def _visit(
         self, request: Request, message: Message, principal: Principal, view: View, endpoint: str, tell: Tell

@@ -77,12 +77,3 @@ class Entry:
 
 def _refused(code: int, why: str) -> Failure:
     return Failure(code, why, {"executed": "no", "certainty": "C0", "retryable": code != DENIED, "attempts": 0})
-
-
-def without_pass(params: Json) -> Json:
-    """What is left when the pass was taken: nobody else has a use for it."""
-    meta = {key: value for key, value in meta_of(params).items() if key != PASS_KEY}
-    return {**params, "_meta": meta}
-
-
-__all__ = ["Entry", "NodeDoor", "credential", "without_pass"]
