@@ -14,6 +14,7 @@ CONNECT = {
     "upstream/transports/http1/dial.py": {"sock_connect", "create_connection"},  # to what was resolved
     "addresses/pinned.py": {"AsyncHTTPTransport"},  # the same
     "addresses/resolving.py": {"getaddrinfo"},
+    "gateway/replica/address.py": {"getaddrinfo"},  # where we are on the way to our engines: nothing is sent
 }
 #: Calls by which a connection to a host could be made. `connect` alone is a database's or a client's own word.
 OPENERS = frozenset(

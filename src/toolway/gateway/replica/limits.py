@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Final, Protocol
 
 from toolway.cluster.asking import Asking
@@ -91,12 +92,15 @@ class LeasedRates:
     def _look(self) -> None:
         """Those that want something though nobody calls; and those that nobody uses any more."""
         now = self._now()
+        if self.alone:
+            self._due.update(islice(self._purses, 1))  # whether the record is back
         for key, purse in list(self._purses.items()):
             if purse.wants(now):
                 self._due.add(key)
             elif purse.over(now):
                 del self._purses[key]
                 self._due.discard(key)
+        self.alone = self.alone and bool(self._purses)  # where nobody is counted, nobody is counted alone
 
     async def _settle(self, keys: Sequence[str]) -> None:
         now = self._now()
