@@ -15,6 +15,7 @@ from tests.faults.cluster.verdict import effects_in
 from toolway.testing import History
 
 SLOW: Final = Order("counter", {"seconds": 1.0}, keyed=True)
+QUICK: Final = Order("echo", {"text": "x"}, effect=False)
 TIMES: Final = 3  # that it is repeated
 
 
@@ -42,6 +43,7 @@ async def _once(cluster: Cluster, nonce: str, number: int, victim: str) -> list[
     load = Load(cluster.replicas, cluster.servers, History())
     first = Client(load, at if victim == "both" else at + 1, cluster.replicas)
     then = Client(load, at + 2, cluster.replicas)
+    await _until_it_answers(first, server)
     calling = asyncio.create_task(first.try_once(nonce, server, SLOW))
     await _until_it_happened(cluster, nonce)
     struck = owner if victim == "owner" else first.replica  # before it moves on
@@ -55,6 +57,13 @@ async def _once(cluster: Cluster, nonce: str, number: int, victim: str) -> list[
     await struck.start()
     await cluster.settle()
     return trips
+
+
+async def _until_it_answers(client: Client, server: str) -> None:
+    """What the record calls its owner may be one that was killed, until its lease is over."""
+    async with asyncio.timeout(60):
+        while (await client.try_once(f"w-{time.monotonic_ns()}", server, QUICK))[0].executed != "yes":
+            await asyncio.sleep(0.2)
 
 
 async def _until_it_happened(cluster: Cluster, nonce: str) -> None:
