@@ -11,27 +11,25 @@ from collections.abc import Callable
 from typing import Final
 
 from toolway.cluster.record.places import Held
-from toolway.model import Certainty, Era, Json
-from toolway.upstream.link import MOVED, Fault, Inbound, Link, LinkFacts, Loss, Request
+from toolway.gateway.replica.before import Before
+from toolway.model import Certainty, Json
+from toolway.upstream.link import MOVED, Fault, Link, Request
 
 FINISH: Final = 30.0  # seconds that calls under way have when a server is handed over
 _NO_CALLS: Final = frozenset({"subscriptions/listen"})  # open for as long as the link
 
 
-class LocalLink:
+class LocalLink(Before):
     """`ours` says whether we hold the place under this fence, at this moment."""
 
     def __init__(self, held: Held, real: Link, ours: Callable[[], bool]) -> None:
+        super().__init__(real)
         self.held = held
-        self._real = real
         self._ours = ours
         self._busy = 0
         self._quiet = asyncio.Event()
         self._leaving = False
         self._gone = asyncio.Event()
-
-    async def open(self, inbound: Inbound) -> None:
-        await self._real.open(inbound)
 
     async def request(self, request: Request) -> Json:
         if self._leaving:
@@ -51,7 +49,7 @@ class LocalLink:
     async def notify(self, method: str, params: Json) -> None:
         if not self._ours():
             raise moved(self.held.place.server)
-        await self._real.notify(method, params)
+        await super().notify(method, params)
 
     async def finish(self) -> None:
         """Take nothing new; return when nothing is under way any more, or the time is over."""
@@ -68,21 +66,9 @@ class LocalLink:
         self._leaving = False
         self._gone.set()
 
-    def adopt(self, era: Era, version: str) -> None:
-        self._real.adopt(era, version)
-
-    def forget_session(self) -> None:
-        self._real.forget_session()
-
-    async def wait_lost(self) -> Loss:
-        return await self._real.wait_lost()
-
-    def facts(self) -> LinkFacts:
-        return self._real.facts()
-
     async def close(self) -> None:
         self.end()
-        await self._real.close()
+        await super().close()
 
 
 def moved(server: str) -> Fault:
