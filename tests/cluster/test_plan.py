@@ -38,6 +38,16 @@ def test_ranks_are_those_of_the_ring_turned_by_the_instance() -> None:
         assert plan.rank(ALL, slot, 0) == line.index("a")
 
 
+def test_a_slot_of_our_turn_is_one_in_which_we_are_the_first() -> None:
+    for others in ((A,), (A, B), (A, B, C), (A, B, C, Node("d"))):
+        plan = _plan(A, *others)
+        for turn, slots in enumerate(plan.turns(ALL)):
+            assert set(slots) == {slot for slot in range(SLOTS) if plan.first(ALL, slot, turn) == "a"}
+    assert plan.turns("nothing") == ((), (), ())
+    plan.lose({"b", "c", "d"})
+    assert plan.turns(ALL)[0] == tuple(range(SLOTS))
+
+
 def test_only_a_change_is_one() -> None:
     plan = _plan(A, A, B, C)
     version = plan.version

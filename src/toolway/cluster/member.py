@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -213,15 +213,25 @@ class Member:
         self._known = glimpse.revision
 
     async def _take_free(self, epoch: int, glimpse: Glimpse) -> None:
-        tenant = self.card.tenant
         for pool in self._plan.pools:
             if glimpse.dead or pool in glimpse.free:
-                asked = self._places.free(tenant, self._plan.slots(pool), AT_ONCE, pool=pool, dead=glimpse.dead)
-                if await self._take(epoch, await self._ask(asked)) == AT_ONCE:
-                    self._news.set()  # there may be more
+                await self._take_of(epoch, pool, glimpse.dead)
         if glimpse.free and self._now() >= self._strays_at:
             self._strays_at = self._now() + STRAYS_EVERY
-            await self._take(epoch, await self._ask(self._places.waiting(tenant, self._plan.pools, STRAYS)))
+            await self._take(epoch, await self._ask(self._places.waiting(self.card.tenant, self._plan.pools, STRAYS)))
+
+    async def _take_of(self, epoch: int, pool: str, dead: Collection[str]) -> None:
+        """Those first that we should own, then those whose first nodes did not take them in their turn. They are asked
+        for one after the other, so that what others should own does not stand before what we should."""
+        tenant, places, plan = self.card.tenant, self._places, self._plan
+        found = await self._ask(places.ours(tenant, plan.turns(pool), AT_ONCE, pool=pool, dead=dead))
+        taken = await self._take(epoch, found)
+        if taken and len(found) == AT_ONCE:
+            self._news.set()  # there may be more
+            return
+        waited = patience(1, HURRY if dead else STEP)
+        left = places.free(tenant, plan.slots(pool), AT_ONCE, pool=pool, dead=dead, waited=waited)
+        await self._take(epoch, await self._ask(left))
 
     async def _take(self, epoch: int, found: Sequence[Free]) -> int:
         """How many are ours now."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
-from toolway.cluster.placement import Node, Ring, in_turn
+from toolway.cluster.placement import RANKS, Node, Ring, in_turn
 
 ALL: Final = ""  # the pool of servers that ask for no label
 _BREATH: Final = 8  # nodes that are ranked in one go, in about 10 ms
@@ -31,6 +31,7 @@ class Plan:
         self._own = own
         self._rings: dict[str, Ring] = {}
         self._slots: dict[str, tuple[int, ...]] = {}  # by pool, those in which we have a rank
+        self._turns: dict[str, tuple[tuple[int, ...], ...]] = {}  # by pool and turn, those in which we are the first
         self.version = 0  # grows with every change
 
     def see(self, nodes: Collection[Node], pools: Iterable[str]) -> Iterator[None]:
@@ -66,6 +67,15 @@ class Plan:
             self._slots[pool] = self._rings[pool].slots(self._own.id)
         return self._slots.get(pool, ())
 
+    def turns(self, pool: str) -> tuple[tuple[int, ...], ...]:
+        """For each turn that an instance can have, the slots in which we are the first for it."""
+        if pool not in self._turns:
+            ours = self.slots(pool)
+            self._turns[pool] = tuple(
+                tuple(slot for slot in ours if self.first(pool, slot, turn) == self._own.id) for turn in range(RANKS)
+            )
+        return self._turns[pool]
+
     def rank(self, pool: str, slot: int, instance: int) -> int | None:
         """Our place in the line for a place; None if others come long before us."""
         line = self._line(pool, slot, instance)
@@ -92,4 +102,5 @@ class Plan:
 
     def _changed(self) -> None:
         self._slots.clear()
+        self._turns.clear()
         self.version += 1

@@ -21,6 +21,7 @@ from toolway.cluster.record.engine import open_engine, upgrade
 from toolway.cluster.record.lists import Listed, Lists
 from toolway.cluster.record.tables import ServerRow
 from toolway.cluster.record.wishes import Wish, declare
+from toolway.cluster.tenure import TERMS
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent.parent
 FULL_SPEED: Final = 100  # nodes; of more, each does everything less often, and what is measured is put right
@@ -147,12 +148,13 @@ class Cell:
             await asyncio.gather(*(p.add(mine) for p, mine in zip(self._processes, some, strict=True) if mine))
 
     async def _until_quiet(self) -> None:
-        """Nothing has moved for a while."""
+        """Nothing has moved for a while: longer than a lease, for which a place that another should own is kept where
+        that other may have died."""
         took = -1
         async with asyncio.timeout(SETTLE):
             while (found := (await self._counted()).get("took", 0)) != took:
                 took = found
-                await asyncio.sleep(6 * self._slow)
+                await asyncio.sleep(1.2 * TERMS.ttl * self._slow)
 
     async def _until(self, reached: Callable[[dict[str, Any]], bool], seconds: float = SETTLE) -> dict[str, Any]:
         async with asyncio.timeout(seconds):

@@ -158,3 +158,17 @@ async def test_only_slots_that_were_asked_for_are_looked_at(engine: AsyncEngine)
     places = await _server(engine)
     assert await places.free("acme", [], 10) == []
     assert await places.free("acme", [PLACE.slot + 1], 10) == []
+
+
+async def test_places_are_asked_for_by_the_turn_of_their_instance(engine: AsyncEngine) -> None:
+    places = await _server(engine, instances=3)
+    slot = [PLACE.slot]
+    assert [free.place.instance for free in await places.ours("acme", [(), slot, ()], 10)] == [1]
+    assert {free.place.instance for free in await places.ours("acme", [slot, (), slot], 10)} == {0, 2}
+    assert await places.ours("acme", [(), (), ()], 10) == []
+
+
+async def test_who_comes_later_sees_what_has_waited(engine: AsyncEngine) -> None:
+    places = await _server(engine)
+    assert await places.free("acme", [PLACE.slot], 10, waited=30.0) == []
+    assert len(await places.free("acme", [PLACE.slot], 10, waited=0.0)) == 1

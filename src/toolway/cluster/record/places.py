@@ -18,12 +18,13 @@ from sqlalchemy import (
     not_,
     or_,
     select,
+    true,
     tuple_,
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from toolway.cluster.placement import SLOTS, patience, slot_of
+from toolway.cluster.placement import RANKS, SLOTS, patience, slot_of
 from toolway.cluster.plan import ALL
 from toolway.cluster.record.clock import seconds_now
 from toolway.cluster.record.engine import for_reading
@@ -138,17 +139,34 @@ class Places:
         async with self._reading.connect() as db:
             return [_held(row) for row in await db.execute(asked.where(PlaceRow.recalled) if recalled else asked)]
 
-    async def free(
-        self, tenant: str, slots: Collection[int], limit: int, *, pool: str = ALL, dead: Collection[str] = ()
+    async def ours(
+        self, tenant: str, turns: Sequence[Collection[int]], limit: int, *, pool: str = ALL, dead: Collection[str] = ()
     ) -> Sequence[Free]:
-        """Places of a tenant in these slots that want an owner, those first that have waited longest. `dead` are
-        nodes whose lease has ended: what they owned is free."""
+        """Places that want an owner, by the turn of their instance in these slots. `dead` are nodes whose lease has
+        ended: what they owned is free."""
+        in_turn = [and_(PlaceRow.instance % RANKS == turn, _in_slots(slots)) for turn, slots in enumerate(turns)]
+        return await self._vacant(tenant, pool, dead, or_(*in_turn), limit)
+
+    async def free(
+        self,
+        tenant: str,
+        slots: Collection[int],
+        limit: int,
+        *,
+        pool: str = ALL,
+        dead: Collection[str] = (),
+        waited: float = 0.0,
+    ) -> Sequence[Free]:
+        """Places of any turn in these slots that have wanted an owner for so many seconds."""
+        return await self._vacant(tenant, pool, dead, and_(_in_slots(slots), waited <= _WAITED), limit)
+
+    async def _vacant(
+        self, tenant: str, pool: str, dead: Collection[str], which: ColumnElement[bool], limit: int
+    ) -> Sequence[Free]:
+        """Those first that have waited longest."""
         nobody = PlaceRow.node.is_(None)
         vacant = or_(nobody, PlaceRow.node.in_(sorted(dead))) if dead else nobody
-        asked = _FREE.where(PlaceRow.tenant == tenant, PlaceRow.pool == pool, vacant)
-        if len(slots) < SLOTS:
-            ours: BindParameter[Any] = bindparam("slots", sorted(slots), expanding=True, literal_execute=True)
-            asked = asked.where(PlaceRow.slot.in_(ours))
+        asked = _FREE.where(PlaceRow.tenant == tenant, PlaceRow.pool == pool, vacant, which)
         async with self._reading.connect() as db:
             return [_free_one(row) for row in await db.execute(asked.order_by(_WAITED.desc()).limit(limit))]
 
@@ -166,6 +184,13 @@ _KEY = (PlaceRow.tenant, PlaceRow.server, PlaceRow.instance)
 
 def _are(places: Collection[Place]) -> ColumnElement[bool]:
     return tuple_(*_KEY).in_([_key(place) for place in places])
+
+
+def _in_slots(slots: Collection[int]) -> ColumnElement[bool]:
+    if len(slots) == SLOTS:
+        return true()
+    some: BindParameter[Any] = bindparam("slots", sorted(slots), expanding=True, literal_execute=True, unique=True)
+    return PlaceRow.slot.in_(some)
 
 
 def _free() -> ColumnElement[bool]:
