@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from nats.aio.client import Client
 
 from tests.cluster.nats_server import NatsServer
-from toolway.gateway.replica.nats_door import NatsDoor
-from toolway.gateway.replica.nats_link import NatsLink
-from toolway.gateway.replica.nats_way import NatsWay, connect
+from toolway.gateway.replica.over_nats.door import NatsDoor
+from toolway.gateway.replica.over_nats.link import NatsLink
+from toolway.gateway.replica.over_nats.way import NatsWay, connect
 from toolway.gateway.visit import Tell
 from toolway.model import Attempt, Json
 from toolway.protocol import wire

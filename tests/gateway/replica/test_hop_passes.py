@@ -22,7 +22,7 @@ from tests.gateway.replica.nats_lab import Ear
 from toolway.cluster.passes import Pass, issue
 from toolway.gateway.codes import DENIED, MOVED, PASS_KEY
 from toolway.gateway.replica.entry import credential
-from toolway.gateway.replica.nats_calls import NatsCalls
+from toolway.gateway.replica.over_nats.calls import NatsCalls
 from toolway.gateway.sealed import Sealer
 from toolway.upstream.link import Request, RpcError
 

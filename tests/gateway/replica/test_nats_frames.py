@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolway.gateway.replica import nats_frames as frames
-from toolway.gateway.replica.nats_kept import LARGEST, LASTS, MOST, Kept
-from toolway.gateway.replica.nats_transfer import EACH, Stalled, Transfer
+from toolway.gateway.replica.over_nats import frames
+from toolway.gateway.replica.over_nats.kept import LARGEST, LASTS, MOST, Kept
+from toolway.gateway.replica.over_nats.transfer import EACH, Stalled, Transfer
 
 
 @given(st.binary(min_size=1, max_size=3000), st.integers(min_value=1, max_value=2000))
@@ -112,7 +112,7 @@ async def _transfer(transfer: Transfer, sent: list[bytes], size: int) -> None:
 
 @pytest.mark.anyio
 async def test_few_pieces_are_under_way_and_whoever_takes_none_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolway.gateway.replica.nats_transfer.STALL", 0.2)
+    monkeypatch.setattr("toolway.gateway.replica.over_nats.transfer.STALL", 0.2)
     window = asyncio.Semaphore(EACH)
     deaf, good = Transfer(window), Transfer(window)
     to_deaf: list[bytes] = []

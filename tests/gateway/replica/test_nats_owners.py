@@ -14,7 +14,7 @@ import pytest
 
 from tests.cluster.nats_server import nats_server, program
 from tests.gateway.replica.nats_lab import answered, call, caller, link_to, owner_process
-from toolway.gateway.replica.nats_link import NatsLink
+from toolway.gateway.replica.over_nats.link import NatsLink
 from toolway.model import Certainty
 from toolway.upstream.link import Fault
 

@@ -27,7 +27,7 @@ from tests.gateway.replica.nats_lab import (
 )
 from toolway.gateway.codes import MOVED, OUTCOME_UNKNOWN, OVERLOADED
 from toolway.gateway.failures import Failure
-from toolway.gateway.replica import nats_door, nats_frames, nats_visit
+from toolway.gateway.replica.over_nats import door, frames, visit
 from toolway.gateway.visit import Tell
 from toolway.model import Certainty, Json
 from toolway.protocol import wire
@@ -111,14 +111,14 @@ async def test_many_calls_at_once_go_together_and_each_has_its_own_answer_or_non
 
 @pytest.mark.parametrize("size", [10, 20_000, 300_000])  # the last one goes in pieces
 async def test_what_is_said_meanwhile_comes_in_its_order_and_before_the_answer(size: int) -> None:
-    count = 3 * nats_visit.MOST_NOTES
+    count = 3 * visit.MOST_NOTES
 
     async def how(server: str, request: wire.Message, tell: Tell) -> Json:
         for number in range(count):
             tell("notifications/progress", {"progressToken": 1, "progress": number})
             if number % 500 == 499:
                 await asyncio.sleep(0.01)
-        tell("notifications/message", {"data": "x" * nats_visit.LARGEST_NOTE})  # left out: it is too large
+        tell("notifications/message", {"data": "x" * visit.LARGEST_NOTE})  # left out: it is too large
         return {"content": "x" * size}
 
     async with nats_server() as server, owner(server, how), caller(server) as way:
@@ -138,7 +138,7 @@ async def test_notifications_that_pile_up_are_left_out_and_the_answer_is_not() -
     async with nats_server() as server, owner(server, how), caller(server) as way:
         ear = Ear()
         assert await (await link_to(way, ear=ear)).request(call()) == {"content": ["done"]}
-        assert [params["progress"] for _, params, _ in ear.heard] == list(range(nats_visit.MOST_NOTES))
+        assert [params["progress"] for _, params, _ in ear.heard] == list(range(visit.MOST_NOTES))
 
 
 @pytest.mark.parametrize("payload", [1024, 1024 * 1024])
@@ -183,7 +183,7 @@ async def test_an_answer_or_a_call_beyond_the_limit_is_refused(monkeypatch: pyte
         assert refused.value.code == OVERLOADED and _certainty(refused.value) == "C0"
         assert request.attempt.certainty is Certainty.C0
         assert len(there.asked) == 1
-        monkeypatch.setattr(nats_door, "MOST", 0)
+        monkeypatch.setattr(door, "MOST", 0)
         with pytest.raises(RpcError) as many:
             await link.request(call())
         assert many.value.code == OVERLOADED and len(there.asked) == 1
@@ -205,10 +205,10 @@ async def test_what_is_given_up_before_it_began_is_forgotten() -> None:
     async with nats_server() as server, owner(server, echo) as there, caller(server) as way:
         calls = f"{ROOT}.call.owner.1"
         await way.client.publish(calls, b"Qfiles\n{}", way.reply(7))
-        await way.client.publish(f"{calls}.c", nats_frames.CANCEL, way.reply(7))
+        await way.client.publish(f"{calls}.c", frames.CANCEL, way.reply(7))
         assert await (await link_to(way)).request(call())
-        door = there.door
-        await until(lambda: door is not None and door.under_way == 0)
+        entry = there.door
+        await until(lambda: entry is not None and entry.under_way == 0)
 
 
 async def test_a_node_that_is_away_for_a_moment_finds_its_calls_again() -> None:
@@ -226,7 +226,7 @@ async def test_a_node_that_is_away_for_a_moment_finds_its_calls_again() -> None:
 
 
 async def test_calls_of_a_node_that_is_gone_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_door, "ABSENT", 0.5)
+    monkeypatch.setattr(door, "ABSENT", 0.5)
     async with nats_server() as server, owner(server, never) as there, caller(server) as other:
         stays = asyncio.create_task((await link_to(other)).request(call()))
         async with caller(server, "gone") as way:
@@ -395,14 +395,14 @@ async def test_a_late_answer_is_heard_by_whoever_wants_it() -> None:
 
 
 async def test_half_a_call_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_door, "PATIENCE", 0.3)
+    monkeypatch.setattr(door, "PATIENCE", 0.3)
     async with nats_server() as server, owner(server, echo) as there, caller(server) as way:
-        first = next(nats_frames.pieces(b"x" * 1_000_000, 1_000_000))
+        first = next(frames.pieces(b"x" * 1_000_000, 1_000_000))
         for number in range(100, 200):
             await way.client.publish(f"{ROOT}.call.owner.1", first, way.reply(number))
-        door = there.door
-        assert door is not None
-        await until(lambda: door.gathered > 0)
-        assert door.gathered <= nats_door.GATHERED
-        await until(lambda: door.gathered == 0)
+        entry = there.door
+        assert entry is not None
+        await until(lambda: entry.gathered > 0)
+        assert entry.gathered <= door.GATHERED
+        await until(lambda: entry.gathered == 0)
         assert there.asked == []

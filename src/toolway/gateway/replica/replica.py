@@ -53,11 +53,11 @@ from toolway.gateway.replica.errands import Errands
 from toolway.gateway.replica.keyring import ClusterKeyring
 from toolway.gateway.replica.known import Knowledge
 from toolway.gateway.replica.limits import LeasedRates
-from toolway.gateway.replica.nats_calls import NatsCalls
-from toolway.gateway.replica.nats_visit import Answer
 from toolway.gateway.replica.news import Following
 from toolway.gateway.replica.nodes_desk import NodesDesk
 from toolway.gateway.replica.options import ClusterOptions
+from toolway.gateway.replica.over_nats.calls import NatsCalls
+from toolway.gateway.replica.over_nats.visit import Answer
 from toolway.gateway.replica.owners import Owners
 from toolway.gateway.replica.peers import Peers
 from toolway.gateway.replica.registry_source import Configuration, document_of

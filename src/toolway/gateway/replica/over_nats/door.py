@@ -1,4 +1,4 @@
-"""The owner's side of calls over NATS: takes them, says that they are under way, and answers (`nats_visit.py`).
+"""The owner's side of calls over NATS: takes them, says that they are under way, and answers (`visit.py`).
 
 It decides nothing about a call: who asks, and whether this node may answer, is in the pass that the call carries, and
 `answer` looks at it. What a frame says is believed only as far as it goes: where to answer, and how long it is.
@@ -13,8 +13,8 @@ from typing import Any, Final
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from toolway.gateway.replica import nats_frames as frames
-from toolway.gateway.replica.nats_visit import Answer, Host, Visit
+from toolway.gateway.replica.over_nats import frames
+from toolway.gateway.replica.over_nats.visit import Answer, Host, Visit
 from toolway.protocol import wire
 
 BEAT: Final = 0.25  # seconds between two signs of life

@@ -13,10 +13,10 @@ from typing import Final
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
-from toolway.gateway.replica.nats_door import NatsDoor
-from toolway.gateway.replica.nats_link import NatsLink
-from toolway.gateway.replica.nats_visit import Answer
-from toolway.gateway.replica.nats_way import DOWN, NatsWay, connect
+from toolway.gateway.replica.over_nats.door import NatsDoor
+from toolway.gateway.replica.over_nats.link import NatsLink
+from toolway.gateway.replica.over_nats.visit import Answer
+from toolway.gateway.replica.over_nats.way import DOWN, NatsWay, connect
 from toolway.model import Certainty
 from toolway.protocol.wire import FRAME_LIMIT
 from toolway.upstream.link import Fault

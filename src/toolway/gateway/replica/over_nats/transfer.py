@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from toolway.gateway.replica import nats_frames as frames
+from toolway.gateway.replica.over_nats import frames
 
 EACH: Final = 2  # pieces of one message that nobody has acknowledged
 ALL: Final = 4  # of all messages of one node

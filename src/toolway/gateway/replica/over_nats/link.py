@@ -11,10 +11,10 @@ from typing import Any
 
 from nats.errors import Error as NatsError
 
-from toolway.gateway.replica import nats_frames as frames
-from toolway.gateway.replica.nats_transfer import Stalled, Transfer
-from toolway.gateway.replica.nats_waiting import Waiting
-from toolway.gateway.replica.nats_way import DOWN, LOST, NatsWay
+from toolway.gateway.replica.over_nats import frames
+from toolway.gateway.replica.over_nats.transfer import Stalled, Transfer
+from toolway.gateway.replica.over_nats.waiting import Waiting
+from toolway.gateway.replica.over_nats.way import DOWN, LOST, NatsWay
 from toolway.model import Certainty, Era, Json
 from toolway.protocol import wire
 from toolway.upstream.link import Fault, Inbound, LinkFacts, Loss, Request, RpcError

@@ -13,7 +13,7 @@ from typing import Final
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
-from toolway.gateway.replica import nats_frames as frames
+from toolway.gateway.replica.over_nats import frames
 
 TOGETHER: Final = 64 * 1024  # bytes of one message, unless one frame is longer
 MOST: Final = 10_000  # messages that wait; more are not sent, and whoever misses them asks again

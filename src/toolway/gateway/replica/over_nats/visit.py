@@ -15,10 +15,10 @@ from nats.errors import Error as NatsError
 from toolway.gateway.codes import OUTCOME_UNKNOWN, OVERLOADED
 from toolway.gateway.failures import Failure
 from toolway.gateway.relay import Result
-from toolway.gateway.replica import nats_frames as frames
-from toolway.gateway.replica.nats_kept import Kept
-from toolway.gateway.replica.nats_outbox import Outbox
-from toolway.gateway.replica.nats_transfer import ALL, Stalled, Transfer
+from toolway.gateway.replica.over_nats import frames
+from toolway.gateway.replica.over_nats.kept import Kept
+from toolway.gateway.replica.over_nats.outbox import Outbox
+from toolway.gateway.replica.over_nats.transfer import ALL, Stalled, Transfer
 from toolway.gateway.visit import Tell
 from toolway.model import Json
 from toolway.protocol import wire

@@ -26,10 +26,10 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from toolway.cluster.creds import options_of
-from toolway.gateway.replica import nats_frames as frames
-from toolway.gateway.replica.nats_outbox import Outbox
-from toolway.gateway.replica.nats_transfer import ALL
-from toolway.gateway.replica.nats_waiting import Waiting
+from toolway.gateway.replica.over_nats import frames
+from toolway.gateway.replica.over_nats.outbox import Outbox
+from toolway.gateway.replica.over_nats.transfer import ALL
+from toolway.gateway.replica.over_nats.waiting import Waiting
 from toolway.model import Attempt
 from toolway.protocol import wire
 from toolway.upstream.link import Inbound, Request

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import msgspec
 
-from toolway.gateway.replica import nats_frames as frames
-from toolway.gateway.replica.nats_transfer import Transfer
+from toolway.gateway.replica.over_nats import frames
+from toolway.gateway.replica.over_nats.transfer import Transfer
 from toolway.model import Certainty
 from toolway.protocol import wire
 from toolway.upstream.link import Fault, Inbound, Request

@@ -8,7 +8,7 @@
     reply.<caller>.<id>          pieces of one       ←
 
 A call and its answer are JSON-RPC messages and go whole while they are small, together with others that go the same way
-(`nats_outbox.py`). A large one goes in pieces, few at a time: a connection that is full of one answer would hold up the
+(`outbox.py`). A large one goes in pieces, few at a time: a connection that is full of one answer would hold up the
 signs of life of all others. The first byte says what a frame is. Calls have a reply subject, by which NATS itself says
 that nobody listens; what is said about a call has another, because nobody listening then does not mean that nobody took
 the call.

@@ -1,0 +1,1 @@
+"""Calls to and from nodes without an address, over NATS (decision 0024)."""
