@@ -36,9 +36,9 @@ from tests.gateway.replica.nats_lab import Ear
 from toolway.cluster.passes import Inspector, Pass
 from toolway.cluster.record.places import Held, Place
 from toolway.gateway.codes import PASS_KEY
+from toolway.gateway.replica.links.told import Told, with_pass
 from toolway.gateway.replica.over_nats import frames
 from toolway.gateway.replica.over_nats.calls import NatsCalls
-from toolway.gateway.replica.told import Told, with_pass
 from toolway.gateway.sealed import Sealer
 from toolway.gateway.visit import Tell
 from toolway.model import Json

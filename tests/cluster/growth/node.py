@@ -19,8 +19,8 @@ from toolway.cluster.record.lists import Lists
 from toolway.cluster.record.nodes import Card, Nodes
 from toolway.cluster.record.places import Held, Place, Places
 from toolway.cluster.tenure import TERMS, Terms
-from toolway.gateway.replica.news import Following
 from toolway.gateway.replica.owners import Owners
+from toolway.gateway.replica.shared.news import Following
 from toolway.model import Json
 
 TENANT: Final = "default"

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.cluster.growth.node import SimNode
 from toolway.cluster import bus, member, placement
-from toolway.gateway.replica import news
+from toolway.gateway.replica.shared import news
 
 # The nodes of one process share what they hash about each other: what a node alone pays for it is measured by itself.
 placement._scores = lru_cache(maxsize=1024)(placement._scores)

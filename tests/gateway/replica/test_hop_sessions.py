@@ -17,7 +17,7 @@ from toolway.cluster.passes import Pass, issue
 from toolway.gateway.app import ERRANDS
 from toolway.gateway.client_session import ClientSession
 from toolway.gateway.codes import DENIED, PASS_KEY
-from toolway.gateway.replica import sessions as shared
+from toolway.gateway.replica.sessions import sessions as shared
 from toolway.gateway.sealed import Sealer
 
 pytestmark = [pytest.mark.anyio, OLD_WORDS]

@@ -11,7 +11,7 @@ import pytest
 from tests.gateway.bridge_lab import OLD_WORDS
 from tests.gateway.replica.hop_lab import TOKEN, Cluster, cluster
 from toolway.gateway.codes import OUTCOME_UNKNOWN
-from toolway.gateway.replica import peers
+from toolway.gateway.replica.links import peers
 
 pytestmark = [pytest.mark.anyio, OLD_WORDS]
 

@@ -46,25 +46,25 @@ from toolway.gateway.gateway import Gateway
 from toolway.gateway.handshake import Handshake
 from toolway.gateway.relay import Result
 from toolway.gateway.replica.address import address_of
-from toolway.gateway.replica.breakers import Breakers
 from toolway.gateway.replica.entry import Entry, NodeDoor, credential
-from toolway.gateway.replica.errands import METHOD as ERRAND
-from toolway.gateway.replica.errands import Errands
-from toolway.gateway.replica.keyring import ClusterKeyring
-from toolway.gateway.replica.known import Knowledge
-from toolway.gateway.replica.limits import LeasedRates
-from toolway.gateway.replica.news import Following
+from toolway.gateway.replica.links.known import Knowledge
+from toolway.gateway.replica.links.peers import Peers
+from toolway.gateway.replica.links.told import told_of
 from toolway.gateway.replica.nodes_desk import NodesDesk
 from toolway.gateway.replica.options import ClusterOptions
 from toolway.gateway.replica.over_nats.calls import NatsCalls
 from toolway.gateway.replica.over_nats.visit import Answer
 from toolway.gateway.replica.owners import Owners
-from toolway.gateway.replica.peers import Peers
-from toolway.gateway.replica.registry_source import Configuration, document_of
-from toolway.gateway.replica.sessions import SharedSessions
-from toolway.gateway.replica.shelf import Shelf
+from toolway.gateway.replica.sessions.errands import METHOD as ERRAND
+from toolway.gateway.replica.sessions.errands import Errands
+from toolway.gateway.replica.sessions.sessions import SharedSessions
+from toolway.gateway.replica.shared.breakers import Breakers
+from toolway.gateway.replica.shared.keyring import ClusterKeyring
+from toolway.gateway.replica.shared.limits import LeasedRates
+from toolway.gateway.replica.shared.news import Following
+from toolway.gateway.replica.shared.registry_source import Configuration, document_of
+from toolway.gateway.replica.shared.shelf import Shelf
 from toolway.gateway.replica.switch import Switch
-from toolway.gateway.replica.told import told_of
 from toolway.gateway.replica.troubles import nats_silent, record_silent
 from toolway.gateway.sealed import Sealer
 from toolway.gateway.sse import Sse

@@ -14,11 +14,11 @@ from functools import partial
 from toolway.cluster.member import Member
 from toolway.cluster.record.places import Held, Place
 from toolway.config.spec import Server
-from toolway.gateway.replica.direct import DirectLink
-from toolway.gateway.replica.known import Knowledge
-from toolway.gateway.replica.link import ReplicaLink
-from toolway.gateway.replica.local import LocalLink
-from toolway.gateway.replica.remote import Around, RemoteLink
+from toolway.gateway.replica.links.direct import DirectLink
+from toolway.gateway.replica.links.known import Knowledge
+from toolway.gateway.replica.links.link import ReplicaLink
+from toolway.gateway.replica.links.local import LocalLink
+from toolway.gateway.replica.links.remote import Around, RemoteLink
 from toolway.hub import Hub
 from toolway.model import Authorizer
 from toolway.upstream.link import Link

@@ -22,12 +22,12 @@ import msgspec
 from toolway.cluster.passes import Sealer
 from toolway.cluster.record.nodes import Seen
 from toolway.cluster.record.places import Held, Place
-from toolway.gateway.replica.judged import NOT_THERE, judged, was_not_here
-from toolway.gateway.replica.known import Knowledge, answer, is_known
-from toolway.gateway.replica.local import moved
+from toolway.gateway.replica.links.judged import NOT_THERE, judged, was_not_here
+from toolway.gateway.replica.links.known import Knowledge, answer, is_known
+from toolway.gateway.replica.links.local import moved
+from toolway.gateway.replica.links.peers import Peer, Peers, Silent
+from toolway.gateway.replica.links.told import NOTHING, Told, with_pass
 from toolway.gateway.replica.owners import Owners
-from toolway.gateway.replica.peers import Peer, Peers, Silent
-from toolway.gateway.replica.told import NOTHING, Told, with_pass
 from toolway.model import Certainty, Era, Json
 from toolway.upstream.link import NOT_HERE, Fault, Inbound, Link, LinkFacts, Loss, Request, RpcError
 from toolway.upstream.transports.http.link import HttpLink

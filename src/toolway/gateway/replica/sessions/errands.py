@@ -18,7 +18,7 @@ from toolway.cluster.record.nodes import Seen
 from toolway.gateway.app import ERRANDS
 from toolway.gateway.codes import DENIED, PASS_KEY
 from toolway.gateway.failures import Failure
-from toolway.gateway.replica.peers import Peers, Silent
+from toolway.gateway.replica.links.peers import Peers, Silent
 from toolway.gateway.visit import meta_of
 from toolway.model import Attempt, Json
 from toolway.upstream.link import Fault, Link, Request, RpcError

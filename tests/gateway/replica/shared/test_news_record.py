@@ -18,9 +18,9 @@ from toolway.cluster.record.engine import open_engine, upgrade
 from toolway.cluster.record.rates import Buckets
 from toolway.errors import Unavailable
 from toolway.gateway.rates import Rate
-from toolway.gateway.replica.keyring import ClusterKeyring
-from toolway.gateway.replica.limits import LeasedRates
-from toolway.gateway.replica.news import Following
+from toolway.gateway.replica.shared.keyring import ClusterKeyring
+from toolway.gateway.replica.shared.limits import LeasedRates
+from toolway.gateway.replica.shared.news import Following
 
 pytestmark = [
     pytest.mark.anyio,

@@ -28,9 +28,9 @@ from toolway.gateway.answers import Stream
 from toolway.gateway.client_session import ASK, ClientSession
 from toolway.gateway.handshake import LIFE, MOST, Handshake
 from toolway.gateway.listen import MAX_WISHES
-from toolway.gateway.replica.errands import Errands, tag_of, whose
-from toolway.gateway.replica.handover import bring_answer, bring_post, bring_rest, take_errand
-from toolway.gateway.replica.news import Following
+from toolway.gateway.replica.sessions.errands import Errands, tag_of, whose
+from toolway.gateway.replica.sessions.handover import bring_answer, bring_post, bring_rest, take_errand
+from toolway.gateway.replica.shared.news import Following
 from toolway.gateway.sse import Sse
 from toolway.gateway.visit import Tell
 from toolway.model import Json

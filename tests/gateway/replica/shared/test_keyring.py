@@ -21,8 +21,8 @@ from toolway.errors import Unavailable
 from toolway.gateway import serve
 from toolway.gateway.principals import OWNER
 from toolway.gateway.rates import Rate
-from toolway.gateway.replica.keyring import ClusterKeyring
-from toolway.gateway.replica.news import LOOK, Following
+from toolway.gateway.replica.shared.keyring import ClusterKeyring
+from toolway.gateway.replica.shared.news import LOOK, Following
 from toolway.gateway.state import State
 
 TOKEN = "tw_of-this-machine"

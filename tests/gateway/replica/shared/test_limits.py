@@ -14,8 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from toolway.cluster.record.rates import Buckets, Grant, Question
 from toolway.cluster.record.tables import BucketRow
 from toolway.gateway.rates import Rate
-from toolway.gateway.replica import limits
-from toolway.gateway.replica.limits import LeasedRates
+from toolway.gateway.replica.shared import limits
+from toolway.gateway.replica.shared.limits import LeasedRates
 
 pytestmark = pytest.mark.anyio
 

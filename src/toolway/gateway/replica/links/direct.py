@@ -3,8 +3,8 @@ what there is to know about it comes from its owner."""
 
 from __future__ import annotations
 
-from toolway.gateway.replica.before import Before
-from toolway.gateway.replica.known import Knowledge, answer
+from toolway.gateway.replica.links.before import Before
+from toolway.gateway.replica.links.known import Knowledge, answer
 from toolway.model import Json
 from toolway.upstream.link import Link, Request
 

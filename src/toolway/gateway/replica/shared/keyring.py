@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from toolway.cluster.record.api_keys import KIND, ApiKeys
 from toolway.gateway.principals import ApiKey, KnownKeys, new_key
 from toolway.gateway.rates import Rate
-from toolway.gateway.replica.news import Following
+from toolway.gateway.replica.shared.news import Following
 from toolway.gateway.replica.troubles import record_silent
 from toolway.model import Json
 

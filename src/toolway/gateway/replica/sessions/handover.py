@@ -9,7 +9,7 @@ from typing import Any, Final
 from toolway.gateway.answers import Stream
 from toolway.gateway.client_session import ClientSession
 from toolway.gateway.handshake import Handshake
-from toolway.gateway.replica.errands import METHOD, Errands
+from toolway.gateway.replica.sessions.errands import METHOD, Errands
 from toolway.gateway.sse import Sse
 from toolway.gateway.tapes import Tape
 from toolway.gateway.visit import Tell

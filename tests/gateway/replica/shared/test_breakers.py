@@ -11,8 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.cluster.nats_server import nats_server, program
 from toolway.cluster.bus import Bus
 from toolway.cluster.record.changes import Changes
-from toolway.gateway.replica.breakers import KIND, Breakers
-from toolway.gateway.replica.news import Following
+from toolway.gateway.replica.shared.breakers import KIND, Breakers
+from toolway.gateway.replica.shared.news import Following
 from toolway.model import Json
 from toolway.resilience.breaker import Position
 from toolway.resilience.breaking import Board

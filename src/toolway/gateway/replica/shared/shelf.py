@@ -15,7 +15,7 @@ from typing import Any, Final
 from toolway.catalog.store import Stored
 from toolway.cluster.record.lists import Listed, Lists
 from toolway.events import Kind
-from toolway.gateway.replica.known import About
+from toolway.gateway.replica.links.known import About
 from toolway.hub import Hub
 from toolway.model import Era, Json
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
-from toolway.gateway.replica.news import Following
+from toolway.gateway.replica.shared.news import Following
 from toolway.model import Json
 from toolway.resilience.breaking import Board
 

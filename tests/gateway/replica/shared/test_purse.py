@@ -9,7 +9,7 @@ import pytest
 
 from toolway.cluster.record.rates import Question, _Bucket, _filled, _granted
 from toolway.gateway.rates import Rate
-from toolway.gateway.replica.purse import AGAIN, IDLE, Purse
+from toolway.gateway.replica.shared.purse import AGAIN, IDLE, Purse
 
 STEP = 0.01  # seconds
 

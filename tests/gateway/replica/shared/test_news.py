@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from toolway.cluster.record.changes import Changes, bump
-from toolway.gateway.replica import news
-from toolway.gateway.replica.news import LEAST, LOOK, Following
+from toolway.gateway.replica.shared import news
+from toolway.gateway.replica.shared.news import LEAST, LOOK, Following
 from toolway.model import Json
 
 pytestmark = pytest.mark.anyio

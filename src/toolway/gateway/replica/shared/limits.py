@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from toolway.cluster.asking import Asking
 from toolway.cluster.record.rates import Grant, Question
 from toolway.gateway.rates import Rate
-from toolway.gateway.replica.purse import Purse
+from toolway.gateway.replica.shared.purse import Purse
 
 LEAST: Final = 0.05  # seconds between two questions to the record
 TICK: Final = 0.5  # seconds after which keys are looked at that nobody uses any more

@@ -12,8 +12,8 @@ from tests.cluster.record.sealing import a_sealer
 from toolway.cluster.record.registry import Registry
 from toolway.config.formats import Loaded, read
 from toolway.errors import ConfigError
-from toolway.gateway.replica import registry_source
-from toolway.gateway.replica.registry_source import Configuration, document_of, loaded_of
+from toolway.gateway.replica.shared import registry_source
+from toolway.gateway.replica.shared.registry_source import Configuration, document_of, loaded_of
 
 FILE = """{
   // a comment

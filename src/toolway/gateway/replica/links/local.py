@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from toolway.cluster.record.places import Held
-from toolway.gateway.replica.before import Before
+from toolway.gateway.replica.links.before import Before
 from toolway.model import Certainty, Json
 from toolway.upstream.link import MOVED, Fault, Link, Request
 

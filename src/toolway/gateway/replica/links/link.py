@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from toolway.gateway.replica.local import LocalLink
-from toolway.gateway.replica.remote import RemoteLink
+from toolway.gateway.replica.links.local import LocalLink
+from toolway.gateway.replica.links.remote import RemoteLink
 from toolway.model import Era, Json
 from toolway.upstream.link import Inbound, Link, LinkFacts, Loss, Request
 

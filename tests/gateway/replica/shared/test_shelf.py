@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from toolway.cluster.record.lists import Listed, Lists
-from toolway.gateway.replica.shelf import Shelf
+from toolway.gateway.replica.shared.shelf import Shelf
 
 pytestmark = pytest.mark.anyio
 TOOL = {"name": "echo", "inputSchema": {"type": "object"}}
