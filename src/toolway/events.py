@@ -261,4 +261,5 @@ class Sink(Protocol):
     @property
     def wants_steps(self) -> bool: ...
 
+    # `wants_brought = True` asks for calls, too, that another gateway of a cluster brought: that one tells of them.
     # `wants_calls = False` says that a sink hears of servers alone: then calls cost nothing for its sake.

@@ -335,7 +335,9 @@ class Hub:
         return [v for v in values if isinstance(v, str)] if isinstance(values, list) else []
 
     def _call(self, call: Call) -> Coroutine[Any, Any, Reply]:
-        return self._observed(call) if self._observer.on else self._unobserved(call)
+        observer = self._observer
+        heard = observer.on if not call.brought else observer.on_brought
+        return self._observed(call) if heard else self._unobserved(call)
 
     async def _unobserved(self, call: Call) -> Reply:
         if not self._fleet.open:
@@ -475,9 +477,10 @@ class Hub:
         """A call as it is, of whatever method. Raises `CallError`."""
         return self._call(call)
 
-    def new_attempt(self, *, keeps_bytes: bool) -> Attempt:
+    def new_attempt(self, *, keeps_bytes: bool, brought: bool = False) -> Attempt:
         """What a call is made with: it remembers more where somebody listens."""
-        return self._observer.attempt(keeps_bytes=keeps_bytes)
+        observer = self._observer
+        return (observer.attempt if not brought or observer.on_brought else Attempt)(keeps_bytes=keeps_bytes)
 
     @property
     def catalog(self) -> Catalog:

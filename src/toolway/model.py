@@ -296,6 +296,7 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     on_notice: OnNotice | None = None  # log messages that belong to the call
     log_level: str | None = None  # from which level on
     origin: Any = None  # the request of a client that it was made for, for a trace of it; None in a library
+    brought: bool = False  # by another gateway of ours, which tells of it: each call is counted once
     terms: Any = None  # what `rules` found out about it, for its own later questions; filled in by `resolve`
 
 

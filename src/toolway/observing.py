@@ -52,12 +52,14 @@ class Observer:
         self._watchers = watchers
         watchers.on_change = self._look
         self._sinks: tuple[Sink, ...] = ()
+        self._sinks_of_brought: tuple[Sink, ...] = ()  # of calls that another gateway brought
         self._tracer: Tracer | None = None
         self._run = secrets.token_hex(4)  # begins the ids of calls that have none
         self._count = itertools.count(1)
         self.running: dict[int, Call] = {}  # by the identity of their attempts, in the order in which they came
         self.attempt: type[Attempt] = Attempt  # what a call is to be made with
         self.on = False
+        self.on_brought = False
         self._steps = False
         self._look()
 
@@ -80,15 +82,17 @@ class Observer:
     def _look(self) -> None:
         watched = any(self._watchers.want(kind) for kind in _CALLS)
         heard = any(getattr(sink, "wants_calls", True) for sink in self._sinks)
+        self._sinks_of_brought = tuple(sink for sink in self._sinks if getattr(sink, "wants_brought", False))
         self.on = watched or heard or self._tracer is not None
+        self.on_brought = watched or bool(self._sinks_of_brought) or self._tracer is not None
         self.attempt = TimedAttempt if self.on else Attempt
         self._steps = any(sink.wants_steps for sink in self._sinks) or any(
             self._watchers.want(kind) for kind in (CallStarted, AttemptFinished)
         )
 
-    def emit(self, fact: Event) -> None:
+    def emit(self, fact: Event, *, brought: bool = False) -> None:
         """Something that is not the end of a call."""
-        for sink in self._sinks:
+        for sink in self._sinks if not brought else self._sinks_of_brought:
             try:
                 sink.on_event(fact)
             except Exception:
@@ -107,7 +111,8 @@ class Observer:
             attempt.trace = self._tracer.begin(call)
         if self._steps:
             trace = _trace_of(call)
-            self.emit(CallStarted(_server(call), call.id, call.method, call.target, call.caller, trace, time.time()))
+            fact = CallStarted(_server(call), call.id, call.method, call.target, call.caller, trace, time.time())
+            self.emit(fact, brought=call.brought)
         return call
 
     def reached(self, call: Call) -> Call:
@@ -150,7 +155,8 @@ class Observer:
         number = call.attempt.made
         if number:
             executed = certainty.executed
-            self.emit(AttemptFinished(server, call.id, call.method, name, number, outcome, executed, certainty, wait))
+            fact = AttemptFinished(server, call.id, call.method, name, number, outcome, executed, certainty, wait)
+            self.emit(fact, brought=call.brought)
 
     def _end(
         self,
@@ -197,7 +203,7 @@ class Observer:
         )
         if timed is not None and timed.trace is not None:
             cast(Trace, timed.trace).ended(fact)
-        for sink in self._sinks:
+        for sink in self._sinks if not call.brought else self._sinks_of_brought:
             try:
                 sink.on_call(fact)
             except Exception:

@@ -39,7 +39,8 @@ _ROUTING: Final = frozenset({VERSION, "mcp-method", "mcp-name"})
 _TASKS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 _NAMING: Final = {**NAME_BEARING_METHODS, **dict.fromkeys(_TASKS, "taskId")}  # the parameter that a header repeats
 MODERN_META: Final = PROTOCOL_VERSION_META_KEY
-TakePass = Callable[[str, Json], tuple[Principal, View, Forwarded]]  # (server, parameters) → whose call it is
+# (server, parameters, what there is to see of it where that is known) → whose call it is
+TakePass = Callable[[str, Json, View | None], tuple[Principal, View, Forwarded]]
 
 
 def is_modern(request: Request, message: Message) -> bool:
@@ -87,7 +88,7 @@ class Modern:
     async def brought(self, server: str, message: Message, tell: Tell) -> Result:
         """The result of a request that another node brings without HTTP. Raises `Failure`."""
         assert self.take_pass is not None
-        principal, view, forwarded = self.take_pass(server, message.body)
+        principal, view, forwarded = self.take_pass(server, message.body, None)
         meta = message.body["_meta"]  # the pass was in it
         version, capabilities = meta.get(PROTOCOL_VERSION_META_KEY), meta.get(CLIENT_CAPABILITIES_META_KEY)
         if version not in MODERN_PROTOCOL_VERSIONS or not isinstance(capabilities, dict):
@@ -117,7 +118,7 @@ class Modern:
     def _forward(self, visit: Visit, message: Message) -> None:
         """Make it the visit of whoever a node speaks for. Raises `Failure`."""
         assert self.take_pass is not None and visit.view.alone is not None
-        visit.principal, visit.view, forwarded = self.take_pass(visit.view.alone, message.body)
+        visit.principal, visit.view, forwarded = self.take_pass(visit.view.alone, message.body, visit.view)
         visit.forwarded, visit.endpoint, visit.key = forwarded, forwarded.endpoint, forwarded.key
 
     def _visit(

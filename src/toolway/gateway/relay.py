@@ -322,10 +322,11 @@ class Relay:
             asks=visit.asks,
             capabilities=visit.capabilities,
             hands_back=visit.era == "modern",
-            attempt=self._hub.new_attempt(keeps_bytes=as_it_came),
+            attempt=self._hub.new_attempt(keeps_bytes=as_it_came, brought=forwarded is not None),
             id=f"{self._run}{next(self._calls):x}" if forwarded is None or not forwarded.call else forwarded.call,
             retries=None if forwarded is None else 0,  # whoever brought it decides whether it is tried again
             origin=visit,
+            brought=forwarded is not None,
         )
         return call, ear
 

@@ -58,7 +58,7 @@ class Entry:
         self._inspector = inspector
         self._view = view
 
-    def take(self, server: str, params: Json) -> tuple[Principal, View, Forwarded]:
+    def take(self, server: str, params: Json, view: View | None) -> tuple[Principal, View, Forwarded]:
         """Whose call it is, what he sees, and what must be known of it. Raises `Failure`: then nothing was done."""
         text = meta_of(params).get(PASS_KEY)
         found: Pass | Refusal = self._inspector.take(text) if isinstance(text, str) else "forged"
@@ -67,7 +67,7 @@ class Entry:
         if not isinstance(found, Pass):
             code, why = _WHY[found]
             raise _refused(code, why)
-        view = self._view(f"server/{server}")
+        view = view if view is not None else self._view(f"server/{server}")
         if view is None:
             raise _refused(MOVED, "this node does not know the server yet")
         who = found.principal or f"node:{found.sender}"

@@ -53,6 +53,7 @@ class Book:
     """Listens to a hub (`events.Sink`), and is asked by its stage (`stage.py`)."""
 
     wants_steps = False
+    wants_brought = True  # each gateway's chain says what was done there
 
     def __init__(
         self,
