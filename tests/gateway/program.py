@@ -122,16 +122,23 @@ async def program(folder: Path, servers: Mapping[str, Any], *options: str, **blo
         await kill(run)
 
 
-async def start(folder: Path, servers: Mapping[str, Any], *options: str, **block: Any) -> Program:
+async def start(folder: Path, servers: Mapping[str, Any] | None, *options: str, **block: Any) -> Program:
+    """Without servers it has no file, and finds none."""
     folder.mkdir(exist_ok=True)
-    (folder / "mcp.json").write_text(json.dumps({"mcpServers": dict(servers), "toolway": block}))
-    words = ["serve", "-c", str(folder / "mcp.json"), "--json", *(options or ("--port", "0", "--drain-delay", "0"))]
+    named = []
+    if servers is not None:
+        (folder / "mcp.json").write_text(json.dumps({"mcpServers": dict(servers), "toolway": block}))
+        named = ["-c", str(folder / "mcp.json")]
+    words = ["serve", *named, "--json", *(options or ("--port", "0", "--drain-delay", "0"))]
     environ = {"TOOLWAY_STATE": str(folder / "state"), "XDG_CACHE_HOME": str(folder / "cache")}
+    if servers is None:
+        environ["XDG_CONFIG_HOME"] = str(folder / "config")
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "toolway.cli",
         *words,
+        cwd=folder if servers is None else None,
         env={**os.environ, **environ, "XDG_RUNTIME_DIR": str(folder / "run")},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
+import ssl
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from toolway.cli.exits import UsageError
+from toolway.config.formats import Loaded
+from toolway.config.gateway import GatewaySettings
+from toolway.errors import ConfigError
 
 if TYPE_CHECKING:
     from toolway.gateway.replica.options import ClusterOptions
@@ -34,3 +41,33 @@ def no_pipes(cluster: ClusterOptions | None, stdio: bool) -> None:
             evidence="--stdio stands beside --cluster",
             fix="leave one of them out, or connect to a gateway of the cluster: toolway connect generic",
         )
+
+
+async def of_record(
+    no_file: ConfigError,
+    cluster: ClusterOptions,
+    end: asyncio.Event,
+    host: str | None,
+    port: int | None,
+    tls: ssl.SSLContext | None,
+) -> Loaded:
+    """For a gateway that has no file: what its cluster knows. The record is waited for, until a signal sets `end`.
+    Raises `ConfigError` where it has nothing either, or where a file was found, and cannot be used."""
+    if no_file.code != "E-CONFIG-NONE":
+        raise no_file
+    from toolway.gateway.replica.first_look import first_look
+    from toolway.gateway.replica.waiting import patiently
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end.set)
+    usual = GatewaySettings()
+    where = (host or usual.host, usual.port if port is None else port)
+    found = await patiently(partial(first_look, cluster), end, *where, tls)
+    if found is None:
+        raise ConfigError(
+            "no configuration was found, neither here nor in the database of the cluster",
+            evidence=f"{no_file.evidence}; the database has none of the tenant {cluster.tenant!r}",
+            fix="start this or another gateway of the cluster with a file, once: toolway serve --config FILE; or name"
+            " the tenant that has one: --tenant NAME",
+            code=no_file.code,
+        )
+    return found

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from toolway.cli.clustered import no_pipes
+from toolway.cli.clustered import no_pipes, of_record
 from toolway.cli.exits import Exit, of_error
 from toolway.cli.output import Output
 from toolway.cli.places import load
-from toolway.errors import ToolwayError
+from toolway.errors import ConfigError, ToolwayError
 from toolway.gateway.desk import Doctor
 from toolway.gateway.serve import Serving, tls_context
 from toolway.gateway.state import State
@@ -41,7 +41,15 @@ def serve(
     no_pipes(cluster, stdio)
 
     async def main() -> int:
-        loaded = load(output, config)
+        tls = tls_context(certificate, key) if certificate is not None and not stdio else None
+        end = asyncio.Event()
+        try:
+            loaded = load(output, config)
+        except ConfigError as exc:
+            if cluster is None:
+                raise
+            loaded = await of_record(exc, cluster, end, host, port, tls)
+            output.say("no file of servers is here: what the cluster has configured is served", "dim")
         if not stdio:
             output.problems(loaded.problems)
         serving = Serving(loaded, State.default(os.environ), auth=auth, doctor=doctor_of(config), cluster=cluster)
@@ -51,11 +59,12 @@ def serve(
             verbose=output.verbose,
             mask=mask_of(lambda: serving.hub.servers),
         )
+        if end.is_set():
+            serving.stop()
         serving.hub.listen(LogLines(calls=telemetry.calls))
         if stdio:
             await serving.run_on_pipes()
             return Exit.OK
-        tls = tls_context(certificate, key) if certificate is not None else None
         chosen = host or loaded.gateway.host
         await serving.run(
             chosen,

@@ -82,7 +82,7 @@ class Serving:
             groups=self._groups,
             commands=lambda: self._loaded.gateway.commands,
             reload=self.reload,
-            files=Files(lambda: self._loaded, self.reload, os.environ),
+            files=Files(lambda: self._loaded, self.reload, os.environ) if loaded.file else None,
             doctor=doctor,
             hosts=settings.hosts,
             origins=settings.origins,
@@ -102,6 +102,11 @@ class Serving:
     def node(self) -> str:
         """What this gateway is called in its cluster; nothing where it is alone."""
         return self._replica.id if self._replica is not None else ""
+
+    @property
+    def _own_file(self) -> str:
+        """Nothing where there is none, in a cluster whose record knows all."""
+        return os.path.abspath(self._file.file) if self._file.file else ""
 
     def _groups(self) -> Mapping[str, Selection]:
         return self._selections
@@ -126,7 +131,7 @@ class Serving:
                 raise _address(host, port, exc) from None
             await self._join_cluster(host, port, tls)
             url = f"{'https' if tls else 'http'}://{_shown(host)}:{port}"
-            self._state.announce(Running(url, os.getpid(), os.path.abspath(self._loaded.file)))
+            self._state.announce(Running(url, os.getpid(), self._own_file))
             watching = asyncio.create_task(self._watch_file())
             starting = asyncio.create_task(self._set_start_aside())
             on_ready(url)
@@ -220,6 +225,8 @@ class Serving:
         async with self._reading:
             if self._keyring is not None:
                 self._keyring.reload()
+            if not self._own_file:
+                return {"changed": []}  # the record is followed anyway
             loaded = await asyncio.to_thread(self._file.again or partial(read, self._file.file))
             _refuse_new_errors(self._file, loaded)
             self._file = loaded

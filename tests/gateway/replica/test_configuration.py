@@ -21,12 +21,14 @@ SECRET = "hunter2-hunter2-hunter2"
 
 
 @asynccontextmanager
-async def gateway(folder: Path, name: str, servers: Mapping[str, Any], key: str = "5f") -> AsyncIterator[Program]:
+async def gateway(
+    folder: Path, name: str, servers: Mapping[str, Any] | None, *flags: str, key: str = "5f", **block: Any
+) -> AsyncIterator[Program]:
     """Without NATS: what changed is found in the record, a second later."""
     (folder / f"key-{key}").write_text(key * 32)
     cluster = ("--cluster", "nats://127.0.0.1:1", "--database", f"sqlite:///{folder}/record")
     options = ("--port", "0", "--drain-delay", "0", "--node", name, "--cluster-key-file", str(folder / f"key-{key}"))
-    run = await start(folder / name, servers, *options, *cluster)
+    run = await start(folder / name, servers, *options, *cluster, *flags, **block)
     try:
         yield run
     finally:
@@ -66,3 +68,29 @@ async def test_what_one_takes_all_have_and_neither_an_old_file_nor_another_key_u
         assert await one.stop() == 0
     left = [file.read_bytes() for file in tmp_path.glob("record*")]
     assert left and not any(SECRET.encode() in data for data in left)
+
+
+async def test_a_gateway_without_a_file_is_what_its_cluster_has_configured(tmp_path: Path) -> None:
+    async with gateway(tmp_path, "first", None) as lost:
+        assert await lost.ended() == 3 and lost.process.stdout is not None
+        error = json.loads(await lost.process.stdout.read())["error"]
+        assert error["code"] == "E-CONFIG-NONE" and "--config FILE" in error["fix"]
+        assert "mcp.json" in error["evidence"] and "tenant 'default'" in error["evidence"]
+    async with gateway(tmp_path, "one", {"a": FAKE}, audit={}) as one:
+        await one.announced()
+        async with gateway(tmp_path, "two", None) as two:
+            await two.announced()
+            await until_served(two, "a")
+            assert list((two.folder / "state").glob("audit*"))  # what counts from the first moment on is known, too
+            assert (await two.request("POST", "/admin/reload"))[0] == 200
+            assert (await two.get("/admin/config"))[0] == 422
+            one.write({"a": FAKE, "b": FAKE}, audit={})
+            await until_served(two, "a", "b")
+            assert await two.stop() == 0
+        assert await one.stop() == 0
+
+
+async def test_a_gateway_without_a_file_waits_for_the_record_until_it_is_told_to_end(tmp_path: Path) -> None:
+    async with gateway(tmp_path, "one", None, "--database", f"sqlite:///{tmp_path}/later/record") as one:
+        await one.until_logged("E-RECORD")
+        assert await one.stop() == 4

@@ -58,6 +58,12 @@ class Registry:
         revision, found = await self._read(tenant)
         return (revision, found.document()) if revision else None
 
+    async def settings(self, tenant: str) -> Json | None:
+        """What is configured beside the servers; None where nothing ever was."""
+        async with self._engine.connect() as db:
+            head = await self._head(db, tenant)
+        return self._settings(tenant, head.settings) if head is not None and head.revision else None
+
     async def since(self, tenant: str, revision: int) -> tuple[int, Difference]:
         """The newest revision and what has changed since another, for those who have seen that one within a week."""
         async with self._whole.connect() as db:
