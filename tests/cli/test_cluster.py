@@ -26,8 +26,11 @@ def test_a_key_in_a_file_is_for_its_owner_alone_and_is_never_overwritten(machine
 
 @pytest.mark.parametrize("words", [("nodes",), ("drain", "one")])
 def test_without_a_gateway_there_is_nobody_to_ask(machine, words):
-    result = machine.toolway(*words)
-    assert (result.exit_code, "--gateway" in result.stderr) == (4, True)
+    error = json.loads((result := machine.toolway(*words, "--json")).stdout)["error"]
+    assert (result.exit_code, error["code"], "--gateway" in error["fix"]) == (4, "E-GATEWAY", True)
+    assert "has left word in" in error["evidence"] and "no gateway runs here" in error["what"]
+    silent = json.loads(machine.toolway(*words, "--json", "--gateway", "http://127.0.0.1:1").stdout)["error"]
+    assert silent["code"] == "E-GATEWAY" and all(silent[part] for part in ("what", "evidence", "fix"))
 
 
 def test_a_gateway_of_a_cluster_does_not_serve_pipes(machine, monkeypatch):

@@ -108,15 +108,26 @@ def at_address(address: str, token: str | None) -> Door:
 
 def of_this_machine(config: Path | None, token: str | None) -> Door | None:
     """The gateway that says it runs here, with the file that is named or whatever file if none is."""
+    if why_none_here(config):
+        return None
+    state = State.default(os.environ)
+    running = state.running()
+    return Door(_reachable(running.url), token or state.token(), running.config) if running is not None else None
+
+
+def why_none_here(config: Path | None) -> str:
+    """Why no gateway of this machine is meant; nothing where one is."""
     try:
         state = State.default(os.environ)
-    except ConfigError:
-        return None
+    except ConfigError as exc:
+        return exc.evidence
     running = state.running()
+    if running is None:
+        return f"none has left word in {state.folder} that it runs"
     named = config or os.environ.get(VARIABLE)
-    if running is None or (named and os.path.realpath(named) != os.path.realpath(running.config)):
-        return None
-    return Door(_reachable(running.url), token or state.token(), running.config)
+    if named and os.path.realpath(named) != os.path.realpath(running.config):
+        return f"the one at {running.url} serves {running.config or 'what its cluster has'}, not {named}"
+    return ""
 
 
 def _reachable(url: str) -> str:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from toolway.cli.exits import Exit, GatewayError
+from toolway.cli.exits import Exit
 from toolway.cli.gateways import Door
 from toolway.cli.options import Session
 from toolway.cli.output import Output
-from toolway.cli.places import gateway_for
+from toolway.cli.places import gateway_alone
 from toolway.errors import ConfigError
 from toolway.model import Json
 
@@ -88,13 +88,12 @@ def make_key(output: Output, out: Path | None) -> Exit:
 
 
 async def _door(session: Session) -> Door:
-    door = await gateway_for(session.output, session.where)
-    if door is None:
-        raise GatewayError(
-            "no gateway runs here that could be asked for its cluster",
-            fix="name one: --gateway http://HOST:8765 --token TOKEN",
-        )
-    return door
+    return await gateway_alone(
+        session.output,
+        session.where,
+        "no gateway runs here that could be asked for its cluster",
+        fix="name one: --gateway http://HOST:8765 --token TOKEN",
+    )
 
 
 async def _left(door: Door, id_: str) -> int:

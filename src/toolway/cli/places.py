@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from toolway.catalog.index import Tool
 from toolway.catalog.resolve import check_server
 from toolway.cli.exits import GatewayError
-from toolway.cli.gateways import Door, at_address, of_this_machine
+from toolway.cli.gateways import Door, at_address, of_this_machine, why_none_here
 from toolway.cli.known import Kept, kept_lists
 from toolway.cli.options import Where
 from toolway.cli.output import Output
@@ -30,7 +30,7 @@ from toolway.model import OnProgress, Reply
 if TYPE_CHECKING:
     from toolway.upstream.status import Status
 
-__all__ = ["Place", "Servers", "Where", "file_at_once", "find", "gateway_for", "load", "usable"]
+__all__ = ["Place", "Servers", "Where", "file_at_once", "find", "gateway_alone", "gateway_for", "load", "usable"]
 
 
 class Servers(Protocol):
@@ -91,16 +91,9 @@ def file_at_once(output: Output, where: Where) -> Place | None:
 
 async def gateway_for(output: Output, where: Where) -> Door | None:
     """The gateway that was named, or that runs on this machine; None where the file is to be used."""
-    if where.gateway is not None:
-        door = at_address(where.gateway, where.token)
-    elif where.no_gateway:
+    door = _door(output, where)
+    if door is None:
         return None
-    else:
-        found = of_this_machine(where.config, where.token)
-        if found is None:
-            return None
-        door = found
-    output.mask = masker([*_servers_in(door.config), Server(url=door.url, headers=door.headers)])
     if where.gateway is None:
         try:
             await door.knock()
@@ -108,6 +101,28 @@ async def gateway_for(output: Output, where: Where) -> Door | None:
             output.say(f"the gateway at {door.url} does not answer, so its file is used: {exc.evidence}", "yellow")
             return None
         output.say(f"asking the gateway at {door.url}; --no-gateway asks the file", "dim")
+    return door
+
+
+async def gateway_alone(output: Output, where: Where, missing: str, fix: str) -> Door:
+    """The same for what no file can answer: where there is none that answers, `GatewayError` says so, and why."""
+    door = _door(output, where)
+    if door is None:
+        why = "--no-gateway stands in the command" if where.no_gateway else why_none_here(where.config)
+        raise GatewayError(missing, evidence=why, fix=fix)
+    if where.gateway is None:
+        await door.knock()
+    return door
+
+
+def _door(output: Output, where: Where) -> Door | None:
+    """What it keeps secret is not shown by us either."""
+    if where.gateway is not None:
+        door: Door | None = at_address(where.gateway, where.token)
+    else:
+        door = None if where.no_gateway else of_this_machine(where.config, where.token)
+    if door is not None:
+        output.mask = masker([*_servers_in(door.config), Server(url=door.url, headers=door.headers)])
     return door
 
 

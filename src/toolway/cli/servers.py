@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import quote
 
 from toolway.catalog.resolve import check_server
-from toolway.cli.exits import Exit, GatewayError
+from toolway.cli.exits import Exit
 from toolway.cli.output import Output, last_lines, problem_facts
-from toolway.cli.places import Place, Servers, Where, find, gateway_for
+from toolway.cli.places import Place, Servers, Where, find, gateway_alone
 from toolway.cli.running import DOWN, cause_of, exit_of, wait_listed
 from toolway.errors import NotFound
 from toolway.upstream.status import Status
@@ -71,12 +71,12 @@ async def show_status(output: Output, where: Where, wait: float, name: str | Non
 
 async def restart(output: Output, where: Where, name: str) -> Exit:
     """Start a server of the gateway that runs again. Only there is something that runs."""
-    door = await gateway_for(output, where)
-    if door is None:
-        raise GatewayError(
-            "no gateway runs here, so no server does",
-            fix="start one with: toolway serve; every other command starts the servers afresh",
-        )
+    door = await gateway_alone(
+        output,
+        where,
+        "no gateway runs here, so no server does",
+        fix="start one with: toolway serve; every other command starts the servers afresh",
+    )
     try:
         await door.ask("POST", f"servers/{quote(name, safe='')}/restart")
     except NotFound:
