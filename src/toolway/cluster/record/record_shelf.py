@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from toolway.addresses import Addresses
+from toolway.cluster.boot_clock import boot_time
 from toolway.model import NotAuthorized
 from toolway.security.sealed_tokens import Kept
 from toolway.security.shelf import RENEW_LIMIT, Now, Shelf, renewed_by_issuer, store_failed
@@ -39,7 +40,7 @@ class RecordShelf(Shelf):
         upstream: str,
         principal: str,
         now: Now = time.time,
-        clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+        clock: Callable[[], float] = boot_time,
     ) -> None:
         super().__init__(store, upstream, principal, now)
         self._tokens = store
