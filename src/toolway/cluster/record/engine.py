@@ -51,7 +51,14 @@ def open_engine(url: str) -> AsyncEngine:
         event.listen(engine.sync_engine, "begin", _begin_sqlite)
         return engine
     limit, idle = int(PATIENCE * 1000), int(STOPPED * 1000)
-    options = f"-c statement_timeout={limit} -c lock_timeout={limit} -c idle_in_transaction_session_timeout={idle}"
+    settings = {
+        "statement_timeout": limit,
+        "lock_timeout": limit,
+        "idle_in_transaction_session_timeout": idle,
+        # A plan for any parameters compares each row with each of a thousand names; one for these looks them up.
+        "plan_cache_mode": "force_custom_plan",
+    }
+    options = " ".join(f"-c {name}={value}" for name, value in settings.items())
     engine = create_async_engine(
         target.set(drivername="postgresql+psycopg"),
         pool_size=POOL,

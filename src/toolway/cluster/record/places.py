@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import (
     BindParameter,
     ColumnElement,
+    Select,
     and_,
     bindparam,
     case,
@@ -19,7 +20,6 @@ from sqlalchemy import (
     or_,
     select,
     true,
-    tuple_,
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -29,6 +29,7 @@ from toolway.cluster.plan import ALL
 from toolway.cluster.record.clock import seconds_now
 from toolway.cluster.record.engine import for_reading
 from toolway.cluster.record.tables import NodeRow, PlaceRow
+from toolway.cluster.record.which import are
 from toolway.cluster.record.wishes import Wish, declare
 
 
@@ -92,8 +93,8 @@ class Places:
         async with self.engine.begin() as db:
             # The rows are locked before they are judged: a statement that waits for a lock judges the other rows by
             # what they were when it began, and two could take one place. What another has locked is left to it.
-            locked = select(*_KEY).where(_are(places)).order_by(*_KEY).with_for_update(skip_locked=True)
-            ours = [Place(*row) for row in await db.execute(locked)]
+            asked = select(*_KEY).where(_are(places))
+            ours = [Place(*row) for row in await db.execute(_locked(asked, skip_locked=True))]
             if not ours:
                 return ()
             mine = exists().where(NodeRow.id == node, NodeRow.epoch == epoch, NodeRow.lease_until > seconds_now())
@@ -112,10 +113,9 @@ class Places:
     async def give_up_all(self, some: Collection[Held]) -> int:
         """How many of them were still ours. What is not wanted any more is gone now."""
         async with self.engine.begin() as db:
-            places = [held.place for held in some]
-            await db.execute(select(PlaceRow.fence).where(_are(places)).order_by(*_KEY).with_for_update())
-            owned = [(*_key(held.place), held.node, held.fence) for held in some]
-            ours = tuple_(*_KEY, PlaceRow.node, PlaceRow.fence).in_(owned)
+            asked = select(PlaceRow).where(_are(held.place for held in some))
+            found = {_held(row) for row in await db.execute(_locked(asked))}
+            ours = _are(held.place for held in found.intersection(some))
             gone = await db.execute(delete(PlaceRow).where(ours, not_(PlaceRow.wanted)))
             free = {"node": None, "epoch": None, "recalled": False, "free_since": seconds_now()}
             done = await db.execute(update(PlaceRow).where(ours).values(free))
@@ -145,7 +145,9 @@ class Places:
         """Places that want an owner, by the turn of their instance in these slots. `dead` are nodes whose lease has
         ended: what they owned is free."""
         in_turn = [and_(PlaceRow.instance % RANKS == turn, _in_slots(slots)) for turn, slots in enumerate(turns)]
-        return await self._vacant(tenant, pool, dead, or_(*in_turn), limit)
+        any_turn = _in_slots({slot for slots in turns for slot in slots})  # an index serves this alone
+        which = and_(PlaceRow.tenant == tenant, PlaceRow.pool == pool, any_turn, or_(*in_turn))
+        return await self._vacant(which, dead, 0.0, limit)
 
     async def free(
         self,
@@ -158,32 +160,42 @@ class Places:
         waited: float = 0.0,
     ) -> Sequence[Free]:
         """Places of any turn in these slots that have wanted an owner for so many seconds."""
-        return await self._vacant(tenant, pool, dead, and_(_in_slots(slots), waited <= _WAITED), limit)
-
-    async def _vacant(
-        self, tenant: str, pool: str, dead: Collection[str], which: ColumnElement[bool], limit: int
-    ) -> Sequence[Free]:
-        """Those first that have waited longest."""
-        nobody = PlaceRow.node.is_(None)
-        vacant = or_(nobody, PlaceRow.node.in_(sorted(dead))) if dead else nobody
-        asked = _FREE.where(PlaceRow.tenant == tenant, PlaceRow.pool == pool, vacant, which)
-        async with self._reading.connect() as db:
-            return [_free_one(row) for row in await db.execute(asked.order_by(_WAITED.desc()).limit(limit))]
+        which = and_(PlaceRow.tenant == tenant, PlaceRow.pool == pool, _in_slots(slots))
+        return await self._vacant(which, dead, waited, limit)
 
     async def waiting(self, tenant: str, pools: Collection[str], limit: int) -> Sequence[Free]:
         """Places of any slot that have waited so long that those who should take them cannot."""
-        long_ago = PlaceRow.free_since <= seconds_now() - patience(None)
-        nobody = and_(PlaceRow.node.is_(None), PlaceRow.tenant == tenant)
-        asked = _FREE.where(nobody, PlaceRow.pool.in_(list(pools)), long_ago)
+        which = and_(PlaceRow.tenant == tenant, PlaceRow.pool.in_(list(pools)))
+        return await self._vacant(which, (), patience(None), limit)
+
+    async def _vacant(
+        self, which: ColumnElement[bool], dead: Collection[str], waited: float, limit: int
+    ) -> Sequence[Free]:
+        """What dead nodes had, then what nobody has, those first that have waited longest."""
         async with self._reading.connect() as db:
-            return [_free_one(row) for row in await db.execute(asked.order_by(PlaceRow.free_since).limit(limit))]
+            found: list[Free] = []
+            if dead:
+                of_dead = _ORPHANED.where(PlaceRow.node.in_(sorted(dead)), which, waited <= _ORPHANED_FOR)
+                found += [
+                    _free_one(row) for row in await db.execute(of_dead.order_by(_ORPHANED_FOR.desc()).limit(limit))
+                ]
+            if len(found) < limit:
+                nobodys = _NOBODYS.where(which, PlaceRow.free_since <= seconds_now() - waited)
+                asked = nobodys.order_by(PlaceRow.free_since).limit(limit - len(found))
+                found += [_free_one(row) for row in await db.execute(asked)]
+            return found
 
 
 _KEY = (PlaceRow.tenant, PlaceRow.server, PlaceRow.instance)
 
 
-def _are(places: Collection[Place]) -> ColumnElement[bool]:
-    return tuple_(*_KEY).in_([_key(place) for place in places])
+def _are(places: Iterable[Place]) -> ColumnElement[bool]:
+    return are((place.tenant, place.server, place.instance) for place in places)
+
+
+def _locked(asked: Select[*tuple[Any, ...]], *, skip_locked: bool = False) -> Select[*tuple[Any, ...]]:
+    """All lock rows in one order, so that nobody waits for somebody who waits for them."""
+    return asked.order_by(*_KEY).with_for_update(skip_locked=skip_locked)
 
 
 def _in_slots(slots: Collection[int]) -> ColumnElement[bool]:
@@ -200,18 +212,15 @@ def _free() -> ColumnElement[bool]:
     return not_(exists(select(1).select_from(owner).where(alive)))
 
 
-def _free_since() -> ColumnElement[float]:
-    """Since it was handed back, since the lease of its owner ended, or since its owner joined as another one."""
-    return case(
-        (PlaceRow.node.is_(None), PlaceRow.free_since),
-        (NodeRow.epoch == PlaceRow.epoch, NodeRow.lease_until),
-        else_=func.coalesce(NodeRow.joined, PlaceRow.free_since),
-    )
-
-
-_WAITED = seconds_now() - _free_since()
-_FREE = (
-    select(PlaceRow, _WAITED.label("waited"))
+_NOBODYS = select(PlaceRow, (seconds_now() - PlaceRow.free_since).label("waited")).where(
+    PlaceRow.node.is_(None), PlaceRow.wanted
+)
+#: Since the lease of its owner ended, or since its owner joined as another one.
+_ORPHANED_FOR = seconds_now() - case(
+    (NodeRow.epoch == PlaceRow.epoch, NodeRow.lease_until), else_=func.coalesce(NodeRow.joined, PlaceRow.free_since)
+)
+_ORPHANED = (
+    select(PlaceRow, _ORPHANED_FOR.label("waited"))
     .outerjoin(NodeRow, NodeRow.id == PlaceRow.node)
     .where(PlaceRow.wanted, _free())
 )
@@ -219,10 +228,6 @@ _FREE = (
 
 def _free_one(row: Any) -> Free:
     return Free(_place(row), max(row.waited, 0.0), row.pool, row.cost, row.node is not None)
-
-
-def _key(place: Place) -> tuple[str, str, int]:
-    return place.tenant, place.server, place.instance
 
 
 def _place(row: Any) -> Place:

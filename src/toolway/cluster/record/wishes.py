@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from sqlalchemy import and_, delete, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, and_, delete, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from toolway.cluster.placement import slot_of
@@ -16,9 +16,11 @@ from toolway.cluster.record.changes import bump
 from toolway.cluster.record.clock import seconds_now
 from toolway.cluster.record.nodes import KIND
 from toolway.cluster.record.tables import PlaceRow, PoolRow
+from toolway.cluster.record.which import are
 from toolway.cluster.record.writing import insert_once
 
 AT_ONCE: Final = 500  # servers
+MANY: Final = 500  # new places that change how the database should look for them
 
 Key = tuple[str, int]  # server and instance
 
@@ -35,9 +37,13 @@ async def declare(db: AsyncConnection, tenant: str, wishes: Mapping[str, Wish]) 
 
     Nothing is taken away from an owner that lives: it is asked to hand back what shall not be or not be there, and
     finds out at its next look."""
-    left = iter(wishes.items())
+    left, new = iter(wishes.items()), 0
     while some := dict(islice(left, AT_ONCE)):
-        await _declare_some(db, tenant, some)
+        new += await _declare_some(db, tenant, some)
+    if new >= MANY and db.dialect.name == "postgresql":
+        # It counts by itself, a minute later: until then it would take the table for an empty one, and each node would
+        # have it read all of it whenever it looks for its share.
+        await db.execute(text(f"ANALYZE (SKIP_LOCKED) {PlaceRow.__tablename__}"))
     await _know_pools(db, tenant, {pool_of(wish.labels) for wish in wishes.values() if wish.instances} - {ALL})
 
 
@@ -47,7 +53,8 @@ async def _know_pools(db: AsyncConnection, tenant: str, pools: set[str]) -> None
         await bump(db, KIND, tenant)  # nodes look at the pools again
 
 
-async def _declare_some(db: AsyncConnection, tenant: str, wishes: Mapping[str, Wish]) -> None:
+async def _declare_some(db: AsyncConnection, tenant: str, wishes: Mapping[str, Wish]) -> int:
+    """How many places are new."""
     ours = and_(PlaceRow.tenant == tenant, PlaceRow.server.in_(list(wishes)))
     asked = select(PlaceRow.server, PlaceRow.instance, PlaceRow.node, PlaceRow.pool, PlaceRow.cost, PlaceRow.wanted)
     found = await db.execute(asked.where(ours).order_by(PlaceRow.server, PlaceRow.instance).with_for_update())
@@ -57,10 +64,12 @@ async def _declare_some(db: AsyncConnection, tenant: str, wishes: Mapping[str, W
     for key, wish in wanted.items():
         if (row := there.get(key)) is not None:
             await _change(db, tenant, key, row, wish)
-    if wanted.keys() - there.keys():
+    missing = {key: wish for key, wish in wanted.items() if key not in there}
+    if missing:
         now = (await db.execute(select(seconds_now()))).scalar_one()
-        new = [_row(tenant, key, wish, now) for key, wish in wanted.items() if key not in there]
-        await db.execute(insert(PlaceRow).returning(PlaceRow.slot), new)  # with an answer it is one statement
+        rows = [_row(tenant, key, wish, now) for key, wish in missing.items()]
+        await db.execute(insert(PlaceRow).returning(PlaceRow.slot), rows)  # with an answer it is one statement
+    return len(missing)
 
 
 async def _drop(db: AsyncConnection, tenant: str, some: Sequence[tuple[Key, str | None]]) -> None:
@@ -93,5 +102,5 @@ def _row(tenant: str, key: Key, wish: Wish, now: float) -> dict[str, Any]:
     }
 
 
-def _are(tenant: str, keys: Sequence[Key]) -> Any:
-    return and_(PlaceRow.tenant == tenant, tuple_(PlaceRow.server, PlaceRow.instance).in_(keys))
+def _are(tenant: str, keys: Sequence[Key]) -> ColumnElement[bool]:
+    return are((tenant, *key) for key in keys)
