@@ -4,56 +4,30 @@ long it may take, how it ends. Over HTTP, and over NATS where the owner has no a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from tests.gateway.bridge_lab import OLD_WORDS, Answer, pipe_entry, until
 from tests.gateway.full_server import FullHttp
-from tests.gateway.replica.hop_lab import TOKEN, Cluster, cluster
+from tests.gateway.replica.hop_lab import TOKEN, Cluster
 from toolway.events import CallFinished
 from toolway.gateway.codes import KEY_MISMATCH, OUTCOME_UNKNOWN, UNAVAILABLE
 
-pytestmark = [pytest.mark.anyio, OLD_WORDS]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("forgets"), OLD_WORDS]
 Json = dict[str, Any]
-ALL = ("one", "two")
+BROKEN = ("broken",)
 WITHIN = 10_000  # milliseconds: nobody waits for a server that wants to be left alone for longer
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def web() -> FullHttp:
-    """A server of the handshake era on a socket of this process, so that it can be asked what it saw."""
-    return FullHttp("handshake")
-
-
-@pytest.fixture(scope="module", params=["http", "nats"])
-async def nodes(
-    request: pytest.FixtureRequest, web: FullHttp, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Cluster]:
-    servers = {
+def servers_with(url: str) -> Json:
+    return {
         "full": pipe_entry("handshake"),
         "modern": pipe_entry("modern"),
         "broken": {"command": "/nonexistent/server"},
+        "web": {"url": url},
+        "busy": {"url": url},
     }
-    hidden = ALL if request.param == "nats" else ()
-    async with web:
-        servers["web"] = {"url": web.url}
-        servers["busy"] = {"url": web.url}
-        folder = tmp_path_factory.mktemp(request.param)
-        async with cluster(folder, servers, names=ALL, hidden=hidden, broken=("broken",)) as made:
-            yield made
-
-
-@pytest.fixture(autouse=True)
-def _forgets(web: FullHttp) -> None:
-    web.server.stats.effects.clear()
-    web.server.stats.cancelled.clear()
 
 
 async def both(nodes: Cluster, server: str, token: str, name: str, arguments: Json | None = None) -> list[Answer]:

@@ -12,25 +12,15 @@ import pytest
 
 from tests.gateway.bridge_lab import EVERYTHING, OLD_WORDS, Answer, Raw, events, pipe_entry, until
 from tests.gateway.full_server import TASKS_KEY
-from tests.gateway.replica.hop_lab import TOKEN, Cluster, Node, cluster
+from tests.gateway.replica.hop_lab import TOKEN, Cluster, Node
 
 pytestmark = [pytest.mark.anyio, OLD_WORDS]
 Json = dict[str, Any]
-ALL = ("one", "two")
 TASKS: Json = {**EVERYTHING, "extensions": {TASKS_KEY: {}}}
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module", params=["http", "nats"])
-async def nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
-    servers = {"full": pipe_entry("handshake"), "modern": pipe_entry("modern")}
-    hidden = ALL if request.param == "nats" else ()
-    async with cluster(tmp_path_factory.mktemp("cluster"), servers, names=ALL, hidden=hidden) as made:
-        yield made
+def servers_with(url: str) -> Json:
+    return {"full": pipe_entry("handshake"), "modern": pipe_entry("modern")}
 
 
 @asynccontextmanager

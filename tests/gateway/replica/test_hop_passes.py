@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import nats
@@ -26,35 +26,12 @@ from toolway.gateway.replica.over_nats.calls import NatsCalls
 from toolway.gateway.sealed import Sealer
 from toolway.upstream.link import Request, RpcError
 
-pytestmark = [pytest.mark.anyio, OLD_WORDS]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("forgets"), OLD_WORDS]
 Json = dict[str, Any]
-ALL = ("one", "two")
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def web() -> FullHttp:
-    return FullHttp("handshake")
-
-
-@pytest.fixture(scope="module", params=["http", "nats"])
-async def nodes(
-    request: pytest.FixtureRequest, web: FullHttp, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Cluster]:
-    async with web:
-        servers = {"web": {"url": web.url}, "full": pipe_entry("handshake")}
-        hidden = ALL if request.param == "nats" else ()
-        async with cluster(tmp_path_factory.mktemp("cluster"), servers, names=ALL, hidden=hidden) as made:
-            yield made
-
-
-@pytest.fixture(autouse=True)
-def _forgets(web: FullHttp) -> None:
-    web.server.stats.effects.clear()
+def servers_with(url: str) -> Json:
+    return {"web": {"url": url}, "full": pipe_entry("handshake")}
 
 
 def right(nodes: Cluster) -> Pass:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.gateway.bridge_lab import OLD_WORDS, Answer, Raw, events, pipe_entry, until
 from tests.gateway.full_server import FullHttp
-from tests.gateway.replica.hop_lab import KEY, TOKEN, Cluster, Node, cluster
+from tests.gateway.replica.hop_lab import KEY, TOKEN, Cluster, Node
 from toolway.cluster.passes import Pass, issue
 from toolway.gateway.app import ERRANDS
 from toolway.gateway.client_session import ClientSession
@@ -22,28 +22,10 @@ from toolway.gateway.sealed import Sealer
 
 pytestmark = [pytest.mark.anyio, OLD_WORDS]
 Json = dict[str, Any]
-ALL = ("one", "two")
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def web() -> FullHttp:
-    return FullHttp("handshake")
-
-
-@pytest.fixture(scope="module", params=["http", "nats"])
-async def nodes(
-    request: pytest.FixtureRequest, web: FullHttp, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Cluster]:
-    async with web:
-        servers = {"web": {"url": web.url}, "modern": pipe_entry("modern")}
-        hidden = ALL if request.param == "nats" else ()
-        async with cluster(tmp_path_factory.mktemp("cluster"), servers, names=ALL, hidden=hidden) as made:
-            yield made
+def servers_with(url: str) -> Json:
+    return {"web": {"url": url}, "modern": pipe_entry("modern")}
 
 
 class Wanderer(Raw):
