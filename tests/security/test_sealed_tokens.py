@@ -13,7 +13,8 @@ import pytest
 
 from toolway.model import NotAuthorized
 from toolway.secrets import open_store
-from toolway.security.sealed_tokens import ISSUERS, SECRET, SealedTokens, of_this_user
+from toolway.security.kept import ISSUERS
+from toolway.security.sealed_tokens import SECRET, SealedTokens, of_this_user
 from toolway.security.shared_shelf import SharedShelf
 from toolway.security.tokens import Client, Credential, Key
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from toolway.addresses import Addresses
 from toolway.model import NotAuthorized
-from toolway.security.sealed_tokens import Kept, SealedTokens, Unreadable
+from toolway.security.kept import in_place_of
+from toolway.security.sealed_tokens import SealedTokens, Unreadable
 from toolway.security.shelf import Now, renewed_by_issuer, store_failed
 from toolway.security.tokens import Credential
 
@@ -14,23 +16,18 @@ from toolway.security.tokens import Credential
 async def renew_on_disk(
     store: SealedTokens, upstream: str, principal: str, held: Credential, reach: Addresses, now: Now
 ) -> None:
-    """Renew `held` and put what comes of it in its place, unless something else lies there by then: a new login goes
-    before. Raises `NotAuthorized`."""
+    """Renew `held` and put what comes of it in its place. Raises `NotAuthorized`."""
 
-    def in_place_of_it(new: Credential) -> None:
-        def change(kept: Kept) -> Kept:
-            there = kept.get(held.issuer)
-            return {**kept, held.issuer: new} if there is not None and there.access == held.access else kept
-
-        store.change(upstream, principal, change)
+    def put(new: Credential) -> None:
+        store.change(upstream, principal, partial(in_place_of, held, new))
 
     try:
         new = await renewed_by_issuer(held, reach, now)
     except NotAuthorized as trouble:
         if trouble.code == "E-AUTH-LOGIN":
-            in_place_of_it(replace(held, refresh=None))  # nobody has to hear it again from the issuer
+            put(replace(held, refresh=None))  # nobody has to hear it again from the issuer
         raise
     try:
-        in_place_of_it(new)
+        put(new)
     except (OSError, Unreadable) as exc:
         raise store_failed(exc) from exc

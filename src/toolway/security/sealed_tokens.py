@@ -19,14 +19,12 @@ from typing import Final
 
 from toolway.secrets import SecretsError, open_store, remember
 from toolway.secrets.files import locked, read_private, write_private
+from toolway.security.kept import Kept, with_one, without
 from toolway.security.tokens import Credential, Key, packed, unpacked
 
 SECRET: Final = "toolway/logins"  # the name of the key among the secrets
 LARGEST: Final = 4 * 1024 * 1024  # bytes of a file of ours
-ISSUERS: Final = 8  # of one server, for one principal; the oldest is forgotten
 _BOUND: Final = "toolway tokens 1"
-
-Kept = dict[str, Credential]  # by issuer, the last one put last
 
 
 class Unreadable(Exception):
@@ -47,10 +45,12 @@ class SealedTokens:
         return (await self.read(key.upstream, key.principal)).get(key.issuer)
 
     async def put(self, key: Key, credential: Credential) -> None:
-        await asyncio.to_thread(self.change, key.upstream, key.principal, lambda kept: _with(kept, key, credential))
+        await asyncio.to_thread(
+            self.change, key.upstream, key.principal, lambda kept: with_one(kept, key.issuer, credential)
+        )
 
     async def remove(self, key: Key) -> None:
-        await asyncio.to_thread(self.change, key.upstream, key.principal, lambda kept: _without(kept, key.issuer))
+        await asyncio.to_thread(self.change, key.upstream, key.principal, lambda kept: without(kept, key.issuer))
 
     async def issuers(self, upstream: str, principal: str) -> list[str]:
         return list(reversed(await self.read(upstream, principal)))
@@ -164,12 +164,3 @@ def unseal(data: bytes, key: bytes, upstream: str, principal: str) -> Kept:
 
 def _bound(upstream: str, principal: str) -> bytes:
     return json.dumps([_BOUND, upstream, principal]).encode()
-
-
-def _with(kept: Kept, key: Key, credential: Credential) -> Kept:
-    after = {**_without(kept, key.issuer), key.issuer: credential}
-    return dict(list(after.items())[-ISSUERS:])
-
-
-def _without(kept: Kept, issuer: str) -> Kept:
-    return {each: credential for each, credential in kept.items() if each != issuer}

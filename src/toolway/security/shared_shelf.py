@@ -65,13 +65,9 @@ class SharedShelf(Shelf):
 
     async def renew(self, held: Credential, reach: Addresses) -> Credential:
         async with self._locked() as lock:
-            found = await self.load()
-            if found is None:
-                raise NotAuthorized("the login was taken back", code="E-AUTH-LOGIN")
-            if found.access != held.access and (found.renew_at is None or self._now() < found.renew_at):
+            found, is_done = await self._look_again(held)
+            if is_done:
                 return found
-            if found.refresh is None:
-                raise NotAuthorized("the login is over", code="E-AUTH-LOGIN")
             await self._send(found, lock, reach)
         return await self.load() or found
 

@@ -81,6 +81,18 @@ class Shelf:
         await self.keep(new)
         return new
 
+    async def _look_again(self, held: Credential) -> tuple[Credential, bool]:
+        """What is here by the time we alone may renew `held`, and whether it is renewed already: whoever had the turn
+        before us may have done it. Raises `NotAuthorized`."""
+        found = await self.load()
+        if found is None:
+            raise NotAuthorized("the login was taken back", code="E-AUTH-LOGIN")
+        if found.access != held.access and (found.renew_at is None or self._now() < found.renew_at):
+            return found, True
+        if found.refresh is None:
+            raise NotAuthorized("the login is over", code="E-AUTH-LOGIN")
+        return found, False
+
 
 @runtime_checkable
 class HasShelves(Protocol):

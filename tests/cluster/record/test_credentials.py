@@ -24,7 +24,7 @@ from toolway.cluster.record.envelopes import Unsealable
 from toolway.cluster.record.record_shelf import RecordShelf
 from toolway.cluster.record.tables import CredentialRow
 from toolway.model import NotAuthorized
-from toolway.security.sealed_tokens import ISSUERS
+from toolway.security.kept import ISSUERS
 from toolway.security.tokens import Client, Credential, Key
 
 pytestmark = pytest.mark.anyio

@@ -22,7 +22,7 @@ from toolway.cluster.record.clock import seconds_now
 from toolway.cluster.record.envelopes import Envelopes, Unsealable
 from toolway.cluster.record.tables import CredentialRow
 from toolway.cluster.record.writing import insert_once
-from toolway.security.sealed_tokens import ISSUERS, Kept
+from toolway.security.kept import Kept, with_one, without
 from toolway.security.shelf import RENEW_LIMIT, Now, Shelf
 from toolway.security.tokens import Credential, Key, packed, unpacked
 
@@ -47,10 +47,10 @@ class RecordTokens:
         return (await self.read(key.upstream, key.principal)).get(key.issuer)
 
     async def put(self, key: Key, credential: Credential) -> None:
-        await self.change(key.upstream, key.principal, lambda kept: _with(kept, key.issuer, credential))
+        await self.change(key.upstream, key.principal, lambda kept: with_one(kept, key.issuer, credential))
 
     async def remove(self, key: Key) -> None:
-        await self.change(key.upstream, key.principal, lambda kept: _without(kept, key.issuer))
+        await self.change(key.upstream, key.principal, lambda kept: without(kept, key.issuer))
 
     async def issuers(self, upstream: str, principal: str) -> list[str]:
         return list(reversed(await self.read(upstream, principal)))
@@ -165,12 +165,3 @@ class RecordTokens:
 
 def _id(upstream: str, principal: str) -> str:
     return hashlib.sha256(json.dumps([upstream, principal]).encode()).hexdigest()[:40]
-
-
-def _with(kept: Kept, issuer: str, credential: Credential) -> Kept:
-    after = {**_without(kept, issuer), issuer: credential}
-    return dict(list(after.items())[-ISSUERS:])
-
-
-def _without(kept: Kept, issuer: str) -> Kept:
-    return {each: credential for each, credential in kept.items() if each != issuer}

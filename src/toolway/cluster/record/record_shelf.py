@@ -13,12 +13,13 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from toolway.addresses import Addresses
 from toolway.cluster.boot_clock import boot_time
 from toolway.model import NotAuthorized
-from toolway.security.sealed_tokens import Kept
+from toolway.security.kept import in_place_of
 from toolway.security.shelf import RENEW_LIMIT, Now, Shelf, renewed_by_issuer, store_failed
 from toolway.security.tokens import Credential
 
@@ -69,13 +70,9 @@ class RecordShelf(Shelf):
 
     async def _renewed(self, held: Credential, reach: Addresses) -> Credential:
         async with self._reserved(RESERVED) as until:
-            found = await self.load()
-            if found is None:
-                raise NotAuthorized("the login was taken back", code="E-AUTH-LOGIN")
-            if found.access != held.access and (found.renew_at is None or self._now() < found.renew_at):
+            found, is_done = await self._look_again(held)
+            if is_done:
                 return found
-            if found.refresh is None:
-                raise NotAuthorized("the login is over", code="E-AUTH-LOGIN")
             await self._renew(found, reach, until)
         return await self.load() or found
 
@@ -101,15 +98,10 @@ class RecordShelf(Shelf):
         await self._put(held, new)
 
     async def _put(self, held: Credential, new: Credential) -> None:
-        """In the place of what was renewed, unless something else lies there by then: a new login goes before."""
-
-        def in_place_of_it(kept: Kept) -> Kept:
-            there = kept.get(held.issuer)
-            return {**kept, held.issuer: new} if there is not None and there.access == held.access else kept
-
+        in_place = partial(in_place_of, held, new)
         for pause in (0.1, 0.5, 1.0, None):  # this is the only copy
             try:
-                return await self._tokens.change(self._upstream, self._principal, in_place_of_it)
+                return await self._tokens.change(self._upstream, self._principal, in_place)
             except Exception as exc:
                 if pause is None:
                     raise store_failed(exc) from exc
