@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import os
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,7 +67,7 @@ class _File(msgspec.Struct):
     keys: list[ApiKey] = msgspec.field(default_factory=list)
 
 
-class KnownKeys:
+class KnownKeys(ABC):
     """All that opens the door, as this process knows it. Looking one up costs one hash, however many there are.
     `on_revoked` hears of every key that opens it no more."""
 
@@ -90,16 +91,17 @@ class KnownKeys:
     def all(self) -> Sequence[ApiKey]:
         return list(self._keys.values())
 
+    @abstractmethod
     async def issue(
         self, name: str, scopes: Iterable[str] | None, admin: bool, now: float, rate: Rate | None = None
     ) -> tuple[str, ApiKey]:
-        """A new key, and what is kept of it. The key itself is never seen again. Raises `OSError`."""
-        raise NotImplementedError
+        """A new key, and what is kept of it. The key itself is never seen again. Raises `OSError`, `Unavailable`."""
 
+    @abstractmethod
     async def withdraw(self, id: str) -> bool:
-        """A key opens the door no more. Whether there was such a key. Raises `OSError`."""
-        raise NotImplementedError
+        """A key opens the door no more. Whether there was such a key. Raises `OSError`, `Unavailable`."""
 
+    @abstractmethod
     def reload(self) -> None:
         """Take what another process changed. Raises `ConfigError` where it cannot be trusted."""
 

@@ -23,7 +23,7 @@ REVOKED_KEPT: Final = 86_400.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
-class KnownKeys:
+class TenantKeys:
     """All keys of a tenant."""
 
     valid: Sequence[Json]  # the facts of each, oldest first
@@ -36,12 +36,12 @@ class ApiKeys:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    async def all(self, tenant: str) -> KnownKeys:
+    async def all(self, tenant: str) -> TenantKeys:
         asked = select(ApiKeyRow).where(ApiKeyRow.tenant == tenant).order_by(ApiKeyRow.revision)
         async with self._engine.connect() as db:
             rows = (await db.execute(asked)).all()
         revoked = frozenset(row.id for row in rows if row.revoked_at is not None)
-        return KnownKeys([row.facts for row in rows if row.id not in revoked], revoked)
+        return TenantKeys([row.facts for row in rows if row.id not in revoked], revoked)
 
     async def add(self, tenant: str, id: str, facts: Json) -> int:
         """The revision of the change. Raises `IntegrityError` where there is or was a key with this id."""
