@@ -21,11 +21,11 @@ from toolway.cluster.record.places import Held, Place, Places
 from toolway.cluster.tenure import TERMS, Terms
 from toolway.gateway.replica.owners import Owners
 from toolway.gateway.replica.shared.news import Following
+from toolway.gateway.replica.upkeep import tell_moved
 from toolway.model import Json
 
 TENANT: Final = "default"
 CLUSTER: Final = "growth"
-TOLD: Final = 200  # places in one piece of news, as a replica tells them
 
 
 class Quiet:
@@ -93,9 +93,7 @@ class SimNode:
 
     def _moved(self, took: Sequence[Held], lost: Sequence[Held]) -> None:
         self.count["took"] += len(took)
-        told = [[each.place.tenant, each.place.server, each.place.instance, each.node, each.fence] for each in took]
-        for some in range(0, len(told), TOLD) if told else (0,):
-            self.following.say("places", {"took": told[some : some + TOLD]})
+        tell_moved(self.following, took, lost)
 
     def _places_moved(self, body: Json) -> None:
         took = body.get("took")

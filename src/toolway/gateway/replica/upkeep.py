@@ -15,7 +15,7 @@ from toolway.gateway.replica.this_node import ThisNode
 from toolway.hub import Hub
 from toolway.model import Json
 
-TOLD: Final = 200  # places in one piece of news
+TOLD: Final = 200  # places of those that were taken at once
 
 TakeConfig = Callable[[Loaded], Awaitable[None]]
 
@@ -75,7 +75,7 @@ class Upkeep:
 
 
 def tell_moved(following: Following, took: Sequence[Held], lost: Sequence[Held]) -> None:
-    """What we own now, for those who look for its owner; and what others may take."""
-    told = [[each.place.tenant, each.place.server, each.place.instance, each.node, each.fence] for each in took]
-    for some in range(0, len(told), TOLD) if told else (0,):
-        following.say("places", {"took": told[some : some + TOLD]})
+    """What we own now, for those who look for its owner; and what others may take. Of many that are taken at once some
+    are told: else every node would hear of every server, and who is not told asks the record when it is called."""
+    told = [[each.place.tenant, each.place.server, each.place.instance, each.node, each.fence] for each in took[:TOLD]]
+    following.say("places", {"took": told})

@@ -105,6 +105,8 @@ class RemoteLink:
                 why = "it is handed over"
             elif held is None or seen is None:
                 why = "no node owns it now"
+                if held is not None:
+                    self._around.owners.forget(held)  # its node is gone, and who has it now may not have told us
             else:
                 try:
                     return await self._send(held, seen, request)
