@@ -21,7 +21,7 @@ from tests.cluster.nats_server import NatsServer, nats_server, program
 from tests.faults.cluster.engines import nats_cluster
 from tests.faults.cluster.ground import Loopback
 from toolway.cluster import ears
-from toolway.cluster.bus import LARGEST, SILENCE, Bus, token
+from toolway.cluster.bus import LARGEST, SILENCE, Bus, Ear, token
 from toolway.gateway.sealed import Sealer
 from toolway.model import Json
 
@@ -56,6 +56,10 @@ async def _until(what: Callable[[], bool], seconds: float = 10.0) -> None:
     async with asyncio.timeout(seconds):
         while not what():
             await asyncio.sleep(0.01)
+
+
+async def _until_silent(ear: Ear, seconds: float) -> None:
+    await _until(lambda: ear.quiet >= SILENCE, seconds)
 
 
 async def test_all_others_hear_the_news_of_their_own_cluster() -> None:
@@ -127,7 +131,7 @@ async def test_a_node_that_died_or_hangs_is_known_in_about_a_second(end: signal.
         a.bus.listening_to("b") as same,
     ):
         assert ear is same
-        silent = asyncio.create_task(ear.wait_silent())
+        silent = asyncio.create_task(_until_silent(ear, 30))
         await asyncio.sleep(2 * SILENCE)
         assert not silent.done()
         os.kill(pid, end)
@@ -137,35 +141,34 @@ async def test_a_node_that_died_or_hangs_is_known_in_about_a_second(end: signal.
 
 async def test_our_own_standstill_is_not_the_silence_of_another() -> None:
     a = Node("a")
-    lost: list[str] = []
-    async with nats_server() as server, _nodes(server, a), _another_process(server) as pid:
-        a.bus.watch("b", lambda: lost.append("b"))
+    async with (
+        nats_server() as server,
+        _nodes(server, a),
+        _another_process(server) as pid,
+        a.bus.listening_to("b") as ear,
+    ):
         await asyncio.sleep(2 * SILENCE)
         for _ in range(3):
             time.sleep(2 * SILENCE)  # noqa: ASYNC251 - the loop itself must stand still
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert ear.quiet < SILENCE  # though what came meanwhile is yet to be read
             await asyncio.sleep(0.3)
-        assert lost == []
+            assert ear.quiet < SILENCE
         os.kill(pid, signal.SIGKILL)
-        await _until(lambda: lost == ["b"], 3)
+        await _until_silent(ear, 3)
 
 
-async def test_whoever_waits_for_a_node_no_more_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_listens_again_after_a_while_hears_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ears, "LINGER", 1.0)
     a = Node("a")
-    called: list[int] = []
     async with nats_server() as server, _nodes(server, a):
-        waits = [lambda number=number: called.append(number) for number in range(3)]
-        for each in waits:
-            a.bus.watch("nobody", each)
-        a.bus.unwatch("nobody", waits[1])
-        await _until(lambda: len(called) == 2, 3)
-        assert sorted(called) == [0, 2]
+        async with a.bus.listening_to("nobody") as first:
+            await _until_silent(first, 3)
         await _until(lambda: not a.bus._ears, 5)  # nobody needs it any more
-        a.bus.unwatch("nobody", waits[0])
-        again = asyncio.Event()
-        a.bus.watch("nobody", again.set)
-        async with asyncio.timeout(3):
-            await again.wait()
+        async with a.bus.listening_to("nobody") as second:
+            assert second is not first
+            await _until_silent(second, 3)
 
 
 async def test_nobody_is_silent_while_we_are_deaf_ourselves() -> None:
@@ -173,7 +176,7 @@ async def test_nobody_is_silent_while_we_are_deaf_ourselves() -> None:
     async with nats_server() as server, _nodes(server, a), a.bus.listening_to("b") as ear:
         server.kill()
         await _until(lambda: not a.bus.connected)
-        silent = asyncio.create_task(ear.wait_silent())
+        silent = asyncio.create_task(_until_silent(ear, 30))
         await asyncio.sleep(2 * SILENCE)
         assert not silent.done()
         await server.start()
@@ -183,15 +186,16 @@ async def test_nobody_is_silent_while_we_are_deaf_ourselves() -> None:
 
 async def test_who_listened_before_nats_was_there_hears_afterwards() -> None:
     a, b = Node("a"), Node("b")
-    lost: list[str] = []
-    a.bus.watch("b", lambda: lost.append("b"))
-    await asyncio.sleep(2 * SILENCE)
-    assert lost == []  # nothing can be heard
-    async with nats_server() as server, _nodes(server, a, b):
+    async with a.bus.listening_to("b") as ear:
+        silent = asyncio.create_task(_until_silent(ear, 30))
         await asyncio.sleep(2 * SILENCE)
-        assert lost == []  # it is heard
-        await b.bus.close()
-        await _until(lambda: lost == ["b"], 3)
+        assert not silent.done()  # nothing can be heard
+        async with nats_server() as server, _nodes(server, a, b):
+            await asyncio.sleep(2 * SILENCE)
+            assert not silent.done()  # it is heard
+            await b.bus.close()
+            async with asyncio.timeout(3):
+                await silent
 
 
 async def test_who_loses_its_server_of_three_goes_to_another_and_is_told_of_the_gap() -> None:
@@ -201,8 +205,8 @@ async def test_who_loses_its_server_of_three_goes_to_another_and_is_told_of_the_
             await node.bus.open([server.url for server in servers])
             stack.push_async_callback(node.bus.close)
         await _until_told(a, b, "before")
-        assert a.bus.client is not None and a.bus.client.connected_url is not None
-        at = a.bus.client.connected_url.port
+        assert a.bus._nats is not None and a.bus._nats.connected_url is not None
+        at = a.bus._nats.connected_url.port
         await next(server for server in servers if server.url.endswith(f":{at}")).kill()
         await _until(lambda: a.gaps > 0, 15)
         await _until_told(a, b, "after")
@@ -239,8 +243,7 @@ async def test_tenants_may_be_accounts_that_hear_nothing_of_each_other(monkeypat
         async with stranger.bus.listening_to("a") as ear:
             assert await a.bus.tell("keys", {"revoked": ["k"]})
             await _until(lambda: b.heard == [("keys", {"revoked": ["k"]})])
-            async with asyncio.timeout(3):
-                await ear.wait_silent()  # it beats, in another account
+            await _until_silent(ear, 3)  # it beats, in another account
         assert await stranger.bus.tell("keys", {})
         await eavesdropper.flush()
         await _until(lambda: "toolway.test.team-b.news.keys" in spy)

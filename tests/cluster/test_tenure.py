@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from toolway.cluster.tenure import TERMS, Tenure
 
-TTL, RENEW, GIVE_UP = TERMS.ttl, TERMS.renew, TERMS.give_up
+TTL, GIVE_UP = TERMS.ttl, TERMS.give_up
 
 
 def test_without_a_grant_a_node_owns_nothing() -> None:
@@ -19,7 +19,7 @@ def test_a_lease_is_held_until_it_is_given_up_and_no_longer() -> None:
     tenure.began(4, asked_at=100.0)
     assert tenure.epoch(100.0 + GIVE_UP - 0.001) == 4
     assert tenure.epoch(100.0 + GIVE_UP) is None
-    assert (tenure.renew_at(), tenure.ends_at()) == (100.0 + RENEW, 100.0 + GIVE_UP)
+    assert tenure.ends_at() == 100.0 + GIVE_UP
 
 
 def test_what_the_record_no_longer_knows_is_over_at_once() -> None:

@@ -75,11 +75,6 @@ class Bus:
     def connected(self) -> bool:
         return self._nats is not None and self._nats.is_connected
 
-    @property
-    def client(self) -> Client | None:
-        """The connection, for others that have something to say on it."""
-        return self._nats
-
     async def open(self, servers: Sequence[str], credentials: str | os.PathLike[str] | None = None) -> None:
         """Connect, and stay connected for as long as there is anybody. `credentials` is a file of NATS; a user and a
         password may stand in the addresses. Raises `OSError`, `ValueError` or `nats.errors.Error`."""
@@ -176,15 +171,6 @@ class Bus:
                 with suppress(NatsError, OSError):
                     await self._nats.publish(f"{self.root}.beat.{self._node}", b"")
             await asyncio.sleep(BEAT)
-
-    def watch(self, node: str, lost: Callable[[], None]) -> None:
-        """Call `lost`, once, when a node is silent for too long. Costs an entry in a set: it is for every call."""
-        self._ear(node).watchers.add(lost)
-
-    def unwatch(self, node: str, lost: Callable[[], None]) -> None:
-        ear = self._ears.get(node)
-        if ear is not None:
-            ear.watchers.discard(lost)
 
     @asynccontextmanager
     async def listening_to(self, node: str) -> AsyncIterator[Ear]:

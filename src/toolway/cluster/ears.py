@@ -52,8 +52,7 @@ class Hearing:
 
 
 class Ear:
-    """What is heard of one node. `client` is there once NATS was reached. `watchers` are called, once each, when the
-    node is lost."""
+    """What is heard of one node. `client` is there once NATS was reached."""
 
     def __init__(self, client: Callable[[], Client | None], subject: str, on_end: Callable[[], object]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -66,7 +65,6 @@ class Ear:
         self._opening = asyncio.ensure_future(self._open())
         self._ended = False
         self._timer = self._loop.call_later(BEAT, self._look)
-        self.watchers: set[Callable[[], None]] = set()
         self.users = 0
 
     async def opened(self) -> None:
@@ -76,20 +74,6 @@ class Ear:
     def quiet(self) -> float:
         """Seconds for which nothing was heard that could have been."""
         return self._hearing.quiet(self._loop.time())
-
-    async def wait_silent(self) -> None:
-        """Return when the node is lost."""
-        silent = self._loop.create_future()
-
-        def lost() -> None:
-            if not silent.done():
-                silent.set_result(None)
-
-        self.watchers.add(lost)
-        try:
-            await silent
-        finally:
-            self.watchers.discard(lost)
 
     async def end(self) -> None:
         self._stop()
@@ -119,17 +103,13 @@ class Ear:
         client = self._client()
         deaf = self._subscription is None or client is None or not client.is_connected
         wait = self._hearing.look(now, deaf)
-        if self.watchers or self.users:
+        if self.users:
             self._needed = now
         if now - self._needed >= LINGER:
             self._stop()
             self._opening = asyncio.ensure_future(self._close())
         else:
             self._timer = self._loop.call_later(wait or BEAT, self._look)
-        if not wait:
-            lost, self.watchers = self.watchers, set()
-            for each in lost:
-                each()
 
     def _stop(self) -> None:
         self._timer.cancel()

@@ -59,9 +59,6 @@ class Tenure:
         """The number under which we own; None when we own nothing."""
         return self._epoch if now < self._since + self._terms.give_up else None
 
-    def renew_at(self) -> float:
-        return self._since + self._terms.renew
-
     def ends_at(self) -> float:
         """When we stop being an owner unless it is renewed."""
         return self._since + self._terms.give_up

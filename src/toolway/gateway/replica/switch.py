@@ -39,7 +39,6 @@ class Switch:
         self._hub: Hub | None = None
         self._servers: Mapping[str, Server] = {}  # as they were written, not as the hub has them
         self._links: dict[str, set[ReplicaLink]] = {}
-        self.on_begin: Callable[[Held], None] | None = None
 
     def serve(self, hub: Hub) -> None:
         self._hub = hub
@@ -148,8 +147,6 @@ class Switch:
         if held.place.tenant == self._tenant:
             log.info("this node owns %s now", held.place.server)
             self._start(held)
-            if self.on_begin is not None:
-                self.on_begin(held)
 
     def _start(self, held: Held) -> None:
         name = held.place.server

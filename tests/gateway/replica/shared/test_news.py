@@ -157,10 +157,10 @@ async def test_a_record_that_does_not_answer_is_asked_again(monkeypatch: pytest.
         record.broken = True
         found.gap()
         await asyncio.sleep(0.5)
-        seen = found.looked_at
+        seen = found.looks
         record.last, record.broken = 6, False
         await _until(lambda: len(keys.taken) == 2)
-        assert keys.taken == [0, 5] and found.looked_at > seen
+        assert keys.taken == [0, 5] and found.looks > seen
     finally:
         await found.close()
 

@@ -52,7 +52,6 @@ class Following:
         self._speak = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.looks = 0  # at the record
-        self.looked_at = 0.0  # on the clock of the loop: what others changed before that is known here
         self.tell: Callable[[str, Json], Awaitable[bool]] | None = None
 
     # -- before it begins ---------------------------------------------------------------------------------------------
@@ -133,7 +132,6 @@ class Following:
             await asyncio.sleep(LEAST)
 
     async def _look(self) -> None:
-        began = asyncio.get_running_loop().time()
         newest, changed = await self._asking(self._changes.since(self._seen))
         self.looks += 1
         again, self._seen = newest < self._seen, newest
@@ -142,7 +140,6 @@ class Following:
                 kind.taken = 0  # the record was put back from a copy: all that we know may be of another
             if (name, self._tenant) in changed:
                 kind.behind.set()
-        self.looked_at = began
 
 
 class _Kind:
