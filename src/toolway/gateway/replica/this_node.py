@@ -43,7 +43,7 @@ class ThisNode:
         self.sealer = sealer
         self.member: Member | None = None
         self.owners = Owners(places)
-        self.peers = Peers(bus, lambda to: credential(sealer, id, to))
+        self.peers = Peers(bus, lambda to: credential(sealer, id, to), self._is_alive)
         self._bus = bus
         self._nats_calls = nats_calls
         self.shelf = Shelf(lists, tenant, self._fence, listed)
@@ -75,6 +75,9 @@ class ThisNode:
         if found is None:
             self.member.look_soon()
         return found
+
+    def _is_alive(self, id: str) -> bool:
+        return self.member is not None and self.member.node(id) is not None
 
     def nodes_alive(self) -> Sequence[Seen]:
         return self.member.nodes if self.member is not None else ()

@@ -122,11 +122,12 @@ class Peer:
 
 
 class Peers:
-    """`credential` makes what we show a node."""
+    """`credential` makes what we show a node, and `alive` says whether one has a lease, as far as we know."""
 
-    def __init__(self, bus: Bus, credential: Callable[[str], str]) -> None:
+    def __init__(self, bus: Bus, credential: Callable[[str], str], alive: Callable[[str], bool]) -> None:
         self._bus = bus
         self._credential = credential
+        self._alive = alive
         self._all: dict[str, Peer] = {}
         self._left: set[Peer] = set()
 
@@ -135,12 +136,13 @@ class Peers:
         if found is None or asyncio.get_running_loop().time() > found.made_at + RENEWED:
             if found is not None:
                 self._leave(found)
+            self._forget_gone()
             found = self._all[id] = Peer(id, address, self._credential(id), self._bus)
         return found
 
-    def keep(self, alive: Callable[[str], bool]) -> None:
-        """Forget those that are gone."""
-        for id in [id for id in self._all if not alive(id)]:
+    def _forget_gone(self) -> None:
+        """A node that starts again has another id, so there would be more of them with every restart."""
+        for id in [id for id in self._all if not self._alive(id)]:
             self._leave(self._all.pop(id))
 
     def _leave(self, peer: Peer) -> None:

@@ -1,0 +1,48 @@
+"""The nodes that are called from here come and go, and only those that are there are remembered."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolway.cluster.bus import Bus
+from toolway.gateway.replica.links import peers
+from toolway.gateway.replica.links.peers import Peers
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def alive() -> set[str]:
+    return {"a-1", "b-1"}
+
+
+@pytest.fixture
+def known(alive: set[str]) -> Peers:
+    bus = Bus("test", "own", lambda kind, body: None, lambda: None)
+    return Peers(bus, lambda to: f"for {to}", alive.__contains__)
+
+
+async def test_a_node_is_one_peer_for_as_long_as_it_lives(known: Peers) -> None:
+    a, b = known.of("a-1", "http://127.0.0.1:1"), known.of("b-1", "http://127.0.0.1:2")
+    assert known.of("a-1", "http://127.0.0.1:1") is a and a is not b
+    await known.close()
+
+
+async def test_a_node_that_is_gone_is_forgotten_when_another_comes(
+    known: Peers, alive: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "LEFT", 0.0)
+    for number in range(1, 20):
+        known.of(f"a-{number}", "http://127.0.0.1:1")
+        alive.symmetric_difference_update({f"a-{number}", f"a-{number + 1}"})
+    assert len(known._all) <= 2
+    await known.close()
+
+
+async def test_whoever_waits_on_a_node_that_is_taken_for_gone_may_go_on(known: Peers, alive: set[str]) -> None:
+    a = known.of("a-1", "http://127.0.0.1:1")
+    alive.remove("a-1")
+    known.of("b-1", "http://127.0.0.1:2")
+    assert not a.client._closed
+    await known.close()
+    assert a.client._closed
