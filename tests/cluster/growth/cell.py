@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import insert
+from sqlalchemy import insert, text
 
 from tests.cluster.growth.engines import Engines, fresh_database
 from tests.cluster.growth.node import TENANT
@@ -129,6 +129,7 @@ class Cell:
             these = names[some : some + 1000]
             rows = [{"tenant": TENANT, "name": name, "definition": {}, "revision": 0} for name in these]
             async with self._engine.begin() as db:
+                await db.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))  # others are busy, too
                 await db.execute(insert(ServerRow), rows)
                 await declare(db, TENANT, {name: Wish() for name in these})
 

@@ -109,6 +109,11 @@ class Postgres:
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
+    def kill(self) -> None:
+        """Whatever is left of it."""
+        with suppress(OSError, ValueError):
+            self._signal(signal.SIGKILL)
+
     def _signal(self, number: signal.Signals) -> None:
         main = int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
         for pid in (main, *_children(main)):
@@ -160,10 +165,12 @@ async def postgres(ground: Ground) -> AsyncIterator[Postgres]:
         try:
             yield server
         finally:
-            with suppress(OSError, ValueError, AssertionError):
+            with suppress(OSError, ValueError):
                 server.resume()
-            with suppress(AssertionError):
+            try:
                 await server.stop()
+            except (AssertionError, TimeoutError):
+                server.kill()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
