@@ -99,14 +99,30 @@ async def test_many_calls_at_once_go_together_and_each_has_its_own_answer_or_non
     async with nats_server() as server, owner(server, echo) as there, caller(server) as way:
         link, nobody = await link_to(way), await link_to(way, "nobody")
         before = there.client.stats["in_msgs"] if there.client is not None else 0
-        requests = [call(number=number, text="x" * (number % 7) * 5000) for number in range(300)]
+        requests = [call(number=number, text="x" * (number % 7) * 2500) for number in range(300)]
         absent = [call(number=number) for number in range(300)]
         answers = await asyncio.gather(*(link.request(request) for request in requests))
         faults = await asyncio.gather(*(nobody.request(request) for request in absent), return_exceptions=True)
         assert [answer["said"] for answer in answers] == [request.params for request in requests]
         assert all(isinstance(fault, Fault) and fault.certainty is Certainty.C0 for fault in faults)
         assert all(request.attempt.certainty is Certainty.C0 for request in absent)
-        assert there.client is not None and there.client.stats["in_msgs"] - before < 150
+        assert there.client is not None and there.client.stats["in_msgs"] - before < 120
+
+
+async def test_calls_that_come_back_together_leave_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolway.gateway.replica.over_nats.way.LOOK", 0.7)
+    async with nats_server() as server, owner(server, echo) as there, caller(server) as way:
+        link = await link_to(way)
+        assert way.is_alone()
+        assert there.client is not None
+        taken = []
+        for _ in range(5):
+            before = there.client.stats["in_msgs"], way.client.stats["in_msgs"]
+            await asyncio.gather(*(link.request(call()) for _ in range(16)))
+            taken.append((there.client.stats["in_msgs"] - before[0], way.client.stats["in_msgs"] - before[1]))
+        assert min(taken) == (1, 1)
+        assert not way.is_alone()  # whoever comes first now may have others behind it
+        await until(way.is_alone)
 
 
 @pytest.mark.parametrize("size", [10, 20_000, 300_000])  # the last one goes in pieces

@@ -154,6 +154,7 @@ class NatsDoor:
 
     def _enter(self, visit: Visit) -> None:
         self._visits[visit.reply] = visit
+        self._host.most = max(self._host.most, len(self._visits))
         self._some.set()
 
     def _forget(self, visit: Visit) -> None:
@@ -210,6 +211,7 @@ class NatsDoor:
 
     async def _beat(self) -> None:
         while True:
+            self._host.most = len(self._visits)
             if not self._visits:
                 self._absent.clear()
                 self._some.clear()

@@ -15,7 +15,9 @@ from nats.errors import Error as NatsError
 
 from toolway.gateway.replica.over_nats import frames
 
-TOGETHER: Final = 64 * 1024  # bytes of one message, unless one frame is longer
+# Bytes of one message, unless one frame is longer. It is what `nats-py` reads at a time: a longer one costs it, and the
+# NATS server, a copy more, and is late.
+TOGETHER: Final = 32 * 1024
 MOST: Final = 10_000  # messages that wait; more are not sent, and whoever misses them asks again
 
 Unsent = Callable[[list[str]], None]

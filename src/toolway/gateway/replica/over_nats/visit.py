@@ -44,11 +44,12 @@ class Host:
         self.window = asyncio.Semaphore(ALL)
         self.loop = asyncio.get_running_loop()
         self.closing = False
+        self.most = 0  # visits at once, since the last sign of life
         self.visits: dict[str, Visit] = {}  # those under way, by the subject of their answers
 
     def is_alone(self) -> bool:
         """Whether an answer would go without others anyway."""
-        return len(self.visits) <= FEW and self.outbox.idle
+        return self.most <= FEW and self.outbox.idle
 
 
 class Visit(msgspec.Struct, eq=False):

@@ -89,6 +89,7 @@ class NatsWay:
         self._reconnects = 0
         self._deaf = 0
         self.window = asyncio.Semaphore(ALL)
+        self._most = 0  # calls under way at once, since the last look
         self.dropped = 0  # frames that nobody waited for
 
     async def open(self) -> None:
@@ -116,6 +117,8 @@ class NatsWay:
         request.attempt.wire_id = id_
         waiting = Waiting(request, self._loop.create_future(), inbound, owner, limit)
         self._waiting[str(id_)] = waiting
+        if len(self._waiting) > self._most:
+            self._most = len(self._waiting)
         return id_, waiting
 
     def leave(self, id_: int) -> None:
@@ -132,8 +135,9 @@ class NatsWay:
         return f"{self._inbox}{id_}"
 
     def is_alone(self) -> bool:
-        """Whether a call would go without others anyway."""
-        return len(self._waiting) <= FEW and self._outbox.idle
+        """Whether a call would go without others anyway. Of several that were answered together the first comes back
+        alone, and would leave without the others: so it counts how many there were a moment ago."""
+        return self._most <= FEW and self._outbox.idle
 
     def send(self, id_: int, owner: str, frame: bytes) -> None:
         """A call, together with others to the same owner."""
@@ -234,6 +238,7 @@ class NatsWay:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(LOOK)
+            self._most = len(self._waiting)
             if not self.client.is_connected:
                 self._deaf += 1
                 if self._deaf > DEAF:
