@@ -203,10 +203,11 @@ dashboard/node_modules: dashboard/package-lock.json
 dashboard-walk: setup dashboard/node_modules ## walk through the dashboard of a gateway with a few servers, in headless Chromium
 	$(BIN)/python scripts/dashboard_walk.py $(ARGS)
 
-dashboard-full: setup dashboard/node_modules ## the same with every real server of the corpus, and then with 200 servers and 5,000 tools
+dashboard-full: setup dashboard/node_modules ## the same with every real server of the corpus, then with 200 servers and 5,000 tools, and as one of a cluster
 	$(BIN)/python interop/install.py --into .interop
 	$(BIN)/python scripts/dashboard_walk.py --installed .interop
 	$(BIN)/python scripts/dashboard_walk.py --many
+	$(BIN)/python scripts/dashboard_walk.py --cluster
 
 dashboard-pictures: setup dashboard/node_modules ## pictures of every page of the demo into docs/dashboard
 	$(BIN)/python scripts/dashboard_pictures.py

@@ -3,6 +3,7 @@
 python scripts/dashboard_walk.py                       a few servers of our own
 python scripts/dashboard_walk.py --installed DIR       and every real server of the corpus
 python scripts/dashboard_walk.py --many                and 200 servers with 5,000 tools together
+python scripts/dashboard_walk.py --cluster             of a gateway that is the only one of a cluster
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ def main() -> int:
         if options.installed is not None:
             servers |= _corpus(options.installed, folder)
         file = _file(folder, servers)
-        url, token = _gateway(stack, folder, file)
+        url, token = _gateway(stack, folder, file, _cluster(folder) if options.cluster else ())
         _wait(url, token, len(servers), 180)
         print(f"{len(servers)} servers behind {url}", flush=True)
         load = stack.enter_context(_load(url, token))
-        code = _walk(url, token, many=options.many)
+        code = _walk(url, token, many=options.many, cluster=options.cluster)
         load.terminate()
         return code
 
@@ -61,6 +62,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--installed", type=Path, metavar="DIR", help="where interop/install.py put the corpus")
     parser.add_argument("--many", action="store_true", help=f"{SERVERS} servers of {TOOLS} tools each")
+    parser.add_argument("--cluster", action="store_true", help="be one of a cluster, with a file for a database")
     parser.add_argument("--load", nargs=2, metavar=("URL", "TOKEN"), help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -119,10 +121,18 @@ def _file(folder: Path, servers: Json) -> Path:
 # -- the gateway ------------------------------------------------------------------------------------------------------
 
 
-def _gateway(stack: ExitStack, folder: Path, file: Path) -> tuple[str, str]:
+def _cluster(folder: Path) -> tuple[str, ...]:
+    """Without NATS: one alone has nobody to tell anything."""
+    (folder / "cluster.key").write_text("5f" * 32)
+    names = ("--node", "walk", "--labels", "gpu,region=eu")
+    key = ("--cluster-key-file", str(folder / "cluster.key"))
+    return ("--cluster", "nats://127.0.0.1:1", "--database", f"sqlite:///{folder}/record", *key, *names)
+
+
+def _gateway(stack: ExitStack, folder: Path, file: Path, more: tuple[str, ...]) -> tuple[str, str]:
     os.environ |= {"TOOLWAY_STATE": str(folder / "state"), "XDG_STATE_HOME": str(folder)}
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-    words = ["serve", "-c", str(file), "--port", "0", "--json", "--quiet", "--drain-delay", "0"]
+    words = ["serve", "-c", str(file), "--port", "0", "--json", "--quiet", "--drain-delay", "0", *more]
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     process = stack.enter_context(_process([sys.executable, "-m", "toolway.cli", *words], **quiet))
     assert process.stdout is not None
@@ -191,7 +201,7 @@ async def call_for_ever(url: str, token: str) -> None:
                 await asyncio.sleep(0.1)
 
 
-def _walk(url: str, token: str, *, many: bool) -> int:
+def _walk(url: str, token: str, *, many: bool, cluster: bool) -> int:
     link = url + _ask(url, token, "POST", "links")["path"]
     given = {
         "link": link,
@@ -202,6 +212,7 @@ def _walk(url: str, token: str, *, many: bool) -> int:
         "canary": CANARY,
         "hostile": "hostile",
         "many": many,
+        "cluster": cluster,
     }
     return subprocess.run(["node", str(WALK / "walk.mjs"), json.dumps(given)], check=False).returncode
 

@@ -3,7 +3,7 @@ import { leave } from "./api";
 import { look, useLive } from "./live";
 import { Help } from "./parts/help";
 import { Icon } from "./parts/icons";
-import { PAGES, Palette } from "./parts/palette";
+import { Palette, pagesOf } from "./parts/palette";
 import { Calls } from "./pages/calls";
 import { Config } from "./pages/config";
 import { Doctor } from "./pages/doctor";
@@ -12,6 +12,7 @@ import { Groups } from "./pages/groups";
 import { Home } from "./pages/home";
 import { Keys } from "./pages/keys";
 import { Login } from "./pages/login";
+import { Nodes } from "./pages/nodes";
 import { Reliability } from "./pages/reliability";
 import { ServerPage } from "./pages/server";
 import { Servers } from "./pages/servers";
@@ -28,6 +29,7 @@ function Page() {
   switch (page) {
     case undefined: return <Home />;
     case "servers": return first ? <ServerPage key={first} name={first} /> : <Servers />;
+    case "nodes": return <Nodes />;
     case "calls": return <Calls />;
     case "tools": return first && rest.length ? <ToolPage key={parts.join("/")} server={first} tool={rest.join("/")} /> : <Tools />;
     case "reliability": return <Reliability />;
@@ -57,7 +59,8 @@ export function App() {
   const [helping, setHelping] = useState(false);
   const [theme, turn] = useTheme();
   const here = `/${parts[0] ?? ""}`;
-  const title = PAGES.find(([to]) => to === here)?.[1] ?? "Toolway";
+  const pages = pagesOf(overview?.cluster);
+  const title = pages.find(([to]) => to === here)?.[1] ?? "Toolway";
   const ill = overview?.servers.filter((server) => healthOf(server)[0] === "bad").length ?? 0;
 
   useEffect(() => {
@@ -95,7 +98,7 @@ export function App() {
           <Icon name="find" /> <span>Find</span> <kbd>{MAC ? "⌘K" : "Ctrl K"}</kbd>
         </button>
         <nav aria-label="Pages">
-          {PAGES.map(([to, name, icon]) => (
+          {pages.map(([to, name, icon]) => (
             <Link key={to} to={to} aria-current={to === here ? "page" : undefined}>
               <Icon name={icon} />
               <span>{name}</span>

@@ -28,6 +28,7 @@ export interface Server {
   tools: number;
   stale: boolean;
   problems: string[];
+  nodes: string[]; // of a cluster: which own it
 }
 
 export interface ServerRow extends Server {
@@ -46,6 +47,27 @@ export interface Overview {
   pulse: Pulse;
   calls: number;
   last_event: number;
+  cluster?: boolean; // whether there are others
+}
+
+export interface Node {
+  id: string;
+  address: string;
+  version: string;
+  capacity: number;
+  servers: number;
+  labels: string[];
+  state: string;
+  seen: number; // seconds ago
+}
+
+export interface Cluster {
+  cluster: string;
+  tenant: string;
+  node: string; // that was asked
+  nats: boolean;
+  nodes: Node[];
+  unowned: number;
 }
 
 export interface Breaker {

@@ -97,6 +97,21 @@ try {
       await inspect(`server, ${tab}`);
     }
   });
+  await step(given.cluster ? "nodes, and who owns a server" : "nobody who is alone hears of nodes", async () => {
+    await at("/servers");
+    await page.getByRole("table").locator(".row.opens").first().waitFor();
+    const owner = page.getByRole("columnheader", { name: "Owner" });
+    const nodes = page.locator("nav").getByRole("link", { name: "Nodes" });
+    assert.deepEqual([await owner.count(), await nodes.count()], given.cluster ? [1, 1] : [0, 0]);
+    if (!given.cluster) return;
+    await page.getByRole("link", { name: /^walk-/ }).first().click();
+    const row = page.getByRole("row", { name: /^walk-.* ready / });
+    await row.getByText("gpu, region=eu").waitFor();
+    await inspect("nodes");
+    await row.getByRole("button", { name: "Drain" }).click();
+    await inspect("nodes, asking");
+    await page.getByRole("dialog").getByRole("button", { name: "Cancel" }).click();
+  });
   await step("calls: live, filtered by the address bar, and one as a waterfall", async () => {
     await at("/calls");
     const rows = page.getByRole("table").locator(".row.opens");
@@ -248,7 +263,7 @@ try {
   }
   await step("as a phone shows it", async () => {
     await page.setViewportSize({ width: 375, height: 812 });
-    for (const path of ["/", "/servers", `/servers/${given.failing}`, "/calls", "/tools", `/tools/${given.tool.replace(".", "/")}`, "/reliability", "/groups", "/keys", "/config", "/doctor", "/events"]) {
+    for (const path of ["/", "/servers", `/servers/${given.failing}`, "/calls", "/tools", `/tools/${given.tool.replace(".", "/")}`, "/reliability", "/groups", "/keys", "/config", "/doctor", "/events", ...(given.cluster ? ["/nodes"] : [])]) {
       await at(path);
       await inspect(`phone ${path}`);
     }

@@ -87,6 +87,7 @@ async def test_the_overview_counts_what_was_called(tmp_path: Path):
         overview = await asked(found, "overview")
         servers = {server["server"]: server for server in overview["servers"]}
         assert servers["a"]["pulse"]["calls"] == 3 and servers["b"]["pulse"]["calls"] == 0
+        assert "cluster" not in overview  # the page has nothing to say of one
         assert overview["pulse"]["calls"] == 3 and overview["pulse"]["p95"] > 0
         assert servers["a"]["breaker"] == "closed" and servers["a"]["limit"] > 0
 

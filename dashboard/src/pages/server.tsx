@@ -42,7 +42,7 @@ export function ServerPage({ name }: { name: string }) {
       <div className="bar">
         <h1>{name}</h1>
         <Health of={row ?? shown.status} />
-        <span className="muted">{shown.status.transport}{shown.status.protocol && ` · ${shown.status.protocol}`}{shown.status.pid && ` · pid ${shown.status.pid}`} · for {span(shown.status.since)}</span>
+        <span className="muted">{shown.status.transport}{shown.status.protocol && ` · ${shown.status.protocol}`}{shown.status.pid && ` · pid ${shown.status.pid}`}{shown.status.nodes.length > 0 && ` · owned by ${shown.status.nodes.join(", ")}`} · for {span(shown.status.since)}</span>
         <div className="actions">
           <Act act={act(`servers/${name}/restart`)}>Restart</Act>
           {shown.status.state === "disabled" ? (

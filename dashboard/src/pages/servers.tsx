@@ -19,6 +19,11 @@ const VALUES: Record<string, (row: ServerRow) => string | number> = {
   flight: (row) => row.in_flight,
   tools: (row) => row.tools,
   restarts: (row) => row.restarts,
+  owner: (row) => row.nodes.join(" "),
+};
+const OWNER: Column<ServerRow> = {
+  id: "owner", title: "Owner", width: "minmax(90px, 0.8fr)",
+  show: ({ nodes }) => (nodes.length ? <Link to="/nodes" className="cut" title={nodes.join(", ")}>{nodes.join(", ")}</Link> : "–"),
 };
 const SHOW: [string, string, (row: ServerRow) => boolean][] = [
   ["", "All", () => true],
@@ -32,9 +37,10 @@ export function Servers() {
   const { query } = useRoute();
   const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
   const all = overview?.servers ?? [];
+  const cluster = overview?.cluster; // its column takes the room of the protocol
   const [show, text, sort] = [query.get("show") ?? "", query.get("q") ?? "", query.get("sort") ?? "-state"];
   const fits = SHOW.find(([id]) => id === show)?.[2] ?? (() => true);
-  const found = best(all.filter(fits), text, (row) => `${row.server} ${row.transport} ${row.state}`);
+  const found = best(all.filter(fits), text, (row) => `${row.server} ${row.transport} ${row.state} ${row.nodes.join(" ")}`);
   const rows = text ? found : sorted(found, sort, VALUES);
 
   const toggle = (name: string) => {
@@ -50,7 +56,7 @@ export function Servers() {
     },
     { id: "state", title: "State", width: "112px", phone: true, show: (row) => <Health of={row} /> },
     { id: "server", title: "Server", width: "minmax(120px, 1fr)", phone: true, show: (row) => <Link to={path("servers", row.server)}>{row.server}</Link> },
-    { id: "transport", title: "Way", width: "136px", show: (row) => <>{row.transport} <small className="muted">{row.protocol}</small></> },
+    { id: "transport", title: "Way", width: cluster ? "64px" : "136px", show: (row) => <>{row.transport} {!cluster && <small className="muted">{row.protocol}</small>}</> },
     {
       id: "calls", title: "Calls, 30 min", width: "132px", show: (row) => (
         <span className="withspark">
@@ -63,6 +69,7 @@ export function Servers() {
     { id: "flight", title: "In flight", width: "62px", right: true, show: (row) => `${row.in_flight} / ${row.limit}` },
     { id: "tools", title: "Tools", width: "46px", right: true, show: (row) => row.tools },
     { id: "restarts", title: "Restarts", width: "62px", right: true, show: (row) => row.restarts },
+    ...(cluster ? [OWNER] : []),
     { id: "why", title: "Why", width: "minmax(120px, 2fr)", show: (row) => <span className="cut muted" title={row.why}>{row.why}</span> },
   ];
   const names = [...chosen].filter((name) => all.some((row) => row.server === name));

@@ -3,6 +3,7 @@
 const LINES: Record<string, string> = {
   home: "M3 9 9 3.5 15 9M4.5 8v6.5h9V8",
   servers: "M3 4h12v4H3zM3 10h12v4H3zM5.5 6h.01M5.5 12h.01",
+  nodes: "M7 2.5h4v4H7zM2.5 11.5h4v4h-4zM11.5 11.5h4v4h-4zM9 6.5v2.5M4.5 11.5V9h9v2.5",
   calls: "M3 6h11l-3-3M15 12H4l3 3",
   tools: "M11.5 3a3.5 3.5 0 0 0-3 5.2L3 13.7 4.6 15l5.3-5.3A3.5 3.5 0 0 0 15 6l-2.2 1.4-1.6-1.6z",
   reliability: "M2.5 9h3l2-5 3 10 2-5h3",

@@ -13,9 +13,12 @@ interface Choice {
   to: string;
 }
 
-export const PAGES: [to: string, title: string, icon: string][] = [
+type Page = [to: string, title: string, icon: string];
+
+const PAGES: Page[] = [
   ["/", "Home", "home"],
   ["/servers", "Servers", "servers"],
+  ["/nodes", "Nodes", "nodes"],
   ["/calls", "Calls", "calls"],
   ["/tools", "Tools", "tools"],
   ["/reliability", "Reliability", "reliability"],
@@ -26,23 +29,26 @@ export const PAGES: [to: string, title: string, icon: string][] = [
   ["/events", "Events", "events"],
 ];
 
+/** Who is alone has no other nodes to look at. */
+export const pagesOf = (cluster: boolean | undefined) => (cluster ? PAGES : PAGES.filter(([to]) => to !== "/nodes"));
+
 export function Palette({ close }: { close: () => void }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const [text, setText] = useState("");
   const [at, setAt] = useState(0);
-  const servers = useLive().overview?.servers;
+  const { servers, cluster } = useLive().overview ?? {};
   const tools = useAsked<{ tools: ToolRow[] }>("catalog").data?.tools;
   useEffect(() => dialog.current?.showModal(), []);
 
   const all = useMemo<Choice[]>(
     () => [
-      ...PAGES.map(([to, title]) => ({ kind: "page", title, hint: "", to })),
+      ...pagesOf(cluster).map(([to, title]) => ({ kind: "page", title, hint: "", to })),
       ...(servers ?? []).map((each) => ({ kind: "server", title: each.server, hint: each.why, to: path("servers", each.server) })),
       ...(tools ?? []).map((each) => ({
         kind: "tool", title: `${each.server}.${each.tool}`, hint: each.description, to: path("tools", each.server, each.tool),
       })),
     ],
-    [servers, tools],
+    [servers, cluster, tools],
   );
   const found = useMemo(() => {
     const close = best(all, text, (each) => each.title, 12);

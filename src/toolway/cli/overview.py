@@ -95,6 +95,7 @@ def _state(row: dict[str, Any]) -> str:
 async def _of_gateway(output: Output, door: Any) -> Exit:
     """The gateway that runs knows how its servers are."""
     from toolway.cli.remote import Remote
+    from toolway.cli.servers import owner_key
 
     remote = Remote(door)
     await remote.list_tools(timeout=0)
@@ -102,13 +103,17 @@ async def _of_gateway(output: Output, door: Any) -> Exit:
     down = [s.server for s in statuses if s.state in ("backing_off", "failed")]
     step = next_step(Known(servers=len(statuses), gateway=True, down=tuple(down)))
     if output.as_json:
-        keys = ("server", "transport", "state", "tools", "why", "fix")
+        keys = ("server", "transport", "state", "tools", "why", "fix", *owner_key(statuses))
         servers = [{key: getattr(status, key) for key in keys} for status in statuses]
         facts = {"file": door.config or None, "gateway": door.url, "servers": servers, "problems": []}
         output.facts({**facts, "next": {"command": step.command, "why": step.why}})
     else:
-        rows = [(s.server, str(s.tools), s.state, s.why) for s in statuses]
-        output.table(("server", "tools", "state", "why"), rows, right=("tools",), cut=True)
+        if owner_key(statuses):
+            shared = [(s.server, str(s.tools), s.state, ", ".join(s.nodes) or "–", s.why) for s in statuses]
+            output.table(("server", "tools", "state", "owner", "why"), shared, right=("tools",), cut=True)
+        else:
+            rows = [(s.server, str(s.tools), s.state, s.why) for s in statuses]
+            output.table(("server", "tools", "state", "why"), rows, right=("tools",), cut=True)
         _print_step(output, step)
     return exit_of(statuses)
 

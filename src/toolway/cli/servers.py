@@ -48,10 +48,15 @@ async def _changed(servers: Servers, before: Collection[Status]) -> list[Status]
 def _show_list(output: Output, place: Place, statuses: Collection[Status]) -> None:
     if output.as_json:
         keys = ("server", "transport", "state", "era", "protocol", "tools", "stale", "why", "fix")
-        rows = [{key: facts[key] for key in keys} for facts in map(asdict, statuses)]
+        rows = [{key: facts[key] for key in (*keys, *owner_key(statuses))} for facts in map(asdict, statuses)]
         output.facts({"servers": rows, "problems": [problem_facts(p) for p in place.problems()]})
     else:
         _print_list(output, place, statuses)
+
+
+def owner_key(statuses: Collection[Status]) -> tuple[str, ...]:
+    """Who owns a server is told where that is somebody: in a cluster."""
+    return ("nodes",) if any(status.nodes for status in statuses) else ()
 
 
 async def show_status(output: Output, where: Where, wait: float, name: str | None) -> Exit:
@@ -91,7 +96,7 @@ async def restart(output: Output, where: Where, name: str) -> Exit:
 
 
 def _print_list(output: Output, place: Place, statuses: Collection[Status]) -> None:
-    if any(s.nodes for s in statuses):
+    if owner_key(statuses):
         shared = [(s.server, s.state, _tools(s), s.era or "–", ", ".join(s.nodes) or "–", _why(s)) for s in statuses]
         output.table(("server", "state", "tools", "era", "owner", "why"), shared, right=("tools",), cut=True)
     elif statuses:

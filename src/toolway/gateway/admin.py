@@ -81,6 +81,8 @@ class Admin:
             answer = await self._answer(request.method, parts, body)
             if answer is None:
                 answer = await self._desk.answer(request.method, parts, body, request.query, principal)
+                if self.cluster is not None and answer is not None:
+                    await _say_owners(self.cluster, parts, answer)
         except ValueError as exc:
             exchange.reply(*problem(400, f"the request cannot be read: {exc}"))
         except NotFound as exc:
@@ -154,10 +156,8 @@ class Admin:
     def _shown(self, status: Status, owners: Mapping[str, Sequence[str]]) -> Json:
         servers = self._hub.servers
         facts = shown.status(status, masker([servers[status.server]] if status.server in servers else []))
-        nodes = owners.get(status.server, ())
-        if nodes and status.state == "idle":  # here, where it need not run
-            facts["why"] = "runs at its owner: the way there is opened with the first call"
-        return {**facts, "nodes": nodes}
+        _place(facts, owners)
+        return facts
 
     def _status(self, name: str) -> Status:
         found = self._hub.status().get(name)
@@ -237,6 +237,26 @@ _PATHS: Final = [
     "GET /admin/nodes[/<id>]",
     "POST /admin/nodes/<id>/drain",
 ]
+
+
+async def _say_owners(cluster: ClusterDesk, parts: list[str], answer: Json) -> None:
+    """Which nodes own the servers of an answer that people look at."""
+    match parts:
+        case ["overview"]:
+            rows, answer["cluster"] = answer["servers"], True
+        case ["servers", _, "detail"]:
+            rows = [answer["status"]]
+        case _:
+            return
+    owners = await cluster.owners()
+    for row in rows:
+        _place(row, owners)
+
+
+def _place(facts: Json, owners: Mapping[str, Sequence[str]]) -> None:
+    facts["nodes"] = nodes = owners.get(facts["server"], ())
+    if nodes and facts["state"] == "idle":  # here, where it need not run
+        facts["why"] = "runs at its owner: the way there is opened with the first call"
 
 
 def _tool(tool: Any) -> Json:

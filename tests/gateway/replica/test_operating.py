@@ -107,6 +107,17 @@ async def test_a_cluster_is_looked_after_through_any_of_its_gateways(cluster: Cl
         listed = (await cluster.toolway("two", "ls")).stdout.splitlines()
         assert [line.split()[4] for line in listed if line.startswith(f"{server} ")] == [ids["one"]]
 
+        heads = (await cluster.toolway("two")).stdout.splitlines()[0].split()
+        assert heads == ["server", "tools", "state", "owner", "why"]
+        for words in (("ls",), ("status",), ()):
+            rows = json.loads((await cluster.toolway("two", *words, "--json")).stdout)["servers"]
+            assert {row["server"]: row["nodes"] for row in rows}[server] == [ids["one"]]
+        overview = (await two.get("/admin/overview"))[1]
+        assert overview["cluster"] and server in {
+            r["server"] for r in overview["servers"] if r["nodes"] == [ids["one"]]
+        }
+        assert (await two.get(f"/admin/servers/{server}/detail"))[1]["status"]["nodes"] == [ids["one"]]
+
         counted = await metrics(one)
         assert counted["toolway_cluster_owned"] == len(owned) and counted["toolway_cluster_nodes"] == 2
         assert counted["toolway_cluster_lease"] == counted["toolway_cluster_nats"] == 1

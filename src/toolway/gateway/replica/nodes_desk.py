@@ -121,6 +121,7 @@ def _shown(seen: Seen) -> Json:
         "state": "silent" if seen.left < SILENT else "draining" if seen.draining else "ready",
         "draining": seen.draining,
         "lease": round(seen.left, 1),
+        "seen": round(max(0.0, TERMS.ttl - seen.left), 1),  # seconds ago it has renewed it
     }
 
 
