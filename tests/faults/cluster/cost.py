@@ -10,7 +10,7 @@ import json
 import statistics
 import tempfile
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -64,8 +64,9 @@ async def _hop_turn(made: Cluster, width: int, seconds: float) -> dict[tuple[str
         await asyncio.sleep(1)
         return {}
     other = next(replica for replica in made.replicas if replica is not owner)
+    replicas = {replica: _Gateway(replica.port, TOKEN, replica.pid) for replica in made.replicas}
     found = {
-        (who, width): await _measure([(entry.port, TOKEN)], made, width, seconds)
+        (who, width): await _measure([replicas[entry]], list(replicas.values()), width, seconds)
         for who, entry in (("owner", owner), ("other", other))
     }
     return found if made.owner("h") is owner else {}
@@ -83,34 +84,54 @@ def _hop_report(found: dict[tuple[str, int], Figure]) -> Report:
 
 
 async def stateless(folder: Path, turns: int, seconds: float) -> Report:
-    """HTTP servers of the modern era, before one gateway alone and before three replicas at once."""
+    """HTTP servers of the modern era, before one gateway alone and before three replicas at once. Beside it what says
+    where a difference comes from: one of the replicas while the others rest, and three gateways of no cluster."""
     build_tools()
-    async with _upstream() as url:
-        entries = {"h": {"url": url}}
-        async with (
-            cluster(folder, 0, apart=False, more=entries) as made,
-            program(folder / "alone", entries) as alone,
-        ):
-            found: dict[str, list[Figure]] = {"alone": [], "three": []}
-            for _ in range(turns):
-                doors = [(replica.port, TOKEN) for replica in made.replicas]
-                found["alone"].append(await _measure([(alone.port, alone.token)], alone.pid, 16, seconds))
-                found["three"].append(await _measure(doors, made, 16, seconds))
-    alone_is, three_are = median(found["alone"]), median(found["three"])
-    share = alone_is.cpu / three_are.cpu
+    async with AsyncExitStack() as stack:
+        entries = {"h": {"url": await stack.enter_async_context(_upstream())}}
+        made = await stack.enter_async_context(cluster(folder, 0, apart=False, more=entries))
+        apart = [
+            await stack.enter_async_context(program(folder / f"apart-{n}", entries)) for n in range(len(made.replicas))
+        ]
+        replicas = [_Gateway(replica.port, TOKEN, replica.pid) for replica in made.replicas]
+        others = [_Gateway(each.port, each.token, each.pid) for each in apart]
+        groups = {
+            "one alone": others[:1],
+            "one replica, the others at rest": replicas[:1],
+            "three gateways of no cluster": others,
+            "three replicas": replicas,
+        }
+        found: dict[str, list[Figure]] = {name: [] for name in groups}
+        for _ in range(turns):
+            for name, some in groups.items():
+                found[name].append(await _measure(some, some, 16, seconds))
+    return _stateless_report({name: median(some) for name, some in found.items()})
+
+
+def _stateless_report(found: dict[str, Figure]) -> Report:
     report = Report("stateless servers")
-    report.facts |= {"one alone": alone_is, "three": three_are, "calls per core": f"{share:.2f} of one alone"}
+    alone = found["one alone"]
+    for name, figure in found.items():
+        report.facts[name] = f"{figure}  {alone.cpu / figure.cpu:.2f} of one alone, per core"
+    share = alone.cpu / found["three replicas"].cpu
     if share < PER_CORE:
         report.wrong.append(f"per core: three replicas serve {share:.2f} of what one does alone")
     return report
 
 
-async def _measure(doors: Sequence[tuple[int, str]], who: Cluster | int, width: int, seconds: float) -> Figure:
-    """So many calls at once at each door."""
-    await asyncio.gather(*(_load(port, token, width, WARM) for port, token in doors))
-    before = _cpu(who)
-    answers = await asyncio.gather(*(_load(port, token, width, seconds) for port, token in doors))
-    spent = _cpu(who) - before
+@dataclass(frozen=True)
+class _Gateway:
+    port: int
+    token: str
+    pid: int
+
+
+async def _measure(doors: Sequence[_Gateway], busy: Sequence[_Gateway], width: int, seconds: float) -> Figure:
+    """So many calls at once at each door, and what the gateways that are busy with them spend."""
+    await asyncio.gather(*(_load(door, width, WARM) for door in doors))
+    before = _cpu(busy)
+    answers = await asyncio.gather(*(_load(door, width, seconds) for door in doors))
+    spent = _cpu(busy) - before
     for answer in answers:
         assert answer["calls"] and not answer["errors"], answer
     calls = sum(answer["calls"] for answer in answers)
@@ -122,17 +143,16 @@ async def _measure(doors: Sequence[tuple[int, str]], who: Cluster | int, width: 
     )
 
 
-def _cpu(who: Cluster | int) -> float:
-    pids = [who] if isinstance(who, int) else [replica.pid for replica in who.replicas]
-    return sum(machine.used(pid, UPSTREAM).cpu for pid in pids)
+def _cpu(busy: Sequence[_Gateway]) -> float:
+    return sum(machine.used(gateway.pid, UPSTREAM).cpu for gateway in busy)
 
 
-async def _load(port: int, token: str, width: int, seconds: float) -> dict[str, Any]:
-    door = wire.Door(port, headers={"Authorization": f"Bearer {token}"})
+async def _load(gateway: _Gateway, width: int, seconds: float) -> dict[str, Any]:
+    door = wire.Door(gateway.port, headers={"Authorization": f"Bearer {gateway.token}"})
     with tempfile.NamedTemporaryFile() as call:
         call.write(wire.call(door, "modern", "h__echo"))
         call.flush()
-        words = ["--port", str(port), "--connections", str(width), "--call", call.name, "--warm", "0"]
+        words = ["--port", str(gateway.port), "--connections", str(width), "--call", call.name, "--warm", "0"]
         words += ["--seconds", str(seconds), "--expect", wire.expected("echo")]
         process = await asyncio.create_subprocess_exec(str(LOAD), *words, stdout=asyncio.subprocess.PIPE)
         said, _ = await process.communicate()
