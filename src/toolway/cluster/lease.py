@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -11,10 +10,9 @@ from typing import Final
 from toolway.cluster.asking import Asking
 from toolway.cluster.record.nodes import Card, Nodes
 from toolway.cluster.tenure import Tenure, Terms
+from toolway.cluster.trouble import Trouble
 
 RETRY: Final = 0.5  # seconds after a record that did not answer
-
-log = logging.getLogger("toolway.cluster")
 
 
 class Lease:
@@ -41,6 +39,7 @@ class Lease:
         self._ended = ended
         self._load = load
         self._tenure = Tenure(terms)
+        self._trouble = Trouble("the record does not answer, and the lease is not renewed")
 
     @property
     def epoch(self) -> int | None:
@@ -52,10 +51,10 @@ class Lease:
             asked_at = self._now()
             try:
                 await self._renew(self._tenure.epoch(asked_at), asked_at)
+                self._trouble.over()
                 wait = self._terms.renew if self.epoch is not None else 0.0
             except Exception as exc:
-                why, left = type(exc).__name__, max(0.0, self._left())
-                log.warning("the record does not answer (%s): the lease ends in %.1f s", why, left)
+                self._trouble.say(exc)
                 wait = min(RETRY, self._terms.renew)
             if not await self._sleep_while_held(wait):
                 self._ended()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable
 from typing import Final
 
 from toolway.cluster.record.places import Held, Place, Places
+from toolway.cluster.trouble import Trouble
 
 MOST: Final = 100_000  # places that are remembered
-
-log = logging.getLogger("toolway.cluster")
 
 
 class Owners:
@@ -19,6 +17,7 @@ class Owners:
         self._places = places
         self._known: dict[Place, Held] = {}
         self._asking: dict[Place, asyncio.Task[Held | None]] = {}
+        self._trouble = Trouble("the record cannot be asked who owns a server")
 
     def known(self, place: Place) -> Held | None:
         return self._known.get(place)
@@ -47,8 +46,9 @@ class Owners:
         try:
             found = await self._places.owner(place)
         except Exception as exc:
-            log.warning("the record cannot be asked who owns %s: %s", place.server, type(exc).__name__)
+            self._trouble.say(exc)
             return None
+        self._trouble.over()
         if found is not None:
             if len(self._known) >= MOST:
                 self._known.clear()

@@ -126,8 +126,10 @@ class LeasedRates:
     async def _clean(self) -> None:
         if self._now() - self._cleaned >= CLEAN:
             self._cleaned = self._now()
-            with suppress(Exception):
+            try:
                 await self._asking(self._buckets.forget_old(self._tenant))
+            except Exception as exc:  # no call depends on it
+                log.warning("old buckets of rates could not be forgotten: %s", type(exc).__name__)
 
 
 def _question(key: str, purse: Purse, asked: tuple[float, int]) -> Question:

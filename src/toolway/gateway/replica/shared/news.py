@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final, Protocol, TypeAlias
 
 from toolway.cluster.asking import Asking
-from toolway.errors import ToolwayError
+from toolway.cluster.trouble import Trouble
 from toolway.model import Json
 
 LOOK: Final = 1.0  # seconds between two looks at the record
@@ -45,7 +45,7 @@ class Following:
         self._kinds: dict[str, _Kind] = {}
         self._ears: dict[str, Hear] = {}
         self._asking = Asking(PATIENCE)
-        self._trouble = _Trouble("what others changed cannot be read")
+        self._trouble = Trouble("what others changed cannot be read")
         self._seen = 0
         self._news = asyncio.Event()
         self._untold: deque[tuple[str, Json]] = deque(maxlen=UNTOLD)
@@ -147,7 +147,7 @@ class _Kind:
 
     def __init__(self, name: str, take: Take) -> None:
         self._take = take
-        self._trouble = _Trouble(f"a change of {name} could not be taken yet")
+        self._trouble = Trouble(f"a change of {name} could not be taken yet")
         self.taken = 0  # the revision up to which it has all
         self.behind = asyncio.Event()
 
@@ -170,22 +170,3 @@ class _Kind:
             except Exception as exc:
                 self._trouble.say(exc)
                 await asyncio.sleep(RETRY)
-
-
-class _Trouble:
-    """Said once when it begins, and once when it is over."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._said = ""
-
-    def say(self, exc: Exception) -> None:
-        said = f"{type(exc).__name__}: {str(exc)[:300]}" if isinstance(exc, ToolwayError) else type(exc).__name__
-        if said != self._said:
-            log.warning("%s: %s", self._what, said)
-        self._said = said
-
-    def over(self) -> None:
-        if self._said:
-            log.warning("%s: that is over", self._what)
-        self._said = ""
