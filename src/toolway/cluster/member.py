@@ -5,24 +5,23 @@ Three loops, each with one thing to wait for. `holds` is what everybody else ask
 Rule 1. A place is ours from the moment the record says so until the lease is given up (`tenure.py`), by our own clock.
 Rule 2. The first node of a slot takes its places at once, the next ones later (`placement.py`), so that two rarely ask
         for the same; the record decides. What nobody of these has room for is taken by whoever has.
-Rule 3. What another node should own is handed over slowly, a few places at a time, and only while that node is well
-        and has room.
-Rule 4. A node that drains takes nothing and hands back everything.
-Rule 5. The record is right: after an answer that was lost, and now and then, we make what we hold what it says. What
+Rule 3. What another node should own is handed over to it (`handing.py`). A node that drains takes nothing and hands
+        back everything.
+Rule 4. The record is right: after an answer that was lost, and now and then, we make what we hold what it says. What
         is on its way back is not ours again.
-Rule 6. Where nothing has changed, a look is one question (`record/glance.py`), and costs the same for one server and
+Rule 5. Where nothing has changed, a look is one question (`record/glance.py`), and costs the same for one server and
         for a thousand, among three nodes and among hundreds.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
 from toolway.cluster.asking import Asking
+from toolway.cluster.handing import Handing
 from toolway.cluster.holdings import Holdings, Moved, Owner
 from toolway.cluster.lease import RETRY, Lease
 from toolway.cluster.placement import HURRY, STEP, Node, patience
@@ -31,6 +30,7 @@ from toolway.cluster.record.glance import Glance, Glimpse
 from toolway.cluster.record.nodes import Card, Nodes, Seen
 from toolway.cluster.record.places import Free, Held, Place, Places
 from toolway.cluster.tenure import TERMS, Terms
+from toolway.cluster.trouble import Trouble
 
 SETTLE: Final = 2.0  # seconds after our start in which nothing is taken: nodes that start together should share
 LOOK: Final = 1.0  # seconds between two looks at the record; news from others bring the next one forward
@@ -39,13 +39,8 @@ DOUBT: Final = 10.0  # seconds for which every look is a thorough one, after an 
 AT_ONCE: Final = 500  # places that are looked at, and taken, in one go
 STRAYS: Final = 5  # places that are taken in one go though others come before us, who have no room
 STRAYS_EVERY: Final = 4.0  # seconds
-HAND_OVER: Final = 5  # places that are handed to others at a time; of many, one in MANY
-MANY: Final = 200
-LEAVING: Final = 500  # places that are on their way back at a time, when all must go
 
 __all__ = ["Member", "Moved", "Owner"]
-log = logging.getLogger("toolway.cluster")
-_NOBODY: Final[tuple[float, frozenset[str]]] = (0.0, frozenset())
 
 
 class Member:
@@ -60,7 +55,6 @@ class Member:
         self._glance = Glance(places.engine)
         self._owner = owner
         self._now = now
-        self._ttl = terms.ttl
         self._ask = Asking(terms.give_up - terms.renew)
         self._plan = Plan(_node(card))
         self._held = Holdings(owner)
@@ -74,14 +68,14 @@ class Member:
             ended=self._held.lose_all,
             load=lambda: self._held.load,
         )
-        self._leaving: dict[Place, asyncio.Task[None]] = {}  # places that are being handed over
-        self._passed: dict[Place, tuple[float, frozenset[str]]] = {}  # what we took, and who should have and did not
+        self._handing = Handing(
+            card.id, card.tenant, nodes, places, self._plan, self._held, owner, self._ask, now, terms.ttl
+        )
+        self._trouble = Trouble("the record cannot be looked at")
         self._draining = False
         self._news = asyncio.Event()
-        self._to_give = asyncio.Event()
         self._alive: dict[str, Seen] = {}
         self._known = -1  # the revision of the nodes and pools that the plan was made from
-        self._settled = -1  # version of the plan by which everything that we hold is where it should be
         self._thorough_at = 0.0  # when everything that we own is looked at again
         self._doubtful_until = 0.0
         self._strays_at = 0.0
@@ -141,10 +135,9 @@ class Member:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._lease.keep())
                 tasks.create_task(self._keep_places())
-                tasks.create_task(self._keep_giving())
+                tasks.create_task(self._handing.keep_telling())
         finally:
-            for task in tuple(self._leaving.values()):
-                task.cancel()
+            self._handing.cancel()
             self._held.lose_all()
             await self._lease.leave()
             await self._ask.wait_ended()
@@ -161,24 +154,11 @@ class Member:
                 continue
             try:
                 await self._look(epoch)
+                self._trouble.over()
             except Exception as exc:
-                log.warning("the record cannot be looked at: %s", type(exc).__name__)
+                self._trouble.say(exc)
                 self._doubt()
                 await asyncio.sleep(RETRY)
-
-    async def _keep_giving(self) -> None:
-        """Tell the record what was handed over, many at once, until it has heard it: what it does not know it takes
-        for ours."""
-        while True:
-            await self._to_give.wait()
-            self._to_give.clear()
-            while some := self._held.given[:AT_ONCE]:
-                try:
-                    await self._ask(self._places.give_up_all(some))
-                    self._held.told(len(some))
-                except Exception as exc:
-                    log.warning("the record cannot be told what is handed over: %s", type(exc).__name__)
-                    await asyncio.sleep(RETRY)
 
     # -- one look -----------------------------------------------------------------------------------------------------
 
@@ -193,8 +173,8 @@ class Member:
                 await self._ask(self._nodes.sweep(self.card.tenant))
         elif glimpse.recalled:
             self._held.note(await self._ask(self._places.owned_by(self.card.id, epoch, recalled=True)))
-            self._settled = -1
-        await self._hand_back()
+            self._handing.unsettle()
+        await self._handing.look(self._draining)
 
     async def _see(self, glimpse: Glimpse) -> None:
         """The nodes as they are now."""
@@ -239,10 +219,7 @@ class Member:
         taken = await self._ask(self._places.take_all(some, self.card.id, epoch)) if some else ()
         if self._lease.epoch == epoch:
             self._held.begin(taken)
-            self._settled = -1 if taken else self._settled
-            for held in taken:
-                if before := self._plan.before(held.pool, held.place.slot, held.place.instance):
-                    self._passed[held.place] = self._now(), before
+            self._handing.took(taken)
         return len(taken)
 
     def _choose(self, found: Sequence[Free]) -> list[Place]:
@@ -263,7 +240,7 @@ class Member:
         self._thorough_at = now if now < self._doubtful_until else now + THOROUGH
         if self._lease.epoch == epoch:  # else it spoke of a tenure that is over
             self._held.agree(said, before.union(self._held.given))
-            self._settled = -1
+            self._handing.unsettle()
 
     def _on_lease(self) -> None:
         if self._takes_at is None:
@@ -274,66 +251,6 @@ class Member:
     def _doubt(self) -> None:
         """What we believe to be ours may not be what the record says, or will say when a late question has ended."""
         self._thorough_at, self._doubtful_until = 0.0, self._now() + DOUBT
-
-    # -- handing back -------------------------------------------------------------------------------------------------
-
-    async def _hand_back(self) -> None:
-        if self._draining:
-            self._finish_some(self._held, LEAVING)
-        elif self._settled != self._plan.version:
-            version = self._plan.version
-            recalled, going = [held for held in self._held if held.recalled], await self._going()
-            self._finish_some(recalled, LEAVING)
-            self._finish_some(going, max(HAND_OVER, len(self._held) // MANY))
-            self._settled = version if not going and not self._passed else -1
-
-    async def _going(self) -> list[Held]:
-        """Those that another node should own, and has room for."""
-        first = [
-            (self._plan.first(held.pool, held.place.slot, held.place.instance), held)
-            for held in self._held
-            if held.place not in self._leaving
-        ]
-        self._forget_passed()
-        misplaced = [
-            (node, held)
-            for node, held in first
-            if node not in (None, self.card.id) and node not in self._passed.get(held.place, _NOBODY)[1]
-        ]
-        if not misplaced:
-            return []
-        room = {
-            seen.card.id: seen.room
-            for seen in await self._ask(self._nodes.alive(self.card.tenant))
-            if not seen.draining
-        }
-        going = []
-        for node, held in misplaced:
-            if node in room and room[node] >= held.cost:
-                room[node] -= held.cost
-                going.append(held)
-        return going
-
-    def _forget_passed(self) -> None:
-        """Who did not take a place in its turn may have died, which is known when its lease has ended: until then it
-        is not handed over to it, where it would have no owner."""
-        until = self._now() - self._ttl
-        self._passed = {place: each for place, each in self._passed.items() if each[0] > until}
-
-    def _finish_some(self, some: Iterable[Held], most: int) -> None:
-        for held in tuple(some):
-            if len(self._leaving) >= most:
-                return
-            if held.place not in self._leaving:
-                self._leaving[held.place] = asyncio.create_task(self._finish(held))
-
-    async def _finish(self, held: Held) -> None:
-        try:
-            await self._owner.finish(held)
-            if self._held.give(held):
-                self._to_give.set()
-        finally:
-            self._leaving.pop(held.place, None)
 
 
 def _node(card: Card) -> Node:
