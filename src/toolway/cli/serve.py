@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -13,6 +13,7 @@ from toolway.cli.clustered import no_pipes, of_record
 from toolway.cli.exits import Exit, of_error
 from toolway.cli.output import Output
 from toolway.cli.places import load
+from toolway.config.spec import Server
 from toolway.errors import ConfigError, ToolwayError
 from toolway.gateway.desk import Doctor
 from toolway.gateway.serve import Serving, tls_context
@@ -52,7 +53,8 @@ def serve(
             output.say("no file of servers is here: what the cluster has configured is served", "dim")
         if not stdio:
             output.problems(loaded.problems)
-        serving = Serving(loaded, State.default(os.environ), auth=auth, doctor=doctor_of(config), cluster=cluster)
+        doctor = doctor_of(config, None if loaded.file else lambda: serving.hub.servers)
+        serving = Serving(loaded, State.default(os.environ), auth=auth, doctor=doctor, cluster=cluster)
         telemetry = loaded.gateway.telemetry
         write_lines(
             "json" if output.as_json else telemetry.log,
@@ -85,17 +87,22 @@ def serve(
         return Exit.INTERRUPTED
 
 
-def doctor_of(config: Path | None) -> Doctor:
-    """Examines the servers of the file that is served, or one of them, for whoever asks the gateway. It is loaded when
-    it is asked."""
+def doctor_of(config: Path | None, known: Callable[[], Mapping[str, Server]] | None = None) -> Doctor:
+    """Examines the servers of the file that is served, or one of them, for whoever asks the gateway; those that are
+    `known` where there is no file. It is loaded when it is asked."""
 
     async def examined(name: str | None) -> Json:
         from toolway.cli.doctor import chosen
         from toolway.config.mask import masker
         from toolway.doctor.examine import examine
-        from toolway.doctor.own import scene
+        from toolway.doctor.own import Scene, scene
+        from toolway.doctor.targets import Target
 
-        found = chosen(scene(os.environ, Path.cwd(), config), name)
+        if known is None:
+            there = scene(os.environ, Path.cwd(), config)
+        else:
+            there = Scene(targets=[Target(each, server, "the record") for each, server in known().items()])
+        found = chosen(there, name)
         report = await examine(found.targets, os.environ, files=found.files)
         servers = [target.server for target in found.targets if target.server is not None]
         return report.at_home(os.environ.get("HOME", "")).masked(masker(servers)).facts()

@@ -84,6 +84,8 @@ async def test_a_gateway_without_a_file_is_what_its_cluster_has_configured(tmp_p
             assert list((two.folder / "state").glob("audit*"))  # what counts from the first moment on is known, too
             assert (await two.request("POST", "/admin/reload"))[0] == 200
             assert (await two.get("/admin/config"))[0] == 422
+            status, report = await two.request("POST", "/admin/doctor", {"server": "a"})
+            assert (status, '"a"' in json.dumps(report), "fail" in json.dumps(report)) == (200, True, False), report
             one.write({"a": FAKE, "b": FAKE}, audit={})
             await until_served(two, "a", "b")
             assert await two.stop() == 0
