@@ -44,7 +44,7 @@ def test_the_tutorial_of_clusters_shows_what_happens(tmp_path: Path) -> None:
     if shutil.which("nats-server", path=str(Path(sys.executable).parent)) is None:
         pytest.skip("there is no nats-server here")
     pairs = commands_of(ROOT / "docs" / "tutorial" / "cluster.md")
-    assert len(pairs) == 18
+    assert len(pairs) == 19
     ports = dict(zip(("4222", "8811", "8812"), free_ports(3), strict=True))
 
     def moved(text: str) -> str:
