@@ -26,10 +26,37 @@ def test_pieces_are_the_whole_again_and_none_is_larger_than_nats_takes(data: byt
     assert gathering.whole == data
 
 
-@given(st.lists(st.tuples(st.integers(0, 10**15), st.binary(max_size=40)), max_size=5))
+@given(st.lists(st.tuples(st.integers(0, 10**15), st.binary(max_size=40)), min_size=1, max_size=5))
 def test_what_is_packed_is_unpacked(some: list[tuple[int, bytes]]) -> None:
-    packed = frames.PACK + b"".join(b"%d %d\n%b" % (id_, len(frame), frame) for id_, frame in some)
-    assert list(frames.unpack(packed)) == [(str(id_), frame) for id_, frame in some]
+    packed = frames.pack([str(id_) for id_, _ in some], [frame for _, frame in some])
+    assert frames.unpack(packed) == [(str(id_), frame) for id_, frame in some]
+    assert len(packed) <= sum(len(frame) + frames.HEAD for _, frame in some) + frames.ROOM
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"",
+        b"\n",
+        b"1 2",
+        b"1 2\n",
+        b"1 2\nx",
+        b"1 2\nxyz",
+        b"1\nx",
+        b"1 1 2\nx",
+        b"1  1\nx",
+        b"-1 1\nx",
+        b"1 +1\nx",
+        b"1 1_0\n" + b"x" * 10,
+        b"x 1\nx",
+        b"1 1 \xb2 1\nxy",
+        b"1" * (frames.DIGITS + 1) + b" 1\nx",
+        b"1 " + b"9" * 5000 + b"\nx",
+    ],
+)
+def test_of_several_frames_all_are_taken_or_none(wrong: bytes) -> None:
+    with pytest.raises(frames.BadFrame):
+        frames.unpack(frames.PACK + wrong)
 
 
 @given(st.binary(max_size=60))
@@ -42,7 +69,7 @@ def test_no_bytes_are_more_than_a_bad_frame(data: bytes) -> None:
 
 
 def _unpacked(data: bytes) -> object:
-    return list(frames.unpack(frames.PACK + data))
+    return frames.unpack(frames.PACK + data)
 
 
 @given(st.randoms(use_true_random=False))

@@ -14,7 +14,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from toolway.gateway.replica.over_nats import frames
-from toolway.gateway.replica.over_nats.visit import Answer, Host, Visit
+from toolway.gateway.replica.over_nats.visit import Answer, Answers, Host, Visit
 from toolway.protocol import wire
 
 BEAT: Final = 0.25  # seconds between two signs of life
@@ -82,19 +82,19 @@ class NatsDoor:
         if found is None:
             return  # nobody to answer
         caller, id_ = found
-        replies = self._subjects.replies(caller)
-        together = replies + frames.ALL
+        to = Answers(self._subjects.replies(caller))
         if message.data[:1] == frames.PACK:
             with suppress(frames.BadFrame):
                 for id_, frame in frames.unpack(message.data):
-                    self._take_call(caller, id_, replies + id_, together, frame)
+                    self._take_call(caller, id_, to, frame)
         else:
-            self._take_call(caller, id_, replies + id_, together, message.data)
+            self._take_call(caller, id_, to, message.data)
 
-    def _take_call(self, caller: str, id_: str, reply: str, together: str, frame: bytes) -> None:
+    def _take_call(self, caller: str, id_: str, to: Answers, frame: bytes) -> None:
+        reply = to.place + id_
         if reply in self._visits or reply in self._host.kept:
             return  # the same once more
-        visit = Visit(self._host, self._forget, caller, id_, reply, together)
+        visit = Visit(self._host, self._forget, caller, id_, reply, to)
         if len(self._visits) >= MOST or self._host.closing:
             visit.refuse("too many calls are under way at the node that owns the server")
         elif frame[:1] == frames.FIRST:
@@ -140,10 +140,11 @@ class NatsDoor:
                 self._cancel(visit)
 
     def _say_again(self, replies: str, ids: list[str]) -> None:
+        to = Answers(replies)
         for id_ in ids[:MANY]:
             answer = self._host.kept.find(replies + id_)
             if answer is not None:
-                self._host.outbox.join(replies + frames.ALL, id_, answer)
+                self._host.outbox.join(to, id_, answer)
 
     # -- calls that begin and end -------------------------------------------------------------------------------------
 

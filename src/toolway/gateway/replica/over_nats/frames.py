@@ -25,9 +25,10 @@ PIECE: Final = 64 * 1024
 APART: Final = 8  # pieces by which one may come too early
 ROOM: Final = 256  # bytes of a frame that are not the message
 
-HEAD: Final = 32  # bytes before each frame of several, at the most
+HEAD: Final = 32  # bytes that each frame of several costs, at the most
+DIGITS: Final = 16  # of an id or a length
 
-PACK: Final = b"M"  # several frames: for each its id, a blank, its length, a line end, the frame
+PACK: Final = b"M"  # several frames: for each its id and its length, with blanks between, a line end, the frames
 CALL: Final = b"Q"  # a server's name, a line end, a request
 ANSWER: Final = b"{"  # a JSON-RPC answer, and nothing else
 NOTE: Final = b"N"  # a notification that belongs to the call
@@ -84,18 +85,24 @@ def read_call(frame: bytes) -> tuple[str, bytes]:
     return head[1:].decode(), message
 
 
-def unpack(frame: bytes) -> Iterator[tuple[str, bytes]]:
+def pack(ids: list[str], some: list[bytes]) -> bytes:
+    head = " ".join([f"{id_} {len(frame)}" for id_, frame in zip(ids, some, strict=True)])
+    return b"".join((PACK, head.encode(), b"\n", *some))
+
+
+def unpack(packed: bytes) -> list[tuple[str, bytes]]:
     """The ids and frames of several. Raises `BadFrame`."""
-    at = len(PACK)
-    while at < len(frame):
-        end = frame.find(b"\n", at, at + HEAD)
-        id_, _, length = frame[at:end].partition(b" ")
-        if end < 0 or not id_.isdigit() or not length.isdigit():
-            raise BadFrame
-        at = end + 1 + int(length)
-        if at > len(frame):
-            raise BadFrame
-        yield id_.decode(), frame[end + 1 : at]
+    end = packed.find(b"\n")
+    numbers = packed[len(PACK) : max(end, 0)].split(b" ")
+    if len(numbers) % 2 or not all(map(bytes.isdigit, numbers)) or max(map(len, numbers)) > DIGITS:
+        raise BadFrame
+    found, at = [], end + 1
+    for id_, length in zip(numbers[::2], map(int, numbers[1::2]), strict=True):
+        found.append((id_.decode(), packed[at : at + length]))
+        at += length
+    if at != len(packed):
+        raise BadFrame
+    return found
 
 
 def fits(frame: bytes, max_payload: int) -> bool:

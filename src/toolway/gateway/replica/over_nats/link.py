@@ -14,7 +14,7 @@ from nats.errors import Error as NatsError
 from toolway.gateway.replica.over_nats import frames
 from toolway.gateway.replica.over_nats.transfer import Stalled, Transfer
 from toolway.gateway.replica.over_nats.waiting import Waiting
-from toolway.gateway.replica.over_nats.way import DOWN, LOST, NatsWay
+from toolway.gateway.replica.over_nats.way import DOWN, LOST, Calls, NatsWay
 from toolway.model import Certainty, Era, Json
 from toolway.protocol import wire
 from toolway.upstream.link import Fault, Inbound, LinkFacts, Loss, Request, RpcError
@@ -44,6 +44,7 @@ class NatsLink:
         self._inbound = inbound
         self._way = await self._find()
         self._owner = self._way.subjects.calls(self._node, self._epoch)
+        self._calls = Calls(self._way, self._owner)
 
     async def request(self, request: Request) -> Json:
         request.attempt.phase = "send"
@@ -83,7 +84,7 @@ class NatsLink:
         attempt.sent()
         if way.is_alone():
             return self._publish(frame, way.reply(id_), request)
-        way.send(id_, self._owner, frame)
+        way.send(id_, self._calls, frame)
         return None
 
     async def _publish(self, frame: bytes, reply: str, request: Request) -> None:

@@ -52,13 +52,29 @@ class Host:
         return self.most <= FEW and self.outbox.idle
 
 
+class Answers:
+    """Where answers to one caller go (`outbox.To`). What did not leave is asked for again."""
+
+    def __init__(self, replies: str) -> None:
+        self.place = replies
+
+    def alone(self, id_: str) -> tuple[str, str]:
+        return self.place + id_, ""
+
+    def together(self, ids: list[str]) -> tuple[str, str]:
+        return self.place + frames.ALL, ""
+
+    def unsent(self, ids: list[str]) -> None:
+        pass
+
+
 class Visit(msgspec.Struct, eq=False):
     host: Host
     forget: Callable[[Visit], None]
     caller: str
     id: str
     reply: str  # the subject of its answer alone
-    to: str  # that of all answers to its caller
+    to: Answers  # where those to its caller go
     task: asyncio.Task[None] | None = None
     gathering: frames.Gathering | None = None  # while pieces of it are missing
     heard_at: float = 0.0

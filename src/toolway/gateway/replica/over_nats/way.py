@@ -131,7 +131,7 @@ class NatsWay:
     def is_lost(self, owner: str) -> bool:
         return bool(self._lost) and owner in self._lost
 
-    def reply(self, id_: int) -> str:
+    def reply(self, id_: int | str) -> str:
         return f"{self._inbox}{id_}"
 
     def is_alone(self) -> bool:
@@ -139,21 +139,21 @@ class NatsWay:
         alone, and would leave without the others: so it counts how many there were a moment ago."""
         return self._most <= FEW and self._outbox.idle
 
-    def send(self, id_: int, owner: str, frame: bytes) -> None:
+    def send(self, id_: int, to: Calls, frame: bytes) -> None:
         """A call, together with others to the same owner."""
-        self._outbox.join(owner, str(id_), frame, self._pack, self._unsent)
+        self._outbox.join(to, str(id_), frame)
 
     def tell(self, id_: int, owner: str, frame: bytes) -> None:
         """Say something about a call."""
         self._outbox.put(f"{owner}.{frames.CONTROL}", frame, f"{self._inbox}{frames.ABOUT}{id_}")
 
-    def _pack(self, ids: list[str]) -> str:
+    def pack(self, ids: list[str]) -> str:
         """Where NATS says that nobody takes these."""
         self._last_pack += 1
         self._packs.append((f"{frames.PACKED}{self._last_pack}", ids))
         return f"{self._inbox}{frames.PACKED}{self._last_pack}"
 
-    def _unsent(self, ids: list[str]) -> None:
+    def unsent(self, ids: list[str]) -> None:
         for id_ in ids:
             if id_ in self._waiting:
                 self._waiting[id_].fail_unsent("NATS takes nothing", DOWN)
@@ -289,3 +289,20 @@ class NatsWay:
     def _fail_all(self, reason: str, code: str) -> None:
         for waiting in list(self._waiting.values()):
             waiting.fail(reason, code)
+
+
+class Calls:
+    """Where calls to one owner go (`outbox.To`): NATS says where they are answered that nobody takes them."""
+
+    def __init__(self, way: NatsWay, owner: str) -> None:
+        self._way = way
+        self.place = owner
+
+    def alone(self, id_: str) -> tuple[str, str]:
+        return self.place, self._way.reply(id_)
+
+    def together(self, ids: list[str]) -> tuple[str, str]:
+        return self.place, self._way.pack(ids)
+
+    def unsent(self, ids: list[str]) -> None:
+        self._way.unsent(ids)
