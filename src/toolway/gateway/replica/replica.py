@@ -37,7 +37,7 @@ from toolway.cluster.record.nodes import Card, Nodes
 from toolway.cluster.record.places import Places
 from toolway.cluster.record.rates import Buckets
 from toolway.cluster.record.registry import Registry
-from toolway.config.formats import Loaded
+from toolway.config.formats import ROOT_KEYS, Loaded
 from toolway.config.spec import Server
 from toolway.errors import ToolwayError
 from toolway.gateway.gateway import Gateway
@@ -82,7 +82,7 @@ class Replica:
         self.following.tell = self.bus.tell
         self.nats_calls = NatsCalls(options.nats, options.nats_credentials, self.bus.root, self.id)
         self.node = self._this_node(Lists(self.engine))
-        self.shelf, self.switch = self.node.shelf, self.node.switch
+        self.lists, self.switch = self.node.lists, self.node.switch
         self.keyring = ClusterKeyring(ApiKeys(self.engine), options.tenant, token, boot_time)
         self.rates = LeasedRates(Buckets(self.engine), options.tenant, self.node.gateways, boot_time)
         self.keys = RecordKeys(self.engine, options.tenant, self.node.who, self.sealer)
@@ -112,7 +112,7 @@ class Replica:
     @property
     def parts(self) -> dict[str, Any]:
         """What a hub of ours is made with."""
-        return {"world": self.world, "key_store": self.keys, "catalog_dir": self.shelf, "tokens": self.tokens}
+        return {"world": self.world, "key_store": self.keys, "catalog_dir": self.lists, "tokens": self.tokens}
 
     # -- the beginning ------------------------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Replica:
         self._file = file.file
         try:
             await upgrade(self.engine)
-            await self.shelf.look()
+            await self.lists.look()
             await self.tokens.look()
             await self.bring(file)
             found = await self._configuration(file)
@@ -138,7 +138,12 @@ class Replica:
         if not file.file:
             return
         document, digest = await asyncio.to_thread(document_of, file.file)
-        if await self.registry.take(self.options.tenant, document, digest, force=force):
+        tenant = self.options.tenant
+        if not force and not document[ROOT_KEYS[0]] and await self.registry.settings(tenant) is not None:
+            # Somebody who starts with an empty file hardly means to end what all the others serve.
+            log.warning("%s has no servers: what the cluster has configured stays", file.file)
+            return
+        if await self.registry.take(tenant, document, digest, force=force):
             self.following.say("registry", {})
 
     async def _configuration(self, file: Loaded) -> Loaded:
@@ -235,7 +240,7 @@ class Replica:
 
     def take(self, servers: Mapping[str, Server]) -> dict[str, Server]:
         """The servers as the hub of a replica has them: each starts where it is owned, and nowhere else."""
-        self.shelf.forget(servers)
+        self.lists.forget(servers)
         self.switch.know(servers)
         return {name: replace(server, lazy=True) for name, server in servers.items()}
 

@@ -18,7 +18,7 @@ from toolway.gateway.replica.links.known import Knowledge
 from toolway.gateway.replica.links.peers import Peers
 from toolway.gateway.replica.over_nats.calls import NatsCalls
 from toolway.gateway.replica.owners import Owners
-from toolway.gateway.replica.shared.shelf import Shelf
+from toolway.gateway.replica.shared.lists import SharedLists
 from toolway.gateway.replica.switch import Switch
 from toolway.hub import Hub
 from toolway.upstream.link import Link
@@ -46,12 +46,12 @@ class ThisNode:
         self.peers = Peers(bus, lambda to: credential(sealer, id, to), self._is_alive)
         self._bus = bus
         self._nats_calls = nats_calls
-        self.shelf = Shelf(lists, tenant, self._fence, listed)
-        self.knowledge: Knowledge = self.shelf
-        self.switch = Switch(tenant, self, self.shelf)
+        self.lists = SharedLists(lists, tenant, self._fence, listed)
+        self.knowledge: Knowledge = self.lists
+        self.switch = Switch(tenant, self, self.lists)
 
     def serve(self, hub: Hub) -> None:
-        self.shelf.serve(hub)
+        self.lists.serve(hub)
         self.switch.serve(hub)
 
     def join(self, member: Member) -> None:
@@ -59,7 +59,7 @@ class ThisNode:
         self.switch.join(member)
 
     async def close(self) -> None:
-        await self.shelf.close()
+        await self.lists.close()
         await self.owners.close()
         await self.peers.close()
 

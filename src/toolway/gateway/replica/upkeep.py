@@ -54,7 +54,7 @@ class Upkeep:
             await self._take(found)
 
     async def _lists_changed(self, since: int) -> None:
-        for server in await self._node.shelf.look(since):
+        for server in await self._node.lists.look(since):
             self._node.switch.found_out(server)
 
     async def _logins_changed(self, since: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from toolway.cluster.record.lists import Listed, Lists
-from toolway.gateway.replica.shared.shelf import Shelf
+from toolway.gateway.replica.shared.lists import SharedLists
 
 pytestmark = pytest.mark.anyio
 TOOL = {"name": "echo", "inputSchema": {"type": "object"}}
@@ -21,11 +21,11 @@ class OneServer:
 
 
 async def test_what_was_in_the_record_before_a_node_started_is_known_to_it_at_once():
-    shelf = Shelf(cast(Lists, OneServer()), "default", lambda server: None, lambda server: None)
-    assert shelf.listed("s", "tools") is None
-    await shelf.look()
-    about: Any = shelf.about("s")
+    known = SharedLists(cast(Lists, OneServer()), "default", lambda server: None, lambda server: None)
+    assert known.listed("s", "tools") is None
+    await known.look()
+    about: Any = known.about("s")
     assert about.capabilities == {"tools": {}}
-    assert shelf.listed("s", "tools") == [TOOL]
-    assert shelf.listed("s", "prompts") == []
-    assert shelf.listed("other", "tools") is None
+    assert known.listed("s", "tools") == [TOOL]
+    assert known.listed("s", "prompts") == []
+    assert known.listed("other", "tools") is None

@@ -27,7 +27,7 @@ Fence = Callable[[str], int | None]  # of a server that this node owns
 log = logging.getLogger("toolway.cluster")
 
 
-class Shelf:
+class SharedLists:
     """A `ListStore` and a `Knowledge`. `told` hears of every list that was written."""
 
     def __init__(self, lists: Lists, tenant: str, fence: Fence, told: Callable[[str], None]) -> None:
