@@ -96,3 +96,17 @@ async def test_a_gateway_without_a_file_waits_for_the_record_until_it_is_told_to
     async with gateway(tmp_path, "one", None, "--database", f"sqlite:///{tmp_path}/later/record") as one:
         await one.until_logged("E-RECORD")
         assert await one.stop() == 4
+
+
+async def test_who_comes_with_an_empty_file_ends_nothing(tmp_path: Path) -> None:
+    async with gateway(tmp_path, "one", {"a": FAKE}) as one:
+        await one.announced()
+        async with gateway(tmp_path, "two", {}) as two:
+            await two.announced()
+            await two.until_logged("what the cluster has configured stays")
+            await until_served(two, "a")
+            await until_served(one, "a")
+            assert await two.stop() == 0
+        one.write({})  # whoever empties the file of a gateway that runs means it
+        await until_served(one)
+        assert await one.stop() == 0
