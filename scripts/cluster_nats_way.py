@@ -1,6 +1,6 @@
 """What a call over NATS costs: our way to a node without an address, beside bare request and reply.
 
-    python scripts/cluster_nats_way.py [--turns 5] [--seconds 2] [--goal 0.6]
+    python scripts/cluster_nats_way.py [--turns 5] [--seconds 2] [--goal 0.6] [--size "10 kB"]
     python scripts/cluster_nats_way.py --short
 
 Two processes and a real NATS server; both ways in turns, and of all turns the median counts. Ours does for each call
@@ -197,7 +197,7 @@ def median(some: list[Figure]) -> Figure:
 
 async def race(url: str, options: argparse.Namespace) -> int:
     wrong = 0
-    sizes = list(SIZES)[:1] if options.short else list(SIZES)
+    sizes = options.size or list(SIZES)
     async with ways(url) as (found, other_spent):
         for size in sizes:
             for width in WIDTHS:
@@ -207,7 +207,8 @@ async def race(url: str, options: argparse.Namespace) -> int:
                         taken[way].append(await measure(found[way, size], width, options.seconds, other_spent))
                 bare, ours = median(taken["bare"]), median(taken["ours"])
                 ratio = ours.rate / bare.rate
-                print(f"{size}, {width} at once\n  bare  {bare}\n  ours  {ours}  {ratio:.2f} of it", flush=True)
+                shares = f"{ratio:.2f} of it, {bare.cpu / ours.cpu:.2f} by CPU"
+                print(f"{size}, {width} at once\n  bare  {bare}\n  ours  {ours}  {shares}", flush=True)
                 wrong += ratio < options.goal
     print(f"less than {options.goal:g} of bare NATS: {wrong} of {len(sizes) * len(WIDTHS)}")
     return 1 if wrong else 0
@@ -232,11 +233,12 @@ if __name__ == "__main__":
     parser.add_argument("--turns", type=int, default=5, help="of each way (5)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each turn (2)")
     parser.add_argument("--goal", type=float, default=GOAL, help=f"share of the calls a second of bare NATS ({GOAL:g})")
+    parser.add_argument("--size", action="append", choices=SIZES, help="of the answers, and no other (all)")
     parser.add_argument("--short", action="store_true", help="one size, once and briefly")
     parser.add_argument("--answer", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.short:
-        options.turns, options.seconds = 1, 0.2
+        options.turns, options.seconds, options.size = 1, 0.2, list(SIZES)[:1]
     if options.answer:
         run(answer(options.answer))
     elif program() is None:

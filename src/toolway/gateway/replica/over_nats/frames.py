@@ -5,7 +5,7 @@
     call.<node>.<epoch>.c        about a call        →    all that listen there; whoever has the call takes it
     reply.<caller>.a             about calls         ←
     reply.<caller>.b             signs of life       ←    once for all calls of a caller, which it names
-    reply.<caller>.<id>          pieces of one       ←
+    reply.<caller>.<id>          about one of them   ←    what goes alone, and pieces
 
 A call and its answer are JSON-RPC messages and go whole while they are small, together with others that go the same way
 (`outbox.py`). A large one goes in pieces, few at a time: a connection that is full of one answer would hold up the
