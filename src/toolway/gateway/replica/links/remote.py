@@ -33,6 +33,7 @@ from toolway.upstream.link import NOT_HERE, Fault, Inbound, Link, LinkFacts, Los
 from toolway.upstream.transports.http.link import HttpLink
 
 OWNER_WAIT: Final = 15.0  # seconds: a lease that ends moves its servers within 12
+ROADS: Final = 16  # nodes that the way to is kept open: those that owned the server last
 PAUSE: Final = 0.1  # seconds between two looks for an owner
 _NOT_BEGUN: Final = frozenset({401, 403, 404, 421, 503})  # the node did not let us in, does not know it, or ends
 log = logging.getLogger("toolway.cluster")
@@ -189,6 +190,8 @@ class RemoteLink:
                 await road.open(self._inbound)
                 road.adopt("modern", "")
                 found = self._roads[key] = road
+                if len(self._roads) > ROADS:
+                    await self._roads.pop(next(iter(self._roads))).close()
         return found
 
     def _to(self, peer: Peer) -> Link:
