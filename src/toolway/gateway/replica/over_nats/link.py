@@ -14,7 +14,7 @@ from nats.errors import Error as NatsError
 from toolway.gateway.replica.over_nats import frames
 from toolway.gateway.replica.over_nats.transfer import Stalled, Transfer
 from toolway.gateway.replica.over_nats.waiting import Waiting
-from toolway.gateway.replica.over_nats.way import DOWN, LOST, Calls, NatsWay
+from toolway.gateway.replica.over_nats.way import DOWN, LOST, NatsWay
 from toolway.model import Certainty, Era, Json
 from toolway.protocol import wire
 from toolway.upstream.link import Fault, Inbound, LinkFacts, Loss, Request, RpcError
@@ -44,7 +44,7 @@ class NatsLink:
         self._inbound = inbound
         self._way = await self._find()
         self._owner = self._way.subjects.calls(self._node, self._epoch)
-        self._calls = Calls(self._way, self._owner)
+        self._calls = _Calls(self._way, self._owner)
 
     async def request(self, request: Request) -> Json:
         request.attempt.phase = "send"
@@ -135,6 +135,23 @@ class NatsLink:
 
     async def close(self) -> None:
         """Nothing to do: the way is that of all links."""
+
+
+class _Calls:
+    """Where calls to one owner go (`outbox.To`): NATS says where they are answered that nobody takes them."""
+
+    def __init__(self, way: NatsWay, owner: str) -> None:
+        self._way = way
+        self.place = owner
+
+    def alone(self, id_: str) -> tuple[str, str]:
+        return self.place, self._way.reply(id_)
+
+    def together(self, ids: list[str]) -> tuple[str, str]:
+        return self.place, self._way.pack(ids)
+
+    def unsent(self, ids: list[str]) -> None:
+        self._way.unsent(ids)
 
 
 def _unsent(exc: Exception, request: Request) -> Fault:

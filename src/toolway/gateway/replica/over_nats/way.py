@@ -27,7 +27,7 @@ from nats.errors import Error as NatsError
 
 from toolway.cluster.creds import options_of
 from toolway.gateway.replica.over_nats import frames
-from toolway.gateway.replica.over_nats.outbox import Outbox
+from toolway.gateway.replica.over_nats.outbox import Outbox, To
 from toolway.gateway.replica.over_nats.transfer import ALL
 from toolway.gateway.replica.over_nats.waiting import Waiting
 from toolway.model import Attempt
@@ -139,7 +139,7 @@ class NatsWay:
         alone, and would leave without the others: so it counts how many there were a moment ago."""
         return self._most <= FEW and self._outbox.idle
 
-    def send(self, id_: int, to: Calls, frame: bytes) -> None:
+    def send(self, id_: int, to: To, frame: bytes) -> None:
         """A call, together with others to the same owner."""
         self._outbox.join(to, str(id_), frame)
 
@@ -289,20 +289,3 @@ class NatsWay:
     def _fail_all(self, reason: str, code: str) -> None:
         for waiting in list(self._waiting.values()):
             waiting.fail(reason, code)
-
-
-class Calls:
-    """Where calls to one owner go (`outbox.To`): NATS says where they are answered that nobody takes them."""
-
-    def __init__(self, way: NatsWay, owner: str) -> None:
-        self._way = way
-        self.place = owner
-
-    def alone(self, id_: str) -> tuple[str, str]:
-        return self.place, self._way.reply(id_)
-
-    def together(self, ids: list[str]) -> tuple[str, str]:
-        return self.place, self._way.pack(ids)
-
-    def unsent(self, ids: list[str]) -> None:
-        self._way.unsent(ids)
