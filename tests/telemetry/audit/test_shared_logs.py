@@ -286,10 +286,13 @@ def test_the_command_line_reads_all_of_them(configured: AuditSettings, monkeypat
 
 
 def test_a_record_that_was_changed_in_any_of_them_is_found(configured: AuditSettings) -> None:
-    change = "UPDATE toolway_audit SET body = replace(body, %s, %s) WHERE log = %s AND seq = 5"
+    named = "SELECT seq FROM toolway_audit WHERE log = %s AND body LIKE '%%counter%%' ORDER BY seq LIMIT 1 OFFSET 4"
+    change = "UPDATE toolway_audit SET body = replace(body, %s, %s) WHERE log = %s AND seq = %s"
     log = f"{configured.name}#2"
     with psycopg.connect(configured.address, autocommit=True) as db:
-        db.execute(change, ["counter", "harmless", log])
+        found = db.execute(named, [log]).fetchone()
+        assert found is not None
+        db.execute(change, ["counter", "harmless", log, found[0]])
         result = CliRunner().invoke(app, ["audit", "verify"], catch_exceptions=False)
-        db.execute(change, ["harmless", "counter", log])
-    assert result.exit_code == 9 and "#2" in result.stderr and "record 5" in result.stderr
+        db.execute(change, ["harmless", "counter", log, found[0]])
+    assert result.exit_code == 9 and "#2" in result.stderr and f"record {found[0]}" in result.stderr
