@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.cluster.growth.node import SimNode
 from toolway.cluster import bus, member, placement
+from toolway.cluster.record import engine
 from toolway.gateway.replica.shared import news
 
 # The nodes of one process share what they hash about each other: what a node alone pays for it is measured by itself.
@@ -29,12 +30,14 @@ def _go_slowly(slow: float) -> None:
     """Let everything that is done again and again be done so many times less often: hundreds of nodes need more than
     the few cores of one machine, and what each of them costs does not depend on the hour."""
     for module, names in (
-        (member, ("LOOK", "THOROUGH", "SETTLE", "STRAYS_EVERY")),
-        (news, ("LOOK",)),
+        (member, ("LOOK", "THOROUGH", "DOUBT", "SETTLE", "STRAYS_EVERY", "STEP", "HURRY")),
+        (news, ("LOOK", "PATIENCE")),
         (bus, ("BEAT",)),
+        (engine, ("PATIENCE", "STOPPED", "ASKED_AFTER")),
     ):
         for name in names:
             setattr(module, name, getattr(module, name) * slow)
+    placement.patience.__defaults__ = (member.STEP,)
 
 
 class Worker:
