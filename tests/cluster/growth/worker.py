@@ -37,7 +37,7 @@ def _go_slowly(slow: float) -> None:
     ):
         for name in names:
             setattr(module, name, getattr(module, name) * slow)
-    placement.patience.__defaults__ = (member.STEP,)
+    placement.patience.__defaults__ = (placement.STEP * slow,)
 
 
 class Worker:
