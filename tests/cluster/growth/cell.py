@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import sys
 import time
@@ -49,7 +50,7 @@ class Figures:
     record_cpu: float  # cores
     nats_messages: float  # in and out, of all nodes
     nats_cpu: float  # cores
-    lost_seconds: float  # from the death of a node to the moment when all that it had has an owner
+    lost_seconds: float  # from the death of a node to the moment when all that it had has an owner; nan: it had none
     lost_statements: float  # of each other node, beside the usual ones
     change_seconds: float  # until every node knows of a server's new lists
     change_statements: float  # of each node, beside the usual ones
@@ -209,11 +210,12 @@ class Cell:
     async def _lose_one(self) -> dict[str, Any]:
         assert self._victim is not None
         victim, self._victim = self._victim, None
+        had = (await victim.ask("counted"))["held"]
         before, at = await self._counted(), time.monotonic()
         await victim.kill()
         after = await self._until(lambda found: found["held"] == self._servers, 120 * self._slow)
         return {
-            "lost_seconds": (time.monotonic() - at) / self._slow,
+            "lost_seconds": (time.monotonic() - at) / self._slow if had else math.nan,
             "lost_statements": self._beyond_usual(before, after, self._replicas - 1),
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -67,7 +68,8 @@ def _all(f: Figures) -> Sequence[str]:
 
 
 def _events(f: Figures) -> Sequence[str]:
-    lost = f"{f.start_seconds:.1f} s", f"{f.lost_seconds:.1f} s", f"{f.lost_statements:.0f}"
+    moved = "it had none" if math.isnan(f.lost_seconds) else f"{f.lost_seconds:.1f} s"
+    lost = f"{f.start_seconds:.1f} s", moved, f"{f.lost_statements:.0f}"
     return *lost, f"{f.change_seconds:.2f} s", f"{f.change_statements:.1f}"
 
 
