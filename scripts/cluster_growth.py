@@ -5,7 +5,8 @@
 
 The nodes are those of gateways (lease, places, news, changes), many in a process; no server is started. Where there are
 more than a hundred, each of them does everything less often, and rates and durations are put right: a machine of two
-cores has no time for five hundred nodes. Prints the figures of each pair; `--write` puts them into
+cores has no time for five hundred nodes. Prints the figures of each pair, and keeps them in build/cluster-growth.jsonl,
+so that the grid can be measured in parts: it takes an hour. `--write` puts the newest of all pairs that are kept into
 docs/cluster/sizing.md. Fails where something that is done again and again grows with servers × replicas.
 """
 
@@ -19,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is no package of ours
 
-from tests.cluster.growth import gateway, page
+from tests.cluster.growth import gateway, kept, page
 from tests.cluster.growth.cell import measure
 from tests.cluster.growth.engines import engines
 from tests.faults.cluster.engines import missing_engines
@@ -45,7 +46,11 @@ async def main() -> int:
             for some in servers:
                 found.append(await measure(running, some, count, seconds))
                 print(found[-1], flush=True)
-    text = page.tables(found, [gateway.measure(some) for some in servers])
+                if not options.short:
+                    kept.keep(found[-1])
+    if options.write:
+        found = kept.all()
+    text = page.tables(found, [gateway.measure(some) for some in sorted({each.servers for each in found})])
     print(text)
     if options.write:
         page.write(text)

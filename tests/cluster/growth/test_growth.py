@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from tests.cluster.growth import page
+from tests.cluster.growth import kept, page
 from tests.cluster.growth.cell import Figures, measure
 from tests.cluster.growth.engines import engines
 from tests.faults.cluster.engines import missing_engines
@@ -36,3 +38,11 @@ def test_figures_that_grow_are_found() -> None:
     assert page.broken([fine]) == []
     bad = replace(fine, statements=9.0, messages_heard=4.0, record_rows=50_000.0 * 500)
     assert len(page.broken([bad])) == 3
+
+
+def test_of_a_pair_that_was_measured_again_the_newest_counts(tmp_path: Path) -> None:
+    zero = Figures(*(0.0 for _ in Figures.__dataclass_fields__))  # type: ignore[arg-type]
+    file = tmp_path / "build" / "kept.jsonl"
+    for servers, replicas, memory in ((1000, 50, 1.0), (1000, 3, 2.0), (1000, 50, 3.0)):
+        kept.keep(replace(zero, servers=servers, replicas=replicas, memory_mb=memory, lost_seconds=math.nan), file)
+    assert [(each.replicas, each.memory_mb) for each in kept.all(file)] == [(3, 2.0), (50, 3.0)]
