@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import CompoundSelect, String, and_, bindparam, cast, exists, literal, select, union_all
+from sqlalchemy import CompoundSelect, Select, String, and_, bindparam, cast, exists, literal, select, union_all
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from toolway.cluster.record.clock import seconds_now
@@ -51,9 +51,17 @@ def _question(pools: Sequence[str]) -> CompoundSelect[Any]:
     changed = and_(ChangeRow.kind == KIND, ChangeRow.tenant == tenant)
     ended = and_(NodeRow.tenant == tenant, NodeRow.lease_until <= seconds_now())
     waits = and_(PlaceRow.node.is_(None), PlaceRow.tenant == tenant, PlaceRow.wanted)
+
+    def free(pool: str) -> Select[str, str]:
+        """The first of them, in the order of their index: whoever asks whether there is any has the whole table read
+        where there is none, if the database believes that there are many."""
+        by_index = (PlaceRow.tenant, PlaceRow.pool, PlaceRow.slot)
+        first = select(PlaceRow.slot).where(waits, PlaceRow.pool == pool).order_by(*by_index).limit(1).subquery()
+        return select(literal("free"), literal(pool)).select_from(first)
+
     return union_all(
         select(literal("nodes").label("what"), cast(ChangeRow.revision, String).label("which")).where(changed),
         select(literal("dead"), NodeRow.id).where(ended),
         select(literal("recalled"), literal("")).where(exists().where(PlaceRow.node == node, PlaceRow.recalled)),
-        *(select(literal("free"), literal(pool)).where(exists().where(waits, PlaceRow.pool == pool)) for pool in pools),
+        *(free(pool) for pool in pools),
     )
