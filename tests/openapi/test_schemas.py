@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.openapi import real
@@ -290,6 +290,7 @@ schemas_of_all_kinds = st.recursive(
 
 
 @settings(max_examples=60, deadline=None)
+@example(None, {"type": None, "default": {"$ref": ""}}, None)  # a value, and no reference
 @given(schemas_of_all_kinds, schemas_of_all_kinds, schemas_of_all_kinds)
 def test_every_tool_is_valid_whatever_its_schemas_are(one: Any, two: Any, three: Any) -> None:
     content = {

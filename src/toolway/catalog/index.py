@@ -13,14 +13,13 @@ from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
+from toolway.catalog.shapes import schema_problem
 from toolway.events import CatalogChanged, Kind
 from toolway.model import Json, ToolRef
 from toolway.protocol import names, weight
 
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
 MAX_DESCRIPTION: Final = 16 * 1024
-MAX_SCHEMA_DEPTH: Final = 32
-MAX_SUBSCHEMAS: Final = 2000
 MIRRORED: Final = b'"x-mcp-header"'
 Objection: TypeAlias = Callable[[Json], str | None]
 _KEY_OF: Final = {"tools": "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
@@ -266,26 +265,7 @@ def _problem(kind: Kind, item: Any, key: Any) -> str | None:
         return f"its description is longer than {MAX_DESCRIPTION} characters"
     if not isinstance(item.get("inputSchema"), dict):
         return "it has no inputSchema"
-    return _schema_problem(item["inputSchema"]) or _schema_problem(item.get("outputSchema"))
-
-
-def _schema_problem(schema: Any) -> str | None:
-    """Depth, size and references of a schema, without evaluating anything."""
-    level = [schema]
-    count = 0
-    for _ in range(MAX_SCHEMA_DEPTH * 2):  # a schema level is a keyword and a name
-        level = [node for node in level if isinstance(node, dict | list)]
-        if not level:
-            return None
-        count += sum(len(node) for node in level)
-        if count > MAX_SUBSCHEMAS * 8:
-            return "its schema is too large"
-        for node in level:
-            ref = node.get("$ref") if isinstance(node, dict) else None
-            if isinstance(ref, str) and not ref.startswith("#"):
-                return "its schema refers to another document"
-        level = [value for node in level for value in (node.values() if isinstance(node, dict) else node)]
-    return f"its schema is deeper than {MAX_SCHEMA_DEPTH}"
+    return schema_problem(item["inputSchema"]) or schema_problem(item.get("outputSchema"))
 
 
 def _same(old: Mapping[str, Item], new: Mapping[str, Item]) -> bool:
