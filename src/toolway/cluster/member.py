@@ -79,6 +79,7 @@ class Member:
         self._thorough_at = 0.0  # when everything that we own is looked at again
         self._doubtful_until = 0.0
         self._strays_at = 0.0
+        self._somebody_died = False  # what it had is taken soon: those before us in the line may have died as well
         self._takes_at: float | None = None  # when we begin to take places
 
     # -- what others ask ----------------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ class Member:
         while True:
             # Not `wait_for`: in Python 3.11 it loses a cancellation that comes together with what it waits for.
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK):
+                async with asyncio.timeout(HURRY if self._somebody_died else LOOK):
                     await self._news.wait()
             self._news.clear()
             epoch = self._lease.epoch
@@ -165,6 +166,7 @@ class Member:
     async def _look(self, epoch: int) -> None:
         glimpse = await self._ask(self._glance.look(self.card.id, self.card.tenant, self._plan.pools))
         await self._see(glimpse)
+        self._somebody_died = bool(glimpse.dead)
         if not self._draining and self._takes_at is not None and self._now() >= self._takes_at:
             await self._take_free(epoch, glimpse)
         if self._now() >= self._thorough_at:

@@ -23,6 +23,7 @@ from toolway.upstream.transports.http1.client import Client, HttpFault, Target
 CONNECT: Final = 2.0  # seconds
 DOUBT: Final = 2 * BEAT  # seconds without a sign of life after which a node is asked for one
 SHORT: Final = 1000  # bytes
+STRANGER: Final = 1.0  # seconds for which a node is left alone after another process answered at its address
 LINGER: Final = 5.0  # seconds for which a node is listened to after the last call to it
 RENEWED: Final = 12 * 3600.0  # seconds after which our credential for a node is made anew
 LEFT: Final = 16 * 60.0  # seconds after which nobody can still wait on connections that were left
@@ -51,6 +52,7 @@ class Peer:
         self._last_used = self._loop.time()
         self._watching: asyncio.Task[None] | None = None
         self.silent = False
+        self._stranger_at = -STRANGER  # when another process last answered at its address
 
     def server(self, name: str) -> Server:
         """The owner's side of a server, as one more server."""
@@ -83,6 +85,16 @@ class Peer:
             self._last_used = self._loop.time()
             self._given_up.discard(task)
             self._waiting.pop(task, None)
+
+    def met_stranger(self) -> None:
+        """Another process answered at its address: it was started anew, most often, and its lease has not ended."""
+        self._stranger_at = self._loop.time()
+
+    @property
+    def away(self) -> bool:
+        """Whether it is of no use to send it anything now. A stranger that starts is late to say that it is one, and
+        meanwhile nobody knows what became of the call."""
+        return self.silent or self._loop.time() < self._stranger_at + STRANGER
 
     def _listen(self) -> None:
         if self._watching is None or self._watching.done():
