@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from toolway.cluster.bus import Bus
 from toolway.gateway.replica.links import peers
 from toolway.gateway.replica.links.peers import Peers
+from toolway.model import Certainty
+from toolway.upstream.link import Fault
 
 pytestmark = pytest.mark.anyio
 
@@ -46,3 +50,21 @@ async def test_whoever_waits_on_a_node_that_is_taken_for_gone_may_go_on(known: P
     assert not a.client._closed
     await known.close()
     assert a.client._closed
+
+
+async def test_a_node_whose_address_a_stranger_answers_at_is_left_alone_for_a_while(
+    known: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "STRANGER", 0.2)
+
+    async def answered(status: int) -> None:
+        raise Fault("no", Certainty.C1, status=status)
+
+    a = known.of("a-1", "http://127.0.0.1:1")
+    for status, away in ((503, False), (401, True)):
+        with pytest.raises(Fault):
+            await a.watched(answered(status))
+        assert a.away is away
+    await asyncio.sleep(0.25)
+    assert not a.away  # an address may lead to another by mistake, and back
+    await known.close()

@@ -17,12 +17,14 @@ from toolway.addresses.policy import Addresses
 from toolway.cluster.bus import Bus
 from toolway.cluster.ears import BEAT, SILENCE
 from toolway.config.spec import Server, Timeout
+from toolway.upstream.link import Fault
 from toolway.upstream.transports.http import base
 from toolway.upstream.transports.http1.client import Client, HttpFault, Target
 
 CONNECT: Final = 2.0  # seconds
 DOUBT: Final = 2 * BEAT  # seconds without a sign of life after which a node is asked for one
 SHORT: Final = 1000  # bytes
+UNKNOWN: Final = 401  # a status: who answers does not know our credential, which was made for this node alone
 STRANGER: Final = 1.0  # seconds for which a node is left alone after another process answered at its address
 LINGER: Final = 5.0  # seconds for which a node is listened to after the last call to it
 RENEWED: Final = 12 * 3600.0  # seconds after which our credential for a node is made anew
@@ -81,14 +83,14 @@ class Peer:
             if task in self._given_up and task.uncancel() <= before:
                 raise Silent from None
             raise
+        except Fault as exc:
+            if exc.status == UNKNOWN:
+                self._stranger_at = self._loop.time()
+            raise
         finally:
             self._last_used = self._loop.time()
             self._given_up.discard(task)
             self._waiting.pop(task, None)
-
-    def met_stranger(self) -> None:
-        """Another process answered at its address: it was started anew, most often, and its lease has not ended."""
-        self._stranger_at = self._loop.time()
 
     @property
     def away(self) -> bool:

@@ -36,7 +36,6 @@ OWNER_WAIT: Final = 15.0  # seconds: a lease that ends moves its servers within 
 ROADS: Final = 16  # nodes that the way to is kept open: those that owned the server last
 PAUSE: Final = 0.1  # seconds between two looks for an owner
 _NOT_BEGUN: Final = frozenset({401, 403, 404, 421, 503})  # the node did not let us in, does not know it, or ends
-_STRANGER: Final = 401  # who answers at the node's address does not know what that node would: another came after it
 log = logging.getLogger("toolway.cluster")
 
 
@@ -163,12 +162,7 @@ class RemoteLink:
             if peer.away:
                 raise _NotThere("its owner gives no sign of life")
             road = self._roads.get(peer) or await self._opened(peer, self._to(peer))
-            try:
-                return await peer.watched(road.request(sent))
-            except Fault as exc:
-                if exc.status == _STRANGER:
-                    peer.met_stranger()
-                raise
+            return await peer.watched(road.request(sent))
         except Silent:
             raise _lost(attempt.certainty, "its owner fell silent") from None
         except Fault as exc:
