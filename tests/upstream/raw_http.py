@@ -44,7 +44,7 @@ class Conn:
         method, target, _ = first.split(" ")
         return Received(method, target, headers, body)
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, data: bytes | memoryview) -> None:
         self.writer.write(data)
         with contextlib.suppress(ConnectionError):
             await self.writer.drain()

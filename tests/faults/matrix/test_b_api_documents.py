@@ -91,6 +91,9 @@ async def test_no_argument_replaces_what_the_operator_set() -> None:
 # -- documents --------------------------------------------------------------------------------------------------------
 
 
+PIECE = 65536
+
+
 @asynccontextmanager
 async def library(documents: dict[str, bytes]) -> AsyncIterator[Peer]:
     """Where documents are fetched from."""
@@ -98,7 +101,9 @@ async def library(documents: dict[str, bytes]) -> AsyncIterator[Peer]:
     async def react(conn: Conn, request: Received) -> None:
         facts.requests.append(request)
         data = documents.get(request.target)
-        await conn.send(response(404) if data is None else response(200, data, Content_Type="application/json"))
+        answer = memoryview(response(404) if data is None else response(200, data, Content_Type="application/json"))
+        for start in range(0, len(answer), PIECE):  # at once, 50 MB would weigh more here than in the hub
+            await conn.send(answer[start : start + PIECE])
 
     async with peer(reacting(react)) as facts:
         yield facts
