@@ -34,6 +34,7 @@ from toolway.cluster.trouble import Trouble
 
 SETTLE: Final = 2.0  # seconds after our start in which nothing is taken: nodes that start together should share
 LOOK: Final = 1.0  # seconds between two looks at the record; news from others bring the next one forward
+MOMENT: Final = 0.02  # seconds after the end of a lease at which it is looked at
 THOROUGH: Final = 30.0  # seconds between two looks at everything that we own
 DOUBT: Final = 10.0  # seconds for which every look is a thorough one, after an answer that was lost
 AT_ONCE: Final = 500  # places that are looked at, and taken, in one go
@@ -79,7 +80,7 @@ class Member:
         self._thorough_at = 0.0  # when everything that we own is looked at again
         self._doubtful_until = 0.0
         self._strays_at = 0.0
-        self._somebody_died = False  # what it had is taken soon: those before us in the line may have died as well
+        self._look_in = LOOK  # seconds from now
         self._takes_at: float | None = None  # when we begin to take places
 
     # -- what others ask ----------------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ class Member:
         while True:
             # Not `wait_for`: in Python 3.11 it loses a cancellation that comes together with what it waits for.
             with suppress(TimeoutError):
-                async with asyncio.timeout(HURRY if self._somebody_died else LOOK):
+                async with asyncio.timeout(self._look_in):
                     await self._news.wait()
             self._news.clear()
             epoch = self._lease.epoch
@@ -166,7 +167,7 @@ class Member:
     async def _look(self, epoch: int) -> None:
         glimpse = await self._ask(self._glance.look(self.card.id, self.card.tenant, self._plan.pools))
         await self._see(glimpse)
-        self._somebody_died = bool(glimpse.dead)
+        self._look_in = _next_look(glimpse)
         if not self._draining and self._takes_at is not None and self._now() >= self._takes_at:
             await self._take_free(epoch, glimpse)
         if self._now() >= self._thorough_at:
@@ -253,6 +254,13 @@ class Member:
     def _doubt(self) -> None:
         """What we believe to be ours may not be what the record says, or will say when a late question has ended."""
         self._thorough_at, self._doubtful_until = 0.0, self._now() + DOUBT
+
+
+def _next_look(glimpse: Glimpse) -> float:
+    """Seconds. What a dead node had is taken soon, since those before us in the line may have died as well; and one
+    that does not renew its lease is looked at when that ends."""
+    wait = HURRY if glimpse.dead else LOOK
+    return wait if glimpse.next_death is None else min(wait, glimpse.next_death + MOMENT)
 
 
 def _node(card: Card) -> Node:

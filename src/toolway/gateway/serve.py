@@ -383,10 +383,14 @@ def tls_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
 
 
 def _check_address(host: str, port: int) -> None:
-    """Raises `ConfigError` for an address that cannot be had."""
+    """Raises `ConfigError` for an address that cannot be had. Nobody is let in yet, who would be sent away at once."""
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        socket.create_server((host, port), family=family).close()
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as place:
+            if place.family == socket.AF_INET6:
+                place.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if os.name == "posix":
+                place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            place.bind((host, port))
     except OSError as exc:
         raise _address(host, port, exc) from None
 

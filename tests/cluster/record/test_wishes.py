@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -9,6 +11,7 @@ from toolway.cluster.record.glance import Glance
 from toolway.cluster.record.nodes import Card, Nodes
 from toolway.cluster.record.places import Place, Places
 from toolway.cluster.record.wishes import Wish, declare
+from toolway.cluster.tenure import Terms
 
 pytestmark = pytest.mark.anyio
 
@@ -103,6 +106,19 @@ async def test_a_glance_sees_nodes_that_come_go_drain_and_die(engine: AsyncEngin
     await nodes.leave("a", epoch)
     seen.append((await glance.look("a", "acme", [])).revision)
     assert seen == sorted(set(seen))
+
+
+async def test_a_glance_sees_when_a_lease_ends_that_is_not_renewed(engine: AsyncEngine) -> None:
+    nodes, glance = Nodes(engine), Glance(engine)
+    await nodes.join(Card("a", "", "1", tenant="acme"))
+    assert (await glance.look("a", "acme", [])).next_death is None
+    await Nodes(engine, Terms(ttl=0.5)).join(Card("b", "", "1", tenant="acme"))
+    await Nodes(engine, Terms(ttl=0.1)).join(Card("c", "", "1", tenant="other"))
+    left = (await glance.look("a", "acme", [])).next_death
+    assert left is not None and 0 < left <= 0.5
+    await asyncio.sleep(left + 0.02)
+    seen = await glance.look("a", "acme", [])
+    assert seen.dead == {"b"} and seen.next_death is None
 
 
 async def test_tenants_do_not_see_each_other(engine: AsyncEngine) -> None:

@@ -152,7 +152,10 @@ def _times(cluster: Cluster, load: Load, report: Report) -> None:
         trip.ended - max(strike.since, trip.began)
         for strike in cluster.strikes
         for trip in load.trips
-        if trip.executed == "unknown" and trip.entry not in strike.replicas and trip.began < strike.since < trip.ended
+        if trip.executed == "unknown"
+        and not trip.how.startswith("lost")  # its own replica died later
+        and trip.entry not in strike.replicas
+        and trip.began < strike.since < trip.ended
     ]
     if told:
         report.facts["others were told of a loss in"] = f"{max(told):.2f} s at the longest, of {len(told)}"

@@ -11,6 +11,7 @@ import pytest
 
 from tests.gateway.replica.hop_lab import TOKEN, cluster
 from toolway.cluster.record.places import Held
+from toolway.gateway.codes import TIMEOUT_KEY
 from toolway.gateway.replica.links.remote import ROADS, RemoteLink
 from toolway.upstream.link import Link
 
@@ -35,6 +36,22 @@ async def test_a_node_that_is_gone_is_not_believed_to_own_anything(tmp_path: Pat
             async with asyncio.timeout(5):
                 assert (await raw.call("pid")).result
             assert owners.known(held.place) == held
+
+
+async def test_what_has_waited_for_its_owner_is_not_sent_at_the_last_moment(tmp_path: Path) -> None:
+    """The owner would be heard too late to say what became of it."""
+    async with cluster(tmp_path) as nodes:
+        owner, other = nodes.owner(), nodes.other()
+        async with other.raw(token=TOKEN) as raw:
+            assert (await raw.call("pid")).result
+            for away, limit, executed in ((0.2, 5.0, "yes"), (0.9, 1.0, "no")):
+                peer = other.replica.node.peers.of(owner.id, "")
+                peer._stranger_at = peer._away_until = asyncio.get_running_loop().time() + away
+                sent = len(owner.tap.sent)
+                answer = await raw.call("pid", meta={TIMEOUT_KEY: limit * 1000})
+                assert (len(owner.tap.sent) > sent) is (executed == "yes")
+                if executed == "no":
+                    assert answer.error["data"]["executed"] == "no"
 
 
 async def test_the_ways_to_nodes_that_owned_a_server_long_ago_are_closed() -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import CompoundSelect, Select, String, and_, bindparam, cast, exists, literal, select, union_all
+from sqlalchemy import CompoundSelect, Select, String, and_, bindparam, cast, exists, func, literal, select, union_all
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from toolway.cluster.record.clock import seconds_now
 from toolway.cluster.record.engine import for_reading
 from toolway.cluster.record.nodes import KIND
 from toolway.cluster.record.tables import ChangeRow, NodeRow, PlaceRow
+
+SOON: Final = 1.5  # seconds that no lease has left while its node renews it
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class Glimpse:
     dead: frozenset[str]  # nodes whose lease has ended
     free: frozenset[str]  # of the pools that were asked about, those in which something has no owner
     recalled: bool  # something that we own is wanted back
+    next_death: float | None = None  # seconds until a lease ends that nobody has renewed for long
 
 
 class Glance:
@@ -42,6 +45,7 @@ class Glance:
             dead=frozenset(which for what, which in found if what == "dead"),
             free=frozenset(which for what, which in found if what == "free"),
             recalled=any(what == "recalled" for what, _ in found),
+            next_death=next((float(which) for what, which in found if what == "ending" and which is not None), None),
         )
 
 
@@ -49,7 +53,9 @@ def _question(pools: Sequence[str]) -> CompoundSelect[Any]:
     """Putting it together costs as much as asking it, so that is done once."""
     node, tenant = bindparam("node", type_=String), bindparam("tenant", type_=String)
     changed = and_(ChangeRow.kind == KIND, ChangeRow.tenant == tenant)
-    ended = and_(NodeRow.tenant == tenant, NodeRow.lease_until <= seconds_now())
+    now = seconds_now()
+    ended = and_(NodeRow.tenant == tenant, NodeRow.lease_until <= now)
+    ending = and_(NodeRow.tenant == tenant, NodeRow.lease_until > now, NodeRow.lease_until <= now + SOON)
     waits = and_(PlaceRow.node.is_(None), PlaceRow.tenant == tenant, PlaceRow.wanted)
 
     def free(pool: str) -> Select[str, str]:
@@ -62,6 +68,7 @@ def _question(pools: Sequence[str]) -> CompoundSelect[Any]:
     return union_all(
         select(literal("nodes").label("what"), cast(ChangeRow.revision, String).label("which")).where(changed),
         select(literal("dead"), NodeRow.id).where(ended),
+        select(literal("ending"), cast(func.min(NodeRow.lease_until - now), String)).where(ending),
         select(literal("recalled"), literal("")).where(exists().where(PlaceRow.node == node, PlaceRow.recalled)),
         *(free(pool) for pool in pools),
     )

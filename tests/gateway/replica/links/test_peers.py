@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 
 from toolway.cluster.bus import Bus
 from toolway.gateway.replica.links import peers
-from toolway.gateway.replica.links.peers import Peers
+from toolway.gateway.replica.links.peers import Peer, Peers
 from toolway.model import Certainty
 from toolway.upstream.link import Fault
 
@@ -53,18 +56,34 @@ async def test_whoever_waits_on_a_node_that_is_taken_for_gone_may_go_on(known: P
 
 
 async def test_a_node_whose_address_a_stranger_answers_at_is_left_alone_for_a_while(
-    known: Peers, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(peers, "STRANGER", 0.2)
+    """For long, where it gives no sign of life any more; else the way led astray, and may be right the next time."""
+    monkeypatch.setattr(peers, "STRANGER", 0.9)
+    monkeypatch.setattr(peers, "ASTRAY", 0.3)
 
     async def answered(status: int) -> None:
         raise Fault("no", Certainty.C1, status=status)
 
-    a = known.of("a-1", "http://127.0.0.1:1")
-    for status, away in ((503, False), (401, True)):
-        with pytest.raises(Fault):
-            await a.watched(answered(status))
-        assert a.away is away
-    await asyncio.sleep(0.25)
-    assert not a.away  # an address may lead to another by mistake, and back
-    await known.close()
+    for lives, long in ((True, False), (False, True)):
+        a = Peer("a-1", "http://127.0.0.1:1", "", cast(Bus, _Beats(lives)))
+        for status, away in ((503, False), (401, True)):
+            with pytest.raises(Fault):
+                await a.watched(answered(status))
+            assert a._is_astray is away
+        await asyncio.sleep(0.5)
+        assert a._is_astray is long
+        await asyncio.sleep(0.5)
+        assert not a._is_astray
+        await a.close()
+
+
+class _Beats:
+    """The signs of life of a node that lives, or has given none for a minute."""
+
+    def __init__(self, lives: bool) -> None:
+        self.quiet = 0.0 if lives else 60.0
+
+    @asynccontextmanager
+    async def listening_to(self, node: str) -> AsyncIterator[_Beats]:
+        yield self

@@ -25,7 +25,8 @@ CONNECT: Final = 2.0  # seconds
 DOUBT: Final = 2 * BEAT  # seconds without a sign of life after which a node is asked for one
 SHORT: Final = 1000  # bytes
 UNKNOWN: Final = 401  # a status: who answers does not know our credential, which was made for this node alone
-STRANGER: Final = 1.0  # seconds for which a node is left alone after another process answered at its address
+STRANGER: Final = 10.0  # seconds for which a node is left alone after another process answered at its address
+ASTRAY: Final = 1.0  # the same where the node itself lives: then the way to it led elsewhere, perhaps only once
 LINGER: Final = 5.0  # seconds for which a node is listened to after the last call to it
 RENEWED: Final = 12 * 3600.0  # seconds after which our credential for a node is made anew
 LEFT: Final = 16 * 60.0  # seconds after which nobody can still wait on connections that were left
@@ -54,7 +55,7 @@ class Peer:
         self._last_used = self._loop.time()
         self._watching: asyncio.Task[None] | None = None
         self.silent = False
-        self._stranger_at = -STRANGER  # when another process last answered at its address
+        self._stranger_at = self._away_until = -STRANGER  # when another process last answered at its address
 
     def server(self, name: str) -> Server:
         """The owner's side of a server, as one more server."""
@@ -86,6 +87,7 @@ class Peer:
         except Fault as exc:
             if exc.status == UNKNOWN:
                 self._stranger_at = self._loop.time()
+                self._away_until = self._stranger_at + STRANGER
             raise
         finally:
             self._last_used = self._loop.time()
@@ -96,7 +98,11 @@ class Peer:
     def away(self) -> bool:
         """Whether it is of no use to send it anything now. A stranger that starts is late to say that it is one, and
         meanwhile nobody knows what became of the call."""
-        return self.silent or self._loop.time() < self._stranger_at + STRANGER
+        return self.silent or self._is_astray
+
+    @property
+    def _is_astray(self) -> bool:
+        return self._loop.time() < self._away_until
 
     def _listen(self) -> None:
         if self._watching is None or self._watching.done():
@@ -107,6 +113,8 @@ class Peer:
             while self._waiting or self._loop.time() < self._last_used + LINGER:
                 await asyncio.sleep(BEAT / 2)
                 quiet = ear.quiet
+                if self._loop.time() - quiet > self._stranger_at:
+                    self._away_until = min(self._away_until, self._stranger_at + ASTRAY)
                 if quiet < DOUBT or await self._answers(max(SILENCE + BEAT / 2 - quiet, BEAT)):
                     self.silent = False
                 elif ear.quiet >= SILENCE:

@@ -5,7 +5,9 @@ Rule 1. Who the owner is is looked up when something is to be sent. While there 
 Rule 2. A request that may have reached its owner is never sent to another: what became of it is unknown, and whoever
         may repeat it decides that above.
 Rule 3. What the owner has judged is passed on as it judged it.
-Rule 4. A call that another node brought is not passed on: its sender looks for the owner again. So no call goes round
+Rule 4. A call that has waited for its owner until its time is nearly over is not sent any more: whatever the owner said
+        of it would come too late, and nobody would know what became of it.
+Rule 5. A call that another node brought is not passed on: its sender looks for the owner again. So no call goes round
         in circles, and none waits for itself.
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final, Protocol
@@ -26,7 +29,7 @@ from toolway.gateway.replica.links.judged import NOT_THERE, judged, was_not_here
 from toolway.gateway.replica.links.known import Knowledge, answer, is_known
 from toolway.gateway.replica.links.local import moved
 from toolway.gateway.replica.links.peers import Peer, Peers, Silent
-from toolway.gateway.replica.links.told import NOTHING, Told, with_pass
+from toolway.gateway.replica.links.told import HEADSTART, LATE_SHARE, NOTHING, SHARE, Told, with_pass
 from toolway.gateway.replica.owners import Owners
 from toolway.model import Certainty, Era, Json
 from toolway.upstream.link import NOT_HERE, Fault, Inbound, Link, LinkFacts, Loss, Request, RpcError
@@ -95,6 +98,8 @@ class RemoteLink:
         loop = asyncio.get_running_loop()
         limit = loop.time() + OWNER_WAIT
         place = self._chosen(told or self._ours)
+        latest = told.deadline - HEADSTART if told is not None and told.deadline else math.inf
+        waited = False
         while True:
             why: str
             held = self._around.owners.known(place) or await self._around.owners.ask(place)
@@ -108,14 +113,17 @@ class RemoteLink:
                 why = "no node owns it now"
                 if held is not None:
                     self._around.owners.forget(held)  # its node is gone, and who has it now may not have told us
+            elif waited and loop.time() > latest:
+                why = "its time is nearly over"
             else:
                 try:
-                    return await self._send(held, seen, request)
+                    return await self._send(held, seen, request, LATE_SHARE if waited else SHARE)
                 except _NotThere as exc:
                     why = exc.why
                     self._around.owners.forget(held)
             if loop.time() >= limit:
                 raise Fault(f"{self._server}: {why}", Certainty.C0, code="E-NO-OWNER", retry_after=1.0)
+            waited = True
             request.attempt.phase = "start"
             log.debug("%s waits for %s: %s", request.method, self._server, why)
             await asyncio.sleep(PAUSE)
@@ -147,11 +155,11 @@ class RemoteLink:
             self._next = number = self._next + 1
         return self._places[number % len(self._places)]
 
-    async def _send(self, held: Held, seen: Seen, request: Request) -> Json:
+    async def _send(self, held: Held, seen: Seen, request: Request, share: int) -> Json:
         """Raises `_NotThere` where the owner has not begun with it, and will not."""
         attempt = request.attempt
         around = self._around
-        params = with_pass(request.params, attempt.told or self._ours, held, around.sealer, around.id)
+        params = with_pass(request.params, attempt.told or self._ours, held, around.sealer, around.id, share)
         sent = msgspec.structs.replace(request, params=params)
         try:
             if not seen.card.address:

@@ -13,6 +13,8 @@ from toolway.gateway.codes import PASS_KEY, TIMEOUT_KEY
 from toolway.model import Call, Json
 
 HEADSTART: Final = 0.25  # seconds before our own deadline in which the owner says what became of a call
+SHARE: Final = 10  # the most of the time that is left which that may be, as one in so many
+LATE_SHARE: Final = 2  # the same for a call that has waited for its owner, who may have to start the server
 
 
 class Told(msgspec.Struct, frozen=True, gc=False):
@@ -40,7 +42,7 @@ def told_of(call: Call) -> Told:
     return Told(who.id, who.name, call.caller, visit.endpoint, call.id, call.key, call.deadline, brought)
 
 
-def with_pass(params: Json, told: Told, held: Held, sealer: Sealer, sender: str) -> Json:
+def with_pass(params: Json, told: Told, held: Held, sealer: Sealer, sender: str, share: int = SHARE) -> Json:
     """The parameters of a request to the owner of a place."""
     place = held.place
     what = Pass(
@@ -60,6 +62,6 @@ def with_pass(params: Json, told: Told, held: Held, sealer: Sealer, sender: str)
     meta: Json = {**(params.get("_meta") or {}), PASS_KEY: issue(sealer, what)}
     if told.deadline:
         left = told.deadline - asyncio.get_running_loop().time()
-        left -= min(HEADSTART, left / 10)  # whoever is nearer to the work knows better what became of it
+        left -= min(HEADSTART, left / share)  # whoever is nearer to the work knows better what became of it
         meta[TIMEOUT_KEY] = max(1, round(left * 1000))
     return {**params, "_meta": meta}
