@@ -26,7 +26,7 @@ from toolway.cluster.tenure import TERMS
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent.parent
 FULL_SPEED: Final = 100  # nodes; of more, each does everything less often, and what is measured is put right
-SETTLE: Final = 900.0  # seconds at the most
+SETTLE: Final = 2400.0  # seconds at the most
 _numbers = count()
 
 

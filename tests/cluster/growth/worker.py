@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.cluster.growth.node import SimNode
 from toolway.cluster import bus, member, placement
-from toolway.cluster.record import engine
+from toolway.cluster.record import engine, glance
 from toolway.gateway.replica.shared import news
 
 # The nodes of one process share what they hash about each other: what a node alone pays for it is measured by itself.
@@ -31,6 +31,7 @@ def _go_slowly(slow: float) -> None:
     the few cores of one machine, and what each of them costs does not depend on the hour."""
     for module, names in (
         (member, ("LOOK", "THOROUGH", "DOUBT", "SETTLE", "STRAYS_EVERY", "STEP", "HURRY")),
+        (glance, ("SOON",)),
         (news, ("LOOK", "PATIENCE")),
         (bus, ("BEAT",)),
         (engine, ("PATIENCE", "STOPPED", "ASKED_AFTER")),
