@@ -19,9 +19,8 @@ from toolway import Hub
 from toolway.addresses import Addresses
 from toolway.cluster.record import record_shelf
 from toolway.cluster.record.changes import Changes
-from toolway.cluster.record.credentials import RecordTokens
 from toolway.cluster.record.envelopes import Unsealable
-from toolway.cluster.record.record_shelf import RecordShelf
+from toolway.cluster.record.record_shelf import RecordShelf, RecordTokens
 from toolway.cluster.record.tables import CredentialRow
 from toolway.model import NotAuthorized
 from toolway.security.kept import ISSUERS
@@ -184,7 +183,7 @@ import asyncio, sys
 from tests.cluster.record.sealing import a_sealer
 from toolway.addresses import Addresses
 from toolway.cluster.record import record_shelf
-from toolway.cluster.record.credentials import RecordTokens
+from toolway.cluster.record.record_shelf import RecordTokens
 from toolway.cluster.record.engine import open_engine
 
 record_shelf.RESERVED, record_shelf.RENEW_LIMIT, record_shelf.MARGIN = 2.0, 0.5, 0.2

@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import json
 import secrets
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -23,15 +22,15 @@ from toolway.cluster.record.envelopes import Envelopes, Unsealable
 from toolway.cluster.record.tables import CredentialRow
 from toolway.cluster.record.writing import insert_once
 from toolway.security.kept import Kept, with_one, without
-from toolway.security.shelf import RENEW_LIMIT, Now, Shelf
+from toolway.security.shelf import RENEW_LIMIT
 from toolway.security.tokens import Credential, Key, packed, unpacked
 
 KIND: Final = "logins"
 CLOSING: Final = RENEW_LIMIT + 5.0  # seconds at the end for renewals that are under way
 
 
-class RecordTokens:
-    """A `TokenStore`. Raises `Unsealable`, and what SQLAlchemy raises."""
+class Credentials:
+    """A `TokenStore`; `record_shelf.py` has it shared. Raises `Unsealable`, and what SQLAlchemy raises."""
 
     def __init__(self, engine: AsyncEngine, sealer: Sealer, tenant: str) -> None:
         self._engine = engine
@@ -56,11 +55,6 @@ class RecordTokens:
         return list(reversed(await self.read(upstream, principal)))
 
     # -- for those who know that it is shared -------------------------------------------------------------------------
-
-    def shelf(self, upstream: str, principal: str, now: Now = time.time) -> Shelf:
-        from toolway.cluster.record.record_shelf import RecordShelf
-
-        return RecordShelf(self, upstream, principal, now)
 
     def go_on(self, renewal: Coroutine[Any, Any, Credential]) -> asyncio.Task[Credential]:
         """Renew to the end, whoever waits for it."""

@@ -14,17 +14,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from toolway.addresses import Addresses
 from toolway.cluster.boot_clock import boot_time
+from toolway.cluster.record.credentials import Credentials
 from toolway.model import NotAuthorized
 from toolway.security.kept import in_place_of
 from toolway.security.shelf import RENEW_LIMIT, Now, Shelf, renewed_by_issuer, store_failed
 from toolway.security.tokens import Credential
-
-if TYPE_CHECKING:
-    from toolway.cluster.record.credentials import RecordTokens
 
 MARGIN: Final = 2.0  # seconds that the record may take to answer
 RESERVED: Final = RENEW_LIMIT + 2 * MARGIN  # seconds for which one node alone may renew
@@ -37,7 +35,7 @@ class RecordShelf(Shelf):
 
     def __init__(
         self,
-        store: RecordTokens,
+        store: Credentials,
         upstream: str,
         principal: str,
         now: Now = time.time,
@@ -134,3 +132,10 @@ class RecordShelf(Shelf):
                 raise NotAuthorized(reason, code="E-AUTH-SERVER", fix="try again")
             await asyncio.sleep(PAUSES[min(tried, len(PAUSES) - 1)])
             tried += 1
+
+
+class RecordTokens(Credentials):
+    """The store of tokens of a hub, with a shelf for each login."""
+
+    def shelf(self, upstream: str, principal: str, now: Now = time.time) -> Shelf:
+        return RecordShelf(self, upstream, principal, now)

@@ -29,13 +29,13 @@ from toolway.cluster.bus import Bus
 from toolway.cluster.member import Member
 from toolway.cluster.record.api_keys import ApiKeys
 from toolway.cluster.record.changes import Changes
-from toolway.cluster.record.credentials import RecordTokens
 from toolway.cluster.record.engine import open_engine, upgrade
 from toolway.cluster.record.idempotency import RecordKeys
 from toolway.cluster.record.lists import Lists
 from toolway.cluster.record.nodes import Card, Nodes
 from toolway.cluster.record.places import Places
 from toolway.cluster.record.rates import Buckets
+from toolway.cluster.record.record_shelf import RecordTokens
 from toolway.cluster.record.registry import Registry
 from toolway.config.formats import ROOT_KEYS, Loaded
 from toolway.config.spec import Server

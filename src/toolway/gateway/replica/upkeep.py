@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from toolway.cluster.record.credentials import RecordTokens
 from toolway.cluster.record.places import Held, Place
+from toolway.cluster.record.record_shelf import RecordTokens
 from toolway.config.formats import Loaded
 from toolway.gateway.replica.shared.breakers import Breakers
 from toolway.gateway.replica.shared.news import Following
