@@ -29,10 +29,11 @@ from toolway.gateway.replica.links.judged import NOT_THERE, judged, was_not_here
 from toolway.gateway.replica.links.known import Knowledge, answer, is_known
 from toolway.gateway.replica.links.local import moved
 from toolway.gateway.replica.links.peers import Peer, Peers, Silent
+from toolway.gateway.replica.links.to_owner import ToOwner
 from toolway.gateway.replica.links.told import HEADSTART, LATE_SHARE, NOTHING, SHARE, Told, with_pass
 from toolway.gateway.replica.owners import Owners
-from toolway.model import Certainty, Era, Json
-from toolway.upstream.link import NOT_HERE, Fault, Inbound, Link, LinkFacts, Loss, Request, RpcError
+from toolway.model import Certainty, Json
+from toolway.upstream.link import NOT_HERE, Fault, Inbound, Link, LinkFacts, Request, RpcError
 from toolway.upstream.transports.http.link import HttpLink
 
 OWNER_WAIT: Final = 15.0  # seconds: a lease that ends moves its servers within 12
@@ -73,7 +74,7 @@ class Around(Protocol):
         ...
 
 
-class RemoteLink:
+class RemoteLink(ToOwner):
     """`places` are the instances of the server. `caller` is for whom we listen, where it is one caller's own link."""
 
     def __init__(self, server: str, places: Sequence[Place], around: Around, caller: str = "") -> None:
@@ -204,19 +205,6 @@ class RemoteLink:
 
     def _to(self, peer: Peer) -> Link:
         return HttpLink(peer.server(self._server), client=peer.client)
-
-    async def notify(self, method: str, params: Json) -> None:
-        """The modern era has none that a client sends."""
-
-    def adopt(self, era: Era, version: str) -> None:
-        """Each request says its version."""
-
-    def forget_session(self) -> None:
-        """There is none."""
-
-    async def wait_lost(self) -> Loss:
-        never: asyncio.Future[Loss] = asyncio.get_running_loop().create_future()
-        return await never
 
     def facts(self) -> LinkFacts:
         return LinkFacts(modern=True)

@@ -11,17 +11,18 @@ from typing import Any
 
 from nats.errors import Error as NatsError
 
+from toolway.gateway.replica.links.to_owner import ToOwner
 from toolway.gateway.replica.over_nats import frames
 from toolway.gateway.replica.over_nats.transfer import Stalled, Transfer
 from toolway.gateway.replica.over_nats.waiting import Waiting
 from toolway.gateway.replica.over_nats.way import DOWN, LOST, NatsWay
-from toolway.model import Certainty, Era, Json
+from toolway.model import Certainty, Json
 from toolway.protocol import wire
-from toolway.upstream.link import Fault, Inbound, LinkFacts, Loss, Request, RpcError
+from toolway.upstream.link import Fault, Inbound, LinkFacts, Request, RpcError
 from toolway.upstream.transports.decoding import parse_heavy
 
 
-class NatsLink:
+class NatsLink(ToOwner):
     """To the node that owns `server`, in that tenure of it. `find` finds our side of the way, which all links share.
     The requests carry their passes already."""
 
@@ -116,19 +117,6 @@ class NatsLink:
             waiting.transfer = None
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
-
-    async def notify(self, method: str, params: Json) -> None:
-        """Nothing of it concerns an owner: it is modern, and hears of cancellations in its own way."""
-
-    def adopt(self, era: Era, version: str) -> None:
-        """Nothing to do: an owner is modern."""
-
-    def forget_session(self) -> None:
-        """Nothing to do: there is none."""
-
-    async def wait_lost(self) -> Loss:
-        never: asyncio.Future[Loss] = asyncio.get_running_loop().create_future()
-        return await never
 
     def facts(self) -> LinkFacts:
         return LinkFacts(dropped=self._way.dropped, transport="nats")
