@@ -236,7 +236,8 @@ class Member:
         return chosen
 
     async def _agree(self, epoch: int) -> None:
-        """Make what we hold what the record says."""
+        """Make what we hold what the record says, and let it say nothing of leases that are over."""
+        await self._ask(self._nodes.disown_past(self.card.id, epoch))
         before = set(self._held.given)
         said = await self._ask(self._places.owned_by(self.card.id, epoch))
         now = self._now()

@@ -6,12 +6,15 @@ import asyncio
 from contextlib import suppress
 
 import pytest
+from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tests.cluster.record.lab import PLACES, TERMS, Book, Lab, lab_of
+from toolway.cluster import member
 from toolway.cluster.member import SETTLE, Member
 from toolway.cluster.record.nodes import Card, Nodes
 from toolway.cluster.record.places import Places
+from toolway.cluster.record.tables import PlaceRow
 from toolway.cluster.record.wishes import Wish
 
 # SQLite has one writer at a time: nodes that share it wait for its disk, and their short leases end.
@@ -52,6 +55,20 @@ async def test_a_node_that_joins_gets_its_share_when_the_calls_there_have_ended(
         assert lab.book.shares() == {"a": len(PLACES)}  # all are busy
         lab.book.busy.clear()
         await lab.until(lambda: lab.all_owned("a", "b"))
+
+
+async def test_what_a_node_was_given_under_a_lease_that_is_over_has_an_owner_again(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "THOROUGH", 1.0)
+    monkeypatch.setattr(member, "DOUBT", 0.0)
+    async with lab_of(engine, "a", "b") as lab:
+        await lab.until(lambda: lab.all_owned("a", "b"))
+        lost = next(held for held in lab.book.owners.values() if held.node == "a")
+        async with engine.begin() as db:
+            where = (PlaceRow.server == lost.place.server, PlaceRow.node == "a")
+            await db.execute(update(PlaceRow).where(*where).values(epoch=PlaceRow.epoch - 1, fence=PlaceRow.fence + 1))
+        await lab.until(lambda: (held := lab.book.owners.get(lost.place)) is not None and held.fence > lost.fence + 1)
 
 
 async def test_what_a_dead_node_should_have_is_not_handed_over_to_it_while_its_lease_lasts(engine: AsyncEngine) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from sqlalchemy import insert, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from toolway.cluster.record.clock import seconds_now
 from toolway.cluster.record.engine import open_engine, upgrade
 from toolway.cluster.record.nodes import Card, Nodes
 from toolway.cluster.record.places import Held, Place, Places
-from toolway.cluster.record.tables import Base, NodeRow, ServerRow
+from toolway.cluster.record.tables import Base, NodeRow, PlaceRow, ServerRow
 from toolway.cluster.tenure import TERMS
 
 pytestmark = pytest.mark.anyio
@@ -172,3 +172,24 @@ async def test_who_comes_later_sees_what_has_waited(engine: AsyncEngine) -> None
     places = await _server(engine)
     assert await places.free("acme", [PLACE.slot], 10, waited=30.0) == []
     assert len(await places.free("acme", [PLACE.slot], 10, waited=0.0)) == 1
+
+
+async def test_what_is_given_to_a_node_that_has_joined_anew_meanwhile_is_free_again(engine: AsyncEngine) -> None:
+    """It asked under its old lease, and the answer was slow. It lives, so that nobody else looks for what it has."""
+    places, nodes = await _server(engine), Nodes(engine)
+    before = await nodes.join(_card("a"))
+    if engine.dialect.name == "sqlite":  # which has one writer at a time, so that it cannot happen
+        now = await nodes.join(_card("a"))
+        async with engine.begin() as db:
+            await db.execute(update(PlaceRow).values(node="a", epoch=before))
+    else:
+        async with engine.begin() as db:
+            await db.execute(select(PlaceRow).with_for_update())
+            await db.execute(update(PlaceRow).values(node="a", epoch=before))
+            now = await nodes.join(_card("a"))
+    assert await places.owner(PLACE) is None and not await places.free("acme", range(4096), 10)
+    await nodes.disown_past("a", now)
+    assert [free.place for free in await places.free("acme", range(4096), 10)] == [PLACE]
+    assert await places.take(PLACE, "a", now)
+    await nodes.disown_past("a", now)
+    assert await places.owner(PLACE) is not None

@@ -90,6 +90,12 @@ class Nodes:
         if tenant is not None:
             await announce(self._singly, KIND, tenant)
 
+    async def disown_past(self, id: str, epoch: int) -> None:
+        """Free what it is said to own under a lease that has ended. A place that it asked for under that lease may have
+        been given to it when it had joined anew already, and nobody else looks at what a living node has."""
+        async with self._engine.begin() as db:
+            await _free_places(db, and_(PlaceRow.node == id, PlaceRow.epoch != epoch))
+
     async def sweep(self, tenant: str) -> None:
         """Forget nodes of a tenant whose lease ended a while ago, when others have what they owned."""
         async with self._engine.begin() as db:
