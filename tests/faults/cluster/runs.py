@@ -152,8 +152,7 @@ def _times(cluster: Cluster, load: Load, report: Report) -> None:
         trip.ended - max(strike.since, trip.began)
         for strike in cluster.strikes
         for trip in load.trips
-        if trip.executed == "unknown"
-        and not trip.how.startswith("lost")  # its own replica died later
+        if "was lost on the way back" in trip.how
         and trip.entry not in strike.replicas
         and trip.began < strike.since < trip.ended
     ]
