@@ -2,6 +2,7 @@
 
     python scripts/cluster_growth.py [--servers 1000,10000,50000] [--replicas 3,50,500] [--seconds 20] [--write]
     python scripts/cluster_growth.py --short
+    python scripts/cluster_growth.py --kept --write        the page, from what was measured before
 
 The nodes are those of gateways (lease, places, news, changes), many in a process; no server is started. Where there are
 more than a hundred, each of them does everything less often, and rates and durations are put right: a machine of two
@@ -33,6 +34,7 @@ async def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="of quiet that are measured (20)")
     parser.add_argument("--short", action="store_true", help="300 servers and 3 and 12 replicas, for a few seconds")
     parser.add_argument("--write", action="store_true", help="put the figures into docs/cluster/sizing.md")
+    parser.add_argument("--kept", action="store_true", help="measure nothing: the figures that were kept before")
     options = parser.parse_args()
     if missing := missing_engines():
         print(f"nothing was measured: {missing}")
@@ -40,6 +42,8 @@ async def main() -> int:
     servers, replicas, seconds = options.servers, options.replicas, options.seconds
     if options.short:
         servers, replicas, seconds = (300,), (3, 12), 4.0
+    if options.kept:
+        replicas = ()
     found = []
     async with engines() as running:
         for count in replicas:
@@ -48,7 +52,7 @@ async def main() -> int:
                 print(found[-1], flush=True)
                 if not options.short:
                     kept.keep(found[-1])
-    if options.write:
+    if options.write or options.kept:
         found = kept.all()
     text = page.tables(found, [gateway.measure(some) for some in sorted({each.servers for each in found})])
     print(text)
