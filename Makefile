@@ -90,14 +90,14 @@ neighbour: setup ## how slow a healthy server becomes beside a bad one
 audit-kill: setup ## kill -9 a gateway 50 times under load, and what its audit log knows after each (ARGS="--times 5")
 	$(BIN)/python scripts/audit_kill.py $(ARGS)
 
-cluster: setup ## three gateways as one, with real NATS and PostgreSQL, killed, stopped and cut off under load, what they cost and how they grow; over an hour (ARGS=all: no news, no growth; ARGS="kills --times 5", ARGS=short)
+cluster: setup ## three gateways as one, with real NATS and PostgreSQL, killed, stopped and cut off under load, what they cost and how they grow; two hours (ARGS=all: the faults and the hop, in 15 minutes; ARGS="kills --times 5", ARGS=short)
 ifdef ARGS
 	$(BIN)/python scripts/cluster_run.py $(ARGS)
 else
 	@failed=0; for each in run news nats_way growth; do $(BIN)/python scripts/cluster_$$each.py || failed=1; done; exit $$failed
 endif
 
-cluster-growth: setup ## what a cluster costs by its servers and replicas, with real nodes, PostgreSQL and NATS; 30 minutes (ARGS=--short)
+cluster-growth: setup ## what a cluster costs by its servers and replicas, with real nodes, PostgreSQL and NATS; over an hour (ARGS=--short)
 	$(BIN)/python scripts/cluster_growth.py $(or $(ARGS),--write)
 
 cluster-news: setup ## how soon a revoked key opens no gateway of three, and how well they keep a rate together; 3 minutes (ARGS=--short)

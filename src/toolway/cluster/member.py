@@ -151,6 +151,7 @@ class Member:
                 async with asyncio.timeout(self._look_in):
                     await self._news.wait()
             self._news.clear()
+            self._look_in = LOOK
             epoch = self._lease.epoch
             if epoch is None:
                 continue

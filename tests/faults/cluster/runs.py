@@ -148,13 +148,15 @@ def _times(cluster: Cluster, load: Load, report: Report) -> None:
     gap, server = longest_gap(cluster.watcher.tenures)
     if server:
         report.facts["without an owner for"] = f"{gap:.1f} s at the longest, {server}"
-    told = [
-        trip.ended - max(strike.since, trip.began)
+    under_way = [
+        (trip, trip.ended - strike.since)
         for strike in cluster.strikes
         for trip in load.trips
-        if "was lost on the way back" in trip.how
-        and trip.entry not in strike.replicas
-        and trip.began < strike.since < trip.ended
+        if trip.entry not in strike.replicas and trip.began < strike.since < trip.ended
     ]
+    told = [seconds for trip, seconds in under_way if "was lost on the way back" in trip.how]
     if told:
         report.facts["others were told of a loss in"] = f"{max(told):.2f} s at the longest, of {len(told)}"
+    waited = [trip for trip, _ in under_way if trip.executed == "unknown" and "took longer than" in trip.how]
+    if waited:
+        report.facts["others waited to their deadline"] = len(waited)

@@ -95,10 +95,12 @@ class Peer:
             self._waiting.pop(task, None)
 
     @property
-    def away(self) -> bool:
-        """Whether it is of no use to send it anything now. A stranger that starts is late to say that it is one, and
-        meanwhile nobody knows what became of the call."""
-        return self.silent or self._is_astray
+    def away(self) -> str:
+        """Why it is of no use to send it anything now, if it is. A stranger that starts is late to say that it is one,
+        and meanwhile nobody knows what became of the call."""
+        if self.silent:
+            return "its owner gives no sign of life"
+        return "another process answers at the address of its owner" if self._is_astray else ""
 
     @property
     def _is_astray(self) -> bool:

@@ -168,8 +168,8 @@ class RemoteLink(ToOwner):
                 road = self._roads.get(key) or await self._opened(key, around.bus_link(seen, self._server))
                 return await road.request(sent)
             peer = around.peers.of(held.node, seen.card.address)
-            if peer.away:
-                raise _NotThere("its owner gives no sign of life")
+            if why := peer.away:
+                raise _NotThere(why)
             road = self._roads.get(peer) or await self._opened(peer, self._to(peer))
             return await peer.watched(road.request(sent))
         except Silent:
