@@ -1,8 +1,8 @@
-"""Peers, each in an environment of its own below `.bench/`, in the versions that are written down in peers.py.
+"""Installation of the peers, each in its own environment below `.bench/`, in the versions of peers.py.
 
     python -m bench.install [NAME…]
 
-What is there already is left alone. A peer that cannot be had on this machine is said to be so, and left out.
+Installed peers are left unchanged. A peer that cannot be installed on this machine is reported and skipped.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Package:
 
 
 class InstallError(Exception):
-    """A command failed; the text is the end of what it printed."""
+    """Failure of an install command; the text is the end of its output."""
 
 
 def build_tools() -> None:
-    """The load generator and the upstream, by the C compiler of the machine."""
+    """Compile the load generator and the upstream server with the machine's C compiler."""
     TOOLS.mkdir(parents=True, exist_ok=True)
     for name in ("load", "upstream"):
         source, made = ROOT / "bench" / f"{name}.c", TOOLS / name
@@ -48,6 +48,7 @@ def build_tools() -> None:
 
 
 def install(folder: Path, package: Package) -> None:
+    """Install a package into a folder, unless that version is already there."""
     marker = folder / ".installed"
     if marker.exists() and marker.read_text() == repr(package):
         return
@@ -64,14 +65,14 @@ def _pip(folder: Path, package: Package) -> None:
 
 
 def _npm(folder: Path, package: Package) -> None:
-    what = f"{package.name}@{package.version}"
-    _run(["npm", "install", "--no-fund", "--no-audit", "--prefix", str(folder), what, *package.extra])
+    spec = f"{package.name}@{package.version}"
+    _run(["npm", "install", "--no-fund", "--no-audit", "--prefix", str(folder), spec, *package.extra])
 
 
 def _deb(folder: Path, package: Package) -> None:
-    """Unpacked, not installed: the machine stays as it is. The version is that of the distribution."""
+    """Unpack the packages without installing them; the distribution determines the version."""
     if not shutil.which("apt-get"):
-        raise InstallError("not a Debian")
+        raise InstallError("not a Debian system")
     _run(["apt-get", "download", package.name, *package.extra], cwd=folder)
     for file in folder.glob("*.deb"):
         _run(["dpkg-deb", "-x", str(file), str(folder)])

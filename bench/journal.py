@@ -1,8 +1,9 @@
-"""A run as a file: one line of JSON for each thing measured, written when it was, so that a run can be gone on with.
+"""File of a benchmark run: one line of JSON per measurement.
 
-A session is one start of the benchmark. It begins with a line that says when, where and with whom. A session that goes
-on (`--resume`) measures what is missing; a new one in the same file (`--only`) replaces what it measures again, and the
-rest stays.
+Each line is written at once, so that an interrupted run can be resumed.
+A session is one start of the benchmark. Its first line contains the date, the machine and the peers. A resumed session
+(`--resume`) measures what is missing. A new session in the same file (`--only`) replaces the rows that it measures
+again; all other rows stay.
 """
 
 from __future__ import annotations
@@ -16,40 +17,41 @@ from typing import Any, Final, TypeAlias
 
 Row: TypeAlias = dict[str, Any]
 Result: TypeAlias = dict[str, Any]
-Place: TypeAlias = tuple[Any, ...]
+RowKey: TypeAlias = tuple[Any, ...]
 
-#: What makes two rows measurements of the same thing.
+#: Two rows with equal values of these keys measure the same thing.
 KEYS: Final = ("peer", "behind", "work", "era", "connections")
 NUMBERS: Final = ("rate", "p50", "p99", "max", "cpu_us", "rss_mb", "seconds", "mb", "items")
 
-_PATHS = re.compile(r"(?<![\w.:/])/[\w.+-]+(?:/[\w.+-]*)+")  # of the machine, in what a peer said
+_PATHS = re.compile(r"(?<![\w.:/])/[\w.+-]+(?:/[\w.+-]*)+")  # local paths in the error texts of a peer
 
 
-def place(row: Row) -> Place:
+def row_key(row: Row) -> RowKey:
+    """Return the identity of a measurement without its turn."""
     return tuple(row[key] for key in KEYS)
 
 
 class Journal:
-    """`resume` goes on with the last session of the file, where there is one."""
+    """Append-only file of measurements. `resume` continues the last session of the file, if there is one."""
 
     def __init__(self, path: Path, session: str, about: Row, *, resume: bool = False) -> None:
         self._path = path
         abouts, rows = read(path)
         if resume and abouts:
             session = abouts[-1]["session"]
-            about = {**abouts[-1], **about}  # versions may have been written anew; the date is that of the session
+            about = {**abouts[-1], **about}  # versions may have changed; the date stays that of the session
         self.session = session
-        self._done = {(place(row), row["turn"]) for row in rows if row["session"] == session}
+        self._done = {(row_key(row), row["turn"]) for row in rows if row["session"] == session}
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.read_bytes().endswith(b"\n"):
-            path.write_bytes(path.read_bytes() + b"\n")  # a line that was being written when the run was ended
+            path.write_bytes(path.read_bytes() + b"\n")  # the interrupted run left an incomplete line
         self._write({**about, "session": session, "about": True})
 
-    def has(self, where: Place, turn: int) -> bool:
-        return (where, turn) in self._done
+    def has(self, key: RowKey, turn: int) -> bool:
+        return (key, turn) in self._done
 
     def add(self, row: Row) -> Row:
-        self._done.add((place(row), row["turn"]))
+        self._done.add((row_key(row), row["turn"]))
         row = {"session": self.session, **row}
         self._write(row)
         return row
@@ -60,8 +62,10 @@ class Journal:
 
 
 def read(path: Path) -> tuple[list[Row], list[Row]]:
-    """What the sessions say of themselves, and all rows. A last line that is not whole was being written when the run
-    was ended."""
+    """Return the headers of all sessions, and all rows.
+
+    An incomplete line, left by an interrupted run, is skipped.
+    """
     if not path.exists():
         return [], []
     abouts: list[Row] = []
@@ -76,7 +80,7 @@ def read(path: Path) -> tuple[list[Row], list[Row]]:
 
 
 def result(path: Path) -> Result:
-    """The file in short: one row for each thing measured, and who was there."""
+    """Return the summary of a file: one row per measurement, and the peers."""
     abouts, rows = read(path)
     together: Result = {"peers": {}, "absent": {}}
     for about in abouts:
@@ -89,19 +93,19 @@ def result(path: Path) -> Result:
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:
-    """Of each thing, what the last session that measured it says of it."""
+    """Return, for each measurement, the rows of the last session that contains it."""
     rows = list(rows)
-    last: dict[Place, str] = {}
+    last: dict[RowKey, str] = {}
     for row in rows:
-        last[place(row)] = max(last.get(place(row), ""), row["session"])
-    return [row for row in rows if row["session"] == last[place(row)]]
+        last[row_key(row)] = max(last.get(row_key(row), ""), row["session"])
+    return [row for row in rows if row["session"] == last[row_key(row)]]
 
 
 def medians(rows: Iterable[Row]) -> Iterator[Row]:
-    """One row for each thing measured: the median of each figure, and all errors."""
-    same: dict[Place, list[Row]] = {}
+    """Yield one row per measurement: the median of each figure, and the sum of errors."""
+    same: dict[RowKey, list[Row]] = {}
     for row in rows:
-        same.setdefault(place(row), []).append(row)
+        same.setdefault(row_key(row), []).append(row)
     for group in same.values():
         row = {key: group[0][key] for key in KEYS}
         for key in NUMBERS:
@@ -119,5 +123,5 @@ def medians(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def _short(value: float) -> float:
-    """Four figures say all that was measured."""
+    """Round to four digits, the precision of the measurements."""
     return float(f"{value:.4g}")

@@ -1,4 +1,4 @@
-"""How a gateway is started before some servers, and what all ways of starting share."""
+"""Start parameters of a gateway with its servers, and helpers shared by all peers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.wire import Door
+from bench.wire import Endpoint
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server behind the gateway: an address or a command."""
+    """A server behind the gateway: a URL or a command."""
 
     name: str
     url: str = ""
@@ -21,29 +21,31 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a peer stands: the servers behind it, and what is its own."""
+class LaunchContext:
+    """Everything a peer needs to start: the servers behind it, a port and its folders."""
 
     servers: tuple[Server, ...]
     port: int
-    folder: Path  # to write in, empty
-    home: Path  # where the peer is installed
+    folder: Path  # empty and writable
+    home: Path  # installation of the peer
 
 
 @dataclass(frozen=True)
 class Launch:
     command: list[str]
-    door: Door
-    tool: Callable[[str, str], str]  # server, tool → its name for clients
+    endpoint: Endpoint
+    tool: Callable[[str, str], str]  # (server, tool) → tool name for clients
     env: Mapping[str, str] = field(default_factory=dict)
-    prepare: Callable[[], None] | None = None  # once it listens
+    prepare: Callable[[], None] | None = None  # runs when the gateway listens
 
 
-def own_name(server: str, tool: str) -> str:
+def tool_name(server: str, tool: str) -> str:
+    """Name a tool as its server does."""
     return tool
 
 
-def double(server: str, tool: str) -> str:
+def prefixed_name(server: str, tool: str) -> str:
+    """Name a tool `server__tool`."""
     return f"{server}__{tool}"
 
 
@@ -52,11 +54,11 @@ def write(path: Path, text: str) -> str:
     return str(path)
 
 
-def servers_file(place: Place, kind: str = "") -> str:
-    """The file of servers that most of them read."""
+def servers_file(context: LaunchContext, kind: str = "") -> str:
+    """Write the `mcpServers` file that most peers read."""
     typed = {"type": kind} if kind else {}
     entries = {
         one.name: {"url": one.url, **typed} if one.url else {"command": one.command[0], "args": list(one.command[1:])}
-        for one in place.servers
+        for one in context.servers
     }
-    return write(place.folder / "servers.json", json.dumps({"mcpServers": entries}))
+    return write(context.folder / "servers.json", json.dumps({"mcpServers": entries}))

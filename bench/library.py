@@ -1,7 +1,7 @@
-"""Parts in which one Python process calls: the hub beside the SDK's client, and the HTTP clients below them.
+"""Calls from one Python process: the hub next to the SDK client, and HTTP clients without MCP.
 
-Both have the same layout: one process on the core of the gateway, the lean server on the other core; the same number of
-calls under way, the same check of every answer; with uvloop, and with the loop of Python.
+All have the same layout: the process on the gateway's core, the upstream server on the other core. Number of calls in
+flight and checks of the results are the same. Measured with uvloop and with asyncio's own loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench import machine
 from bench.install import ROOT
 from bench.journal import Row
 from bench.measure import servers
-from bench.plan import Behind, Kind, Pace
+from bench.plan import Kind, Pace, ServerGroup
 
 IN_FLIGHT = 64
 LOOPS = ("uvloop", "asyncio")
@@ -25,28 +25,30 @@ KINDS: tuple[Kind, ...] = ("stdio", "http")
 
 def library(pace: Pace, loops: tuple[str, ...] = LOOPS) -> Iterator[Row]:
     for kind in KINDS:
-        with servers(Behind(kind)) as there:
-            where = there[0].url or shlex.join(there[0].command)
+        with servers(ServerGroup(kind)) as upstreams:
+            address = upstreams[0].url or shlex.join(upstreams[0].command)
             for turn in range(pace.turns):
                 for loop in loops:
-                    for who in ("sdk", "hub"):
-                        yield _row(who, kind, f"library, {loop}", IN_FLIGHT, turn, where, loop, pace)
+                    for client_name in ("sdk", "hub"):
+                        yield _row(client_name, kind, f"library, {loop}", IN_FLIGHT, turn, address, loop, pace)
 
 
 def clients(pace: Pace) -> Iterator[Row]:
-    with servers(Behind("http")) as there:
+    with servers(ServerGroup("http")) as upstreams:
         for turn in range(pace.turns):
             for in_flight in (1, IN_FLIGHT):
-                for who in ("httpx2", "http1", "bare"):
-                    yield _row(who, "http", "post", in_flight, turn, there[0].url, "uvloop", pace)
+                for client_name in ("httpx2", "http1", "bare"):
+                    yield _row(client_name, "http", "post", in_flight, turn, upstreams[0].url, "uvloop", pace)
 
 
-def _row(who: str, kind: Kind, work: str, in_flight: int, turn: int, where: str, loop: str, pace: Pace) -> Row:
+def _row(
+    client_name: str, kind: Kind, work: str, in_flight: int, turn: int, address: str, loop: str, pace: Pace
+) -> Row:
     options = ["--loop", loop, "--in-flight", str(in_flight), "--warm", str(pace.warm), "--seconds", str(pace.seconds)]
-    command = [sys.executable, "-m", "bench.caller", who, where, *options]
-    command = machine.pinned(command, machine.core_of("gateway"))
+    command = [sys.executable, "-m", "bench.client_load", client_name, address, *options]
+    command = machine.pin_to_core(command, machine.core_for("gateway"))
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
-    row: Row = {"peer": who, "behind": kind, "work": work, "era": "any", "connections": in_flight, "turn": turn}
+    row: Row = {"peer": client_name, "behind": kind, "work": work, "era": "any", "connections": in_flight, "turn": turn}
     if done.returncode:
         return {**row, "failed": done.stderr.strip()[-300:], "errors": 1}
     return {**row, **json.loads(done.stdout)}

@@ -1,14 +1,14 @@
-/* A load generator: N keep-alive connections, each sends its next request when the last was answered.
+/* A load generator: N keep-alive connections, each sends its next request after the last response.
  *
  *   load --port P --connections N --call FILE... [--hello FILE]... [--warm S] [--seconds S] [--least N]
  *        [--longest S] [--calls N] [--expect TEXT] [--any-id]
  *
- * A file holds one whole HTTP/1.1 request. Every 1000000000 in it becomes a number that no other request has; so it is
- * in --expect. The hello files are sent first, once a connection (a handshake); a session id that an answer brings
- * is sent with all that follows. Connections take the calls in turn where several are given. An answer is good when it
- * is 200, has the id of its request (unless --any-id), the expected text, and no error. A run lasts longer than --seconds
- * until --least answers are there, but not longer than --longest. Prints `begin` when the measured time begins, and at its
- * end one line of JSON.
+ * A file contains one complete HTTP/1.1 request. Every 1000000000 in it, and in --expect, is replaced by a number that
+ * is unique per request. The --hello files are sent first, once per connection (the legacy initialization). A session
+ * id in a response is sent with all following requests. Several --call files are assigned to the connections in turn. A
+ * response is correct if its status is 200 and it has the id of its request (unless --any-id), the expected text, and no
+ * error. A run exceeds --seconds until --least correct responses have arrived, but never --longest. Prints `begin` when
+ * the measured time starts, and one line of JSON at its end.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -31,9 +31,9 @@ enum { DIGITS = 10, HELLOS = 4, CALLS = 256, EVENTS = 256, READ_ROOM = 1 << 17, 
 static const double HELLO_SECONDS = 60, GOODBYE_SECONDS = 3;
 
 typedef struct {
-    int fd, step;           /* which request: a hello, or `hellos` = the call */
+    int fd, step;           /* current request: a hello, or `hellos` for the call */
     const char *call;
-    unsigned long number;   /* the id of the request under way */
+    unsigned long number;   /* id of the current request */
     double begun;
     char session[300];
     char *request;
@@ -42,7 +42,7 @@ typedef struct {
     size_t used, room;
 } Connection;
 
-/* What is known of the answer under way. */
+/* State of the current response. */
 typedef struct { int status; size_t head; long length; bool chunked, closes; size_t end; } Frame;
 
 static int port, connections = 1, hellos, kinds, epoll;
@@ -55,7 +55,7 @@ static unsigned long good, bad, hello_errors, answered, reconnects;
 static unsigned long long body_bytes;
 static char first_error[400];
 
-/* ---- latencies: 32 buckets for each doubling, so a figure is 3 % wide at most ---- */
+/* ---- latencies: 32 buckets for each doubling, so the error is at most 3 % ---- */
 
 static unsigned long buckets[64 * 32];
 static double slowest;
@@ -95,7 +95,7 @@ static void put_number(char *text, unsigned long value) {
     for (char *p = text; (p = strstr(p, MARK)); p += DIGITS) memcpy(p, digits, DIGITS);
 }
 
-/* The request of this step, with the session's header after the first line. The marks stay as they are in the file. */
+/* Build the request of this step, with the session header after the first line. The marks stay in place. */
 static void prepare(Connection *c) {
     const char *file = c->step < hellos ? files[c->step] : c->call, *rest = strstr(file, "\r\n") + 2;
     free(c->request);
@@ -118,7 +118,7 @@ static void fail_answer(Connection *c, Frame *frame) {
 static void send_more(Connection *c) {
     while (c->sent < c->size) {
         ssize_t sent = send(c->fd, c->request + c->sent, c->size - c->sent, MSG_NOSIGNAL);
-        if (sent < 0) return; /* EAGAIN: requests are small; a broken connection is seen when it is read */
+        if (sent < 0) return; /* EAGAIN: requests are small; a broken connection is detected by the next read */
         c->sent += sent;
     }
 }
@@ -128,7 +128,7 @@ static void send_next(Connection *c) {
     char digits[24];
     c->number = ++number;
     c->sent = c->used = 0;
-    /* The numbers of the last request are where the marks were. */
+    /* The last request's number has replaced the marks. */
     snprintf(digits, sizeof digits, "%010lu", old ? old : 1000000000UL);
     char fresh[24];
     snprintf(fresh, sizeof fresh, "%010lu", c->number);
@@ -161,7 +161,7 @@ static void dial_again(Connection *c) {
     dial(c);
 }
 
-/* ---- answers ---- */
+/* ---- responses ---- */
 
 static bool read_head(Connection *c, Frame *frame) {
     char *blank = memmem(c->answer, c->used, "\r\n\r\n", 4);
@@ -178,7 +178,7 @@ static bool read_head(Connection *c, Frame *frame) {
     return true;
 }
 
-/* Whether the answer is whole. One without a length ends with its connection. */
+/* Return true if the response is complete. A response without a length ends with its connection. */
 static bool is_whole(Connection *c, Frame *frame, bool closed) {
     if (!read_head(c, frame)) return false;
     frame->end = c->used;
@@ -203,7 +203,7 @@ static bool is_good(Connection *c, Frame *frame) {
     put_number(text, c->number);
     snprintf(id, sizeof id, "\"id\":%lu", c->number);
     snprintf(spaced, sizeof spaced, "\"id\": %lu", c->number);
-    /* An id or an error stands at one end of an answer: nobody searches 100 kB for it. */
+    /* An id or an error is near one end of a response, so the middle of 100 kB is not searched. */
     bool wrong = has(body, edge, "\"error\":") || has(body, edge, "\"isError\":true") || has(body, edge, "\"isError\": true")
               || has(body + size - edge, edge, "\"isError\":true") || has(body + size - edge, edge, "\"isError\": true");
     const char *tail = body + size - edge;
@@ -222,7 +222,7 @@ static void count(Connection *c, Frame *frame, double begin) {
     if (took > slowest) slowest = took;
 }
 
-/* Reads what there is; whether an answer is whole, or will never be. */
+/* Read available data. Return true if the response is complete, or can never be because the connection closed. */
 static bool receive(Connection *c, Frame *frame, bool *closed) {
     if (c->room - c->used < READ_ROOM) c->answer = realloc(c->answer, c->room = c->room * 2 + READ_ROOM);
     ssize_t got = recv(c->fd, c->answer + c->used, c->room - c->used, 0);
@@ -233,7 +233,7 @@ static bool receive(Connection *c, Frame *frame, bool *closed) {
     return is_whole(c, frame, *closed) || *closed;
 }
 
-/* ---- the two parts of a run ---- */
+/* ---- a run: initialization, then measurement ---- */
 
 static Connection *wait_for_answer(struct epoll_event *event, Frame *frame, bool *closed) {
     Connection *c = event->data.ptr;
@@ -265,17 +265,17 @@ static int say_hello(Connection *all) {
 static double measure(Connection *all) {
     struct epoll_event events[EVENTS];
     Frame frame;
-    bool closed, told = false;
+    bool closed, started = false;
     double begin = now() + warm, end = begin + seconds, last = begin;
     for (int i = 0; i < connections; i++) take_step(&all[i], hellos);
     while ((now() < end || (good < least && now() < begin + longest)) && bad < MAX_ERRORS
            && reconnects < MAX_ERRORS && !(max_calls && answered >= max_calls)) {
-        if (!told && now() >= begin) { puts("begin"); fflush(stdout); told = true; }
-        int ready = epoll_wait(epoll, events, EVENTS, told ? 50 : 1);
+        if (!started && now() >= begin) { puts("begin"); fflush(stdout); started = true; }
+        int ready = epoll_wait(epoll, events, EVENTS, started ? 50 : 1);
         for (int i = 0; i < ready; i++) {
             Connection *c = wait_for_answer(&events[i], &frame, &closed);
             if (!c) continue;
-            if (closed && !is_whole(c, &frame, true)) fail("closed before the answer was whole", 34);
+            if (closed && !is_whole(c, &frame, true)) fail("closed before the response was complete", 39);
             else count(c, &frame, begin);
             last = now();
             if (closed || frame.closes) dial_again(c);
@@ -285,7 +285,7 @@ static double measure(Connection *all) {
     return max_calls ? last - begin : now() - begin;
 }
 
-/* A client that leaves ends its session; without that, some gateways would keep a server for each. */
+/* Delete the sessions; some gateways would otherwise keep one server process per session. */
 static void say_goodbye(Connection *all) {
     const char *line = strchr(calls[0], ' '), *blank = strstr(line, "\r\n\r\n");
     char head[4096] = "DELETE", *to = head + 6, answer[1024];
@@ -295,7 +295,7 @@ static void say_goodbye(Connection *all) {
         if (strncasecmp(line, "content-", 8) && to + (after - line) < head + sizeof head) to = mempcpy(to, line, after - line);
     }
     for (int i = 0; i < connections; i++) {
-        close(all[i].fd); /* a call may be under way on it */
+        close(all[i].fd); /* a call may still be running on it */
         if (!*all[i].session) continue;
         dial(&all[i]);
         dprintf(all[i].fd, "%.*s%s\r\n", (int)(to - head), head, all[i].session);
@@ -320,9 +320,9 @@ static void read_options(int count, char **words) {
         else if (!strcmp(word, "--expect")) expected = value;
         else if (!strcmp(word, "--hello") && hellos < HELLOS) files[hellos++] = read_file(value);
         else if (!strcmp(word, "--call") && kinds < CALLS) calls[kinds++] = read_file(value);
-        else { fprintf(stderr, "load: what is %s?\n", word); exit(2); }
+        else { fprintf(stderr, "load: unknown option %s\n", word); exit(2); }
     }
-    if (!port || !kinds) { fprintf(stderr, "load: --port and --call are needed\n"); exit(2); }
+    if (!port || !kinds) { fprintf(stderr, "load: --port and --call are required\n"); exit(2); }
 }
 
 int main(int count, char **words) {

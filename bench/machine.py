@@ -1,4 +1,4 @@
-"""What the benchmark asks of the machine: programs that run, where they run, and what they used."""
+"""Processes, cores, ports, CPU time and memory of the machine that runs the benchmark."""
 
 from __future__ import annotations
 
@@ -20,36 +20,37 @@ from typing import Literal, TypeAlias
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
-Who: TypeAlias = Literal["gateway", "load", "any"]
+Role: TypeAlias = Literal["gateway", "load", "any"]
 
 
 @functools.cache
 def cores() -> tuple[int, int] | None:
-    """The core of the gateway, and the core of load and upstream; none on a machine that has no two."""
-    able = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    return (able[0], able[1]) if len(able) > 1 and shutil.which("taskset") else None
+    """Return the core of the gateway and the core of load and upstream, or None with fewer than two cores."""
+    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return (usable[0], usable[1]) if len(usable) > 1 and shutil.which("taskset") else None
 
 
-def stand_aside() -> None:
-    """The runner itself leaves the core of the gateway alone."""
+def leave_gateway_core() -> None:
+    """Move this process away from the gateway's core."""
     if pair := cores():
         os.sched_setaffinity(0, {pair[1]})
 
 
-def pinned(command: Sequence[str], core: int | str | None) -> list[str]:
+def pin_to_core(command: Sequence[str], core: int | str | None) -> list[str]:
+    """Return the command pinned to a core, or unchanged if `core` is None."""
     return [*command] if core is None else ["taskset", "-c", str(core), *command]
 
 
-def core_of(who: Who) -> int | str | None:
-    """The gateway has a core, load and servers have another; what is not to be crowded into one has both."""
+def core_for(role: Role) -> int | str | None:
+    """Return the core of the gateway, of the load and servers, or both cores for "any"."""
     pair = cores()
     if pair is None:
         return None
-    return f"{pair[0]},{pair[1]}" if who == "any" else pair[0 if who == "gateway" else 1]
+    return f"{pair[0]},{pair[1]}" if role == "any" else pair[0 if role == "gateway" else 1]
 
 
 def free_port(count: int = 1) -> int:
-    """The first of so many ports in a row that nobody listens at."""
+    """Return the first of `count` consecutive ports that are free."""
     while True:
         with contextlib.ExitStack() as stack:
             first = stack.enter_context(socket.socket())
@@ -64,10 +65,10 @@ def free_port(count: int = 1) -> int:
 
 
 @contextlib.contextmanager
-def running(
+def run_process(
     command: Sequence[str], log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A program in a process group of its own, which ends with all that it started."""
+    """Run a program in its own process group; stop it and all its descendants at the end."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -81,23 +82,24 @@ def running(
     try:
         yield process
     finally:
-        family = tree(process.pid)
+        family = process_tree(process.pid)
         _end(process)
-        for pid in family:  # of those that left the group
+        for pid in family:  # descendants that left the group
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    for how, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+    for signal_number, timeout_s in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, how)
+            os.killpg(process.pid, signal_number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(patience)
+            process.wait(timeout_s)
             return
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Return True if the port accepts a connection in time and before the process ends."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
@@ -106,8 +108,8 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes], seconds: float) -
     return False
 
 
-def tree(root: int) -> list[int]:
-    """A process and all below it."""
+def process_tree(root: int) -> list[int]:
+    """Return the pid of a process and of all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -123,17 +125,18 @@ def tree(root: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Used:
-    """CPU seconds and memory of a gateway with all its processes, but without the upstreams among them."""
+class Usage:
+    """CPU seconds and memory of a gateway with all its processes, without the upstream servers among them."""
 
     cpu: float
-    rss: int  # pages that two processes share count in both
+    rss: int  # a page shared by two processes counts twice
     processes: int
 
 
-def used(root: int, without: Path) -> Used:
+def measure_usage(root: int, without: Path) -> Usage:
+    """Return the usage of a process and its descendants, except those that run the program `without`."""
     cpu, rss, count = 0.0, 0, 0
-    for pid in tree(root):
+    for pid in process_tree(root):
         with contextlib.suppress(OSError):
             if os.readlink(f"/proc/{pid}/exe") == str(without):
                 continue
@@ -142,11 +145,11 @@ def used(root: int, without: Path) -> Used:
             cpu += sum(map(int, (*own, *reaped))) / _TICK
             rss += int(fields[21]) * _PAGE
             count += 1
-    return Used(cpu, rss, count)
+    return Usage(cpu, rss, count)
 
 
-def about() -> dict[str, str]:
-    """The machine, in words for a reader."""
+def describe_machine() -> dict[str, str]:
+    """Describe the machine for the report."""
     model = ""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -170,9 +173,9 @@ def _version(package: str) -> str:
 
 
 def _commit() -> str:
-    """What was measured; with a plus where there were changes beside it."""
+    """Return the measured commit, with a plus sign if the tree has uncommitted changes."""
     here = Path(__file__).parent
-    said = subprocess.run(
+    described = subprocess.run(
         ["git", "describe", "--always", "--dirty=+"], cwd=here, capture_output=True, text=True, check=False
     )
-    return said.stdout.strip() or "?"
+    return described.stdout.strip() or "?"

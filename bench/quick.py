@@ -1,11 +1,11 @@
-"""A guard for every push: did a change make a call dearer? Needs a C compiler and no peer; takes a minute or so.
+"""Regression check for every push: fails if a change makes a call more expensive.
 
-    python -m bench.quick             compare with bench/accepted.json; ends with 1 when something has become dearer
-    python -m bench.quick --accept    write what is measured now there: an improvement, or a price that is worth it
+    python -m bench.quick             compare with bench/accepted.json; exit code 1 if a call has become more expensive
+    python -m bench.quick --accept    accept the measured figures: an improvement, or a cost that is worth it
 
-Compared are ratios of CPU time, not seconds: to our bare pass-through, to the SDK's client, or of one of our ways to
-another; a ratio says how many times as good the first is. Of three turns the cheapest counts, because what disturbs a
-machine only adds.
+Compared are ratios of CPU time, not seconds: Toolway to the bare pass-through, to the SDK client, or to itself in
+another mode. A ratio above 1 means that the first is better. The cheapest of three turns counts, because disturbances
+only add time. Needs a C compiler, no peers, and about a minute.
 """
 
 from __future__ import annotations
@@ -22,94 +22,102 @@ from typing import TypeAlias
 from bench import machine
 from bench.install import ROOT, build_tools
 from bench.library import KINDS, library
-from bench.measure import gateway, measure, servers, wait_until_good
-from bench.peers import by_name
-from bench.plan import MANY, QUICK, Behind, Case
+from bench.measure import gateway, measure, servers, wait_until_ready
+from bench.peers import get_peer
+from bench.plan import MANY, QUICK_PACE, Case, ServerGroup
 
 ACCEPTED = ROOT / "bench" / "accepted.json"
-#: How much of an accepted ratio must be left: the cheapest of three turns differs by a tenth or so on a shared machine.
+#: Part of an accepted ratio that must remain. The cheapest of three turns varies by about 10 % on a shared machine.
 TOLERANCE = 0.75
 
-Spot: TypeAlias = tuple[str, str, str]  # who, before what, which work
-Costs: TypeAlias = dict[Spot, float]
+Measurement: TypeAlias = tuple[str, str, str]  # peer, servers, workload
+Costs: TypeAlias = dict[Measurement, float]
 
-_HTTP, _STDIO, _MANY, _OLD = Behind("http"), Behind("stdio"), Behind("http", MANY), Behind("http", era="handshake")
+_HTTP, _STDIO, _MANY, _LEGACY = (
+    ServerGroup("http"),
+    ServerGroup("stdio"),
+    ServerGroup("http", MANY),
+    ServerGroup("http", era="legacy"),
+)
 _CASES = {
     "echo × 16": Case("echo", "modern", 16),
     "echo × 64": Case("echo", "modern", 64),
     "big × 16": Case("big", "modern", 16),
-    "handshake echo × 16": Case("echo", "handshake", 16),
+    "legacy echo × 16": Case("echo", "legacy", 16),
     "list × 16": Case("list", "modern", 16),
 }
-_ASKED: dict[Behind, dict[str, tuple[str, ...]]] = {
+_PLANNED: dict[ServerGroup, dict[str, tuple[str, ...]]] = {
     _HTTP: {
         "bare": ("echo × 16", "echo × 64", "big × 16"),
-        "toolway": ("echo × 16", "echo × 64", "big × 16", "handshake echo × 16"),
+        "toolway": ("echo × 16", "echo × 64", "big × 16", "legacy echo × 16"),
     },
     _STDIO: {"bare": ("echo × 16",), "toolway": ("echo × 16",)},
     _MANY: {"bare": ("list × 16",), "toolway": ("list × 16",)},
-    _OLD: {"toolway": ("echo × 16",)},
+    _LEGACY: {"toolway": ("echo × 16",)},
 }
 
 
 @dataclass(frozen=True)
-class Guard:
+class RatioCheck:
     name: str
-    own: Spot
-    other: Spot
+    own: Measurement
+    other: Measurement
 
     def ratio(self, costs: Costs) -> float:
         return costs[self.other] / costs[self.own]
 
 
-def _to(other: str, behind: str, work: str, name: str) -> Guard:
-    return Guard(f"{name}, to {other}", ("toolway", behind, work), (other, behind, work))
+def _compare_with(other: str, behind: str, work: str, name: str) -> RatioCheck:
+    return RatioCheck(f"{name}, to {other}", ("toolway", behind, work), (other, behind, work))
 
 
 _MODERN = ("toolway", "http", "echo × 16")
 
-GUARDS = (
-    *(_to("bare", "http", work, f"{work}, HTTP") for work in _ASKED[_HTTP]["bare"]),
-    _to("bare", "stdio", "echo × 16", "echo × 16, stdio"),
-    _to("bare", "18 http", "list × 16", "list × 16 of 18 × 20 tools"),
-    Guard("handshake to modern clients", ("toolway", "http", "handshake echo × 16"), _MODERN),
-    Guard("bridge to no bridge", ("toolway", "http handshake", "echo × 16"), _MODERN),
-    *(Guard(f"hub to SDK client, {kind}", ("hub", kind, "library"), ("sdk", kind, "library")) for kind in KINDS),
+CHECKS = (
+    *(_compare_with("bare", "http", work, f"{work}, HTTP") for work in _PLANNED[_HTTP]["bare"]),
+    _compare_with("bare", "stdio", "echo × 16", "echo × 16, stdio"),
+    _compare_with("bare", "18 http", "list × 16", "list × 16 of 18 × 20 tools"),
+    RatioCheck("legacy to modern clients", ("toolway", "http", "legacy echo × 16"), _MODERN),
+    RatioCheck("bridge to no bridge", ("toolway", "http legacy", "echo × 16"), _MODERN),
+    *(RatioCheck(f"hub to SDK client, {kind}", ("hub", kind, "library"), ("sdk", kind, "library")) for kind in KINDS),
 )
 
 
-def measured() -> Costs:
-    """CPU-µs of each spot, the least of all turns. Raises `RuntimeError` where an answer was wrong."""
+def measure_costs() -> Costs:
+    """Return the CPU-µs of each measurement, the minimum of all turns.
+
+    Raises `RuntimeError` if a result is wrong.
+    """
     costs: Costs = {}
-    for spot, cost in (*_gateways(), *_callers()):
-        costs[spot] = min(cost, costs.get(spot, cost))
+    for measurement, cost in (*_gateways(), *_libraries()):
+        costs[measurement] = min(cost, costs.get(measurement, cost))
     return costs
 
 
-def _gateways() -> Iterator[tuple[Spot, float]]:
-    for behind, asked in _ASKED.items():
-        with servers(behind) as there, contextlib.ExitStack() as stack:
-            ready = {name: stack.enter_context(gateway(by_name(name), there)) for name in asked}
+def _gateways() -> Iterator[tuple[Measurement, float]]:
+    for behind, planned in _PLANNED.items():
+        with servers(behind) as upstreams, contextlib.ExitStack() as stack:
+            ready = {name: stack.enter_context(gateway(get_peer(name), upstreams)) for name in planned}
             for one in ready.values():
-                wait_until_good(one, Case("echo", "modern", 1))
-            for _ in range(QUICK.turns):
-                for work in dict.fromkeys(work for works in asked.values() for work in works):
+                wait_until_ready(one, Case("echo", "modern", 1))
+            for _ in range(QUICK_PACE.turns):
+                for work in dict.fromkeys(work for works in planned.values() for work in works):
                     for name, one in ready.items():
-                        if work in asked[name]:
-                            figures = measure(one, _CASES[work], QUICK)
-                            _must_be_good(name, work, figures)
+                        if work in planned[name]:
+                            figures = measure(one, _CASES[work], QUICK_PACE)
+                            _require_correct(name, work, figures)
                             yield (name, str(behind), work), figures["cpu_us"]
 
 
-def _callers() -> Iterator[tuple[Spot, float]]:
-    for row in library(QUICK, ("uvloop",)):
-        _must_be_good(row["peer"], row["work"], row)
+def _libraries() -> Iterator[tuple[Measurement, float]]:
+    for row in library(QUICK_PACE, ("uvloop",)):
+        _require_correct(row["peer"], row["work"], row)
         yield (row["peer"], row["behind"], "library"), row["cpu_us"]
 
 
-def _must_be_good(who: str, work: str, figures: dict[str, object]) -> None:
+def _require_correct(peer: str, work: str, figures: dict[str, object]) -> None:
     if figures["errors"] or not figures.get("rate"):
-        raise RuntimeError(f"{who}, {work}: {figures.get('failed') or figures.get('first_error') or 'no answer'}")
+        raise RuntimeError(f"{peer}, {work}: {figures.get('failed') or figures.get('first_error') or 'no result'}")
 
 
 @dataclass(frozen=True)
@@ -119,16 +127,16 @@ class Finding:
     accepted: float | None
 
     @property
-    def fell(self) -> bool:
+    def regressed(self) -> bool:
         return self.accepted is not None and self.ratio < TOLERANCE * self.accepted
 
     def __str__(self) -> str:
         before = "new" if self.accepted is None else f"accepted {self.accepted:.3g}"
-        return f"{self.name:40} {self.ratio:7.3g}   {before}{'   DEARER' if self.fell else ''}"
+        return f"{self.name:40} {self.ratio:7.3g}   {before}{'   MORE EXPENSIVE' if self.regressed else ''}"
 
 
 def compare(costs: Costs, accepted: dict[str, float]) -> list[Finding]:
-    return [Finding(guard.name, guard.ratio(costs), accepted.get(guard.name)) for guard in GUARDS]
+    return [Finding(check.name, check.ratio(costs), accepted.get(check.name)) for check in CHECKS]
 
 
 def main() -> None:
@@ -137,24 +145,25 @@ def main() -> None:
     options = parser.parse_args()
     began = time.monotonic()
     build_tools()
-    machine.stand_aside()
-    costs = measured()
-    for (who, behind, work), cost in costs.items():
-        print(f"{who:8} {behind:16} {work:22} {cost:8.1f} CPU-µs")
+    machine.leave_gateway_core()
+    costs = measure_costs()
+    for (peer, behind, work), cost in costs.items():
+        print(f"{peer:8} {behind:16} {work:22} {cost:8.1f} CPU-µs")
     accepted = json.loads(ACCEPTED.read_text()) if ACCEPTED.exists() else {}
     findings = compare(costs, accepted)
-    if any(one.fell for one in findings) and not options.accept:
-        print("once more, since a neighbour on the machine makes calls dearer too")
+    if any(one.regressed for one in findings) and not options.accept:
+        print("measuring again, because load from other processes has the same effect")
         findings = [
-            max(pair, key=lambda one: one.ratio) for pair in zip(findings, compare(measured(), accepted), strict=True)
+            max(pair, key=lambda one: one.ratio)
+            for pair in zip(findings, compare(measure_costs(), accepted), strict=True)
         ]
     print("", *findings, f"{time.monotonic() - began:.0f} s", sep="\n")
     if options.accept:
         ACCEPTED.write_text(json.dumps({one.name: float(f"{one.ratio:.3g}") for one in findings}, indent=1) + "\n")
-    elif fallen := [one.name for one in findings if one.fell]:
+    elif regressions := [one.name for one in findings if one.regressed]:
         print(
-            f"\nA call costs more than it did: {'; '.join(fallen)}.\n"
-            "Look at the last change with a profile; if the price is worth it: python -m bench.quick --accept",
+            f"\nA call costs more than before: {'; '.join(regressions)}.\n"
+            "Profile the last change (python -m bench.profiling). To accept the cost: python -m bench.quick --accept",
             file=sys.stderr,
         )
         sys.exit(1)

@@ -1,31 +1,31 @@
-"""A result as tables: for a terminal, and for the page."""
+"""Results as Markdown tables, for the terminal and for the docs page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
+from bench.chart import chart
+from bench.formatting import cell, markdown, times, title
 from bench.journal import Result, Row
-from bench.picture import picture
-from bench.words import cell, markdown, times, title
 
-__all__ = ["line", "picture", "tables"]
+__all__ = ["chart", "line", "tables"]
 
 Table: TypeAlias = tuple[str, list[str], list[list[str]]]
 
-_BEHIND = {"http": "before an HTTP server", "stdio": "before a stdio server"}
-_CLIENTS = {"modern": "Modern clients", "handshake": "Handshake clients", "rest": "REST clients"}
+_BEHIND = {"http": "HTTP server", "stdio": "stdio server"}
+_CLIENTS = {"modern": "Modern clients", "legacy": "Legacy clients", "rest": "REST clients"}
 _CALLERS = {
     "hub": "`Hub.call_tool`",
     "sdk": "the SDK's `Client.call_tool`",
     "http1": "our HTTP client",
     "httpx2": "httpx2",
-    "bare": "the bare pass-through's",
+    "bare": "client of the bare pass-through",
 }
 
 
 def line(row: Row) -> str:
-    """One measurement, as it is made."""
+    """Format one measurement as a line of progress output."""
     what = f"{row['peer']} → {row['behind']}, {row['work']}, {row['era']} × {row['connections']}"
     if "failed" in row:
         return f"{what}: FAILED {row['failed']}"
@@ -39,6 +39,7 @@ def line(row: Row) -> str:
 
 
 def tables(result: Result, heading: str = "##") -> str:
+    """Return all tables that have rows."""
     parts = [f"{heading} {name}\n\n{markdown(head, rows)}" for name, head, rows in _all_tables(result) if rows]
     absent = [f"{name}: not available here ({why})" for name, why in result["absent"].items()]
     return "\n\n".join([*parts, *absent])
@@ -46,19 +47,19 @@ def tables(result: Result, heading: str = "##") -> str:
 
 def _all_tables(result: Result) -> Iterable[Table]:
     columns = [(work, n) for work in ("echo", "big") for n in (1, 16, 64)]
-    for kind, place in _BEHIND.items():
+    for kind, servers in _BEHIND.items():
         for era, clients in _CLIENTS.items():
-            yield _calls(result, f"{clients}, {place}", kind, era, columns)
+            yield _calls(result, f"{clients}, {servers}", kind, era, columns)
     bridge = [("echo", 1), ("echo", 16), ("echo", 64), ("big", 16)]
-    for kind, place in _BEHIND.items():
-        for server in ("handshake", "modern"):
-            for era in ("modern", "handshake"):
+    for kind, servers in _BEHIND.items():
+        for server in ("legacy", "modern"):
+            for era in ("modern", "legacy"):
                 how = "the bridge" if era != server else "no bridge"
-                name = f"{_CLIENTS[era]}, {place} that knows only the {server} era ({how})"
+                name = f"{_CLIENTS[era]}, {servers} of the {server} era only ({how})"
                 yield _calls(result, name, f"{kind} {server}", era, bridge)
     yield _lists(result)
     yield _starts(result)
-    yield _callers(result, "64 calls under way in one Python process", ("hub", "sdk"))
+    yield _callers(result, "64 concurrent calls in one Python process", ("hub", "sdk"))
     yield _callers(result, "HTTP clients: the same POST, from one Python process", ("http1", "httpx2", "bare"))
     yield _growth(result)
     yield _cold(result)
@@ -81,12 +82,12 @@ def _calls(result: Result, name: str, behind: str, era: str, columns: Sequence[t
         latency = times(measured.get((peer, *present[0])))
         rows.append([title(about), *map(cell, cells), latency, f"{memory:.0f}" if memory else "–", str(errors)])
     heads = [f"{work} × {connections}" for work, connections in present]
-    fewest = f"p50 / p99 ms at {present[0][1]}" if present else ""
-    return name, ["", *heads, fewest, "MB", "errors"], rows
+    latency_head = f"p50 / p99 ms at {present[0][1]}" if present else ""
+    return name, ["", *heads, latency_head, "MB", "errors"], rows
 
 
 def _lists(result: Result) -> Table:
-    places = [("18 http", 1), ("18 http", 16), ("18 stdio", 1), ("18 stdio", 16)]
+    columns = [("18 http", 1), ("18 http", 16), ("18 stdio", 1), ("18 stdio", 16)]
     rows = []
     for name, about in result["peers"].items():
         found = {
@@ -95,7 +96,7 @@ def _lists(result: Result) -> Table:
             if row["peer"] == name and row["work"] == "list"
         }
         if found:
-            rows.append([title(about), *(cell(found.get(place)) for place in places)])
+            rows.append([title(about), *(cell(found.get(column)) for column in columns)])
     heads = ["", "HTTP servers × 1", "HTTP servers × 16", "stdio servers × 1", "stdio servers × 16"]
     return "tools/list of 18 servers with 20 tools each", heads, rows
 
@@ -116,21 +117,21 @@ def _starts(result: Result) -> Table:
         if name != "direct" and any(start is not None for start in starts):
             memory = "–" if one is None else f"{one:.0f}"
             rows.append([title(about), *("–" if s is None else f"{s:.2f}" for s in starts), memory, each])
-    heads = ["", "1 HTTP, s", "1 stdio, s", "18 HTTP, s", "18 stdio, s", "idle, MB", "one more HTTP server, kB"]
-    return "From the start of the program to the first good answer, and memory", heads, rows
+    heads = ["", "1 HTTP, s", "1 stdio, s", "18 HTTP, s", "18 stdio, s", "idle, MB", "per extra HTTP server, kB"]
+    return "Time from process start to the first correct result, and memory", heads, rows
 
 
-def _callers(result: Result, name: str, who: Sequence[str]) -> Table:
+def _callers(result: Result, name: str, callers: Sequence[str]) -> Table:
     found = {
         (row["peer"], row["behind"], row["work"], row["connections"]): row
         for row in result["rows"]
-        if row["era"] == "any" and row["peer"] in who
+        if row["era"] == "any" and row["peer"] in callers
     }
     columns = list(dict.fromkeys(key[1:] for key in found))
     heads = [f"{behind} × {n}{work.removeprefix('library').removeprefix('post')}" for behind, work, n in columns]
     rows = [
         [_CALLERS[peer], *(cell(found.get((peer, *column))) for column in columns)]
-        for peer in who
+        for peer in callers
         if any(key[0] == peer for key in found)
     ]
     return name, ["", *heads], rows
@@ -156,10 +157,10 @@ def _growth(result: Result) -> Table:
 
 def _cold(result: Result) -> Table:
     names = {
-        ("toolway", "stdio", "cold start"): "first answer of a stdio server, alone",
-        ("toolway", "18 stdio", "cold start"): "… beside 17 that are as quick",
-        ("toolway", "18 slow stdio", "cold start"): "… beside 17 that import the SDK first",
-        ("toolway", "18 stdio", "kept list"): "list of 18 servers right after the start, from what was kept: gateway",
+        ("toolway", "stdio", "cold start"): "first result of a stdio server, alone",
+        ("toolway", "18 stdio", "cold start"): "… with 17 equally fast servers",
+        ("toolway", "18 slow stdio", "cold start"): "… with 17 servers that import the SDK first",
+        ("toolway", "18 stdio", "kept list"): "list of 18 servers from the stored catalog, after the start: gateway",
         ("hub", "18 stdio", "kept list"): "… hub",
     }
     found = {(row["peer"], row["behind"], row["work"]): row for row in result["rows"]}

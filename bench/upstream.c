@@ -1,10 +1,10 @@
-/* A lean MCP server of both eras, to stand behind what is measured.
+/* A minimal MCP server of both eras, the upstream of the measured gateways.
  *
- *   upstream http PORT [--ports N] [--tools N] [--era both|modern|handshake]
+ *   upstream http PORT [--ports N] [--tools N] [--era both|modern|legacy]
  *   upstream stdio     [--tools N] [--era ...]
  *
- * Tools: `echo` gives its text back, `big` 100 kB, the rest only fill the list. One thread, no checks of what
- * a client must send: it is here to cost nothing, so that the gateway before it is what one sees.
+ * Tools: `echo` returns its text, `big` returns 100 kB, all other tools only fill the list. One thread, no validation
+ * of requests: its own cost must be negligible, so that the gateway is measured.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -26,7 +26,7 @@ typedef struct { char *at; size_t used, room; } Buffer;
 typedef struct { const char *at; size_t size; } Slice;
 typedef struct { int fd; Buffer in, out; size_t sent; } Connection;
 
-static enum { BOTH, MODERN, HANDSHAKE } era = BOTH;
+static enum { BOTH, MODERN, LEGACY } era = BOTH;
 static char *tools, *big;
 static int epoll;
 
@@ -137,13 +137,13 @@ static void answer_initialize(Buffer *out, Slice params) {
     say(out, ",\"capabilities\":{\"tools\":{}},\"serverInfo\":{\"name\":\"lean\",\"version\":\"1\"}}}");
 }
 
-/* The answer to one message, added to `out`; false when there is none, because it is no request. */
+/* Append the response to one message to `out`. Return false if there is none, because it is not a request. */
 static bool answer(Buffer *out, Slice message, bool *opens) {
     Slice id = find(message, "id"), method = find(message, "method"), params = find(message, "params");
     bool modern = find(find(params, "_meta"), "io.modelcontextprotocol/protocolVersion").at != NULL;
     const char *complete = modern ? "\"resultType\":\"complete\"," : "";
     const char *cached = modern ? "\"cacheScope\":\"public\",\"ttlMs\":60000," : "";
-    bool foreign = (modern && era == HANDSHAKE) || (!modern && era == MODERN);
+    bool foreign = (modern && era == LEGACY) || (!modern && era == MODERN);
     if (!id.at || !method.at) return false;
     say(out, "{\"jsonrpc\":\"2.0\",\"id\":");
     add(out, id.at, id.size);
@@ -242,7 +242,7 @@ static void answer_request(Buffer *out, const char *head, Slice body) {
     }
 }
 
-/* The body of a chunked request, copied together; the end of the request, or NULL when it is not all here. */
+/* Assemble the body of a chunked request. Return the end of the request, or NULL if it is incomplete. */
 static const char *read_chunks(const char *p, const char *end, Buffer *body) {
     for (body->used = 0;;) {
         const char *line = memmem(p, end - p, "\r\n", 2);
@@ -255,7 +255,7 @@ static const char *read_chunks(const char *p, const char *end, Buffer *body) {
     }
 }
 
-/* Answers every request that is whole; what is left waits for more bytes. */
+/* Respond to every complete request. An incomplete rest waits for more bytes. */
 static void answer_requests(Connection *connection) {
     static Buffer chunks;
     const char *p = connection->in.at, *end = p + connection->in.used;
@@ -344,8 +344,8 @@ int main(int count, char **words) {
     for (int i = first; i + 1 < count; i += 2) {
         if (!strcmp(words[i], "--ports")) ports = atoi(words[i + 1]);
         else if (!strcmp(words[i], "--tools")) number = atoi(words[i + 1]);
-        else if (!strcmp(words[i], "--era")) era = words[i + 1][0] == 'm' ? MODERN : words[i + 1][0] == 'h' ? HANDSHAKE : BOTH;
-        else { fprintf(stderr, "upstream: what is %s?\n", words[i]); return 2; }
+        else if (!strcmp(words[i], "--era")) era = words[i + 1][0] == 'm' ? MODERN : words[i + 1][0] == 'l' ? LEGACY : BOTH;
+        else { fprintf(stderr, "upstream: unknown option %s\n", words[i]); return 2; }
     }
     signal(SIGPIPE, SIG_IGN);
     make_tools(number);

@@ -1,9 +1,9 @@
-"""What we set out to reach, and whether a run reached it.
+"""Performance targets, and verdicts that say if a run reached them.
 
     python -m bench.verdicts [bench/results/latest.json]
 
-A ratio says how many times as good we are as the other, by calls a second and by CPU time: above 1 is better. An aim at
-several numbers of connections is reached when all of its ratios are.
+A ratio compares Toolway with another peer, by calls per second and by CPU time: above 1 is better. A target at several
+numbers of connections is reached if all of its ratios reach it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Find: TypeAlias = Callable[[int], Row | None]
 
 @dataclass(frozen=True)
 class Verdict:
-    aim: str
+    target: str
     wanted: str
     measured: str
-    reached: bool | None  # None: it was not measured
+    reached: bool | None  # None if not measured
 
 
 class Rows:
@@ -41,10 +41,10 @@ class Rows:
         return lambda connections: self.get(peer, behind, work, era, connections)
 
     def best(self, peers: Sequence[str], behind: str, work: str) -> Find:
-        """The quickest of them, whatever the era of its clients."""
+        """Return a function that finds the fastest of these peers, for clients of any era."""
 
         def quickest(connections: int) -> Row | None:
-            eras = ("modern", "handshake", "rest")
+            eras = ("modern", "legacy", "rest")
             found = [self.get(peer, behind, work, era, connections) for peer in peers for era in eras]
             return max((row for row in found if row and row.get("rate")), key=lambda row: row["rate"], default=None)
 
@@ -80,24 +80,24 @@ def _calls(rows: Rows) -> Iterator[Verdict]:
 
 def _clients(rows: Rows) -> Iterator[Verdict]:
     for kind in ("http", "stdio"):
-        old, new = (rows.find("toolway", kind, "echo", era) for era in ("handshake", "modern"))
-        yield ratio(f"handshake clients against modern ones, {kind} server", 0.7, old, new, (16, 64))
+        legacy, modern = (rows.find("toolway", kind, "echo", era) for era in ("legacy", "modern"))
+        yield ratio(f"legacy clients against modern ones, {kind} server", 0.7, legacy, modern, (16, 64))
 
 
 def _bridges(rows: Rows) -> Iterator[Verdict]:
     for kind in ("http", "stdio"):
-        for era, other in (("modern", "handshake"), ("handshake", "modern")):
+        for era, other in (("modern", "legacy"), ("legacy", "modern")):
             bridged, same = (rows.find("toolway", f"{kind} {server}", "echo", era) for server in (other, era))
-            aim = f"{era} clients, {kind} server: {other} against {era}"
-            yield ratio(aim, 0.6, bridged, same, (16, 64))
+            target = f"{era} clients, {kind} server: {other} against {era}"
+            yield ratio(target, 0.6, bridged, same, (16, 64))
 
 
 def _library(rows: Rows) -> Iterator[Verdict]:
     for kind, wanted in (("stdio", 6.0), ("http", 10.0)):
         for loop in ("uvloop", "asyncio"):
-            hub, sdk = (rows.find(who, kind, f"library, {loop}", "any") for who in ("hub", "sdk"))
-            aim = f"Hub.call_tool against the SDK's Client.call_tool, {kind} server, {loop}"
-            yield ratio(aim, wanted, hub, sdk, (64,))
+            hub, sdk = (rows.find(caller, kind, f"library, {loop}", "any") for caller in ("hub", "sdk"))
+            target = f"Hub.call_tool against the SDK's Client.call_tool, {kind} server, {loop}"
+            yield ratio(target, wanted, hub, sdk, (64,))
 
 
 def _growth(rows: Rows) -> Iterator[Verdict]:
@@ -105,45 +105,45 @@ def _growth(rows: Rows) -> Iterator[Verdict]:
     for where in ("first", "last", "spread"):
         small, large = (rows.find("toolway", behind, f"echo, {where}") for behind in (few, many))
         yield ratio(f"1,000 HTTP servers against 10, calls: {where}", 0.9, large, small, (16,))
-    kept = [rows.get("toolway", behind, "memory", "modern", 16) for behind in (few, many)]
-    each = (kept[1]["mb"] - kept[0]["mb"]) * 1000 / 990 if kept[0] and kept[1] else None
+    found = [rows.get("toolway", behind, "memory", "modern", 16) for behind in (few, many)]
+    each = (found[1]["mb"] - found[0]["mb"]) * 1000 / 990 if found[0] and found[1] else None
     yield at_most("memory of an idle HTTP server with 10 tools", each, 64.0, "kB")
     walked = rows.get("toolway", many, "list, all pages", "modern", 1)
     encoding = rows.get("encoding", many, "list, first page", "modern", 1)
     for which in ("first", "last"):
         page = rows.get("toolway", many, f"list, {which} page", "modern", 16)
-        aim = f"tools/list of 10,000 tools, {which} page: CPU against encoding it"
+        target = f"tools/list of 10,000 tools, {which} page: CPU against encoding it"
         share = page["cpu_us"] / encoding["cpu_us"] if page and page.get("cpu_us") and encoding else None
-        yield at_most(aim, share, 0.5, "of it")
+        yield at_most(target, share, 0.5, "of it")
     whole = None if walked is None else walked["items"] == 10_000
-    said = "–" if walked is None else f"{walked['items']:,.0f} in {walked['seconds']:.3f} s"
-    yield Verdict("tools/list of 10,000 tools, all pages", "10,000 tools", said, whole)
+    text = "–" if walked is None else f"{walked['items']:,.0f} in {walked['seconds']:.3f} s"
+    yield Verdict("tools/list of 10,000 tools, all pages", "10,000 tools", text, whole)
 
 
 def _cold(rows: Rows) -> Iterator[Verdict]:
     alone = rows.get("toolway", "stdio", "cold start", "modern", 1)
-    for behind, name in (("18 stdio", "as quick"), ("18 slow stdio", "made with the SDK")):
+    for behind, name in (("18 stdio", "as fast"), ("18 slow stdio", "made with the SDK")):
         among = rows.get("toolway", behind, "cold start", "modern", 1)
         later = among["seconds"] - alone["seconds"] if among and alone else None
-        yield at_most(f"first answer, cold, beside 17 stdio servers {name}, later than alone", later, 0.3, "s")
-    for who in ("toolway", "hub"):
-        kept = rows.get(who, "18 stdio", "kept list", "modern", 1)
-        milliseconds = kept["seconds"] * 1000 if kept and kept["items"] == 360 else None
-        yield at_most(f"list of 18 stdio servers from what was kept, {who}", milliseconds, 50.0, "ms")
+        yield at_most(f"first result, cold, with 17 other stdio servers {name}, added to alone", later, 0.3, "s")
+    for caller in ("toolway", "hub"):
+        found = rows.get(caller, "18 stdio", "kept list", "modern", 1)
+        milliseconds = found["seconds"] * 1000 if found and found["items"] == 360 else None
+        yield at_most(f"list of 18 stdio servers from the stored catalog, {caller}", milliseconds, 50.0, "ms")
 
 
-# ---- the kinds of verdicts ----
+# ---- kinds of verdicts ----
 
 
-def ratio(aim: str, wanted: float, own: Find, other: Find, connections: Sequence[int]) -> Verdict:
-    """How many times as good we are; all of them must be `wanted`."""
-    said, values = [], []
+def ratio(target: str, wanted: float, own: Find, other: Find, connections: Sequence[int]) -> Verdict:
+    """Compare two peers by rate and CPU time; all ratios must be at least `wanted`."""
+    texts, values = [], []
     for n in connections:
         ours, theirs = own(n), other(n)
         if not ours or not theirs or not ours.get("rate"):
             continue
         if theirs.get("rate") == 0 and not theirs["errors"]:
-            said.append(f"× {n}: the other finished none in time")
+            texts.append(f"× {n}: the other peer finished none in time")
             continue
         if not theirs.get("rate"):
             continue
@@ -151,32 +151,35 @@ def ratio(aim: str, wanted: float, own: Find, other: Find, connections: Sequence
         if ours.get("cpu_us") and theirs.get("cpu_us"):
             pair.append(theirs["cpu_us"] / ours["cpu_us"])
         values += pair
-        said.append(
+        texts.append(
             f"× {n}: " + ", ".join(f"{value:.3g} {by}" for value, by in zip(pair, ("calls/s", "CPU"), strict=False))
         )
-    complete = len(said) == len(connections)
+    complete = len(texts) == len(connections)
     reached = all(value >= wanted for value in values) if complete else None
-    return Verdict(aim, f"≥ {wanted:g}", "; ".join(said) or "–", reached)
+    return Verdict(target, f"≥ {wanted:g}", "; ".join(texts) or "–", reached)
 
 
-def at_most(aim: str, value: float | None, limit: float, unit: str) -> Verdict:
+def at_most(target: str, value: float | None, limit: float, unit: str) -> Verdict:
+    """Compare a value with its upper limit."""
     wanted = f"≤ {limit:g} {unit}"
-    return Verdict(aim, wanted, "–", None) if value is None else Verdict(aim, wanted, f"{value:.3g}", value <= limit)
+    return (
+        Verdict(target, wanted, "–", None) if value is None else Verdict(target, wanted, f"{value:.3g}", value <= limit)
+    )
 
 
-def _added(aim: str, key: str, limit: float, own: Row | None, direct: Row | None) -> Verdict:
+def _added(target: str, key: str, limit: float, own: Row | None, direct: Row | None) -> Verdict:
     value = own[key] - direct[key] if own and direct and own.get(key) and direct.get(key) else None
-    return at_most(aim, value, limit, "ms")
+    return at_most(target, value, limit, "ms")
 
 
-# ---- for people ----
+# ---- output ----
 
-_WORDS = {True: "reached", False: "**not reached**", None: "not measured"}
+_RESULTS = {True: "reached", False: "**not reached**", None: "not measured"}
 
 
 def table(result: Result) -> str:
-    lines = ["| aim | wanted | measured | |", "| --- | --- | --- | --- |"]
-    lines += [f"| {one.aim} | {one.wanted} | {one.measured} | {_WORDS[one.reached]} |" for one in verdicts(result)]
+    lines = ["| target | wanted | measured | |", "| --- | --- | --- | --- |"]
+    lines += [f"| {one.target} | {one.wanted} | {one.measured} | {_RESULTS[one.reached]} |" for one in verdicts(result)]
     return "\n".join(lines)
 
 

@@ -1,6 +1,6 @@
-"""The requests that the load generator sends: whole HTTP/1.1 messages, made once and written to files.
+"""Requests of the load generator: complete HTTP/1.1 messages, built once and written to files.
 
-Every `MARK` in a request is replaced by a number of its own each time it is sent (load.c).
+load.c replaces every `MARK` in a request by a unique number each time it sends the request.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-Era: TypeAlias = Literal["modern", "handshake", "rest"]
+Era: TypeAlias = Literal["modern", "legacy", "rest"]
 
 MARK = 1_000_000_000
 MODERN = "2026-07-28"
-HANDSHAKE = "2025-11-25"
+LEGACY = "2025-11-25"
 TEXT = f"{MARK} " + "the quick brown fox jumps over the lazy dog, " * 4
 _META = {
     "io.modelcontextprotocol/protocolVersion": MODERN,
@@ -24,44 +24,46 @@ _META = {
 
 
 @dataclass(frozen=True)
-class Door:
-    """Where a gateway is reached, and what it wants to see."""
+class Endpoint:
+    """HTTP endpoint of a gateway, with the headers it requires."""
 
     port: int
     path: str = "/mcp"
     headers: dict[str, str] = field(default_factory=dict)
 
 
-def call(door: Door, era: Era, tool: str, big: bool = False) -> bytes:
+def call(endpoint: Endpoint, era: Era, tool: str, big: bool = False) -> bytes:
+    """Build a tool call."""
     arguments: dict[str, object] = {} if big else {"text": TEXT}
     if era == "rest":
-        return _post(Door(door.port, f"{door.path}/{tool}", door.headers), arguments, {})
-    return request(door, era, "tools/call", {"name": tool, "arguments": arguments})
+        return _post(Endpoint(endpoint.port, f"{endpoint.path}/{tool}", endpoint.headers), arguments, {})
+    return request(endpoint, era, "tools/call", {"name": tool, "arguments": arguments})
 
 
-def request(door: Door, era: Era, method: str, params: dict[str, object]) -> bytes:
+def request(endpoint: Endpoint, era: Era, method: str, params: dict[str, object]) -> bytes:
+    """Build a JSON-RPC request."""
     if era != "modern":
-        return _post(door, _message(method, params), {"MCP-Protocol-Version": HANDSHAKE})
+        return _post(endpoint, _message(method, params), {"MCP-Protocol-Version": LEGACY})
     headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": method}
     if "name" in params:
         headers["Mcp-Name"] = str(params["name"])
-    return _post(door, _message(method, {**params, "_meta": _META}), headers)
+    return _post(endpoint, _message(method, {**params, "_meta": _META}), headers)
 
 
-def hellos(door: Door, era: Era) -> list[bytes]:
-    """What a client of that era says first on a connection."""
-    if era != "handshake":
+def hellos(endpoint: Endpoint, era: Era) -> list[bytes]:
+    """Build the messages that a client of that era sends first on a connection."""
+    if era != "legacy":
         return []
-    who = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
+    params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
     done = {"jsonrpc": "2.0", "method": "notifications/initialized"}
     return [
-        _post(door, _message("initialize", who), {}),
-        _post(door, done, {"MCP-Protocol-Version": HANDSHAKE}),
+        _post(endpoint, _message("initialize", params), {}),
+        _post(endpoint, done, {"MCP-Protocol-Version": LEGACY}),
     ]
 
 
 def expected(work: str) -> str:
-    """What a good answer contains, beside its id."""
+    """Return the text that a correct response contains besides its id."""
     return {"echo": f"{MARK} the quick", "big": "x" * 100, "list": "inputSchema"}[work]
 
 
@@ -69,15 +71,15 @@ def _message(method: str, params: Mapping[str, object]) -> dict[str, object]:
     return {"jsonrpc": "2.0", "id": MARK, "method": method, "params": params}
 
 
-def _post(door: Door, message: Mapping[str, object], headers: dict[str, str]) -> bytes:
+def _post(endpoint: Endpoint, message: Mapping[str, object], headers: dict[str, str]) -> bytes:
     body = json.dumps(message, separators=(",", ":")).encode()
     lines = {
-        "Host": f"127.0.0.1:{door.port}",
+        "Host": f"127.0.0.1:{endpoint.port}",
         "Content-Type": "application/json",
         "Accept": "application/json, text/event-stream",
-        **door.headers,
+        **endpoint.headers,
         **headers,
         "Content-Length": str(len(body)),
     }
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    return f"POST {door.path} HTTP/1.1\r\n{head}\r\n".encode() + body
+    return f"POST {endpoint.path} HTTP/1.1\r\n{head}\r\n".encode() + body

@@ -1,7 +1,7 @@
-"""The client half of the suite: a hub with one server, which does what the scenario wants.
+"""Client for the conformance suite: a hub with one server that performs the requested scenario.
 
-The suite starts it with the URL as the last argument, the scenario in MCP_CONFORMANCE_SCENARIO and, for some, more in
-MCP_CONFORMANCE_CONTEXT.
+The suite passes the URL as the last argument, the scenario in MCP_CONFORMANCE_SCENARIO and, for some scenarios, more
+data in MCP_CONFORMANCE_CONTEXT.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import httpx2
 from toolway import Hub, ToolwayError
 
 NAME = "suite"
-CLIENT_METADATA = "https://conformance-test.local/client-metadata.json"  # what the suite expects to be told
+CLIENT_METADATA = "https://conformance-test.local/client-metadata.json"  # the URL that the suite expects
 Json = dict[str, Any]
 Scenario = Callable[[Hub, Json], Awaitable[None]]
 
@@ -28,29 +28,36 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING)
     scenario = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
     context: Json = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
-    act = SCENARIOS.get(scenario, _list_and_call)
+    perform = SCENARIOS.get(scenario, _list_and_call)
     try:
-        asyncio.run(_play(act, sys.argv[-1], context))
+        asyncio.run(_run_scenario(perform, sys.argv[-1], context))
     except ToolwayError as error:
         print(f"{scenario}: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-async def _play(act: Scenario, url: str, context: Json) -> None:
+async def _run_scenario(perform: Scenario, url: str, context: Json) -> None:
     server = {"url": url, "auth": await _auth(url, context)}
     roots = ["file:///conformance"]
-    hub = Hub({NAME: server}, elicitation=_accept, sampling=_sample, roots=roots, login=_log_in, catalog_dir=None)
+    hub = Hub(
+        {NAME: server},
+        elicitation_callback=_accept,
+        sampling_callback=_sample,
+        list_roots_callback=roots,
+        login_callback=_log_in,
+        catalog_storage=None,
+    )
     async with hub:
         await hub.wait_ready(NAME)
-        await act(hub, context)
+        await perform(hub, context)
 
 
-# -- who we are -------------------------------------------------------------------------------------------------------
+# -- client identity --------------------------------------------------------------------------------------------------
 
 
 async def _auth(url: str, context: Json) -> Json:
-    """The client that the suite has registered for us, or none."""
+    """Return the auth settings of the client that the suite has registered, if any."""
     auth: Json = {"type": "oauth", "clientMetadataUrl": CLIENT_METADATA}
     if "client_id" in context:
         auth |= {"clientId": context["client_id"], "issuer": context.get("issuer") or await _issuer(url)}
@@ -64,7 +71,7 @@ async def _auth(url: str, context: Json) -> Json:
 
 
 async def _issuer(url: str) -> str:
-    """An operator knows it; the suite tells it to some scenarios only."""
+    """Discover the issuer. An operator would know it; the suite passes it only to some scenarios."""
     async with httpx2.AsyncClient() as client:
         metadata = httpx2.URL(url).join("/.well-known/oauth-protected-resource/mcp")
         issuer: str = (await client.get(metadata)).json()["authorization_servers"][0]
@@ -72,16 +79,16 @@ async def _issuer(url: str) -> str:
 
 
 async def _log_in(server: str, url: str) -> str:
-    """The suite's authorization servers ask nobody: they redirect at once."""
+    """Follow the login URL once: the suite's authorization servers redirect without user interaction."""
     async with httpx2.AsyncClient() as client:
         return (await client.get(url, follow_redirects=False)).headers["location"]
 
 
-# -- what servers ask -------------------------------------------------------------------------------------------------
+# -- callbacks for server requests ------------------------------------------------------------------------------------
 
 
 def _accept(server: str, params: Json) -> Json:
-    """Accept with what the form is filled in with; a field without a default gets a value of its type."""
+    """Accept with the default values of the form; a field without a default gets a value of its type."""
     fields: Json = params.get("requestedSchema", {}).get("properties", {})
     return {"action": "accept", "content": {name: _value(field) for name, field in fields.items()}}
 
@@ -106,11 +113,13 @@ async def _list(hub: Hub, context: Json) -> None:
 
 
 async def _list_and_call(hub: Hub, context: Json) -> None:
-    """Call every tool, with empty values for what it requires."""
+    """Call every tool with empty values for its required arguments."""
     for tool in await hub.list_tools(server=NAME):
         schema = tool.input_schema
         fields = schema.get("properties", {})
-        await hub.call_tool(tool.name, {name: _value(fields.get(name, {})) for name in schema.get("required", [])})
+        await hub.call_tool(
+            tool.qualified_name, {name: _value(fields.get(name, {})) for name in schema.get("required", [])}
+        )
 
 
 async def _read_everything(hub: Hub, context: Json) -> None:
@@ -118,22 +127,22 @@ async def _read_everything(hub: Hub, context: Json) -> None:
     for resource in await hub.list_resources(server=NAME):
         await hub.read_resource(resource.uri, server=NAME)
     for prompt in await hub.list_prompts(server=NAME):
-        await hub.get_prompt(prompt.name)
+        await hub.get_prompt(prompt.qualified_name)
 
 
-async def _call_as_told(hub: Hub, context: Json) -> None:
+async def _call_from_context(hub: Hub, context: Json) -> None:
     for call in context["toolCalls"]:
         await hub.call_tool(f"{NAME}.{call['name']}", call["arguments"])
 
 
-async def _at_the_same_time(hub: Hub, context: Json) -> None:
-    """The tools that ask, with one that does not in their midst."""
+async def _call_concurrently(hub: Hub, context: Json) -> None:
+    """Call tools that need client input and one that does not concurrently."""
     names = ("test_mrtr_echo_state", "test_mrtr_unrelated", "test_mrtr_no_state", "test_mrtr_no_result_type")
     await asyncio.gather(*(hub.call_tool(f"{NAME}.{name}") for name in names))
 
 
 async def _echo_schema(hub: Hub, context: Json) -> None:
-    schemas = {tool.key: tool.input_schema for tool in await hub.list_tools(server=NAME)}
+    schemas = {tool.name: tool.input_schema for tool in await hub.list_tools(server=NAME)}
     await hub.call_tool(f"{NAME}.json_schema_echo", {"schema": schemas["json_schema_2020_12_tool"]})
 
 
@@ -143,8 +152,8 @@ SCENARIOS: dict[str, Scenario] = {
     "json-schema-ref-no-deref": _list,
     "json-schema-2020-12-preservation": _echo_schema,
     "http-standard-headers": _read_everything,
-    "http-custom-headers": _call_as_told,
-    "sep-2322-client-request-state": _at_the_same_time,
+    "http-custom-headers": _call_from_context,
+    "sep-2322-client-request-state": _call_concurrently,
 }
 
 

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-# The newest release under a tag knows nothing of 2026-07-28; this one does. It needs Node 22.
+# The newest tagged release does not support 2026-07-28; this one does. It needs Node 22.
 PACKAGES = ("node@22", "@modelcontextprotocol/conformance@0.2.0-alpha.12")
 MARKER = ".installed"
 INSTALL_SECONDS = 600.0
@@ -26,30 +26,30 @@ def main() -> int:
     marker = into / MARKER
     wanted = json.dumps(PACKAGES)
     if marker.exists() and marker.read_text(encoding="ascii") == wanted:
-        print(f"already there: {' '.join(PACKAGES)}")
+        print(f"already installed: {' '.join(PACKAGES)}")
         return 0
-    begun = time.monotonic()
+    started = time.monotonic()
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir(parents=True)
-    trouble = _install(into)
-    if trouble:
-        print(f"FAILED: {trouble}", file=sys.stderr)
+    error_text = _install(into)
+    if error_text:
+        print(f"FAILED: {error_text}", file=sys.stderr)
         return 1
     marker.write_text(wanted, encoding="ascii")
-    print(f"installed {' '.join(PACKAGES)} in {time.monotonic() - begun:.0f} s")
+    print(f"installed {' '.join(PACKAGES)} in {time.monotonic() - started:.0f} s")
     return 0
 
 
 def _install(into: Path) -> str:
-    """Why it did not work; empty where it did."""
-    # Without a package.json npm would look for one in the folders above and install there.
+    """Install the packages and return the error text, or an empty text."""
+    # Without a package.json, npm would search the parent folders for one and install there.
     (into / "package.json").write_text('{"private": true}\n', encoding="ascii")
     npm = shutil.which("npm")
     if npm is None:
-        return "there is no npm"
-    # The package `node` fetches its program in an install script, so scripts must be allowed.
-    trouble = _run([npm, "install", "--no-audit", "--no-fund", "--prefer-offline", *PACKAGES], into)
-    return trouble or _run([str(into / "node_modules" / ".bin" / "node"), "--version"], into)
+        return "npm is not installed"
+    # The package `node` downloads its program in an install script, so scripts must be allowed.
+    error_text = _run([npm, "install", "--no-audit", "--no-fund", "--prefer-offline", *PACKAGES], into)
+    return error_text or _run([str(into / "node_modules" / ".bin" / "node"), "--version"], into)
 
 
 def _run(command: list[str], folder: Path) -> str:

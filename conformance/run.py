@@ -1,9 +1,9 @@
-"""Run the official conformance suite and say what of each revision's required scenarios passed.
+"""Run the official conformance suite and print the results of each revision's required scenarios.
 
 python conformance/run.py --alone              the fixture itself, over HTTP
-python conformance/run.py --gateway            the gateway before the fixture: HTTP and stdio, modern and legacy
+python conformance/run.py --gateway            the gateway with the fixture as its server: HTTP and stdio, both eras
 python conformance/run.py --client             a hub as the client of the suite's servers
-python conformance/run.py --url URL            any other server, without a token: the suite can send no headers
+python conformance/run.py --url URL            any other server, without a token: the suite cannot send headers
       [--installed .conformance] [--revision 2026-07-28] [--only NAME] [--out DIR] [--json]
 """
 
@@ -36,20 +36,23 @@ START_SECONDS = 30.0
 SCENARIO_SECONDS = 60
 SUITE_SECONDS = 900.0
 
-Entry = dict[str, Any]  # of a configuration file
-Front = Callable[[Entry], AbstractContextManager[str]]  # puts something before a server; gives the URL to test
+Entry = dict[str, Any]  # entry of a config file
+Front = Callable[[Entry], AbstractContextManager[str]]  # starts something in front of a server; yields the URL to test
 
 
-class NotStarted(Exception):
+class StartError(Exception):
     pass
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is tested: `leg` is the suite's command; `start` gives the URL of a server, or the command of a client."""
+    """Test target: a server or a client.
+
+    `suite_command` is "server" or "client"; `start` yields the URL of the server or the command of the client.
+    """
 
     name: str
-    leg: str
+    suite_command: str
     start: Callable[[], AbstractContextManager[str]]
 
 
@@ -60,19 +63,19 @@ class Outcome:
     passed: int = 0
     total: int = 0
     seconds: float = 0.0
-    failed: dict[str, list[str]] = field(default_factory=dict)  # required scenarios, with what they complained of
-    warned: dict[str, list[str]] = field(default_factory=dict)  # the same for what only should be
-    trouble: str = ""
+    failed: dict[str, list[str]] = field(default_factory=dict)  # failed required scenarios with their messages
+    warned: dict[str, list[str]] = field(default_factory=dict)  # the same for warnings
+    error: str = ""
 
     @property
     def full(self) -> bool:
-        return not self.trouble and self.passed == self.total > 0
+        return not self.error and self.passed == self.total > 0
 
 
 def main() -> int:
     options = _options()
     suite = Suite(options.installed.resolve())
-    if not suite.there:
+    if not suite.is_installed:
         print(
             f"no suite in {options.installed}: run conformance/install.py --into {options.installed}", file=sys.stderr
         )
@@ -94,15 +97,15 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     text = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=text)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--alone", action="store_true")
-    what.add_argument("--gateway", action="store_true")
-    what.add_argument("--client", action="store_true")
-    what.add_argument("--url")
+    target_group = parser.add_mutually_exclusive_group(required=True)
+    target_group.add_argument("--alone", action="store_true")
+    target_group.add_argument("--gateway", action="store_true")
+    target_group.add_argument("--client", action="store_true")
+    target_group.add_argument("--url")
     parser.add_argument("--installed", type=Path, default=Path(".conformance"), metavar="DIR")
     parser.add_argument("--revision", action="append", choices=REVISIONS)
-    parser.add_argument("--only", default="", metavar="NAME", help="targets with this in their name")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="keep what the suite writes")
+    parser.add_argument("--only", default="", metavar="NAME", help="only targets whose name contains this")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="keep the output files of the suite")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
@@ -110,7 +113,7 @@ def _options() -> argparse.Namespace:
 def _print(outcome: Outcome, *, heading: bool) -> None:
     if heading:
         print(f"{'target':28} {'revision':11} {'required':>9} {'seconds':>8}  failed")
-    failed = outcome.trouble or ", ".join(outcome.failed) or "-"
+    failed = outcome.error or ", ".join(outcome.failed) or "-"
     score = f"{outcome.passed}/{outcome.total}"
     print(f"{outcome.target:28} {outcome.revision:11} {score:>9} {outcome.seconds:8.1f}  {failed}", flush=True)
 
@@ -126,23 +129,23 @@ def _targets(options: argparse.Namespace) -> list[Target]:
         return [Target("hub-as-client", "client", lambda: contextlib.nullcontext(command))]
     if options.alone:
         return [Target("fixture", "server", fixture)]
-    return [_behind("gateway", gateway, kind, era) for kind in ("http", "stdio") for era in ERAS]
+    return [_target_in_front_of("gateway", gateway, kind, era) for kind in ("http", "stdio") for era in ERAS]
 
 
-def _behind(name: str, front: Front, kind: str, era: str) -> Target:
-    """Something before a fixture that speaks one era, over HTTP or stdio."""
-    start = partial(_before_http if kind == "http" else _before_stdio, front, era)
+def _target_in_front_of(name: str, front: Front, kind: str, era: str) -> Target:
+    """Return a target in front of a fixture that supports one era, over HTTP or stdio."""
+    start = partial(_in_front_of_http if kind == "http" else _in_front_of_stdio, front, era)
     return Target(f"{name}-{kind}-{era}", "server", start)
 
 
 @contextlib.contextmanager
-def _before_http(front: Front, era: str) -> Iterator[str]:
+def _in_front_of_http(front: Front, era: str) -> Iterator[str]:
     with fixture(era) as upstream, front({"url": upstream, "era": era}) as url:
         yield url
 
 
 @contextlib.contextmanager
-def _before_stdio(front: Front, era: str) -> Iterator[str]:
+def _in_front_of_stdio(front: Front, era: str) -> Iterator[str]:
     args = [str(HERE / "fixture"), "--stdio", "--era", era]
     with front({"command": sys.executable, "args": args, "era": era}) as url:
         yield url
@@ -157,7 +160,7 @@ def fixture(era: str = "both") -> Iterator[str]:
 
 @contextlib.contextmanager
 def gateway(entry: Entry) -> Iterator[str]:
-    """`toolway serve` with one server."""
+    """Run `toolway serve` with one server and yield the URL of that server."""
     port = _free_port()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "mcp.json"
@@ -179,14 +182,14 @@ def gateway(entry: Entry) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _running(command: list[str], port: int) -> Iterator[None]:
-    """The process, from when its port is open. Raises `NotStarted` with the end of what it said."""
-    with tempfile.TemporaryFile("w+", errors="replace") as said:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+    """Run a process and yield when its port is open. Raises `StartError` with its last line of output."""
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         try:
-            if not _opens(process, port):
-                said.seek(0)
-                words = [line for line in said.read().splitlines() if re.search(r"\w", line)]
-                raise NotStarted(f"not started: {words[-1].strip() if words else 'it said nothing'}")
+            if not _wait_for_port(process, port):
+                output.seek(0)
+                lines = [line for line in output.read().splitlines() if re.search(r"\w", line)]
+                raise StartError(f"not started: {lines[-1].strip() if lines else 'no output'}")
             yield
         finally:
             process.terminate()
@@ -197,7 +200,7 @@ def _running(command: list[str], port: int) -> Iterator[None]:
                 process.wait()
 
 
-def _opens(process: subprocess.Popen[bytes], port: int) -> bool:
+def _wait_for_port(process: subprocess.Popen[bytes], port: int) -> bool:
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
@@ -217,7 +220,7 @@ def _free_port() -> int:
 
 
 class Suite:
-    """The installed suite: what it requires, and what it says about a target."""
+    """The installed suite: its required scenarios and its results for a target."""
 
     def __init__(self, installed: Path) -> None:
         modules = installed / "node_modules"
@@ -225,49 +228,49 @@ class Suite:
         self._program = modules / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
 
     @property
-    def there(self) -> bool:
+    def is_installed(self) -> bool:
         return self._node.exists() and self._program.exists()
 
-    def required(self, leg: str, revision: str) -> list[str]:
+    def required(self, suite_command: str, revision: str) -> list[str]:
         listed = self._call("list", "--requirements", revision)
-        section = re.search(rf"^{leg.capitalize()} scenarios.*\n((?:  - .+\n)+)", listed, re.MULTILINE)
+        section = re.search(rf"^{suite_command.capitalize()} scenarios.*\n((?:  - .+\n)+)", listed, re.MULTILINE)
         return re.findall(r"- (\S+)", section[1]) if section else []
 
     def run(self, target: Target, revision: str, out: Path) -> Outcome:
         outcome = Outcome(target.name, revision)
-        required = self.required(target.leg, revision)
+        required = self.required(target.suite_command, revision)
         outcome.total = len(required)
-        shutil.rmtree(out, ignore_errors=True)  # an older run must not speak for this one
-        begun = time.monotonic()
+        shutil.rmtree(out, ignore_errors=True)  # remove results of an earlier run
+        started = time.monotonic()
         try:
             with target.start() as subject:
-                self._test(target.leg, subject, revision, out, required)
-        except (NotStarted, subprocess.TimeoutExpired) as error:
-            outcome.trouble = str(error)
+                self._test(target.suite_command, subject, revision, out, required)
+        except (StartError, subprocess.TimeoutExpired) as error:
+            outcome.error = str(error)
             return outcome
-        outcome.seconds = time.monotonic() - begun
+        outcome.seconds = time.monotonic() - started
         for scenario in required:
-            checks = _checks(out, target.leg, scenario)
-            failed = _complaints(checks, "FAILURE") if checks else ["it did not run"]
+            checks = _checks(out, target.suite_command, scenario)
+            failed = _messages(checks, "FAILURE") if checks else ["not run"]
             if failed:
                 outcome.failed[scenario] = failed
-            if warned := _complaints(checks, "WARNING"):
+            if warned := _messages(checks, "WARNING"):
                 outcome.warned[scenario] = warned
         outcome.passed = outcome.total - len(outcome.failed)
         return outcome
 
-    def _test(self, leg: str, subject: str, revision: str, out: Path, required: list[str]) -> None:
+    def _test(self, suite_command: str, subject: str, revision: str, out: Path, required: list[str]) -> None:
         common = ("--timeout", str(SCENARIO_SECONDS * 1000), "-o", str(out))
-        if leg == "server":
+        if suite_command == "server":
             self._call("server", "--url", subject, "--requirements", revision, *common)
             return
-        # A whole set of client scenarios would be started at once, a process each, and starve on a small machine.
+        # The suite would start all client scenarios at once, one process each, which overloads a small machine.
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             given = ("client", "--command", subject, "--spec-version", revision, *common, "--scenario")
             list(pool.map(lambda scenario: self._call(*given, scenario), required))
 
     def _call(self, *arguments: str) -> str:
-        # A proxy has no business between two processes of this machine.
+        # Local connections must not use a proxy.
         environ = {**os.environ, "NO_PROXY": "127.0.0.1,localhost"}
         done = subprocess.run(
             [str(self._node), str(self._program), *arguments],
@@ -283,16 +286,16 @@ class Suite:
         return done.stdout
 
 
-def _checks(out: Path, leg: str, scenario: str) -> list[dict[str, Any]]:
-    """The checks of the newest run of a scenario; its folder is named by it and by the time."""
+def _checks(out: Path, suite_command: str, scenario: str) -> list[dict[str, Any]]:
+    """Return the checks of the newest run of a scenario; its folder name contains scenario and time."""
     parent, _, name = scenario.rpartition("/")
-    prefix = "server-" if leg == "server" else ""
+    prefix = "server-" if suite_command == "server" else ""
     found = sorted((out / parent).glob(f"{prefix}{name}-[0-9][0-9][0-9][0-9]-*/checks.json"))
     checks: list[dict[str, Any]] = json.loads(found[-1].read_text(encoding="utf-8")) if found else []
     return checks
 
 
-def _complaints(checks: list[dict[str, Any]], status: str) -> list[str]:
+def _messages(checks: list[dict[str, Any]], status: str) -> list[str]:
     return [f"{check['id']}: {check.get('errorMessage', '')}" for check in checks if check["status"] == status]
 
 

@@ -1,6 +1,6 @@
 import { defineConfig } from "vite";
 
-// One script, one sheet, no inline anything: the page is sent with a policy that allows nothing else.
+// One script and one style sheet, nothing inline: the content security policy of the page forbids everything else.
 export default defineConfig({
   base: "/dashboard/files/",
   build: {

@@ -1,5 +1,5 @@
-from toolway import Hub
+from toolway import SyncHub
 
-with Hub.sync("examples/mcp.json") as hub:
-    reply = hub.call_tool("demo.add", {"a": 1, "b": 2})
-    print(reply.text)
+with SyncHub("examples/mcp.json") as hub:
+    result = hub.call_tool("demo.add", {"a": 1, "b": 2})
+    print(result.text)

@@ -1,4 +1,4 @@
-"""Start a gateway and use it as any MCP client would: here with the client of the SDK."""
+"""Start a gateway and call a tool through it with the client of the MCP SDK."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 
-async def ask(url: str, headers: dict[str, str]) -> None:
+async def call_gateway(url: str, headers: dict[str, str]) -> None:
     async with (
         httpx2.AsyncClient(headers=headers) as http,
         Client(streamable_http_client(url, http_client=http)) as mcp,
@@ -22,14 +22,14 @@ async def ask(url: str, headers: dict[str, str]) -> None:
 
 
 with tempfile.TemporaryDirectory() as state:
-    environ = {**os.environ, "TOOLWAY_STATE": state}  # a token of its own, for this example
+    environ = {**os.environ, "TOOLWAY_STATE": state}  # a separate token for this example
     serve = ["toolway", "serve", "--config", "examples/mcp.json", "--port", "0", "--json", "--quiet"]
     with subprocess.Popen(serve, env=environ, stdout=subprocess.PIPE) as gateway:
         assert gateway.stdout is not None
         try:
-            next(line for line in gateway.stdout if line == b"}\n")  # it serves when it has said where
-            shown = subprocess.check_output(["toolway", "connect", "generic", "--json"], env=environ)
-            client = json.loads(shown)
-            asyncio.run(ask(client["url"], client["headers"]))
+            next(line for line in gateway.stdout if line == b"}\n")  # it prints its URL as JSON when it is ready
+            export = ["toolway", "export", "generic", "--via-gateway", "--print", "--json"]
+            client = json.loads(subprocess.check_output(export, env=environ))
+            asyncio.run(call_gateway(client["url"], client["headers"]))
         finally:
             gateway.terminate()

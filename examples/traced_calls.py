@@ -6,7 +6,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from toolway import Hub
 
-spans = InMemorySpanExporter()  # in a program of yours: OTLPSpanExporter()
+spans = InMemorySpanExporter()  # in a real program: OTLPSpanExporter()
 provider = TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(spans))
 trace.set_tracer_provider(provider)
@@ -14,7 +14,7 @@ trace.set_tracer_provider(provider)
 
 async def main() -> None:
     async with Hub("examples/mcp.json") as hub:
-        hub.trace()  # with the tracer provider of this program
+        hub.enable_tracing()  # uses the tracer provider of this program
         with trace.get_tracer("me").start_as_current_span("my work"):
             await hub.call_tool("demo.add", {"a": 1, "b": 2})
 

@@ -1,4 +1,4 @@
-"""Configuration files: `ConfigError` or servers and problems, whatever somebody saved."""
+"""Configuration files: `ConfigError` or servers and issues, whatever somebody saved."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from harness import Bytes, Sized, fuzz, instrumented
 
 with instrumented(__name__ == "__main__"):
-    from toolway.config import formats
-    from toolway.config.spec import Server, check_server_name
+    from toolway.config import loader
+    from toolway.config.schema import Server, check_server_name
     from toolway.errors import ConfigError
 
 VARIABLES = {"HOME": "/home/x", "A": "1"}
@@ -45,21 +45,21 @@ def _file_of(text: str) -> str:
 def _check_text(text: str) -> None:
     lines = text.count("\n") + 1
     try:
-        loaded = formats.parse(text, "mcp.json", VARIABLES)
+        loaded = loader.parse_config(text, "mcp.json", VARIABLES)
     except ConfigError as error:
-        _check_place(error, lines)
+        _check_line(error, lines)
         return
     for name, server in loaded.servers.items():
         assert check_server_name(name) == name
         assert isinstance(server, Server) and repr(server)
-    for problem in loaded.problems:
-        assert problem.severity in ("error", "warning", "note")
-        _check_place(problem, lines)
+    for issue in loaded.issues:
+        assert issue.severity in ("error", "warning", "note")
+        _check_line(issue, lines)
 
 
-def _check_place(told: ConfigError | formats.Problem, lines: int) -> None:
-    assert told.code.startswith("E-CONFIG") and str(told)
-    assert told.line is None or 1 <= told.line <= lines
+def _check_line(issue: ConfigError | loader.ConfigIssue, lines: int) -> None:
+    assert issue.code.startswith("E-CONFIG") and str(issue)
+    assert issue.line is None or 1 <= issue.line <= lines
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""JSON-RPC envelopes: `BadMessage` or a message, the same one from both decoders, and nothing beyond the limits."""
+"""JSON-RPC envelopes: `InvalidMessage` or a message, the same one from both decoders, and nothing beyond the limits."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from typing import Any
 from harness import fuzz, instrumented
 
 with instrumented(__name__ == "__main__"):
-    from toolway.protocol import wire
+    from toolway.protocol import jsonrpc
 
 KINDS = {"request", "notification", "result", "error"}
 
 
 def check(data: bytes) -> None:
-    message, gently = _parsed(wire.parse, data), _parsed(wire.parse_gently, data)
+    message, gently = _parsed(jsonrpc.parse_message, data), _parsed(jsonrpc.parse_in_slices, data)
     assert (message is None) == (gently is None), "the decoders disagree about what is acceptable"
     if message is None or gently is None:
         return
     assert message == gently, "the decoders disagree about what it says"
     _check_fields(message)
     value = json.loads(data)
-    assert _depth(value) <= wire.MAX_DEPTH + 1
+    assert _depth(value) <= jsonrpc.MAX_DEPTH + 1
     assert message.body in (value.get("params"), value.get("result"), value.get("error"), {})
 
 
-def _parsed(parse: Any, data: bytes) -> wire.Message | None:
+def _parsed(parse: Any, data: bytes) -> jsonrpc.Message | None:
     try:
-        message: wire.Message = parse(data)
-    except wire.BadMessage as bad:
+        message: jsonrpc.Message = parse(data)
+    except jsonrpc.InvalidMessage as bad:
         _check_refusal(bad)
         return None
     return message
 
 
-def _check_refusal(bad: wire.BadMessage) -> None:
+def _check_refusal(bad: jsonrpc.InvalidMessage) -> None:
     assert bad.id is None or isinstance(bad.id, int | str)
     assert bad.reason
 
 
-def _check_fields(message: wire.Message) -> None:
+def _check_fields(message: jsonrpc.Message) -> None:
     assert message.kind in KINDS
     assert isinstance(message.body, dict)
     assert (message.kind == "request") <= (message.id is not None)
@@ -48,8 +48,8 @@ def _check_fields(message: wire.Message) -> None:
     elif message.id is not None:
         assert type(message.id) is int and abs(message.id) <= 2**53
     if message.kind == "error":
-        code, text, _ = wire.error_fields(message.body)
-        assert wire.certainty_of_error(code) is not None
+        code, text, _ = jsonrpc.parse_error(message.body)
+        assert jsonrpc.classify_error(code) is not None
         assert len(text) <= 2000 and "\x1b" not in text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness import Bytes, fuzz, instrumented
 
 with instrumented(__name__ == "__main__"):
-    from toolway.upstream.transports.stdio.framing import HEAD, Framer, Oversized
+    from toolway.upstream.transports.stdio_pipes import OVERSIZED_HEAD_BYTES, Framer, OversizedLine
 
 
 def check(data: bytes) -> None:
@@ -17,12 +17,12 @@ def check(data: bytes) -> None:
     expected = lines if len(unfinished) <= limit else [*lines, unfinished]
     assert len(found) == len(expected)
     for got, line in zip(found, expected, strict=True):
-        if isinstance(got, Oversized):
+        if isinstance(got, OversizedLine):
             assert len(line) > limit
-            assert line.startswith(got.head) and len(got.head) >= min(HEAD, limit)
+            assert line.startswith(got.head) and len(got.head) >= min(OVERSIZED_HEAD_BYTES, limit)
         else:
             assert got == line and len(got) <= limit
-    assert unfinished.startswith(framer.partial)
+    assert unfinished.startswith(framer.partial_head)
     assert framer.skipped == (len(unfinished) if len(unfinished) > limit else 0)
 
 

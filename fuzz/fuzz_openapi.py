@@ -1,4 +1,4 @@
-"""OpenAPI documents: `BadDocument` or valid tools; and requests in which every value stays in its place."""
+"""OpenAPI documents: `InvalidDocument` or valid tools; and requests in which every value stays in its place."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from harness import Bytes, Sized, fuzz, instrumented
 with instrumented(__name__ == "__main__"):
     import jsonschema_rs
 
-    from toolway.openapi.encoding import encode
-    from toolway.openapi.load import load
-    from toolway.openapi.operation import Document, Operation
-    from toolway.openapi.problems import BadArguments, BadDocument
+    from toolway.openapi.loader import load_document
+    from toolway.openapi.models import ApiDocument, InvalidArguments, InvalidDocument, Operation
+    from toolway.openapi.request_encoder import encode_operation
 
 AS_VALUE = 254  # the first byte of inputs that stand wherever a text can stand
 NAME = re.compile(r"[A-Za-z0-9_-]{1,48}")
@@ -43,10 +42,10 @@ def grown(data: bytes) -> Sized | None:
     return lambda size: _load(_filled(text * (1 + size // len(text) // 16)))
 
 
-def _load(data: bytes) -> Document | None:
+def _load(data: bytes) -> ApiDocument | None:
     try:
-        return load(data, where="fuzz", given=frozenset({"given"}))
-    except BadDocument:
+        return load_document(data, source="fuzz", operator_supplied=frozenset({"given"}))
+    except InvalidDocument:
         return None
 
 
@@ -94,12 +93,12 @@ def _check_tool(operation: Operation) -> None:
 
 
 def _check_request(operation: Operation, value: Any) -> None:
-    arguments = {each.argument: value for each in operation.parameters if not each.given}
+    arguments = {each.argument: value for each in operation.parameters if not each.operator_supplied}
     if operation.body is not None:
         arguments[operation.body.argument] = value
     try:
-        made = encode(operation, arguments, BASE)
-    except BadArguments:
+        made = encode_operation(operation, arguments, BASE)
+    except InvalidArguments:
         return
     assert TARGET.fullmatch(made.target)
     assert made.target.partition("?")[0].count("/") == BASE.count("/") + re.split("[?#]", operation.path)[0].count("/")

@@ -8,7 +8,7 @@ import re
 from harness import Bytes, fuzz, instrumented
 
 with instrumented(__name__ == "__main__"):
-    from toolway.upstream.transports.http.events_stream import Event, EventStream, EventTooLong
+    from toolway.upstream.transports.sse_parser import EventTooLong, SSEEvent, SSEParser
 
 LARGE = 1 << 20
 _END = re.compile(b"\r\n|\r|\n")
@@ -17,21 +17,21 @@ _END = re.compile(b"\r\n|\r|\n")
 def check(data: bytes) -> None:
     source = Bytes(data)
     limit, size = 8 + source.number(255), 1 + source.number(31)
-    whole, pieces = EventStream(LARGE), EventStream(LARGE)
+    whole, pieces = SSEParser(LARGE), SSEParser(LARGE)
     found = whole.feed(source.rest)
     assert [event for chunk in source.chunks(size) for event in pieces.feed(chunk)] == found
     assert (whole.id, whole.retry, whole.comments) == (pieces.id, pieces.retry, pieces.comments)
     assert found == _by_the_standard(source.rest)
-    small = EventStream(limit)
+    small = SSEParser(limit)
     with contextlib.suppress(EventTooLong):
         for chunk in source.chunks(size):
             for event in small.feed(chunk):
                 assert len(event.data) <= limit
 
 
-def _by_the_standard(data: bytes) -> list[Event]:
+def _by_the_standard(data: bytes) -> list[SSEEvent]:
     """The algorithm of the HTML standard, line by line, without any care for time or memory."""
-    events: list[Event] = []
+    events: list[SSEEvent] = []
     value, kind, last_id = bytearray(), "", ""
     *lines, _ = _END.split(data.removeprefix(b"\xef\xbb\xbf"))
     for line in lines:
@@ -39,7 +39,7 @@ def _by_the_standard(data: bytes) -> list[Event]:
         content = content.removeprefix(b" ")
         if not line:
             if value:
-                events.append(Event(bytes(value[:-1]), kind or "message", last_id))
+                events.append(SSEEvent(bytes(value[:-1]), kind or "message", last_id))
             value, kind = bytearray(), ""
         elif name == b"data":
             value += content + b"\n"

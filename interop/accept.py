@@ -1,9 +1,9 @@
-"""Do Claude Code, Codex and Gemini CLI accept what we export, and do we understand what they write themselves?
+"""Check that Claude Code, Codex and Gemini CLI read our exports, and that we read their config files.
 
     python interop/accept.py --installed DIR
 
-Each client gets a home of its own with servers exported to every scope, and is asked to list them; then it adds servers
-by its own command, and we import its files. All servers are fakes on this machine: nothing leaves it.
+Each client gets its own home folder with servers exported to every scope, and must list them. Then the client adds
+servers with its own command, and we import its files. All servers are local fakes, so no traffic leaves the machine.
 """
 
 from __future__ import annotations
@@ -22,24 +22,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from toolway.config.clients import Export, Place, find, plan_export, portable, read
-from toolway.config.editing.write import apply
+from toolway.config.clients import (
+    ClientConfigFile,
+    ExportPlan,
+    find_client_files,
+    plan_export,
+    read_client_file,
+    to_portable,
+)
+from toolway.config.editing.document import apply_edit
 
-LIMIT = 120.0  # seconds for one run of a client
-FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.fake"]}
+CLIENT_TIMEOUT_S = 120.0  # seconds per run of a client
+FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"]}
 TOKEN = {"ACCEPT_TOKEN": "t-0123456789"}
 Entries = dict[str, dict[str, Any]]
 
 
 @dataclass
 class Client:
-    """One client in a home of its own."""
+    """One client in its own home folder."""
 
     name: str
     words: list[str]
     home: Path
     environ: dict[str, str]
-    troubles: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
     exported: int = 0
     listed: int = 0
     connected: int = 0
@@ -50,7 +57,7 @@ class Client:
         return self.home / "project"
 
     def run(self, *words: str) -> str:
-        """What it prints, on either stream."""
+        """Run the client and return its output from stdout and stderr."""
         done = subprocess.run(
             [*self.words, *words],
             env={**self.environ, "HOME": str(self.home), **TOKEN},
@@ -59,20 +66,22 @@ class Client:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=LIMIT,
+            timeout=CLIENT_TIMEOUT_S,
             check=False,
         )
         if done.returncode:
-            self.troubles.append(f"{' '.join(words[:2])}: exit code {done.returncode}: {done.stdout.strip()[-300:]}")
+            self.problems.append(f"{' '.join(words[:2])}: exit code {done.returncode}: {done.stdout.strip()[-300:]}")
         return done.stdout
 
-    def places(self) -> list[Place]:
-        found = find({"HOME": str(self.home)}, self.project)
-        return [place for place in found if place.client == self.name and place.scope != "managed"]
+    def config_files(self) -> list[ClientConfigFile]:
+        found = find_client_files({"HOME": str(self.home)}, self.project)
+        return [
+            config_file for config_file in found if config_file.client == self.name and config_file.scope != "managed"
+        ]
 
-    def expect(self, what: str, wanted: Any, found: Any) -> bool:
+    def expect(self, subject: str, wanted: Any, found: Any) -> bool:
         if wanted != found:
-            self.troubles.append(f"{what}: wanted {wanted!r}, found {found!r}")
+            self.problems.append(f"{subject}: expected {wanted!r}, found {found!r}")
         return bool(wanted == found)
 
 
@@ -85,23 +94,23 @@ def main() -> int:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work, _http() as url:
         for name, check in CHECKS.items():
             client = _client(name, installed, Path(work))
-            begun = time.monotonic()
+            started = time.monotonic()
             version = (re.findall(r"\d+\.\d+\.\d+", client.run("--version")) or ["-"])[0]
             check(client, url)
             row = f"{client.exported:8} {client.listed:6} {client.connected:9} {client.understood:10}"
-            print(f"{name:12} {version:10} {row} {time.monotonic() - begun:5.1f}s")
-            for trouble in client.troubles:
-                print(f"  {trouble}")
-            good = good and not client.troubles
+            print(f"{name:12} {version:10} {row} {time.monotonic() - started:5.1f}s")
+            for problem in client.problems:
+                print(f"  {problem}")
+            good = good and not client.problems
     print("accepted" if good else "NOT accepted")
     return 0 if good else 1
 
 
-# -- what is exported --------------------------------------------------------------------------------------------------
+# -- exported servers -------------------------------------------------------------------------------------------------
 
 
 def _entries(url: str, project: Path) -> Entries:
-    """Everything that these clients can be told, and some things that not all of them can."""
+    """Return entries with every setting of these clients, and some that not all of them support."""
     return {
         "plain": {**FAKE, "env": {"LEVEL": "debug", "SPACE": 'a "b" c'}},
         "token": {**FAKE, "env": {"ACCEPT_TOKEN": "${ACCEPT_TOKEN}"}, "timeout": "45s", "startTimeout": 20000},
@@ -113,29 +122,29 @@ def _entries(url: str, project: Path) -> Entries:
     }
 
 
-def _export(client: Client, url: str) -> dict[str, tuple[Place, Export, Entries]]:
-    """To every scope, under names that tell the scope. What cannot be told must have been named."""
-    done: dict[str, tuple[Place, Export, Entries]] = {}
-    for place in client.places():
-        entries = {f"{place.scope}-{name}": value for name, value in _entries(url, client.project).items()}
-        export = plan_export(place, entries)
-        missing = entries.keys() - set(export.written) - {loss.server for loss in export.losses}
-        client.expect(f"left out of {place.scope} without a word", set(), missing)
-        apply(export.edit, client.home / "backups")
-        client.exported += len(export.written)
-        done[place.scope] = (place, export, entries)
+def _export(client: Client, url: str) -> dict[str, tuple[ClientConfigFile, ExportPlan, Entries]]:
+    """Export to every scope, with the scope in the server names. Unsupported settings must be reported."""
+    done: dict[str, tuple[ClientConfigFile, ExportPlan, Entries]] = {}
+    for config_file in client.config_files():
+        entries = {f"{config_file.scope}-{name}": value for name, value in _entries(url, client.project).items()}
+        export = plan_export(config_file, entries)
+        missing = entries.keys() - set(export.changed) - {loss.server for loss in export.unsupported}
+        client.expect(f"left out of {config_file.scope} without a report", set(), missing)
+        apply_edit(export.edit, client.home / "backups")
+        client.exported += len(export.changed)
+        done[config_file.scope] = (config_file, export, entries)
     return done
 
 
-def _understood(client: Client, scope: str, wanted: Mapping[str, Mapping[str, Any]]) -> None:
-    """Our reading of entries that the client wrote itself; exported again they change nothing."""
-    place = next(place for place in client.places() if place.scope == scope)
-    imported = read(place)
+def _check_reading(client: Client, scope: str, wanted: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check our reading of entries that the client wrote, and that exporting them again changes nothing."""
+    config_file = next(config_file for config_file in client.config_files() if config_file.scope == scope)
+    imported = read_client_file(config_file)
     found = {entry.name: entry.value for entry in imported.entries}
     for name, value in wanted.items():
         client.understood += client.expect(f"{scope} entry {name} as we read it", value, found.get(name))
-    again = plan_export(place, {entry.name: portable(entry) for entry in imported.entries})
-    client.expect(f"{place.path.name} after an export of what was imported", "", again.edit.diff())
+    again = plan_export(config_file, {entry.name: to_portable(entry) for entry in imported.entries})
+    client.expect(f"{config_file.path.name} after its imported entries were exported again", "", again.edit.diff())
 
 
 # -- the clients -------------------------------------------------------------------------------------------------------
@@ -145,7 +154,7 @@ def _claude(client: Client, url: str) -> None:
     scopes = _export(client, url)
     listed = client.run("mcp", "list")
     for scope, (_, export, entries) in scopes.items():
-        for name in export.written:
+        for name in export.changed:
             line = next((line for line in listed.splitlines() if line.startswith(f"{name}: ")), "")
             client.listed += client.expect(f"{name} in the list", True, _shown(entries[name]) in line)
             status = "Pending approval" if scope == "project" else "Connected"
@@ -157,40 +166,40 @@ def _claude(client: Client, url: str) -> None:
         client.run("mcp", "add", "-s", scope, "-t", "http", "own-web", url, "-H", header)
         own = {"command": "server", "args": ["--flag"], "env": {"A": "b c"}}
         web = {"url": url, "headers": {"Authorization": "Bearer ${ACCEPT_TOKEN}"}}
-        _understood(client, scope, {"own": own, "own-web": web})
+        _check_reading(client, scope, {"own": own, "own-web": web})
 
 
 def _codex(client: Client, url: str) -> None:
-    user = next(place for place in client.places() if place.scope == "user")
+    user = next(config_file for config_file in client.config_files() if config_file.scope == "user")
     user.path.parent.mkdir(parents=True)
     user.path.write_text(f'# mine\n[projects."{client.project}"]\ntrust_level = "trusted"\n', encoding="utf-8")
     scopes = _export(client, url)
     listed = {each["name"]: each for each in _json(client.run("mcp", "list", "--json"))}
     for scope, (_, export, entries) in scopes.items():
-        for name in export.written:
-            # In a project's own file its directory goes without saying.
+        for name in export.changed:
+            # In a project's own file its directory is implied.
             entry = {key: value for key, value in entries[name].items() if (scope, key) != ("project", "cwd")}
-            said = _codex_said(listed.get(name, {}))
-            client.listed += client.expect(f"{name} in the list", _codex_sees(entry), said)
+            described = _codex_listed(listed.get(name, {}))
+            client.listed += client.expect(f"{name} in the list", _codex_expected(entry), described)
     client.run("mcp", "add", "own", "--env", "A=b c", "--", "server", "--flag")
     client.run("mcp", "add", "own-web", "--url", url, "--bearer-token-env-var", "ACCEPT_TOKEN")
     own = {"command": "server", "args": ["--flag"], "env": {"A": "b c"}}
     web = {"url": url, "headers": {"Authorization": "Bearer ${ACCEPT_TOKEN}"}}
-    _understood(client, "user", {"own": own, "own-web": web})
+    _check_reading(client, "user", {"own": own, "own-web": web})
 
 
-def _codex_sees(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """What Codex should say of an entry, in its own words."""
+def _codex_expected(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the expected description of an entry in the format of Codex."""
     env = entry.get("env", {})
     plain = {key: value for key, value in env.items() if not value.startswith("$")}
     timeouts = (45.0, 20.0) if "timeout" in entry else (None, None)
-    seen = {"enabled": entry.get("enabled", True), "timeouts": timeouts}
+    expected = {"enabled": entry.get("enabled", True), "timeouts": timeouts}
     if "url" in entry:
         headers = {"X-Team": "a"}
-        return {**seen, "url": entry["url"], "token": "ACCEPT_TOKEN", "headers": headers}
+        return {**expected, "url": entry["url"], "token": "ACCEPT_TOKEN", "headers": headers}
     names = [key for key in env if key not in plain]
     return {
-        **seen,
+        **expected,
         "command": [entry["command"], *entry["args"]],
         "env": plain,
         "names": names,
@@ -198,21 +207,26 @@ def _codex_sees(entry: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _codex_said(shown: Mapping[str, Any]) -> dict[str, Any]:
-    way = shown.get("transport", {})
-    said = {
+def _codex_listed(shown: Mapping[str, Any]) -> dict[str, Any]:
+    transport = shown.get("transport", {})
+    described = {
         "enabled": shown.get("enabled"),
         "timeouts": (shown.get("tool_timeout_sec"), shown.get("startup_timeout_sec")),
     }
-    if way.get("type") == "streamable_http":
-        return {**said, "url": way["url"], "token": way["bearer_token_env_var"], "headers": way["http_headers"]}
-    command = [way.get("command"), *way.get("args", [])]
+    if transport.get("type") == "streamable_http":
+        return {
+            **described,
+            "url": transport["url"],
+            "token": transport["bearer_token_env_var"],
+            "headers": transport["http_headers"],
+        }
+    command = [transport.get("command"), *transport.get("args", [])]
     return {
-        **said,
+        **described,
         "command": command,
-        "env": way.get("env") or {},
-        "names": way.get("env_vars"),
-        "cwd": way.get("cwd"),
+        "env": transport.get("env") or {},
+        "names": transport.get("env_vars"),
+        "cwd": transport.get("cwd"),
     }
 
 
@@ -220,7 +234,7 @@ def _gemini(client: Client, url: str) -> None:
     scopes = _export(client, url)
     listed = client.run("mcp", "list")
     for _, export, entries in scopes.values():
-        for name in export.written:
+        for name in export.changed:
             line = next((line for line in listed.splitlines() if f" {name}: " in line), "")
             kind = "sse" if name.endswith("events") else "http" if "url" in entries[name] else "stdio"
             client.listed += client.expect(f"{name} in the list", True, f"{_shown(entries[name])} ({kind})" in line)
@@ -230,7 +244,7 @@ def _gemini(client: Client, url: str) -> None:
         client.run("mcp", "add", "-s", scope, "-e", "A=b c", "--timeout", "9000", "own", "server", "x")
         client.run("mcp", "add", "-s", scope, "-t", "http", "-H", "X-Team: a", "own-web", url)
         own = {"command": "server", "args": ["x"], "env": {"A": "b c"}, "timeout": 9000}
-        _understood(client, scope, {"own": own, "own-web": {"url": url, "headers": {"X-Team": "a"}}})
+        _check_reading(client, scope, {"own": own, "own-web": {"url": url, "headers": {"X-Team": "a"}}})
 
 
 CHECKS: dict[str, Callable[[Client, str], None]] = {"claude-code": _claude, "codex": _codex, "gemini-cli": _gemini}
@@ -256,19 +270,19 @@ def _client(name: str, installed: Path, work: Path) -> Client:
 
 
 def _shown(entry: Mapping[str, Any]) -> str:
-    """An entry as a list of servers shows it."""
+    """Return an entry as the clients' server lists print it."""
     return str(entry["url"]) if "url" in entry else " ".join([entry["command"], *entry["args"]])
 
 
 def _json(text: str) -> list[dict[str, Any]]:
-    """The JSON in what was printed: a warning may stand before it."""
+    """Return the JSON part of an output, which may start with a warning."""
     found: list[dict[str, Any]] = json.loads(text[text.index("[\n") :]) if "[\n" in text else []
     return found
 
 
 @contextmanager
 def _http() -> Iterator[str]:
-    words = [sys.executable, "-m", "toolway.testing.fake_http", "--port", "0"]
+    words = [sys.executable, "-m", "toolway.testing.http_server", "--port", "0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

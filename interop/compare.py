@@ -1,4 +1,4 @@
-"""Compare two answers of one server: equal as JSON, but for the few values no two runs can share."""
+"""Comparison of responses of one server as JSON, except for values that differ in every run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ COMPARED = ("tools", "prompts", "resources", "templates", "call")
 
 @dataclass(frozen=True)
 class Mask:
-    """Text that honestly differs from one run of a server to the next."""
+    """A text that differs between runs of a server for a known reason."""
 
     server: str
-    at: str  # the JSON path of the string, as `first_difference` writes it
-    pattern: str  # only what matches is ignored, the rest of the string is compared
+    at: str  # JSON path of the string, in the format of `first_difference`
+    pattern: str  # only matches are ignored; the rest of the string is compared
     why: str
 
 
@@ -23,8 +23,8 @@ _CLOCK = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00"
 
 # Found with `direct.py --twice`.
 MASKS = (
-    Mask("mcp-server-time", "call.content[0].text", _CLOCK, "its answer is the time of day"),
-    Mask("mcp-server-time", "call.structuredContent.datetime", _CLOCK, "its answer is the time of day"),
+    Mask("mcp-server-time", "call.content[0].text", _CLOCK, "returns the time of day"),
+    Mask("mcp-server-time", "call.structuredContent.datetime", _CLOCK, "returns the time of day"),
     Mask(
         "mcp-shell-server",
         "tools[0].description",
@@ -34,39 +34,39 @@ MASKS = (
 )
 
 
-def masked(server: str, answer: dict[str, Any]) -> dict[str, Any]:
-    """What is to be compared of an answer, the masked parts replaced."""
+def masked(server: str, responses: dict[str, Any]) -> dict[str, Any]:
+    """Return the compared parts of a response with masked texts replaced."""
     masks = {mask.at: mask for mask in MASKS if mask.server == server}
-    compared: dict[str, Any] = _masked({key: answer[key] for key in COMPARED}, masks, "")
+    compared: dict[str, Any] = _masked({key: responses[key] for key in COMPARED}, masks, "")
     return compared
 
 
-def first_difference(ours: Any, theirs: Any, path: str = "") -> str | None:
-    """The JSON path where the two first differ, or None. 1, 1.0 and true are three different values."""
-    if type(ours) is not type(theirs):
+def first_difference(left: Any, right: Any, path: str = "") -> str | None:
+    """Return the JSON path of the first difference, or None. 1, 1.0 and true are different values."""
+    if type(left) is not type(right):
         return path or "."
-    if isinstance(ours, dict):
-        return _in_objects(ours, theirs, path)
-    if isinstance(ours, list):
-        return _in_arrays(ours, theirs, path)
-    return None if ours == theirs else path or "."
+    if isinstance(left, dict):
+        return _in_objects(left, right, path)
+    if isinstance(left, list):
+        return _in_arrays(left, right, path)
+    return None if left == right else path or "."
 
 
-def _in_objects(ours: dict[str, Any], theirs: dict[str, Any], path: str) -> str | None:
-    for key in ours | theirs:
+def _in_objects(left: dict[str, Any], right: dict[str, Any], path: str) -> str | None:
+    for key in left | right:
         inner = f"{path}.{key}".lstrip(".")
-        if key not in ours or key not in theirs:
+        if key not in left or key not in right:
             return inner
-        if found := first_difference(ours[key], theirs[key], inner):
+        if found := first_difference(left[key], right[key], inner):
             return found
     return None
 
 
-def _in_arrays(ours: list[Any], theirs: list[Any], path: str) -> str | None:
-    for index, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+def _in_arrays(left: list[Any], right: list[Any], path: str) -> str | None:
+    for index, (one, other) in enumerate(zip(left, right, strict=False)):
         if found := first_difference(one, other, f"{path}[{index}]"):
             return found
-    return None if len(ours) == len(theirs) else f"{path}[{min(len(ours), len(theirs))}]"
+    return None if len(left) == len(right) else f"{path}[{min(len(left), len(right))}]"
 
 
 def _masked(value: Any, masks: dict[str, Mask], path: str) -> Any:

@@ -1,4 +1,4 @@
-"""The corpus: real MCP servers, where they are installed, and the scratch folder they work in."""
+"""The corpus of real MCP servers: their installation, commands and scratch folders."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GIT_ENV = {
     "GIT_COMMITTER_DATE": "2026-01-01T00:00:00+0000",
 }
 
-# The corpus runs offline and again and again: no usage statistics, no looking for newer versions.
+# The corpus runs offline and repeatedly: no usage statistics, no update checks.
 _QUIET = {
     "DO_NOT_TRACK": "1",
     "OTEL_SDK_DISABLED": "true",
@@ -37,7 +37,7 @@ _QUIET = {
 
 @dataclass(frozen=True)
 class Package:
-    """One entry of the corpus file: what to install and what to ask of it."""
+    """One entry of the corpus file: the package to install and the call to make."""
 
     name: str
     package: str
@@ -57,7 +57,7 @@ class Package:
 
 @dataclass(frozen=True)
 class CorpusServer:
-    """An installed server, ready to start: absolute command, {work} filled in."""
+    """An installed server, ready to start: absolute command, {work} replaced."""
 
     name: str
     command: str
@@ -71,29 +71,29 @@ class CorpusServer:
 
     @property
     def era(self) -> str:
-        """The era the corpus file says this server speaks."""
-        return "modern" if self.protocol >= "2026-07-28" else "handshake"
+        """Return the era of this server according to the corpus file."""
+        return "modern" if self.protocol >= "2026-07-28" else "legacy"
 
 
 def read_packages(file: Path = DEFAULT_SERVERS, *, only_callable: bool = False) -> list[Package]:
-    """The entries of the corpus file, in its order."""
+    """Return the entries of the corpus file in their order."""
     entries = json.loads(file.read_text(encoding="utf-8"))["servers"]
     packages = [_package(entry) for entry in entries]
     names = [package.name for package in packages]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise ValueError(f"two packages would share the name {sorted(twice)}")
+        raise ValueError(f"duplicate package names: {sorted(twice)}")
     return [package for package in packages if package.tool or not only_callable]
 
 
 def load(packages: list[Package], *, installed: Path, work: Path) -> list[CorpusServer]:
-    """The same servers as they were installed under `installed`, each with a scratch folder under `work`."""
-    # One each, or a server would list or read what another one has just written.
+    """Return the servers as installed under `installed`, each with a scratch folder under `work`."""
+    # With a shared folder, a server could list or read files that another server has just written.
     return [_installed(package, installed.resolve(), work.resolve() / package.name) for package in packages]
 
 
 def make_work(folder: Path) -> None:
-    """Make `folder` a pristine scratch folder, whatever it held before."""
+    """Reset `folder` to a new scratch folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "a.js").write_text("var a = 1\n", encoding="utf-8")
@@ -105,7 +105,7 @@ def make_work(folder: Path) -> None:
 
 
 def short_name(package: str) -> str:
-    """`@scope/mcp` -> `scope-mcp`, `@scope/x` -> `x`, `vendor.x` -> `x`."""
+    """Return a short name: `@scope/mcp` -> `scope-mcp`, `@scope/x` -> `x`, `vendor.x` -> `x`."""
     scope, _, last = package.lower().lstrip("@").rpartition("/")
     last = last.rpartition(".")[2]
     name = f"{scope}-{last}" if scope and last == "mcp" else last
@@ -133,7 +133,7 @@ def _installed(package: Package, installed: Path, work: Path) -> CorpusServer:
     folder = package.folder(installed)
     launcher: tuple[str, ...]
     if package.registry == "npm":
-        # Named explicitly: a bin's own `#!/usr/bin/env node` would find the machine's Node, maybe too old.
+        # Run Node explicitly: the script's `#!/usr/bin/env node` would use the machine's Node, which may be too old.
         launcher = (str(installed / "bin" / "node"), str(folder / "node_modules" / ".bin" / package.bin))
     else:
         launcher = (str(folder / "bin" / package.bin),)

@@ -1,7 +1,7 @@
-"""Ask one stdio server directly: the plain answer to compare Toolway's with.
+"""Query one stdio server directly, to compare its responses with those of Toolway.
 
-Deliberately simple and on its own: one process, one request at a time, no SDK and no Toolway, so that
-a mistake in either cannot hide in both halves of a comparison.
+Deliberately simple and independent: one process, one request at a time, no SDK and no Toolway. So a mistake in either
+cannot affect both sides of a comparison.
 
     python interop/direct.py --installed DIR [NAME ...]
 """
@@ -32,7 +32,7 @@ REQUEST_SECONDS = 60.0
 STOP_SECONDS = 3.0
 
 MODERN = "2026-07-28"
-HANDSHAKE = "2025-11-25"
+LEGACY = "2025-11-25"
 CLIENT = {"name": "toolway", "version": "0"}
 META = {
     "io.modelcontextprotocol/protocolVersion": MODERN,
@@ -41,7 +41,7 @@ META = {
 }
 METHOD_NOT_FOUND = -32601
 
-# answer's key: (method, the capability that promises it, the key of the items in a page)
+# result key: (method, capability that announces it, key of the items in a page)
 LISTS = {
     "tools": ("tools/list", "tools", "tools"),
     "prompts": ("prompts/list", "prompts", "prompts"),
@@ -51,59 +51,59 @@ LISTS = {
 
 
 class DirectError(Exception):
-    """The server did not answer as it should; the text says how."""
+    """Unexpected behaviour of the server; the text describes it."""
 
 
 class RpcError(DirectError):
-    """The server answered a request with a JSON-RPC error."""
+    """JSON-RPC error returned by the server."""
 
     def __init__(self, method: str, error: dict[str, Any]) -> None:
         super().__init__(f"{method}: {error}")
         self.error = error
 
 
-def ask(server: CorpusServer, era: str) -> dict[str, Any]:
-    """Start the server, list everything, make its one call, stop it.
+def query(server: CorpusServer, era: str) -> dict[str, Any]:
+    """Start the server, request all lists, make its call, and stop it.
 
-    Besides the answers there is `refused`: the error of each list the server promised but would not give.
+    Besides the responses, the result has `refused`: the errors of lists that the server announced but did not return.
     """
     with _Process(server, era) as process:
-        begun = time.monotonic()
-        capabilities, negotiated = _greet(process, era)
-        seconds = time.monotonic() - begun
-        answer: dict[str, Any] = {"negotiated": negotiated, "seconds": seconds, "refused": {}}
+        started = time.monotonic()
+        capabilities, negotiated = _initialize(process, era)
+        seconds = time.monotonic() - started
+        responses: dict[str, Any] = {"negotiated": negotiated, "seconds": seconds, "refused": {}}
         for key, (method, capability, items) in LISTS.items():
-            answer[key] = []
+            responses[key] = []
             if capability not in capabilities:
                 continue
             try:
-                answer[key] = _walk(process, method, items)
+                responses[key] = _list_all(process, method, items)
             except RpcError as error:
                 if key == "tools":
                     raise
-                answer["refused"][key] = error.error
-        answer["call"] = None
+                responses["refused"][key] = error.error
+        responses["call"] = None
         if server.tool is not None:
             params = {"name": server.tool, "arguments": server.arguments}
-            answer["call"] = process.request("tools/call", params)
-        return answer
+            responses["call"] = process.request("tools/call", params)
+        return responses
 
 
-def _greet(process: _Process, era: str) -> tuple[dict[str, Any], str]:
-    """Capabilities and protocol version."""
+def _initialize(process: _Process, era: str) -> tuple[dict[str, Any], str]:
+    """Initialize and return capabilities and protocol version."""
     if era == "modern":
         found = process.request("server/discover", {}, START_SECONDS)
         if MODERN not in found["supportedVersions"]:
-            raise DirectError(f"speaks only {found['supportedVersions']}")
+            raise DirectError(f"supports only {found['supportedVersions']}")
         return found["capabilities"], MODERN
-    params = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": CLIENT}
+    params = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": CLIENT}
     found = process.request("initialize", params, START_SECONDS)
     process.notify("notifications/initialized")
     return found["capabilities"], found["protocolVersion"]
 
 
-def _walk(process: _Process, method: str, items: str) -> list[Any]:
-    """All pages of a list."""
+def _list_all(process: _Process, method: str, items: str) -> list[Any]:
+    """Return the items of all pages of a list."""
     found: list[Any] = []
     params: dict[str, Any] = {}
     while True:
@@ -115,7 +115,7 @@ def _walk(process: _Process, method: str, items: str) -> list[Any]:
 
 
 class _Process:
-    """The server's process, one request at a time."""
+    """Process of the server, used for one request at a time."""
 
     def __init__(self, server: CorpusServer, era: str) -> None:
         self._server = server
@@ -148,7 +148,7 @@ class _Process:
             self._stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_SECONDS)
-        # Also after a polite end: a child the server left behind would hold the pipe open.
+        # Also after a normal exit: a child process of the server could hold the pipe open.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -162,7 +162,7 @@ class _Process:
         while True:
             message = self._next(method, deadline)
             if "method" in message:
-                self._refuse(message)
+                self._reject(message)
             elif message.get("id") == self._last_id:
                 if "error" in message:
                     raise RpcError(method, message["error"])
@@ -171,8 +171,8 @@ class _Process:
     def notify(self, method: str) -> None:
         self._send({"method": method})
 
-    def _refuse(self, message: dict[str, Any]) -> None:
-        """Decline a request of the server's; a notification needs no answer."""
+    def _reject(self, message: dict[str, Any]) -> None:
+        """Reject a request of the server; notifications need no response."""
         if "id" in message:
             error = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
             self._send({"id": message["id"], "error": error})
@@ -183,16 +183,16 @@ class _Process:
             self._stdin.write(line.encode())
             self._stdin.flush()
         except BrokenPipeError as error:
-            raise DirectError(f"the process does not read any more; {self._last_words()}") from error
+            raise DirectError(f"the process no longer reads its input; {self._stderr_tail()}") from error
 
     def _next(self, method: str, deadline: float) -> dict[str, Any]:
         while True:
             try:
                 line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                raise DirectError(f"{method}: no answer in time; {self._last_words()}") from None
+                raise DirectError(f"{method}: no response in time; {self._stderr_tail()}") from None
             if line is None:
-                raise DirectError(f"{method}: the process closed its output; {self._last_words()}")
+                raise DirectError(f"{method}: the process closed its output; {self._stderr_tail()}")
             try:
                 message = json.loads(line)
             except ValueError:
@@ -206,17 +206,17 @@ class _Process:
                 self._lines.put(line)
         self._lines.put(None)
 
-    def _last_words(self) -> str:
+    def _stderr_tail(self) -> str:
         self._stderr.seek(0)
-        said = self._stderr.read().decode(errors="replace").strip()
-        return f"stderr ends with: {said[-500:]}"
+        text = self._stderr.read().decode(errors="replace").strip()
+        return f"stderr ends with: {text[-500:]}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--installed", type=Path, required=True, metavar="DIR")
     parser.add_argument("--servers", type=Path, default=corpus.DEFAULT_SERVERS, metavar="FILE")
-    parser.add_argument("--twice", action="store_true", help="show what differs between two runs")
+    parser.add_argument("--twice", action="store_true", help="print differences between two runs")
     parser.add_argument("names", nargs="*", metavar="NAME", help="default: every server")
     options = parser.parse_args()
     packages = corpus.read_packages(options.servers)
@@ -229,28 +229,28 @@ def main() -> int:
 
 
 def _show(server: CorpusServer, twice: bool) -> bool:
-    """Ask one server and print a line about it; tells whether all was well."""
+    """Query one server, print a line about it, and return True if there was no problem."""
     try:
-        answer = _ask_fresh(server)
-        again = _ask_fresh(server) if twice else answer
+        responses = _query_fresh(server)
+        again = _query_fresh(server) if twice else responses
     except DirectError as error:
         print(f"{server.name}: {error}", flush=True)
         return False
-    call = answer["call"]
+    call = responses["call"]
     called = "no call" if call is None else "call failed" if call.get("isError") else "call ok"
-    counts = ", ".join(f"{len(answer[key])} {key}" for key in LISTS)
-    trouble = [f"expected {server.tools} tools"] if len(answer["tools"]) != server.tools else []
-    difference = first_difference(masked(server.name, answer), masked(server.name, again))
-    trouble += [f"twice asked, differs at {difference}"] if difference else []
-    notes = [f"{key} refused: {error['message']}" for key, error in answer["refused"].items()]
-    facts = [f"{answer['negotiated']} in {answer['seconds']:.1f} s", counts, called, *notes, *trouble]
+    counts = ", ".join(f"{len(responses[key])} {key}" for key in LISTS)
+    problems = [f"expected {server.tools} tools"] if len(responses["tools"]) != server.tools else []
+    difference = first_difference(masked(server.name, responses), masked(server.name, again))
+    problems += [f"second run differs at {difference}"] if difference else []
+    notes = [f"{key} rejected: {error['message']}" for key, error in responses["refused"].items()]
+    facts = [f"{responses['negotiated']} in {responses['seconds']:.1f} s", counts, called, *notes, *problems]
     print(f"{server.name}: {'; '.join(facts)}", flush=True)
-    return not trouble and called != "call failed"
+    return not problems and called != "call failed"
 
 
-def _ask_fresh(server: CorpusServer) -> dict[str, Any]:
+def _query_fresh(server: CorpusServer) -> dict[str, Any]:
     corpus.make_work(server.work)
-    return ask(server, server.era)
+    return query(server, server.era)
 
 
 if __name__ == "__main__":

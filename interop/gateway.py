@@ -1,4 +1,4 @@
-"""A real `toolway serve` in a process of its own, for what stands before it."""
+"""A real `toolway serve` in a separate process, for tests with clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-END_SECONDS = 60.0
+SHUTDOWN_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Gateway:
     environ: dict[str, str]
 
     def toolway(self, *words: str) -> str:
-        """What a command prints on the machine of this gateway."""
+        """Run a toolway command in the environment of this gateway and return its output."""
         done = subprocess.run(
             [*_TOOLWAY, *words], env=self.environ, capture_output=True, text=True, timeout=60, check=True
         )
@@ -32,7 +32,7 @@ class Gateway:
 
     @property
     def rss_mb(self) -> float:
-        """Its resident memory; nan where there is no /proc."""
+        """Return its resident memory in MB, or nan without /proc."""
         try:
             text = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
         except OSError:
@@ -44,8 +44,8 @@ _TOOLWAY = (sys.executable, "-m", "toolway.cli")
 
 
 @contextmanager
-def serving(config: dict[str, Any], folder: Path) -> Iterator[Gateway]:
-    """A gateway over these servers, with its state in `folder`, ended in order."""
+def run_gateway(config: dict[str, Any], folder: Path) -> Iterator[Gateway]:
+    """Run a gateway with these servers and its state in `folder`; shut it down at the end."""
     file = folder / "gateway.json"
     file.write_text(json.dumps(config), encoding="utf-8")
     environ = {**os.environ, "TOOLWAY_STATE": str(folder / "state"), "XDG_CACHE_HOME": str(folder / "cache")}
@@ -53,11 +53,11 @@ def serving(config: dict[str, Any], folder: Path) -> Iterator[Gateway]:
     with subprocess.Popen([*_TOOLWAY, *words], env=environ, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            said = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
+            printed = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
             token = (folder / "state" / "token").read_text(encoding="ascii").strip()
-            yield Gateway(said["url"], token, process.pid, environ)
+            yield Gateway(printed["url"], token, process.pid, environ)
         finally:
             process.send_signal(signal.SIGTERM)
-            code = process.wait(END_SECONDS)
+            code = process.wait(SHUTDOWN_TIMEOUT_S)
         if code:
             raise SystemExit(f"the gateway ended with exit code {code}")

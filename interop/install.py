@@ -1,6 +1,6 @@
-"""Install the corpus: every server in a folder or virtual environment of its own.
+"""Install the corpus: every server in its own folder or virtual environment.
 
-The target folder is a cache: what a marker file says is installed is left alone.
+The target folder is a cache: a folder with a matching marker file is left unchanged.
 
     python interop/install.py --into DIR [--only-callable] [--servers FILE] [--jobs 2]
     python interop/install.py --into DIR --clients
@@ -25,7 +25,7 @@ from corpus import DEFAULT_SERVERS, Package, read_packages
 NODE_OLDEST = (20, 20)
 NODE_FETCHED = 22
 MARKER = ".installed"
-# Said in so many words, because npm would pass over a version that the machine's own Node is too old for.
+# Explicitly @latest, because npm would otherwise choose an older version that supports the machine's Node.
 CLIENTS = {
     "claude-code": "@anthropic-ai/claude-code@latest",
     "codex": "@openai/codex@latest",
@@ -38,7 +38,7 @@ INSTALL_SECONDS = 900
 
 
 class InstallError(Exception):
-    """A command failed; the text is the tail of what it printed."""
+    """Failure of a command; the text is the end of its output."""
 
 
 def main() -> int:
@@ -47,17 +47,17 @@ def main() -> int:
     if options.clients:
         return _install_clients(into)
     if not options.servers.exists():
-        print(f"skipped: {options.servers.name} is not here, so there is no corpus to install")
+        print(f"skipped: {options.servers.name} does not exist, so there is no corpus to install")
         return 0
     packages = read_packages(options.servers, only_callable=options.only_callable)
-    begun = time.monotonic()
+    started = time.monotonic()
     failed = _prepare(into, packages)
     if not failed:
         with ThreadPoolExecutor(options.jobs) as pool:
             outcomes = pool.map(lambda one: _report(one.name, lambda: _install(one, into)), packages)
             failed = [name for name in outcomes if name]
     good = len(packages) - len(failed)
-    print(f"{good}/{len(packages)} installed in {time.monotonic() - begun:.0f} s")
+    print(f"{good}/{len(packages)} installed in {time.monotonic() - started:.0f} s")
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
@@ -66,15 +66,15 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--into", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--clients", action="store_true", help="the clients that are put before a gateway, no server")
-    parser.add_argument("--only-callable", action="store_true", help="only the servers with a call to make")
+    parser.add_argument("--clients", action="store_true", help="install the clients for gateway tests, no servers")
+    parser.add_argument("--only-callable", action="store_true", help="only the servers with a call")
     parser.add_argument("--servers", type=Path, default=DEFAULT_SERVERS, metavar="FILE")
     parser.add_argument("--jobs", type=int, default=2, metavar="N")
     return parser.parse_args()
 
 
 def _install_clients(into: Path) -> int:
-    """Clients in folders of their own; the Inspector needs a Node of its own beside it."""
+    """Install the clients, each in its own folder, and a new Node for them."""
     (into / "bin").mkdir(parents=True, exist_ok=True)
     folder = into / "clients"
     failed = [
@@ -99,7 +99,7 @@ def _make_fastmcp(folder: Path, into: Path) -> None:
 
 
 def _prepare(into: Path, packages: list[Package]) -> list[str]:
-    """The tools that the packages share; returns the names of those that failed."""
+    """Install the tools that all packages need; return the names of those that failed."""
     (into / "bin").mkdir(parents=True, exist_ok=True)
     registries = {package.registry for package in packages}
     failed = []
@@ -111,14 +111,14 @@ def _prepare(into: Path, packages: list[Package]) -> list[str]:
 
 
 def _report(name: str, install: Callable[[], bool]) -> str | None:
-    """Install one thing and print how that went; returns its name when it failed."""
-    begun = time.monotonic()
+    """Install one item and print the result; return its name if it failed."""
+    started = time.monotonic()
     try:
-        what = "installed" if install() else "already there"
+        outcome = "installed" if install() else "already installed"
     except InstallError as error:
-        print(f"{name}: FAILED after {time.monotonic() - begun:.1f} s\n{error}", flush=True)
+        print(f"{name}: FAILED after {time.monotonic() - started:.1f} s\n{error}", flush=True)
         return name
-    print(f"{name}: {what}, {time.monotonic() - begun:.1f} s", flush=True)
+    print(f"{name}: {outcome}, {time.monotonic() - started:.1f} s", flush=True)
     return None
 
 
@@ -131,7 +131,7 @@ def _install(package: Package, into: Path) -> bool:
 
 
 def _once(folder: Path, spec: str, make: Callable[[Path], None]) -> bool:
-    """Fill `folder` unless its marker says this very spec is in it; tells whether there was work to do."""
+    """Fill `folder`, unless its marker contains this spec. Return True if it was filled."""
     marker = folder / MARKER
     digest = hashlib.sha256(spec.encode()).hexdigest()
     if marker.exists() and marker.read_text(encoding="ascii") == digest:
@@ -149,9 +149,9 @@ def _make_npm(folder: Path, package: Package) -> None:
 
 
 def _npm_install(folder: Path, *specs: str) -> None:
-    # Without a package.json npm would look for one in the folders above and install there.
+    # Without a package.json, npm would search the parent folders for one and install there.
     (folder / "package.json").write_text('{"private": true}\n', encoding="ascii")
-    # Asking the registry again about every cached dependency takes longer than all the rest.
+    # Revalidating every cached dependency at the registry takes longer than all other steps.
     options = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"]
     _run([shutil.which("npm") or "npm", "i", *options, *specs], folder)
 
@@ -167,15 +167,15 @@ def _pip_install(folder: Path, uv: Path, *specs: str) -> None:
     try:
         _run([str(uv), "pip", "install", "-q", "--compile-bytecode", "-p", python, *specs], folder)
     except InstallError as quick:
-        # uv does not read pip's configuration, which may name the only index this machine can reach.
+        # uv does not read pip's configuration, which may name the only reachable index.
         try:
             _run([sys.executable, "-m", "pip", "--python", python, "install", "-q", *specs], folder)
         except InstallError as slow:
-            raise InstallError(f"{quick}\nand with pip: {slow}") from slow
+            raise InstallError(f"{quick}\npip fails too: {slow}") from slow
 
 
 def _make_uv(folder: Path) -> None:
-    """Put uv at bin/uv, the machine's own or one from pip: it takes a third of pip's time."""
+    """Provide uv at bin/uv, the machine's own or one from pip; it needs a third of pip's time."""
     uv = shutil.which("uv")
     if uv is None:
         venv.create(folder, with_pip=True, symlinks=True)
@@ -185,7 +185,7 @@ def _make_uv(folder: Path) -> None:
 
 
 def _make_node(folder: Path) -> None:
-    """Put a Node that is new enough for every server at bin/node: the machine's own, or one from npm."""
+    """Provide a Node that is new enough for every server at bin/node: the machine's own, or one from npm."""
     node = shutil.which("node") or "node"
     version = _run([node, "-p", "process.versions.node"], folder)
     new_enough = tuple(map(int, version.split(".")))[:2] >= NODE_OLDEST
@@ -193,7 +193,7 @@ def _make_node(folder: Path) -> None:
 
 
 def _make_new_node(folder: Path) -> None:
-    """Put a Node that is new enough for every client at bin/node-new."""
+    """Provide a Node that is new enough for every client at bin/node-new."""
     _link(folder.parent / "bin" / "node-new", _fetched_node(folder))
 
 
@@ -201,7 +201,7 @@ def _fetched_node(folder: Path) -> str:
     platform, arch = _run(
         [shutil.which("node") or "node", "-p", "[process.platform, process.arch].join(' ')"], folder
     ).split()
-    # The package `node` chooses one of these in an install script; named directly, none has to run.
+    # The package `node` selects one of these in an install script; the direct name needs no script.
     prefix = "node-bin" if (platform, arch) == ("darwin", "arm64") else "node"
     own = f"{prefix}-{platform}-{arch}"
     _npm_install(folder, f"{own}@{NODE_FETCHED}")

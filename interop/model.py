@@ -1,4 +1,4 @@
-"""A model that wants one tool called and says what it answered, so that Claude Code can call without a network."""
+"""A fake model that requests one tool call, so that Claude Code needs no network."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from typing import Any
 
 
 @contextmanager
-def answering(tool: str, arguments: dict[str, Any], offered: set[str]) -> Iterator[str]:
-    """The address of a model, on this machine, that speaks the Messages API. `offered` gets the tools it is offered."""
+def serve_model(tool: str, arguments: dict[str, Any], offered: set[str]) -> Iterator[str]:
+    """Serve the Messages API and yield its URL.
+
+    `offered` receives the names of the tools that the client offers.
+    """
 
     class Model(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or b"{}")
-            now = {str(each.get("name")) for each in body.get("tools", ())}
-            offered.update(now)
-            said = _tool_result(body.get("messages", ()))
-            if said is None and tool in now:
+            names = {str(each.get("name")) for each in body.get("tools", ())}
+            offered.update(names)
+            result = _tool_result(body.get("messages", ()))
+            if result is None and tool in names:
                 block = {"type": "tool_use", "id": "toolu_1", "name": tool, "input": arguments}
             else:
-                block = {"type": "text", "text": f"answer: {said}"}
+                block = {"type": "text", "text": f"answer: {result}"}
             self._send(_message(block), stream=body.get("stream") is True)
 
         def _send(self, message: dict[str, Any], *, stream: bool) -> None:
@@ -70,17 +73,17 @@ def _message(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def _events(message: dict[str, Any]) -> Iterator[bytes]:
-    """The same message, as it is streamed."""
+    """Yield the message as server-sent events."""
     [block] = message["content"]
     if block["type"] == "tool_use":
-        begun = {**block, "input": {}}
+        first = {**block, "input": {}}
         delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
     else:
-        begun, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
+        first, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
     end = {"stop_reason": message["stop_reason"], "stop_sequence": None}
     for event in (
         {"type": "message_start", "message": {**message, "content": [], "stop_reason": None}},
-        {"type": "content_block_start", "index": 0, "content_block": begun},
+        {"type": "content_block_start", "index": 0, "content_block": first},
         {"type": "content_block_delta", "index": 0, "delta": delta},
         {"type": "content_block_stop", "index": 0},
         {"type": "message_delta", "delta": end, "usage": {"output_tokens": 1}},

@@ -1,5 +1,6 @@
-"""Put the whole corpus behind one endpoint of one gateway, and ask it with a client of a few lines that shares no code
-with Toolway or the SDK: every tool is listed, and every call is answered.
+"""Check that one gateway endpoint lists and calls the tools of the whole corpus.
+
+The client has a few lines and shares no code with Toolway or the SDK.
 
     python interop/one_endpoint.py --installed DIR [--only-callable] [--servers FILE]
 """
@@ -18,40 +19,40 @@ from urllib.parse import urlsplit
 
 import corpus
 from corpus import CorpusServer
-from gateway import Gateway, serving
+from gateway import Gateway, run_gateway
 
 VERSION = "2026-07-28"
 READY_SECONDS = 180.0
 CALL_SECONDS = 60.0
-LOOK = 1.0  # seconds
+POLL_INTERVAL_S = 1.0  # seconds
 
 
 def main() -> int:
     options = _options()
     if not options.servers.exists():
-        print(f"skipped: {options.servers.name} is not here, so there is no corpus to put behind an endpoint")
+        print(f"skipped: {options.servers.name} does not exist, so there is no corpus to serve")
         return 0
     packages = corpus.read_packages(options.servers, only_callable=options.only_callable)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
         servers = corpus.load(packages, installed=options.installed, work=Path(work))
         for server in servers:
             corpus.make_work(server.work)
-        begun = time.monotonic()
-        with serving({"mcpServers": {server.name: entry_of(server) for server in servers}}, Path(work)) as gateway:
-            print(f"serving after {time.monotonic() - begun:.1f} s", flush=True)
-            return _ask(Client(gateway), gateway, servers, begun)
+        started = time.monotonic()
+        with run_gateway({"mcpServers": {server.name: entry_of(server) for server in servers}}, Path(work)) as gateway:
+            print(f"serving after {time.monotonic() - started:.1f} s", flush=True)
+            return _check_corpus(Client(gateway), gateway, servers, started)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--installed", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--only-callable", action="store_true", help="only the servers with a call to make")
+    parser.add_argument("--only-callable", action="store_true", help="only the servers with a call")
     parser.add_argument("--servers", type=Path, default=corpus.DEFAULT_SERVERS, metavar="FILE")
     return parser.parse_args()
 
 
 def entry_of(server: CorpusServer) -> dict[str, Any]:
-    # All start at once on however few cores there are, so each is granted the time of all.
+    # All start at the same time on few cores, so each may use the total time.
     return {
         "command": server.command,
         "args": list(server.args),
@@ -62,14 +63,14 @@ def entry_of(server: CorpusServer) -> dict[str, Any]:
 
 
 class Client:
-    """A client of the modern era in its plainest form: one request, one connection."""
+    """Minimal client of the modern era: one connection per request."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._address = urlsplit(gateway.url)
         self._token = gateway.token
 
-    def ask(self, method: str, name: str | None = None, **params: Any) -> dict[str, Any]:
-        """The result. Raises `ValueError` for an error."""
+    def request(self, method: str, name: str | None = None, **params: Any) -> dict[str, Any]:
+        """Send a request and return its result. Raises `ValueError` for an error response."""
         meta = {
             "io.modelcontextprotocol/protocolVersion": VERSION,
             "io.modelcontextprotocol/clientInfo": {"name": "plain", "version": "1"},
@@ -89,19 +90,19 @@ class Client:
         connection = http.client.HTTPConnection(self._address.netloc, timeout=CALL_SECONDS)
         try:
             connection.request("POST", self._address.path, body.encode(), headers)
-            answer = _last_message(connection.getresponse())
+            response = _last_message(connection.getresponse())
         finally:
             connection.close()
-        if "error" in answer:
-            raise ValueError(f"{answer['error']['code']}: {answer['error']['message']}")
-        result: dict[str, Any] = answer["result"]
+        if "error" in response:
+            raise ValueError(f"{response['error']['code']}: {response['error']['message']}")
+        result: dict[str, Any] = response["result"]
         return result
 
     def tools(self) -> list[str]:
         names: list[str] = []
         cursor: dict[str, str] = {}
         while True:
-            page = self.ask("tools/list", **cursor)
+            page = self.request("tools/list", **cursor)
             names += [tool["name"] for tool in page["tools"]]
             if "nextCursor" not in page:
                 return names
@@ -116,16 +117,16 @@ def _last_message(response: http.client.HTTPResponse) -> dict[str, Any]:
     return message
 
 
-def _ask(client: Client, gateway: Gateway, servers: list[CorpusServer], begun: float) -> int:
+def _check_corpus(client: Client, gateway: Gateway, servers: list[CorpusServer], started: float) -> int:
     expected = {server.name: server.tools for server in servers}
     names = client.tools()
-    while _too_few(names, expected) and time.monotonic() - begun < READY_SECONDS:
-        time.sleep(LOOK)
+    while _incomplete(names, expected) and time.monotonic() - started < READY_SECONDS:
+        time.sleep(POLL_INTERVAL_S)
         names = client.tools()
-    print(f"{len(names)} tools listed after {time.monotonic() - begun:.1f} s, {sum(expected.values())} expected")
-    missing = _too_few(names, expected)
+    print(f"{len(names)} tools listed after {time.monotonic() - started:.1f} s, {sum(expected.values())} expected")
+    missing = _incomplete(names, expected)
     for name, count in expected.items():
-        # Some servers have tools only for a client that can be asked something, as clients of a gateway may.
+        # Some servers have more tools for clients that handle server requests, as clients of a gateway may.
         if _listed(names, name) != count:
             print(f"  {name}: {_listed(names, name)} tools, {count} expected")
     callable_ones = [server for server in servers if server.tool]
@@ -134,7 +135,7 @@ def _ask(client: Client, gateway: Gateway, servers: list[CorpusServer], begun: f
     return 0 if called == len(callable_ones) and not missing else 1
 
 
-def _too_few(names: list[str], expected: dict[str, int]) -> list[str]:
+def _incomplete(names: list[str], expected: dict[str, int]) -> list[str]:
     return [name for name, count in expected.items() if _listed(names, name) < count]
 
 
@@ -144,7 +145,7 @@ def _listed(names: list[str], server: str) -> int:
 
 def _call(client: Client, server: CorpusServer) -> bool:
     try:
-        result = client.ask("tools/call", f"{server.name}__{server.tool}", arguments=server.arguments or {})
+        result = client.request("tools/call", f"{server.name}__{server.tool}", arguments=server.arguments or {})
     except (OSError, ValueError) as error:
         print(f"  {server.name}.{server.tool}: {error}")
         return False

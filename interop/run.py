@@ -1,4 +1,4 @@
-"""Put the whole corpus behind one Hub and compare every answer with what the servers say directly.
+"""Run the whole corpus behind one Hub and compare every result with the servers' direct responses.
 
 python interop/run.py --installed DIR [--only-callable] [--servers FILE] [--jobs 2]
 """
@@ -29,13 +29,13 @@ CALL_SECONDS = 60.0
 
 
 @dataclass
-class Heard:
-    """What the hub gave of one server."""
+class HubResults:
+    """Results that the hub returned for one server."""
 
     era: str = "-"
     seconds: float = 0.0
-    answer: dict[str, Any] = field(default_factory=dict)
-    trouble: str = ""
+    responses: dict[str, Any] = field(default_factory=dict)
+    problem: str = ""
 
     @property
     def ready(self) -> bool:
@@ -43,31 +43,31 @@ class Heard:
 
     @property
     def called(self) -> bool:
-        return isinstance(self.answer.get("call"), dict) and not self.answer["call"].get("isError")
+        return isinstance(self.responses.get("call"), dict) and not self.responses["call"].get("isError")
 
 
 def main() -> int:
     options = _options()
     if not options.servers.exists():
-        print(f"skipped: {options.servers.name} is not here, so there is no corpus to compare with")
+        print(f"skipped: {options.servers.name} does not exist, so there is no corpus to compare with")
         return 0
     packages = corpus.read_packages(options.servers, only_callable=options.only_callable)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
         servers = corpus.load(packages, installed=options.installed, work=Path(work))
         _reset(servers)
-        heard, rss = asyncio.run(_ask_hub(servers))
+        results, rss = asyncio.run(_query_all(servers))
         _reset(servers)
         with ThreadPoolExecutor(options.jobs) as pool:
-            differences = list(pool.map(lambda server: difference(server, heard[server.name]), servers))
-    return _report(servers, heard, differences, rss)
+            differences = list(pool.map(lambda server: difference(server, results[server.name]), servers))
+    return _report(servers, results, differences, rss)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--installed", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--only-callable", action="store_true", help="only the servers with a call to make")
+    parser.add_argument("--only-callable", action="store_true", help="only the servers with a call")
     parser.add_argument("--servers", type=Path, default=corpus.DEFAULT_SERVERS, metavar="FILE")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="servers to ask directly at once")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="servers to query directly in parallel")
     return parser.parse_args()
 
 
@@ -76,33 +76,33 @@ def _reset(servers: list[CorpusServer]) -> None:
         corpus.make_work(server.work)
 
 
-async def _ask_hub(servers: list[CorpusServer]) -> tuple[dict[str, Heard], float]:
-    """Everything of every server, all at once through one hub, and the hub's size meanwhile in MB."""
-    begun = time.monotonic()
-    hub = Hub({server.name: _settings(server) for server in servers}, catalog_dir=None)
+async def _query_all(servers: list[CorpusServer]) -> tuple[dict[str, HubResults], float]:
+    """Query all servers concurrently through one hub; return the results and the hub's memory in MB."""
+    started = time.monotonic()
+    hub = Hub({server.name: _settings(server) for server in servers}, catalog_storage=None)
     async with hub:
-        print(f"hub entered in {time.monotonic() - begun:.2f} s", flush=True)
-        heard = await asyncio.gather(*(hear(hub, server, begun) for server in servers))
+        print(f"hub entered in {time.monotonic() - started:.2f} s", flush=True)
+        results = await asyncio.gather(*(query_hub(hub, server, started) for server in servers))
         rss = _rss_mb()
-    print(f"hub closed after {time.monotonic() - begun:.1f} s", flush=True)
-    return {server.name: one for server, one in zip(servers, heard, strict=True)}, rss
+    print(f"hub closed after {time.monotonic() - started:.1f} s", flush=True)
+    return {server.name: one for server, one in zip(servers, results, strict=True)}, rss
 
 
 def _settings(server: CorpusServer) -> Server:
-    # All start at once on however few cores there are, so each is granted the time of all.
+    # All start at the same time on few cores, so each may use the total time.
     timeout = Timeout(start=READY_SECONDS)
     return Server(command=server.command, args=server.args, env=server.env, cwd=str(server.work), timeout=timeout)
 
 
-async def hear(hub: Hub, server: CorpusServer, begun: float) -> Heard:
-    heard = Heard()
+async def query_hub(hub: Hub, server: CorpusServer, started: float) -> HubResults:
+    results = HubResults()
     try:
         await hub.wait_ready(server.name, timeout=READY_SECONDS)
     except ToolwayError as error:
-        heard.trouble = str(error)
-        return heard
-    heard.seconds = time.monotonic() - begun
-    heard.era = hub.status()[server.name].era or "?"
+        results.problem = str(error)
+        return results
+    results.seconds = time.monotonic() - started
+    results.era = hub.status()[server.name].era or "?"
     lists: dict[str, Callable[..., Awaitable[list[Any]]]] = {
         "tools": hub.list_tools,
         "prompts": hub.list_prompts,
@@ -110,13 +110,13 @@ async def hear(hub: Hub, server: CorpusServer, begun: float) -> Heard:
         "templates": hub.list_resource_templates,
     }
     for key, list_items in lists.items():
-        heard.answer[key] = await _raws(list_items, server.name)
-    heard.answer["call"] = await _call(hub, server)
-    return heard
+        results.responses[key] = await _raw_items(list_items, server.name)
+    results.responses["call"] = await _call(hub, server)
+    return results
 
 
-async def _raws(list_items: Callable[..., Awaitable[list[Any]]], name: str) -> list[Any] | str:
-    """The raw items, or the text of the error."""
+async def _raw_items(list_items: Callable[..., Awaitable[list[Any]]], name: str) -> list[Any] | str:
+    """Return the raw items, or the text of the error."""
     try:
         return [item.raw for item in await list_items(server=name)]
     except ToolwayError as error:
@@ -124,41 +124,43 @@ async def _raws(list_items: Callable[..., Awaitable[list[Any]]], name: str) -> l
 
 
 async def _call(hub: Hub, server: CorpusServer) -> dict[str, Any] | str | None:
-    """The raw result, or the text of the error, or None where there is nothing to call."""
+    """Return the raw result, the text of the error, or None if the server has no call."""
     if server.tool is None:
         return None
     try:
-        reply = await hub.call_tool(f"{server.name}.{server.tool}", server.arguments, timeout=CALL_SECONDS)
+        result = await hub.call_tool(f"{server.name}.{server.tool}", server.arguments, timeout=CALL_SECONDS)
     except ToolwayError as error:
         return str(error)
-    return reply.raw
+    return result.raw
 
 
-def difference(server: CorpusServer, heard: Heard) -> str | None:
-    """Where the hub's answers differ from the server's own, or None."""
-    if not heard.ready:
-        return heard.trouble
+def difference(server: CorpusServer, results: HubResults) -> str | None:
+    """Return the first difference between the results of the hub and of the server, or None."""
+    if not results.ready:
+        return results.problem
     try:
-        said = direct.ask(server, heard.era)
+        expected = direct.query(server, results.era)
     except direct.DirectError as error:
         return f"directly: {error}"
-    ours = dict(heard.answer)
-    for key in said["refused"]:
-        # The server promised this list and then would not give it: nothing, or an error, is right.
-        ours[key] = [] if isinstance(ours[key], str) else ours[key]
-    path = first_difference(masked(server.name, ours), masked(server.name, said))
+    found = dict(results.responses)
+    for key in expected["refused"]:
+        # The server announced this list and then returned an error: an empty list and an error are both correct.
+        found[key] = [] if isinstance(found[key], str) else found[key]
+    path = first_difference(masked(server.name, found), masked(server.name, expected))
     if path is None:
         return None
-    raised = [f"{key}: {ours[key]}" for key in COMPARED if isinstance(ours[key], str)]
+    raised = [f"{key}: {found[key]}" for key in COMPARED if isinstance(found[key], str)]
     return "; ".join([path, *raised])
 
 
-def _report(servers: list[CorpusServer], heard: dict[str, Heard], differences: list[str | None], rss: float) -> int:
+def _report(
+    servers: list[CorpusServer], results: dict[str, HubResults], differences: list[str | None], rss: float
+) -> int:
     print(f"{'server':30} {'era':9} {'start':>6} {'tools':>5} {'prompts':>7} {'resources':>9}  call  equal")
     for server, difference in zip(servers, differences, strict=True):
-        print(_line(server, heard[server.name], difference))
-    callable_ones = [heard[server.name] for server in servers if server.tool]
-    ready = sum(one.ready for one in heard.values())
+        print(_line(server, results[server.name], difference))
+    callable_ones = [results[server.name] for server in servers if server.tool]
+    ready = sum(one.ready for one in results.values())
     calls = sum(one.called for one in callable_ones)
     equal = differences.count(None)
     print(
@@ -168,14 +170,14 @@ def _report(servers: list[CorpusServer], heard: dict[str, Heard], differences: l
     return 0 if (ready, calls, equal) == (len(servers), len(callable_ones), len(servers)) else 1
 
 
-def _line(server: CorpusServer, heard: Heard, difference: str | None) -> str:
-    tools, prompts, resources = (_count(heard.answer.get(key)) for key in ("tools", "prompts", "resources"))
-    call = "-" if server.tool is None else "ok" if heard.called else "NO"
+def _line(server: CorpusServer, results: HubResults, difference: str | None) -> str:
+    tools, prompts, resources = (_count(results.responses.get(key)) for key in ("tools", "prompts", "resources"))
+    call = "-" if server.tool is None else "ok" if results.called else "NO"
     equal = "yes" if difference is None else f"NO: {difference}"
-    # Worth a look, not a failure: a new version may have moved, or a slow start was taken for the older era.
-    era = f" (expected {server.era})" if heard.ready and heard.era != server.era else ""
+    # Worth checking, but not a failure: a new version may have changed its era, or a slow start was detected as legacy.
+    era = f" (expected {server.era})" if results.ready and results.era != server.era else ""
     return (
-        f"{server.name:30} {heard.era:9} {heard.seconds:5.1f}s {tools:>5} {prompts:>7} {resources:>9}  "
+        f"{server.name:30} {results.era:9} {results.seconds:5.1f}s {tools:>5} {prompts:>7} {resources:>9}  "
         f"{call:4}  {equal}{era}"
     )
 
@@ -185,7 +187,7 @@ def _count(items: Any) -> str:
 
 
 def _rss_mb() -> float:
-    """This process's resident memory; nan where there is no /proc."""
+    """Return this process's resident memory in MB, or nan without /proc."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii")
     except OSError:

@@ -1,5 +1,6 @@
-"""Real servers that also speak HTTP+SSE, the transport of 2024-11-05, each by its address alone: that it is one is
-found out, and every answer equals what the server says over stdio.
+"""Check real servers over HTTP+SSE, the transport of 2024-11-05, with only their URL configured.
+
+The hub must detect the transport, and every result must equal the one over stdio.
 
     python interop/sse.py --installed DIR [--servers FILE] [NAME ...]
 """
@@ -22,16 +23,16 @@ from typing import NamedTuple
 
 import corpus
 from corpus import CorpusServer
-from run import Heard, difference, hear
+from run import HubResults, difference, query_hub
 
 from toolway import Hub, Server, Timeout
 
-LISTEN_SECONDS = 90.0  # until a server listens, on however few cores
+LISTEN_SECONDS = 90.0  # until a server listens, even on few cores
 READY_SECONDS = 60.0
 
 
-class Old(NamedTuple):
-    """How a server is told to speak HTTP+SSE; {port} is filled in."""
+class SseOptions(NamedTuple):
+    """Arguments and environment that make a server use HTTP+SSE; {port} is replaced."""
 
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
@@ -39,26 +40,28 @@ class Old(NamedTuple):
     host: str = "127.0.0.1"
 
 
-OLD = {
-    "server-everything": Old(("sse",), (("PORT", "{port}"),)),
-    "mcp-server-chart": Old(("--transport", "sse", "--port", "{port}")),
-    "mcp-mermaid": Old(("--transport", "sse", "--port", "{port}")),
-    "duckduckgo-mcp-server": Old(("--transport", "sse", "--port", "{port}")),
-    "wikipedia-mcp": Old(("--transport", "sse", "--port", "{port}")),
-    "playwright-mcp": Old(("--port", "{port}"), host="localhost"),  # it answers to no other name
+SSE_SERVERS = {
+    "server-everything": SseOptions(("sse",), (("PORT", "{port}"),)),
+    "mcp-server-chart": SseOptions(("--transport", "sse", "--port", "{port}")),
+    "mcp-mermaid": SseOptions(("--transport", "sse", "--port", "{port}")),
+    "duckduckgo-mcp-server": SseOptions(("--transport", "sse", "--port", "{port}")),
+    "wikipedia-mcp": SseOptions(("--transport", "sse", "--port", "{port}")),
+    "playwright-mcp": SseOptions(("--port", "{port}"), host="localhost"),  # rejects other host names
 }
 
 
 def main() -> int:
     options = _options()
     if not options.servers.exists():
-        print(f"skipped: {options.servers.name} is not here, so there is no corpus to ask")
+        print(f"skipped: {options.servers.name} does not exist, so there is no corpus to query")
         return 0
-    chosen = [package for package in corpus.read_packages(options.servers) if package.name in (options.names or OLD)]
-    there = [package for package in chosen if package.folder(options.installed).is_dir()]
+    chosen = [
+        package for package in corpus.read_packages(options.servers) if package.name in (options.names or SSE_SERVERS)
+    ]
+    installed = [package for package in chosen if package.folder(options.installed).is_dir()]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
-        servers = corpus.load(there, installed=options.installed, work=Path(work))
-        wrong = [name for server in servers if not _compared(server) for name in (server.name,)]
+        servers = corpus.load(installed, installed=options.installed, work=Path(work))
+        wrong = [name for server in servers if not _check_server(server) for name in (server.name,)]
     print(f"{len(servers) - len(wrong)}/{len(servers)} equal over HTTP+SSE and stdio")
     return 1 if wrong or not servers else 0
 
@@ -71,27 +74,27 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _compared(server: CorpusServer) -> bool:
+def _check_server(server: CorpusServer) -> bool:
     corpus.make_work(server.work)
-    with _listening(server) as url:
-        heard, status = asyncio.run(_ask(server, url))
+    with _run_server(server) as url:
+        results, status = asyncio.run(_query(server, url))
     corpus.make_work(server.work)
-    found = difference(server, heard)
-    tools = len(heard.answer["tools"]) if isinstance(heard.answer.get("tools"), list) else 0
-    call = "-" if server.tool is None else "ok" if heard.called else "NO"
+    found = difference(server, results)
+    tools = len(results.responses["tools"]) if isinstance(results.responses.get("tools"), list) else 0
+    call = "-" if server.tool is None else "ok" if results.called else "NO"
     print(f"{server.name:24} {tools:>3} tools  call {call:3} {found or 'equal':20} {status}", flush=True)
-    return found is None and (server.tool is None or heard.called)
+    return found is None and (server.tool is None or results.called)
 
 
 @contextlib.contextmanager
-def _listening(server: CorpusServer) -> Iterator[str]:
-    """The address of the server, in a process group of its own."""
+def _run_server(server: CorpusServer) -> Iterator[str]:
+    """Start the server in its own process group and yield its URL."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    old = OLD[server.name]
+    options = SSE_SERVERS[server.name]
     plain = [arg for arg in server.args if arg != "stdio"]
-    args = [arg.replace("{port}", port) for arg in (*plain, *old.args)]
-    env = {**os.environ, **server.env, **{name: value.replace("{port}", port) for name, value in old.env}}
+    args = [arg.replace("{port}", port) for arg in (*plain, *options.args)]
+    env = {**os.environ, **server.env, **{name: value.replace("{port}", port) for name, value in options.env}}
     quiet = subprocess.DEVNULL
     process = subprocess.Popen(
         [server.command, *args],
@@ -103,15 +106,15 @@ def _listening(server: CorpusServer) -> Iterator[str]:
         start_new_session=True,
     )
     try:
-        yield _address(process, old.host, int(port)) + old.path
+        yield _wait_listening(process, options.host, int(port)) + options.path
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-def _address(process: subprocess.Popen[bytes], host: str, port: int) -> str:
-    """Returns when the server listens, or after a while in which it does not."""
+def _wait_listening(process: subprocess.Popen[bytes], host: str, port: int) -> str:
+    """Return the base URL when the server listens, or after the time limit."""
     deadline = time.monotonic() + LISTEN_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
@@ -120,14 +123,14 @@ def _address(process: subprocess.Popen[bytes], host: str, port: int) -> str:
     return f"http://{host}:{port}"
 
 
-async def _ask(server: CorpusServer, url: str) -> tuple[Heard, str]:
+async def _query(server: CorpusServer, url: str) -> tuple[HubResults, str]:
     entry = Server(url=url, timeout=Timeout(start=READY_SECONDS))
-    async with Hub({server.name: entry}, catalog_dir=None) as hub:
-        heard = await hear(hub, server, time.monotonic())
+    async with Hub({server.name: entry}, catalog_storage=None) as hub:
+        results = await query_hub(hub, server, time.monotonic())
         status = hub.status()[server.name]
-        if heard.ready and status.transport != "sse":
-            heard.trouble, heard.era = f"it was reached by {status.transport}", "-"
-        return heard, status.why
+        if results.ready and status.transport != "sse":
+            results.problem, results.era = f"connected over {status.transport}", "-"
+        return results, status.why
 
 
 if __name__ == "__main__":

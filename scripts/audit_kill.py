@@ -1,9 +1,9 @@
-"""Kill a gateway that keeps an audit log, under load, and print what the log knew after each kill.
+"""Kill a gateway with an audit log under load, and check the log after each kill.
 
     python scripts/audit_kill.py [--times 50] [--seed 1] [--to sqlite|jsonl]
 
-Fails where a chain was broken, an effect had no intent, or a call that was cut off was not told as unknown. The short
-form is a row of the fault matrix, D3.
+Fails if a chain is broken, an effect has no intent record, or an interrupted call is not recorded as unknown. The short
+form is row D3 of the fault matrix.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is no package of ours
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is not an installed package
 
-from tests.gateway.killings import Slaughter
+from tests.gateway.kill_runs import Slaughter
 
 
 async def main() -> int:
-    parser = argparse.ArgumentParser(description="kill -9 a gateway under load, and look at its audit log.")
-    parser.add_argument("--times", type=int, default=50, metavar="N", help="kills (50)")
+    parser = argparse.ArgumentParser(description="Kill a gateway under load with SIGKILL and check its audit log.")
+    parser.add_argument("--times", type=int, default=50, metavar="N", help="number of kills (50)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--to", choices=("sqlite", "jsonl"), default="sqlite", help="where the log is kept (sqlite)")
+    parser.add_argument("--to", choices=("sqlite", "jsonl"), default="sqlite", help="format of the log (sqlite)")
     options = parser.parse_args()
     wrong = cut_off = effects = intents = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -34,8 +34,8 @@ async def main() -> int:
             wrong += len(found.wrong)
             cut_off += found.open
             effects, intents = found.effects, found.intents
-    print(f"{options.times} kills, {effects} effects, {intents} intents, {cut_off} calls cut off")
-    print(f"promises broken: {wrong}")
+    print(f"{options.times} kills, {effects} effects, {intents} intents, {cut_off} calls interrupted")
+    print(f"violations: {wrong}")
     return 1 if wrong or not cut_off else 0
 
 

@@ -1,41 +1,41 @@
-"""The tables of docs/reference/clients.md, from the clients that are known."""
+"""The tables of docs/reference/clients.md, generated from the supported clients."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from toolway.config.clients import CLIENTS, Client, Place, find
-from toolway.config.clients.dialect import Dialect
+from toolway.config.clients import CLIENTS, Client, ClientConfigFile, find_client_files
+from toolway.config.clients.models import Dialect
 
 _HOME, _PROJECT = Path("/~"), Path("/~/project")
 
 
 def files() -> str:
-    """Where each client keeps its servers."""
-    places = find({"HOME": str(_HOME)}, _PROJECT, "linux")
+    """Return the table of config files and scopes of each client."""
+    config_files = find_client_files({"HOME": str(_HOME)}, _PROJECT, "linux")
     rows = ["| client | name | user | project | servers are under |", "|---|---|---|---|---|"]
     for client in CLIENTS.values():
-        mine = [place for place in places if place.client == client.name]
-        user = _paths([place for place in mine if place.scope == "user"])
-        project = _paths([place for place in mine if place.scope == "project"])
-        rows.append(f"| {client.title} | `{client.name}` | {user} | {project} | `{'.'.join(mine[0].root)}` |")
+        own_files = [each for each in config_files if each.client == client.name]
+        user = _paths([each for each in own_files if each.scope == "user"])
+        project = _paths([each for each in own_files if each.scope == "project"])
+        rows.append(f"| {client.title} | `{client.name}` | {user} | {project} | `{'.'.join(own_files[0].root)}` |")
     return "\n".join(rows)
 
 
-def _paths(places: list[Place]) -> str:
-    shown = [str(place.path).removeprefix(f"{_PROJECT}/").replace(f"{_HOME}/", "~/") for place in places]
+def _paths(config_files: list[ClientConfigFile]) -> str:
+    shown = [str(each.path).removeprefix(f"{_PROJECT}/").replace(f"{_HOME}/", "~/") for each in config_files]
     return ", ".join(f"`{path}`" for path in shown) or "–"
 
 
 def fields() -> str:
-    """What each client has a word for."""
+    """Return the table of settings that each client supports."""
     names = ("SSE", "cwd", "env file", "timeout", "start timeout", "off", "tools", "OAuth client")
     rows = [f"| client | {' | '.join(names)} |", f"|---{len(names) * '|---'}|"]
-    rows += [f"| {client.title} | {' | '.join(_known(client))} |" for client in CLIENTS.values()]
+    rows += [f"| {client.title} | {' | '.join(_supported(client))} |" for client in CLIENTS.values()]
     return "\n".join(rows)
 
 
-def _known(client: Client) -> list[str]:
+def _supported(client: Client) -> list[str]:
     dialect: Dialect = client.dialect
     tools = " ".join(name for name, key in (("allow", dialect.allow), ("deny", dialect.deny)) if key)
     flags = ["sse" in dialect.urls, dialect.cwd, dialect.env_file, dialect.timeout, dialect.start_timeout]

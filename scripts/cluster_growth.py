@@ -21,9 +21,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is no package of ours
 
-from tests.cluster.growth import gateway, kept, page
-from tests.cluster.growth.cell import measure
+from tests.cluster.growth import gateway, page, saved_results
 from tests.cluster.growth.engines import engines
+from tests.cluster.growth.measurement import measure
 from tests.faults.cluster.engines import missing_engines
 
 
@@ -51,9 +51,9 @@ async def main() -> int:
                 found.append(await measure(running, some, count, seconds))
                 print(found[-1], flush=True)
                 if not options.short:
-                    kept.keep(found[-1])
+                    saved_results.keep(found[-1])
     if options.write or options.kept:
-        found = kept.all()
+        found = saved_results.all()
     text = page.tables(found, [gateway.measure(some) for some in sorted({each.servers for each in found})])
     print(text)
     if options.write:

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, 
 from tests.faults.cluster import cost, repeats, scenarios
 from tests.faults.cluster.cluster import Cluster, cluster
 from tests.faults.cluster.engines import missing_engines
-from tests.faults.cluster.ground import why_no_namespaces
+from tests.faults.cluster.engines_setup import why_no_namespaces
 from tests.faults.cluster.load import LIMIT, LONG
 from tests.faults.cluster.runs import Act, Report, under_load
 

@@ -1,7 +1,7 @@
-"""The web page of the gateway: built from dashboard/ into src/toolway/gateway/pages, where the wheel finds it.
+"""Build of the dashboard: from dashboard/ into src/toolway/gateway/pages, which is part of the wheel.
 
 python scripts/dashboard.py build     needs Node 20.19 or newer
-python scripts/dashboard.py check     whether what is built was built from what is there
+python scripts/dashboard.py check     verify that the built files match their sources
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "dashboard"
 PAGES = ROOT / "src" / "toolway" / "gateway" / "pages"
 STAMP = "inputs.sha256"
-MOST = 300_000  # bytes of all files together, packed
 
 
-def inputs() -> str:
-    """One hash of all that the page is built from."""
+def hash_inputs() -> str:
+    """Return one hash of all source files."""
     names = ["index.html", "package.json", "package-lock.json", "tsconfig.json", "vite.config.ts"]
     files = [SOURCE / name for name in names] + [file for file in (SOURCE / "src").rglob("*") if file.is_file()]
     total = hashlib.sha256()
@@ -29,8 +28,8 @@ def inputs() -> str:
     return total.hexdigest()
 
 
-def outputs() -> str:
-    """One hash of what was built."""
+def hash_outputs() -> str:
+    """Return one hash of all built files."""
     total = hashlib.sha256()
     for file in sorted(PAGES.iterdir()):
         if file.name != STAMP:
@@ -42,22 +41,22 @@ def build() -> int:
     if not (SOURCE / "node_modules").is_dir():
         subprocess.run(["npm", "ci", "--no-audit", "--no-fund"], cwd=SOURCE, check=True)
     subprocess.run(["npm", "run", "--silent", "build"], cwd=SOURCE, check=True)
-    (PAGES / STAMP).write_text(f"{inputs()} inputs\n{outputs()} outputs\n")
+    (PAGES / STAMP).write_text(f"{hash_inputs()} inputs\n{hash_outputs()} outputs\n")
     return check()
 
 
 def check() -> int:
-    said = (PAGES / STAMP).read_text().split()[::2] if (PAGES / STAMP).is_file() else []
-    if said != [inputs(), outputs()]:
-        print("the page is not what its sources say: make dashboard", file=sys.stderr)
+    recorded = (PAGES / STAMP).read_text().split()[::2] if (PAGES / STAMP).is_file() else []
+    if recorded != [hash_inputs(), hash_outputs()]:
+        print("the built dashboard does not match its sources: make dashboard", file=sys.stderr)
         return 1
     return 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("what", choices=("build", "check"))
-    return {"build": build, "check": check}[parser.parse_args().what]()
+    parser.add_argument("command", choices=("build", "check"))
+    return {"build": build, "check": check}[parser.parse_args().command]()
 
 
 if __name__ == "__main__":

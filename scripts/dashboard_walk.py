@@ -1,9 +1,9 @@
-"""Walk through the dashboard of a real gateway in headless Chromium, while it is called well and badly.
+"""Browser test of the dashboard of a real gateway in headless Chromium, during good and failing calls.
 
-python scripts/dashboard_walk.py                       a few servers of our own
-python scripts/dashboard_walk.py --installed DIR       and every real server of the corpus
-python scripts/dashboard_walk.py --many                and 200 servers with 5,000 tools together
-python scripts/dashboard_walk.py --cluster             of a gateway that is the only one of a cluster
+python scripts/dashboard_walk.py                       a few test servers
+python scripts/dashboard_walk.py --installed DIR       also every real server of the corpus
+python scripts/dashboard_walk.py --many                also 200 servers with 5,000 tools in total
+python scripts/dashboard_walk.py --cluster             with a gateway that is the only node of a cluster
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from toolway.config.editing.edit import Edit, read_bytes
-from toolway.config.editing.write import apply
+from toolway.config.editing.document import Edit, apply_edit, read_file_bytes
 from toolway.errors import CallError
-from toolway.hub import Hub
+from toolway.hub.hub import Hub
 
 ROOT = Path(__file__).resolve().parent.parent
 WALK = ROOT / "dashboard" / "walk"
@@ -60,22 +59,26 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--installed", type=Path, metavar="DIR", help="where interop/install.py put the corpus")
-    parser.add_argument("--many", action="store_true", help=f"{SERVERS} servers of {TOOLS} tools each")
-    parser.add_argument("--cluster", action="store_true", help="be one of a cluster, with a file for a database")
+    parser.add_argument(
+        "--installed", type=Path, metavar="DIR", help="folder of the corpus that interop/install.py installed"
+    )
+    parser.add_argument("--many", action="store_true", help=f"{SERVERS} servers with {TOOLS} tools each")
+    parser.add_argument(
+        "--cluster", action="store_true", help="start the gateway as node of a cluster, with a SQLite database"
+    )
     parser.add_argument("--load", nargs=2, metavar=("URL", "TOKEN"), help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def _missing() -> str:
     if shutil.which("node") is None or not (ROOT / "dashboard" / "node_modules" / "playwright-core").is_dir():
-        return "Node or dashboard/node_modules is not here (cd dashboard && npm install)"
+        return "Node or dashboard/node_modules is missing (cd dashboard && npm install)"
     named = os.environ.get("CHROMIUM")
     known = (named, "/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")
-    return "" if any(place and Path(place).exists() for place in known) else "there is no Chromium here"
+    return "" if any(path and Path(path).exists() for path in known) else "Chromium not found"
 
 
-# -- the servers ------------------------------------------------------------------------------------------------------
+# -- servers ----------------------------------------------------------------------------------------------------------
 
 
 def _own() -> Json:
@@ -90,7 +93,7 @@ def _many(stack: ExitStack) -> Json:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     command = [sys.executable, str(WALK / "bad_servers.py"), "many", str(port), str(SERVERS), str(TOOLS)]
-    stack.enter_context(_process(command))
+    stack.enter_context(_Process(command))
     return {f"many-{number}": {"url": f"http://127.0.0.1:{port}/{number}"} for number in range(SERVERS)}
 
 
@@ -100,7 +103,7 @@ def _corpus(installed: Path, folder: Path) -> Json:
     from one_endpoint import entry_of
 
     if not corpus.DEFAULT_SERVERS.exists():
-        print("skipped: the list of real servers is not here")
+        print("skipped: the list of real servers is missing")
         return {}
     found = corpus.load(corpus.read_packages(corpus.DEFAULT_SERVERS), installed=installed.resolve(), work=folder)
     for server in found:
@@ -109,24 +112,24 @@ def _corpus(installed: Path, folder: Path) -> Json:
 
 
 def _file(folder: Path, servers: Json) -> Path:
-    """The file of servers, with an earlier version to go back to."""
+    """Write the config file, with an earlier version for the rollback test."""
     file = folder / "mcp.json"
     groups = {"groups": {"reading": {"tools": ["weather.*"]}}}
     for block in ({}, groups):
         text = json.dumps({"mcpServers": servers, "toolway": block}, indent=2)
-        apply(Edit(file, read_bytes(file), text.encode()), folder / "toolway" / "backups")
+        apply_edit(Edit(file, read_file_bytes(file), text.encode()), folder / "toolway" / "backups")
     return file
 
 
-# -- the gateway ------------------------------------------------------------------------------------------------------
+# -- gateway ----------------------------------------------------------------------------------------------------------
 
 
 def _cluster(folder: Path) -> tuple[str, ...]:
-    """Without NATS: one alone has nobody to tell anything."""
+    """Return the cluster options. A single node needs no NATS."""
     (folder / "cluster.key").write_text("5f" * 32)
     names = ("--node", "walk", "--labels", "gpu,region=eu")
     key = ("--cluster-key-file", str(folder / "cluster.key"))
-    return ("--cluster", "nats://127.0.0.1:1", "--database", f"sqlite:///{folder}/record", *key, *names)
+    return ("--cluster", "nats://127.0.0.1:1", "--database", f"sqlite:///{folder}/cluster.db", *key, *names)
 
 
 def _gateway(stack: ExitStack, folder: Path, file: Path, more: tuple[str, ...]) -> tuple[str, str]:
@@ -134,14 +137,14 @@ def _gateway(stack: ExitStack, folder: Path, file: Path, more: tuple[str, ...]) 
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     words = ["serve", "-c", str(file), "--port", "0", "--json", "--quiet", "--drain-delay", "0", *more]
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    process = stack.enter_context(_process([sys.executable, "-m", "toolway.cli", *words], **quiet))
+    process = stack.enter_context(_Process([sys.executable, "-m", "toolway.cli", *words], **quiet))
     assert process.stdout is not None
-    said = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
-    return said["url"].removesuffix("/mcp"), (folder / "state" / "token").read_text().strip()
+    started = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
+    return started["url"].removesuffix("/mcp"), (folder / "state" / "token").read_text().strip()
 
 
-class _process:
-    """A process that is ended with the walk, and by force if it must be."""
+class _Process:
+    """Process that is stopped with the test, and killed if it does not stop."""
 
     def __init__(self, command: list[str], **more: Any) -> None:
         self._made: subprocess.Popen[str] = subprocess.Popen(command, text=True, **more)
@@ -169,7 +172,7 @@ def _ask(url: str, token: str, method: str, path: str) -> Json:
 
 
 def _wait(url: str, token: str, count: int, seconds: float) -> None:
-    """Until all but the one that cannot be had are ready, or the time is over."""
+    """Wait until all servers but the failing one are ready, or until the timeout."""
     end = time.monotonic() + seconds
     states: list[str] = []
     while time.monotonic() < end:
@@ -177,23 +180,25 @@ def _wait(url: str, token: str, count: int, seconds: float) -> None:
         if states.count("ready") >= count - 1 and "starting" not in states:
             return
         time.sleep(1)
-    print(f"not all are ready after {seconds:.0f} s: { ({state: states.count(state) for state in set(states)}) }")
+    print(
+        f"not all servers are ready after {seconds:.0f} s: { ({state: states.count(state) for state in set(states)}) }"
+    )
 
 
-# -- calls, and the walk ----------------------------------------------------------------------------------------------
+# -- calls and browser ------------------------------------------------------------------------------------------------
 
 
-def _load(url: str, token: str) -> _process:
-    return _process([sys.executable, __file__, "--load", url, token])
+def _load(url: str, token: str) -> _Process:
+    return _Process([sys.executable, __file__, "--load", url, token])
 
 
-async def call_for_ever(url: str, token: str) -> None:
-    """Good and bad calls, about ten a second, by MCP."""
+async def call_forever(url: str, token: str) -> None:
+    """Make good and failing calls through MCP, about ten per second."""
     names = ["weather.forecast", "weather.stations", "shop.find_order", "hostile.speak", "hostile.fail", "crm.find"]
     headers = {"Authorization": f"Bearer {token}"}
     servers = {name.partition(".")[0] for name in names}
     endpoints = {name: {"url": f"{url}/mcp/server/{name}", "headers": headers} for name in servers}
-    async with Hub(endpoints, catalog_dir=None) as hub:
+    async with Hub(endpoints, catalog_storage=None) as hub:
         while True:
             for name in names:
                 with suppress(CallError):
@@ -202,7 +207,7 @@ async def call_for_ever(url: str, token: str) -> None:
 
 
 def _walk(url: str, token: str, *, many: bool, cluster: bool) -> int:
-    link = url + _ask(url, token, "POST", "links")["path"]
+    link = url + _ask(url, token, "POST", "dashboard-links")["path"]
     given = {
         "link": link,
         "failing": "crm",
@@ -221,6 +226,6 @@ if __name__ == "__main__":
     chosen = _options()
     if chosen.load:
         with suppress(KeyboardInterrupt):
-            asyncio.run(call_for_ever(*chosen.load))
+            asyncio.run(call_forever(*chosen.load))
     else:
         sys.exit(main())

@@ -1,6 +1,6 @@
-"""A small MCP server for the pictures of the command line: `python scripts/demo_server.py NAME`.
+"""A small MCP server for the screenshots of the command line: `python scripts/demo_server.py NAME`.
 
-It speaks the handshake era over stdio, has the tools that its name stands for, and one that takes its time.
+It uses the legacy era over stdio. NAME selects its tools; one of them is slow and reports progress.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ Json = dict[str, Any]
 TOOLS: dict[str, dict[str, str]] = {
     "files": {
         "read_file": "Read a file as text.",
-        "write_file": "Write a text to a file, or replace what it holds.",
-        "list_folder": "List what is in a folder, with sizes and times.",
-        "index_folder": "Read all files of a folder and keep an index of their words, so that search is quick.",
+        "write_file": "Write text to a file and replace its contents.",
+        "list_folder": "List the entries of a folder with sizes and times.",
+        "index_folder": "Index the words of all files of a folder for fast search.",
     },
     "weather": {
-        "now": "The weather at a place, now.",
-        "forecast": "The weather at a place for up to ten days, by hours or by days.",
+        "now": "Return the current weather of a place.",
+        "forecast": "Return the weather forecast of a place for up to ten days, by hour or by day.",
     },
     "github": {
         "search_issues": "Search issues and pull requests in all repositories that the token can see.",
         "create_issue": "Create an issue in a repository.",
-        "get_file": "The content of a file or a folder of a repository, at a branch, a tag or a commit.",
+        "get_file": "Return a file or folder of a repository at a branch, a tag or a commit.",
     },
 }
 
@@ -39,10 +39,10 @@ def main() -> None:
     for line in sys.stdin:
         message = json.loads(line)
         if "id" in message:
-            answer(name, message)
+            respond(name, message)
 
 
-def answer(name: str, message: Json) -> None:
+def respond(name: str, message: Json) -> None:
     method, params = message["method"], message.get("params") or {}
     if method == "initialize":
         info = {"name": name, "version": "1.0.0"}
@@ -50,7 +50,7 @@ def answer(name: str, message: Json) -> None:
     elif method == "tools/list":
         result = {"tools": [_tool(tool, about) for tool, about in TOOLS[name].items()]}
     elif method == "tools/call":
-        result = {"content": [{"type": "text", "text": _called(params)}]}
+        result = {"content": [{"type": "text", "text": _call_tool(params)}]}
     elif method == "ping":
         result = {}
     else:
@@ -60,19 +60,19 @@ def answer(name: str, message: Json) -> None:
 
 
 def _tool(name: str, about: str) -> Json:
-    schema = {"type": "object", "properties": {"path": {"type": "string", "description": "Where."}}}
+    schema = {"type": "object", "properties": {"path": {"type": "string", "description": "The path."}}}
     return {"name": name, "description": about, "inputSchema": schema}
 
 
-def _called(params: Json) -> str:
+def _call_tool(params: Json) -> str:
     if params["name"] != "index_folder":
         return "done"
     token = (params.get("_meta") or {}).get("progressToken")
     for number in range(1, 41):
         time.sleep(0.1)
         if token is not None:
-            told = {"progressToken": token, "progress": number, "total": 40, "message": f"chapter-{number:02}.md"}
-            _send({"method": "notifications/progress", "params": told})
+            progress = {"progressToken": token, "progress": number, "total": 40, "message": f"chapter-{number:02}.md"}
+            _send({"method": "notifications/progress", "params": progress})
     return "40 files, 12,480 words"
 
 

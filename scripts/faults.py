@@ -1,11 +1,10 @@
-"""Run the fault matrix and print what it showed, one line a row.
+"""Run the fault matrix and print one line of results per row.
 
     python scripts/faults.py [--seeds N] [--jobs N] [--write]
 
-Each seed is a round of its own: as many sessions of pytest at once as there are jobs, then the tests that need the
-machine for themselves. What failed is run once more, alone, and said to be so. A session that breaks costs its own
-tests, and is counted. `--write` puts the same table into docs/reliability.md. The exit code is 1 where a test failed or
-a session broke.
+Each seed is one round: `--jobs` pytest sessions in parallel, then the tests that must run alone. Failed tests run once
+more, alone, and are marked. A crashed session affects only its own tests and is counted. `--write` writes the table to
+docs/reliability.md. Exit code 1 if a test failed or a session crashed.
 """
 
 from __future__ import annotations
@@ -26,80 +25,82 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs" / "reliability.md"
-LONGEST: Final = 1200.0  # seconds of one session
-NOTHING_CHOSEN: Final = 5  # pytest's code where a share has no tests
+SESSION_TIMEOUT_S: Final = 1200.0  # seconds per session
+NO_TESTS_EXIT_CODE: Final = 5  # exit code of pytest if a share contains no tests
 HEAD: Final = ("row", "what", "seeds", "passed", "invariants")
 GROUPS: Final = {"A": "stdio", "B": "HTTP and SSE", "C": "callers", "D": "host and storage"}
 ABOUT: Final = """\
 # Reliability
 
-What is broken on purpose, and what holds meanwhile. Every row is a fault; its tests make it happen, with real processes
-and sockets, beside a healthy server that is called all the time.
+Faults that the tests inject, and the guarantees that hold meanwhile. Every row is one fault. Its tests cause it with
+real processes and sockets, next to a healthy server that is called all the time.
 """
 INVARIANTS: Final = """\
-After every row the invariants named in its last column were checked:
+After every row, the invariants named in its last column were checked:
 
-- **I1** each call has one outcome, within its deadline and a second
-- **I2** an answer reaches the call it belongs to, and no other
-- **I3** an effect that must not be repeated happens at most once, and once if its call was answered
+- **I1** each call has exactly one outcome, at most one second after its deadline
+- **I2** a result reaches the call it belongs to, and no other
+- **I3** a non-idempotent effect happens at most once, and exactly once if its call returned a result
 - **I4** an effect that happened is never reported as not executed
-- **I5** a healthy neighbour has no error, and its p99 grows by 50 ms at most
-- **I6** tasks, descriptors and processes are back to what they were within 10 s
+- **I5** a healthy server next to the faulty one has no errors, and its p99 latency grows by at most 50 ms
+- **I6** tasks, descriptors and processes return to their initial number within 10 s
 - **I7** memory stays within the limit of the row
-- **I9** the audit log, where one is kept, is whole: no record was changed, and none is missing
+- **I9** the audit log, if enabled, is complete: no record was changed, and none is missing
 """
 
 
 def main() -> int:
     options = _options()
     results: dict[str, Any] = {}
-    broken = 0
+    crashed = 0
     for seed in range(options.seeds):
-        broken += _round(seed, options, results)
+        crashed += _round(seed, options, results)
     if not results:
-        print("no session of pytest left results", file=sys.stderr)
+        print("no pytest session produced results", file=sys.stderr)
         return 1
     lines = _lines(_behaviours(), results)
     print(_table(lines))
-    print(_totals(results, broken))
+    print(_totals(results, crashed))
     if options.write:
-        PAGE.write_text(_page(lines, results, broken, options.seeds))
-    return 1 if broken or any(row["failed"] for row in results.values()) else 0
+        PAGE.write_text(_page(lines, results, crashed, options.seeds))
+    return 1 if crashed or any(row["failed"] for row in results.values()) else 0
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Run the fault matrix and print one line a row.")
-    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="run every test with so many seeds (1)")
-    parser.add_argument("--jobs", type=int, default=3, metavar="N", help="sessions of pytest at once (3)")
-    parser.add_argument("--only", default="", metavar="EXPRESSION", help="only the tests that pytest -k finds")
+    parser = argparse.ArgumentParser(description="Run the fault matrix and print one line of results per row.")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="number of seeds per test (1)")
+    parser.add_argument("--jobs", type=int, default=3, metavar="N", help="parallel pytest sessions (3)")
+    parser.add_argument("--only", default="", metavar="EXPRESSION", help="only tests that match (pytest -k)")
     parser.add_argument("--write", action="store_true", help="write docs/reliability.md")
     return parser.parse_args()
 
 
 def _round(seed: int, options: argparse.Namespace, results: dict[str, Any]) -> int:
-    """Run all tests with one seed and add what they showed to `results`; how many sessions broke."""
+    """Run all tests with one seed, add to `results`, and return the number of crashed sessions."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         sessions = [
             Session(Path(folder), seed, f"{number}/{options.jobs}", options.only) for number in _shares(options)
         ]
-        ended = [session.ended() for session in sessions]
-        ended.append(Session(Path(folder), seed, f"0/{options.jobs}", options.only).ended())
-        this: dict[str, Any] = {}
-        for found in ended:
-            _add(this, found or {})
-        _try_again(Path(folder), seed, this)
-        _add(results, this)
+        results_of_sessions = [session.wait() for session in sessions]
+        results_of_sessions.append(Session(Path(folder), seed, f"0/{options.jobs}", options.only).wait())
+        round_results: dict[str, Any] = {}
+        for found in results_of_sessions:
+            _add(round_results, found or {})
+        _repeat_failed(Path(folder), seed, round_results)
+        _add(results, round_results)
     failed = sum(row["failed"] for row in results.values())
     print(f"seed {seed}: {time.monotonic() - began:.0f} s, {failed} failed so far", file=sys.stderr, flush=True)
-    return ended.count(None)
+    return results_of_sessions.count(None)
 
 
-def _try_again(folder: Path, seed: int, results: dict[str, Any]) -> None:
-    """Run what failed once more, with the machine for itself: what measures time may have measured the others. What
-    passes then is counted as passed, and as passed at the second try."""
+def _repeat_failed(folder: Path, seed: int, results: dict[str, Any]) -> None:
+    """Run failed tests once more, alone, because parallel sessions can disturb tests that measure time.
+
+    A test that passes then counts as passed, and as passed at the second attempt.
+    """
     failures = sorted({test for row in results.values() for test in row["failures"]})
-    found = Session(folder, seed, "", "", failures).ended() if failures else None
+    found = Session(folder, seed, "", "", failures).wait() if failures else None
     for name, row in results.items():
         passed = (found or {}).get(name, {}).get("passed", 0)
         row["failed"] -= passed
@@ -112,12 +113,12 @@ def _shares(options: argparse.Namespace) -> range:
 
 
 class Session:
-    """One run of pytest over a share of the tests. What it says goes to stderr when it has ended."""
+    """One pytest run over a share of the tests. Its output is printed to stderr when it ends."""
 
     def __init__(self, folder: Path, seed: int, share: str, only: str, tests: Sequence[str] = ()) -> None:
         self._name = f"seed {seed}, {f'share {share}' if share else 'once more'}"
         self._out = folder / f"{share.replace('/', '-') or 'again'}.json"
-        self._said = self._out.with_suffix(".txt").open("w+")
+        self._output = self._out.with_suffix(".txt").open("w+")
         environ = {
             **os.environ,
             "TOOLWAY_FIRST_SEED": str(seed),
@@ -127,20 +128,20 @@ class Session:
         }
         chosen = tests or ["tests/faults/matrix", "-k", only]
         command = [sys.executable, "-m", "pytest", "-q", "--tb=short", *chosen]
-        command += ["-p", "no:cacheprovider"]  # it is shared by all sessions
-        self._process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=self._said, stderr=self._said)
+        command += ["-p", "no:cacheprovider"]  # parallel sessions would share the cache
+        self._process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=self._output, stderr=self._output)
 
-    def ended(self) -> dict[str, Any] | None:
-        """Its results by row, when it has ended; None where it broke."""
+    def wait(self) -> dict[str, Any] | None:
+        """Wait for the end and return the results by row, or None if the session crashed."""
         try:
-            code = self._process.wait(LONGEST)
+            code = self._process.wait(SESSION_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             code = self._process.wait()
-        with self._said:
-            self._said.seek(0)
-            print(f"{self._name}\n{self._said.read()}", file=sys.stderr, flush=True)
-        if code in (0, 1, NOTHING_CHOSEN) and self._out.exists():
+        with self._output:
+            self._output.seek(0)
+            print(f"{self._name}\n{self._output.read()}", file=sys.stderr, flush=True)
+        if code in (0, 1, NO_TESTS_EXIT_CODE) and self._out.exists():
             found: dict[str, Any] = json.loads(self._out.read_text())
             return found
         return None
@@ -168,13 +169,13 @@ def _line(row: str, entry: dict[str, Any], result: dict[str, Any] | None) -> tup
     if result is None or not result["seeds"]:
         return row, entry["text"], "–", "not run", ""
     passed = f"{result['passed']}/{result['passed'] + result['failed'] + result['known']}"
-    again = [f"{result['again']} of them at the second try"] if result["again"] else []
+    again = [f"{result['again']} of them at the second attempt"] if result["again"] else []
     passed = "; ".join([passed, *again, *result["skipped"]])
     return row, entry["text"], str(len(result["seeds"])), passed, _short(result["invariants"])
 
 
 def _short(invariants: list[str]) -> str:
-    """I1 I2 I3 I5 as I1-I3 I5."""
+    """Shorten I1 I2 I3 I5 to I1-I3 I5."""
     runs: list[list[int]] = []
     for number in sorted(int(name[1:]) for name in invariants):
         if runs and number == runs[-1][1] + 1:
@@ -190,18 +191,18 @@ def _table(lines: list[tuple[str, ...]]) -> str:
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)
 
 
-def _totals(results: dict[str, Any], broken: int) -> str:
+def _totals(results: dict[str, Any], crashed: int) -> str:
     ran = [row for row in results.values() if row["seeds"]]
     whole = [row for row in ran if row["passed"] and not row["failed"] and not row["known"]]
     passed, failed, known, again = (sum(row[key] for row in ran) for key in ("passed", "failed", "known", "again"))
     return (
-        f"{len(whole)} of {len(ran)} rows that were run hold: {passed} checks passed, {again} of them at the second "
-        f"try, with the machine for themselves; {failed} failed, "
-        f"{known} show a known fault{f', {broken} sessions broke' if broken else ''}."
+        f"{len(whole)} of {len(ran)} executed rows hold: {passed} checks passed, {again} of them at the second "
+        f"attempt, run alone; {failed} failed, "
+        f"{known} show a known fault{f', {crashed} sessions crashed' if crashed else ''}."
     )
 
 
-def _page(lines: list[tuple[str, ...]], results: dict[str, Any], broken: int, seeds: int) -> str:
+def _page(lines: list[tuple[str, ...]], results: dict[str, Any], crashed: int, seeds: int) -> str:
     later = sum(line[3].startswith("later") for line in lines)
     facts = (
         f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, commit {_commit()}",
@@ -210,7 +211,7 @@ def _page(lines: list[tuple[str, ...]], results: dict[str, Any], broken: int, se
     )
     parts = [
         ABOUT.strip(),
-        f"{_totals(results, broken)} {later} of {len(lines)} rows wait for a part that does not exist yet.",
+        f"{_totals(results, crashed)} {later} of {len(lines)} rows need a feature that does not exist yet.",
         "\n".join(f"- {fact}" for fact in facts),
         INVARIANTS.strip(),
     ]

@@ -1,11 +1,11 @@
-"""The long checks of the gateway, each over a real `toolway serve`.
+"""Long checks of the gateway, each with a real `toolway serve`.
 
     python scripts/gateway_run.py history [--calls 50000] [--seed 1]
     python scripts/gateway_run.py held [--calls 1000] [--listens 1000] [--seconds 10]
     python scripts/gateway_run.py endings [--times 20]
     python scripts/gateway_run.py overload [--seconds 60]
 
-Each prints what it found, and fails where a promise was broken. Their short forms are tests, in tests/gateway.
+Each prints a report and fails if a guarantee was violated. The short forms are tests in tests/gateway.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is no package of ours
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is not an installed package
 
-from tests.gateway import held, overload, rides
-from tests.gateway.endings import end_under_load
+from tests.gateway import held_calls, load_run, overload
+from tests.gateway.shutdown_runs import end_under_load
 
 Check = Callable[[argparse.Namespace], Awaitable[bool]]
 
 
 async def check_history(options: argparse.Namespace) -> bool:
-    report = await rides.run(options.calls, options.seed, options.clients)
+    report = await load_run.run(options.calls, options.seed, options.clients)
     print(report)
     return not report.wrong
 
 
 async def check_held(options: argparse.Namespace) -> bool:
-    report = await held.run(options.calls, options.listens, options.seconds)
+    report = await held_calls.run(options.calls, options.listens, options.seconds)
     print(report)
     return report.whole
 
@@ -44,7 +44,7 @@ async def check_endings(options: argparse.Namespace) -> bool:
             ending = await end_under_load(Path(folder) / "run", options.seed + number)
         print(f"{number + 1}: {ending}", flush=True)
         wrong += len(ending.wrong)
-    print(f"promises broken: {wrong}")
+    print(f"violations: {wrong}")
     return not wrong
 
 
@@ -59,10 +59,10 @@ def main() -> None:
     commands = parser.add_subparsers(required=True, metavar="CHECK")
 
     def command(name: str, check: Check, **settings: float) -> None:
-        made = commands.add_parser(name)
-        made.set_defaults(check=check)
+        subparser = commands.add_parser(name)
+        subparser.set_defaults(check=check)
         for setting, default in settings.items():
-            made.add_argument(f"--{setting}", type=type(default), default=default)
+            subparser.add_argument(f"--{setting}", type=type(default), default=default)
 
     command("history", check_history, calls=50_000, clients=50, seed=1)
     command("held", check_held, calls=1000, listens=1000, seconds=10.0)

@@ -1,8 +1,8 @@
-"""Write the parts of docs/ that are read from the source: what can be configured, the command line, a server's life.
+"""Generate the parts of docs/ that are derived from the source: configuration, command line, errors, server lifecycle.
 
     python scripts/generate_docs.py [--check]
 
-A generated part stands between two comments of its page; the rest of the page is written by hand.
+A generated part is between two comments of its page; the rest of the page is written by hand.
 """
 
 from __future__ import annotations
@@ -21,30 +21,28 @@ import client_tables
 import typer
 
 from toolway.cli.app import app
-from toolway.cli.explain import first_words
-from toolway.cli.frame import Entry
-from toolway.cli.options import FILE, PLACE, TALK
-from toolway.cli.table import TABLE
-from toolway.gateway.failures import status_of
-from toolway.telemetry.exposition import TABLE as METRICS
+from toolway.cli.commands.reference import first_paragraph
+from toolway.cli.framework import CommandSpec
+from toolway.cli.options import CONFIG_OPTIONS, GATEWAY_OPTIONS, OUTPUT_OPTIONS
+from toolway.cli.table import COMMANDS
+from toolway.gateway.mcp.errors import http_status_for
+from toolway.telemetry.prometheus import METRICS
 from toolway.upstream.state import diagram
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
 ERRORS = ROOT / "docs" / "errors"
 EXPLANATION = ROOT / "docs" / "explanation"
-SPEC = ROOT / "src" / "toolway" / "config" / "spec.py"
-GATEWAY = ROOT / "src" / "toolway" / "config" / "gateway.py"
-AUDIT = ROOT / "src" / "toolway" / "config" / "audit.py"
-TELEMETRY = ROOT / "src" / "toolway" / "config" / "telemetry.py"
-ADDRESSES = ROOT / "src" / "toolway" / "addresses" / "policy.py"
-CODES = ROOT / "src" / "toolway" / "gateway" / "codes.py"
-EXITS = ROOT / "src" / "toolway" / "cli" / "exits.py"
+SCHEMA = ROOT / "src" / "toolway" / "config" / "schema.py"
+SETTINGS = ROOT / "src" / "toolway" / "config" / "settings.py"
+NETWORK_POLICY = ROOT / "src" / "toolway" / "network" / "policy.py"
+CODES = ROOT / "src" / "toolway" / "gateway" / "mcp" / "errors.py"
+EXITS = ROOT / "src" / "toolway" / "cli" / "exit_codes.py"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; fail where a page is out of date")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a page is out of date")
     check = parser.parse_args().check
     stale = [page for page, text in pages().items() if page.read_text(encoding="utf-8") != text]
     for page in stale:
@@ -55,14 +53,14 @@ def main() -> None:
 
 
 def pages() -> dict[Path, str]:
-    """Every page with a generated part, as it should read."""
+    """Return every page that has generated parts, with its up-to-date text."""
     parts = {
         REFERENCE / "config.md": {
-            "spec": config(SPEC),
-            "gateway": config(GATEWAY),
-            "addresses": config(ADDRESSES),
-            "audit": config(AUDIT),
-            "telemetry": config(TELEMETRY),
+            "server": config(SCHEMA, "Server", rest=True),
+            "gateway": config(SETTINGS, "GatewaySettings", "ToolGroup"),
+            "addresses": config(NETWORK_POLICY, "NetworkPolicy"),
+            "audit": config(SETTINGS, "AuditSettings", "AlertSettings"),
+            "telemetry": config(SETTINGS, "TelemetrySettings", "TraceSettings"),
         },
         REFERENCE / "cli.md": {"commands": commands(), "exits": exits()},
         REFERENCE / "clients.md": {"files": client_tables.files(), "fields": client_tables.fields()},
@@ -81,28 +79,28 @@ def _filled(page: Path, parts: dict[str, str]) -> str:
         head, _, rest = text.partition(begin)
         _, found, tail = rest.partition(end)
         if not found:
-            raise SystemExit(f"{page.relative_to(ROOT)} has no place for {name!r}: {begin} … {end}")
+            raise SystemExit(f"{page.relative_to(ROOT)} has no generated part {name!r}: {begin} … {end}")
         text = f"{head}{begin}\n\n{part.strip()}\n\n{end}{tail}"
     return text
 
 
-# -- what can be configured -------------------------------------------------------------------------------------------
+# -- configuration ---------------------------------------------------------------------------------------------------
 
 
-def config(file: Path) -> str:
+def config(file: Path, *names: str, rest: bool = False) -> str:
+    """Return the fields of these classes of a file and, with `rest`, of all others after them."""
     source = file.read_text(encoding="utf-8")
     comments = _comments(source)
     tree = ast.parse(source).body
-    classes = [node for node in tree if isinstance(node, ast.ClassDef)]
+    classes = [node for node in tree if isinstance(node, ast.ClassDef) and (rest or node.name in names)]
     constants = {
         node.target.id: ast.unparse(node.value)
         for node in tree
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None
     }
-    # What a reader has in hand first, then what stands inside of it.
-    classes.sort(key=lambda node: node.name not in ("Server", "GatewaySettings", "TelemetrySettings"))
-    names = {node.name for node in classes}
-    return "\n\n".join(_class(node, comments, names, constants) for node in classes)
+    classes.sort(key=lambda node: names.index(node.name) if node.name in names else len(names))
+    linked = {node.name for node in classes}
+    return "\n\n".join(_class(node, comments, linked, constants) for node in classes)
 
 
 def _class(node: ast.ClassDef, comments: dict[int, str], names: set[str], constants: dict[str, str]) -> str:
@@ -110,7 +108,7 @@ def _class(node: ast.ClassDef, comments: dict[int, str], names: set[str], consta
     for name, kind, default, comment in _fields(node, comments, constants):
         meaning = comment or (f"see [{kind}](#{kind.lower()})" if kind in names else "")
         rows.append(f"| `{name}` | `{_cell(kind)}` | {_cell(default)} | {_cell(meaning)} |")
-    about = " ".join((ast.get_docstring(node) or "").split())
+    about = " ".join((ast.get_docstring(node) or "").partition("Attributes:")[0].split())
     return "\n".join(
         [f"### {node.name}", "", about, "", "| field | type | default | meaning |", "|---|---|---|---|", *rows]
     )
@@ -141,8 +139,8 @@ def _comments(source: str) -> dict[int, str]:
 
 
 def metrics() -> str:
-    """Every metric, from the table that names them."""
-    rows = ["| metric | kind | labels | what it says |", "|---|---|---|---|"]
+    """Return the table of all metrics."""
+    rows = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
     for name, (kind, labels, what) in METRICS.items():
         shown = f"{name}_total" if kind == "counter" else name
         rows.append(f"| `{shown}` | {kind} | {', '.join(f'`{label}`' for label in labels) or '–'} | {_cell(what)} |")
@@ -153,36 +151,38 @@ def metrics() -> str:
 
 
 SETS = {
-    TALK: "how it talks",
-    FILE: "how it talks, and `--config`",
-    PLACE: "all of them",
+    OUTPUT_OPTIONS: "output options",
+    CONFIG_OPTIONS: "output options and `--config`",
+    GATEWAY_OPTIONS: "all",
 }
 
 
 def commands() -> str:
     root = typer.main.get_command(app)
-    everywhere = [p for p in root.params if p.name in PLACE]
-    parts = ["### Options of every command", "", "Before or after the name of the command.", "", *_options(everywhere)]
-    return "\n\n".join(["\n".join(parts), *_in_group("", root, TABLE)])
+    everywhere = [p for p in root.params if p.name in GATEWAY_OPTIONS]
+    parts = ["### Global options", "", "They may precede or follow the name of the command.", "", *_options(everywhere)]
+    return "\n\n".join(["\n".join(parts), *_in_group("", root, COMMANDS)])
 
 
-def _in_group(prefix: str, group: Any, table: Mapping[str, Entry]) -> Iterator[str]:
+def _in_group(prefix: str, group: Any, table: Mapping[str, CommandSpec]) -> Iterator[str]:
     for name, entry in table.items():
         command = group.get_command(None, name)
-        if entry.of is not None:
-            yield from _in_group(f"{prefix}{name} ", command, entry.of)
+        if entry.subcommands is not None:
+            yield from _in_group(f"{prefix}{name} ", command, entry.subcommands)
         elif not entry.hidden:
-            yield _command(f"{prefix}{name}", command, SETS[entry.takes])
+            yield _command(f"{prefix}{name}", command, SETS[entry.options])
 
 
 def _command(name: str, command: Any, shared: str) -> str:
     positional = [p for p in command.params if p.param_type_name == "argument"]
-    own = [p for p in command.params if p.param_type_name == "option" and p.name not in PLACE and not p.hidden]
+    own = [
+        p for p in command.params if p.param_type_name == "option" and p.name not in GATEWAY_OPTIONS and not p.hidden
+    ]
     usage = " ".join([f"toolway {name}", "[OPTIONS]", *(p.metavar or p.name.upper() for p in positional)])
     arguments = [f"- `{(p.metavar or p.name.upper()).strip('[]…')}`: {p.help}" for p in positional if p.help]
     heading = [f"### {name}", "", command.help, "", "```text", usage, "```", ""]
     lines = [*heading, *arguments, *([""] if arguments else []), *(_options(own) if own else ())]
-    return "\n".join([*lines, *([""] if own else ()), f"Shared options: {shared}."])
+    return "\n".join([*lines, *([""] if own else ()), f"Global options: {shared}."])
 
 
 def _options(options: Sequence[Any]) -> list[str]:
@@ -206,16 +206,16 @@ def exits() -> str:
 
 
 def error_codes() -> str:
-    """Every code with the first words of its page."""
+    """Return the table of error codes, each with the first sentence of its page."""
     pages = sorted(ERRORS.glob("E-*.md"))
-    lines = [f"| [{page.stem}]({page.name}) | {_cell(first_words(page))} |" for page in pages]
+    lines = [f"| [{page.stem}]({page.name}) | {_cell(first_paragraph(page))} |" for page in pages]
     return "\n".join(["| code | meaning |", "|---|---|", *lines])
 
 
 def rpc_codes() -> str:
-    """The codes of the gateway's own errors, with the HTTP status of a modern client's request."""
+    """Return the JSON-RPC codes of the gateway's errors, with the HTTP status that a modern client gets."""
     rows = re.findall(r"^(\w+): Final = (-\d+)  # (.*)$", CODES.read_text(encoding="utf-8"), re.MULTILINE)
-    lines = [f"| {code} | {status_of(int(code))} | {_cell(meaning)} |" for _, code, meaning in rows]
+    lines = [f"| {code} | {http_status_for(int(code))} | {_cell(meaning)} |" for _, code, meaning in rows]
     return "\n".join(["| JSON-RPC code | HTTP status | meaning |", "|---|---|---|", *lines])
 
 

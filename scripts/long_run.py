@@ -1,4 +1,4 @@
-"""The long checks: many calls with faults, many starts, a steady load, bad neighbours, and what the stages cost.
+"""Long checks of the hub: faults, restarts, steady load, misbehaving servers, cost of a call.
 
     python scripts/long_run.py history [--calls 50000] [--seed 1]
     python scripts/long_run.py soak [--seconds 300] [--rate 200]
@@ -6,7 +6,7 @@
     python scripts/long_run.py neighbour [--seconds 10]
     python scripts/long_run.py cost
 
-Each prints what it found, and fails where a promise was broken. Their short forms are tests, in tests/long.
+Each prints a report and fails if a guarantee was violated. The short forms are tests in tests/long.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is no package of ours
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is not an installed package
 
 from tests.long import cost, cycles, history, neighbour, soak
 
@@ -62,10 +62,10 @@ def main() -> None:
     commands = parser.add_subparsers(required=True, metavar="CHECK")
 
     def command(name: str, check: Check, **settings: float) -> None:
-        made = commands.add_parser(name)
-        made.set_defaults(check=check)
+        subparser = commands.add_parser(name)
+        subparser.set_defaults(check=check)
         for setting, default in settings.items():
-            made.add_argument(f"--{setting.replace('_', '-')}", type=type(default), default=default)
+            subparser.add_argument(f"--{setting.replace('_', '-')}", type=type(default), default=default)
 
     command("history", check_history, calls=50_000, seed=1)
     command("soak", check_soak, seconds=300.0, rate=200.0, warm_up=60.0, seed=1)

@@ -1,9 +1,9 @@
-"""Record the command line as a person sees it: a real terminal of 80 columns (tmux), into docs/screens.
+"""Record the command line in a real terminal of 80 columns (tmux), into docs/screens.
 
     python scripts/screens.py [NAME …]
 
-For each screen there is the text without colour, and a picture of the same with colour. A screen is taken when the
-prompt is back, or at a moment that is named, as in the middle of a call.
+Each screen is stored as text without colour and as an SVG with colour. It is captured when the prompt is back, or when
+a given text appears, such as the progress of a running call.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from rich.style import Style
 from rich.text import Text
 
 ROOT = Path(__file__).resolve().parent.parent
-PLACE = ROOT / "docs" / "screens"
+SCREENS_DIR = ROOT / "docs" / "screens"
 COLUMNS, LINES = 80, 80
 PROMPT = "$ "
-PATIENCE = 60.0  # seconds for a command
+COMMAND_TIMEOUT_S = 60.0  # seconds per command
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Screen:
     name: str
     title: str
     commands: tuple[str, ...]
-    moment: str = ""  # what is on the screen when it is taken; without it, when the prompt is back
+    capture_text: str = ""  # capture when this text appears; if empty, when the prompt is back
     color: bool = True
 
 
@@ -70,23 +70,23 @@ SCREENS = (
 def main() -> None:
     chosen = sys.argv[1:]
     if shutil.which("tmux") is None:
-        sys.exit("tmux is not installed: nothing was recorded")
-    PLACE.mkdir(parents=True, exist_ok=True)
+        sys.exit("tmux is not installed; nothing was recorded")
+    SCREENS_DIR.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="screens") as name:
         home = Path(name)
         prepare(home)
         for screen in SCREENS:
             if not chosen or screen.name in chosen:
                 record(screen, home)
-    (PLACE / "index.md").write_text(page())
+    (SCREENS_DIR / "index.md").write_text(page())
 
 
 def page() -> str:
-    """All pictures on one page."""
+    """Return the Markdown page with all screens."""
     parts = [
         "# Screens",
         "",
-        "The command line in a terminal of 80 columns, recorded by `make screens`. Each is there as text too.",
+        "The command line in a terminal of 80 columns, recorded by `make docs ARGS=screens`; also available as text.",
     ]
     for screen in SCREENS:
         kind = "svg" if screen.color else "txt"
@@ -96,11 +96,11 @@ def page() -> str:
 
 
 def _as_text(screen: Screen) -> str:
-    return f"```text\n{(PLACE / f'{screen.name}.txt').read_text().rstrip()}\n```"
+    return f"```text\n{(SCREENS_DIR / f'{screen.name}.txt').read_text().rstrip()}\n```"
 
 
 def prepare(home: Path) -> None:
-    """A home with servers of which one lacks its token, in the files of two clients."""
+    """Create a home folder with config files of two clients; one of their servers lacks its token."""
     for folder in ("bin", ".cursor", "work"):
         (home / folder).mkdir()
     demo = home / "bin" / "demo"
@@ -124,31 +124,31 @@ def record(screen: Screen, home: Path) -> None:
     try:
         for command in screen.commands:
             terminal.type(command)
-            terminal.wait(screen.moment or None)
-        shown = terminal.shown(home)
+            terminal.wait(screen.capture_text or None)
+        captured = terminal.capture(home)
     finally:
         terminal.close()
-    plain = Text.from_ansi(shown).plain
-    (PLACE / f"{screen.name}.txt").write_text("\n".join(line.rstrip() for line in plain.splitlines()) + "\n")
+    plain = Text.from_ansi(captured).plain
+    (SCREENS_DIR / f"{screen.name}.txt").write_text("\n".join(line.rstrip() for line in plain.splitlines()) + "\n")
     if screen.color:
-        picture(screen.name, shown)
+        write_svg(screen.name, captured)
     wide = [line for line in plain.splitlines() if len(line) > COLUMNS]
     print(f"{screen.name}: {len(plain.splitlines())} lines{', TOO WIDE' if wide else ''}")
 
 
 def environ(home: Path, color: bool) -> dict[str, str]:
     path = os.pathsep.join([str(home / "bin"), os.defpath])
-    told = {"HOME": str(home), "PATH": path, "PS1": PROMPT, "TERM": "screen-256color", "LANG": "C.UTF-8"}
-    return told if color else {**told, "NO_COLOR": "1"}
+    variables = {"HOME": str(home), "PATH": path, "PS1": PROMPT, "TERM": "screen-256color", "LANG": "C.UTF-8"}
+    return variables if color else {**variables, "NO_COLOR": "1"}
 
 
 class Terminal:
-    """A shell in a tmux of its own."""
+    """A shell in a separate tmux server."""
 
     def __init__(self, home: Path, color: bool) -> None:
-        self._socket = str(home / f"tmux-{time.monotonic_ns()}")  # the one before may not have ended yet
-        told = [f"{name}={value}" for name, value in environ(home, color).items()]
-        shell = shlex.join(["env", "-i", *told, "sh"])
+        self._socket = str(home / f"tmux-{time.monotonic_ns()}")  # the previous server may still be running
+        assignments = [f"{name}={value}" for name, value in environ(home, color).items()]
+        shell = shlex.join(["env", "-i", *assignments, "sh"])
         size = ["-x", str(COLUMNS), "-y", str(LINES)]
         self._tmux("-f", os.devnull, "new-session", "-d", *size, "-c", str(home / "work"), shell)
         self.wait(None)
@@ -158,21 +158,21 @@ class Terminal:
         self._tmux("send-keys", "Enter")
         time.sleep(0.3)
 
-    def wait(self, moment: str | None) -> None:
-        """Until the prompt is back, or what is waited for is on the screen."""
-        end = time.monotonic() + PATIENCE
+    def wait(self, capture_text: str | None) -> None:
+        """Wait until the prompt is back, or until the text `capture_text` is on the screen."""
+        end = time.monotonic() + COMMAND_TIMEOUT_S
         lines: list[str] = []
         while time.monotonic() < end:
             lines = [line for line in self._tmux("capture-pane", "-p").splitlines() if line.strip()]
-            if moment is not None and any(moment in line for line in lines):
+            if capture_text is not None and any(capture_text in line for line in lines):
                 return
-            if moment is None and lines and lines[-1] == PROMPT.rstrip():
+            if capture_text is None and lines and lines[-1] == PROMPT.rstrip():
                 return
             time.sleep(0.05)
-        raise SystemExit(f"the screen did not come: {lines}")
+        raise SystemExit(f"the expected screen did not appear: {lines}")
 
-    def shown(self, home: Path) -> str:
-        """What is on the screen, with colours, without the last prompt and without the name of our folder."""
+    def capture(self, home: Path) -> str:
+        """Return the screen with colours, without the last prompt and without the temporary path."""
         text = self._tmux("capture-pane", "-p", "-e").replace(str(home), "/home/me")
         lines = text.rstrip().splitlines()
         if re.sub(r"\x1b\[[0-9;]*m", "", lines[-1]).strip() == PROMPT.strip():
@@ -189,15 +189,15 @@ class Terminal:
         return done.stdout
 
 
-# -- pictures ---------------------------------------------------------------------------------------------------------
+# -- SVG --------------------------------------------------------------------------------------------------------------
 
-WIDTH, HEIGHT, MARGIN = 8.4, 19, 14  # of a letter and of a line; around all
+WIDTH, HEIGHT, MARGIN = 8.4, 19, 14  # of a character, of a line, around the screen
 COLORS = {1: "#f07178", 2: "#a5d467", 3: "#ffcb6b", 4: "#82aaff", 6: "#7fdbca"}
 
 
-def picture(name: str, shown: str) -> None:
-    """The same as a picture. Every word has its own place, so that it is aligned with whatever font it is shown."""
-    rows = list(AnsiDecoder().decode(shown))
+def write_svg(name: str, captured: str) -> None:
+    """Write the screen as SVG. Every word has its own position, so that it is aligned with any font."""
+    rows = list(AnsiDecoder().decode(captured))
     size = f"{COLUMNS * WIDTH + 2 * MARGIN:.0f}", f"{len(rows) * HEIGHT + 2 * MARGIN}"
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" width="{size[0]}">',
@@ -208,11 +208,11 @@ def picture(name: str, shown: str) -> None:
     for number, row in enumerate(rows):
         y = MARGIN + number * HEIGHT + 14
         lines += [_word(y, column, text, style) for column, text, style in _words(row)]
-    (PLACE / f"{name}.svg").write_text("\n".join([*lines, "</g>", "</svg>"]) + "\n")
+    (SCREENS_DIR / f"{name}.svg").write_text("\n".join([*lines, "</g>", "</svg>"]) + "\n")
 
 
 def _words(row: Text) -> Iterator[tuple[int, str, Style]]:
-    """The words of a line, each with the column where it begins."""
+    """Yield the words of a line, each with the column where it begins."""
     column = 0
     console = Console(width=10 * COLUMNS, color_system="standard", force_terminal=True)
     for segment in row.render(console):

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Run the core in virtual time: seeds × calls, each with servers that fail as the seed wants it.
+"""Simulate the core in virtual time; each seed determines the calls and the faults of the servers.
 
-python scripts/sim.py --seeds 500 --calls 200     all of them, and some of them twice
-python scripts/sim.py --seed 17 -v                one of them, with its history
+python scripts/sim.py --seeds 500 --calls 200     run all seeds, and some of them twice
+python scripts/sim.py --seed 17 -v                run one seed and print its history
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.sim.checks import check, vague  # noqa: E402  it is found by the line above
+from tests.sim.checks import check, vague  # noqa: E402  needs the path set above
 from tests.sim.history import Begun, Done, History  # noqa: E402
-from tests.sim.play import run  # noqa: E402
+from tests.sim.run import run  # noqa: E402
 
-SHOWN = 5  # violations of one seed
+SHOWN = 5  # printed violations per seed
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What is left of a run."""
+    """Summary of one simulation."""
 
     seed: int
     digest: str
@@ -57,38 +57,38 @@ def result(seed: int, calls: int) -> Result:
 
 
 def results(seeds: Iterable[int], calls: int, jobs: int) -> Iterator[Result]:
-    """In the order of the seeds, whoever is ready first."""
+    """Yield the results in the order of the seeds, even if later ones end first."""
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         yield from pool.imap(partial(result, calls=calls), seeds, chunksize=4)
 
 
 def main() -> int:
-    options = arguments()
+    options = parse_options()
     if options.seed is not None:
-        return one(options.seed, options.calls, options.verbose)
+        return run_one(options.seed, options.calls, options.verbose)
     began = time.monotonic()
     found = []
     for each in results(range(options.start, options.start + options.seeds), options.calls, options.jobs):
         found.append(each)
-        complain(each, options.calls)
+        print_violations(each, options.calls)
     report(found, time.monotonic() - began)
-    same = identical(found, options.twice, options.calls, options.jobs)
+    same = check_reproducible(found, options.twice, options.calls, options.jobs)
     return 0 if same and not any(each.violations for each in found) else 1
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Run the core in virtual time.")
-    parser.add_argument("--seeds", type=int, default=500, help="how many")
-    parser.add_argument("--start", type=int, default=0, help="the first one")
-    parser.add_argument("--calls", type=int, default=200, help="of one seed")
-    parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--twice", type=int, default=20, help="seeds that are run again, to see that nothing differs")
-    parser.add_argument("--seed", type=int, help="only this one")
-    parser.add_argument("-v", "--verbose", action="store_true", help="print its history")
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Simulate the core in virtual time.")
+    parser.add_argument("--seeds", type=int, default=500, help="number of seeds")
+    parser.add_argument("--start", type=int, default=0, help="first seed")
+    parser.add_argument("--calls", type=int, default=200, help="calls per seed")
+    parser.add_argument("--jobs", type=int, default=2, help="parallel processes")
+    parser.add_argument("--twice", type=int, default=20, help="seeds to run again, to check that runs are reproducible")
+    parser.add_argument("--seed", type=int, help="run only this seed")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print the history of the seed")
     return parser.parse_args()
 
 
-def one(seed: int, calls: int, verbose: bool) -> int:
+def run_one(seed: int, calls: int, verbose: bool) -> int:
     history: History = run(seed, calls)
     if verbose:
         print(*history.lines(), sep="\n")
@@ -98,9 +98,9 @@ def one(seed: int, calls: int, verbose: bool) -> int:
     return 1 if violations else 0
 
 
-def complain(each: Result, calls: int) -> None:
+def print_violations(each: Result, calls: int) -> None:
     if each.violations:
-        print(f"seed {each.seed} fails; see it with: python scripts/sim.py --seed {each.seed} --calls {calls} -v")
+        print(f"seed {each.seed} fails; reproduce: python scripts/sim.py --seed {each.seed} --calls {calls} -v")
         print(*(f"    {line.splitlines()[0]}" for line in each.violations[:SHOWN]), sep="\n", flush=True)
 
 
@@ -108,21 +108,21 @@ def report(found: list[Result], seconds: float) -> None:
     outcomes = sum((each.outcomes for each in found), Counter[str]())
     faults = sum((each.faults for each in found), Counter[str]())
     failed = [each for each in found if each.violations]
-    print(f"{len(found)} seeds in {seconds:.0f} s ({len(found) / seconds:.1f} a second)")
+    print(f"{len(found)} seeds in {seconds:.0f} s ({len(found) / seconds:.1f} per second)")
     print(f"calls      {sum(each.calls for each in found)}")
     print(f"effects    {sum(each.effects for each in found)}")
     print("outcomes   " + ", ".join(f"{name} {number}" for name, number in outcomes.most_common()))
     print("faults     " + ", ".join(f"{name} {number}" for name, number in faults.most_common()))
-    print(f"unknown, though nothing was sent: {sum(each.vague for each in found)}")
+    print(f"reported as unknown although nothing was sent: {sum(each.vague for each in found)}")
     print(f"violations {sum(len(each.violations) for each in found)} in {len(failed)} seeds")
     print(f"digest     {hashlib.sha256(''.join(each.digest for each in found).encode()).hexdigest()}")
 
 
-def identical(found: list[Result], number: int, calls: int, jobs: int) -> bool:
-    """Whether a sample of the seeds, run again in other processes, gives the same histories."""
+def check_reproducible(found: list[Result], number: int, calls: int, jobs: int) -> bool:
+    """Return True if a sample of the seeds, run again in other processes, gives equal histories."""
     sample = found[:: max(1, len(found) // number)][:number] if number else []
     again = list(results([each.seed for each in sample], calls, jobs)) if sample else []
-    differing = [one.seed for one, two in zip(sample, again, strict=True) if one.digest != two.digest]
+    differing = [first.seed for first, second in zip(sample, again, strict=True) if first.digest != second.digest]
     print(f"run twice  {len(sample)} seeds: " + (f"these differ: {differing}" if differing else "identical"))
     return not differing
 

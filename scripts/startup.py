@@ -1,10 +1,11 @@
-"""How quick the command line is: `toolway --help` beside `import typer`, and `toolway tools` from the disk catalog.
+"""Start time of `toolway --help` next to `import typer`, and of `toolway tools`.
 
     python scripts/startup.py [--rounds N] [--corpus FILE]
 
-All are run in turn, so that whatever else the machine does costs each the same; medians are compared. The catalog is
-made of as many servers as the corpus of real servers has, each with as many tools as its real one. A server that is
-started leaves a file, and then the measurement has failed. Exit code 1 where a limit is passed.
+All commands run in turn, so that other load on the machine affects each equally. Medians are compared.
+`toolway tools` reads a stored catalog, which has as many servers as the corpus of real servers, each with as many tools
+as its real counterpart. A server that is started leaves a file, and the measurement fails. Exit code 1 if a limit is
+exceeded.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from toolway.catalog.store import Store
-from toolway.config.formats import read
-from toolway.sources import identity
+from toolway.catalog.storage import FileCatalogStorage
+from toolway.config.loader import load_file
+from toolway.hub.source import server_fingerprint
 
 HELP_LIMIT = 2.5  # times `import typer`
 TOOLS_LIMIT = 0.5  # seconds
@@ -33,52 +34,52 @@ TOOLWAY = str(Path(sys.executable).with_name("toolway"))
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--corpus", type=Path, help="a JSON file with servers and their numbers of tools")
+    parser.add_argument("--corpus", type=Path, help="JSON file with servers and their numbers of tools")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         servers, tools = make_catalog(folder, options.corpus)
-        environ = surroundings(folder)
+        environ = make_environment(folder)
         imports = [sys.executable, "-c", "import typer"]
-        times = in_turn([imports, [TOOLWAY, "--help"], [TOOLWAY, "tools"]], options.rounds, environ, folder)
+        times = run_in_turn([imports, [TOOLWAY, "--help"], [TOOLWAY, "tools"]], options.rounds, environ, folder)
         assert not (folder / "started").exists(), "a server was started"
     base, shown, listed = (statistics.median(wall for wall, _ in each) for each in times)
     cpu = [statistics.median(used for _, used in each) for each in times]
-    about = f"{servers} servers, {tools} tools, none started (limit {TOOLS_LIMIT * 1000:.0f} ms)"
+    note = f"{servers} servers, {tools} tools, none started (limit {TOOLS_LIMIT * 1000:.0f} ms)"
     print("                              clock   processor")
     print(f"python -c 'import typer'   {base * 1000:6.0f} ms   {cpu[0] * 1000:6.0f} ms")
     print(f"toolway --help             {shown * 1000:6.0f} ms   {cpu[1] * 1000:6.0f} ms   ", end="")
     print(f"{shown / base:.2f} × import typer (limit {HELP_LIMIT})")
-    print(f"toolway tools              {listed * 1000:6.0f} ms   {cpu[2] * 1000:6.0f} ms   {about}")
+    print(f"toolway tools              {listed * 1000:6.0f} ms   {cpu[2] * 1000:6.0f} ms   {note}")
     sys.exit(shown / base > HELP_LIMIT or listed > TOOLS_LIMIT)
 
 
-def surroundings(folder: Path) -> dict[str, str]:
-    """An environment with a home, a cache and a state of its own."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TOOLWAY_", "XDG_"))}
+def make_environment(folder: Path) -> dict[str, str]:
+    """Return an environment with a separate home, cache and state folder."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TOOLWAY_", "XDG_"))}
     return {
-        **kept,
+        **inherited,
         "HOME": str(folder),
         "XDG_CACHE_HOME": str(folder / "cache"),
         "TOOLWAY_CONFIG": str(folder / "mcp.json"),
     }
 
 
-def in_turn(
+def run_in_turn(
     commands: list[list[str]], rounds: int, environ: dict[str, str], folder: Path
 ) -> list[list[tuple[float, float]]]:
     times: list[list[tuple[float, float]]] = [[] for _ in commands]
     for number in range(rounds + 1):
         for command, taken in zip(commands, times, strict=True):
-            began, used = time.perf_counter(), _used()
+            began, used = time.perf_counter(), _children_cpu()
             subprocess.run(command, cwd=folder, env=environ, stdout=subprocess.DEVNULL, check=True)
-            if number:  # the first round only warms up
-                taken.append((time.perf_counter() - began, _used() - used))
+            if number:  # the first round is warm-up
+                taken.append((time.perf_counter() - began, _children_cpu() - used))
     return times
 
 
-def _used() -> float:
-    """Seconds of the processor that our children had: on a busy machine they are fewer than those of the clock."""
+def _children_cpu() -> float:
+    """Return the CPU seconds of all child processes, which do not include waiting on a busy machine."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     return spent.ru_utime + spent.ru_stime
 
@@ -87,20 +88,25 @@ def _used() -> float:
 
 
 def make_catalog(folder: Path, corpus: Path | None) -> tuple[int, int]:
-    """A file of servers and the lists of an earlier run. How many servers and tools there are."""
-    numbers = _numbers(corpus)
+    """Write a config file and the stored lists of its servers; return the numbers of servers and tools."""
+    tool_counts = _tool_counts(corpus)
     trap = {"command": sys.executable, "args": ["-c", f"open({str(folder / 'started')!r}, 'w')"]}
-    entries = {name: {**trap, "args": [*trap["args"], name]} for name in numbers}
+    entries = {name: {**trap, "args": [*trap["args"], name]} for name in tool_counts}
     (folder / "mcp.json").write_text(json.dumps({"mcpServers": entries}))
-    store = Store(folder / "cache" / "toolway" / "catalog")
-    for name, server in read(folder / "mcp.json").servers.items():
-        tools = [_tool(number) for number in range(numbers[name])]
-        store.save(name, identity(server), "modern", {"tools": tools, "prompts": [], "resources": [], "templates": []})
-    return len(numbers), sum(numbers.values())
+    store = FileCatalogStorage(folder / "cache" / "toolway" / "catalog")
+    for name, server in load_file(folder / "mcp.json").servers.items():
+        tools = [_tool(number) for number in range(tool_counts[name])]
+        store.save(
+            name,
+            server_fingerprint(server),
+            "modern",
+            {"tools": tools, "prompts": [], "resources": [], "templates": []},
+        )
+    return len(tool_counts), sum(tool_counts.values())
 
 
-def _numbers(corpus: Path | None) -> dict[str, int]:
-    """Names of servers and how many tools each has; without a corpus as many as the one that we know."""
+def _tool_counts(corpus: Path | None) -> dict[str, int]:
+    """Return the number of tools per server; without a corpus, numbers like those of the known corpus."""
     if corpus is None:
         return {f"server-{number}": 1 + (number * 7) % 33 for number in range(42)}
     found = json.loads(corpus.read_text())["servers"]
@@ -109,12 +115,12 @@ def _numbers(corpus: Path | None) -> dict[str, int]:
 
 def _tool(number: int) -> dict[str, Any]:
     properties = {
-        f"argument_{each}": {"type": "string", "description": "What is to be looked for, in plain words."}
+        f"argument_{each}": {"type": "string", "description": "The text to search for, in plain words."}
         for each in range(5)
     }
     return {
         "name": f"find_something_{number}",
-        "description": "Find something.\n\n" + "It looks everywhere and tells what it has found. " * 8,
+        "description": "Find something.\n\n" + "Searches everywhere and returns what it has found. " * 8,
         "inputSchema": {"type": "object", "properties": properties, "required": ["argument_0"]},
     }
 

@@ -1,5 +1,6 @@
-"""What we hand out to run a cluster with: the chart, the compose file, the image. Their words are compared with ours
-always; a real helm and the schemas of Kubernetes and compose look at them where they are installed: `make deploy`."""
+"""Deployment files: chart, compose file and image, compared with the options and variables of the code.
+
+`make deploy` also checks them with helm and the schemas of Kubernetes and compose."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ import yaml  # type: ignore[import-untyped]  # a few files of ours are read with
 
 from toolway._version import __version__
 from toolway.cli.app import app
-from toolway.config.formats import read
-from toolway.config.state import VARIABLE
-from toolway.gateway.app import _OPEN
-from toolway.gateway.gateway import DRAIN_DELAY, DRAIN_TIME
-from toolway.gateway.replica import options
+from toolway.cluster import options
+from toolway.config.loader import load_file
+from toolway.config.locations import STATE_FOLDER_VARIABLE
+from toolway.gateway.gateway import DRAIN_DELAY_S, DRAIN_TIMEOUT_S
+from toolway.gateway.router import _HEALTH_PATHS
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
@@ -31,7 +32,12 @@ CHART = DEPLOY / "helm" / "toolway"
 VALUES = sorted(path.stem for path in (CHART / "ci").glob("*.yaml"))
 KUBERNETES = ("1.25", "1.37")  # the oldest that the chart allows, and the newest whose schemas there are
 TOOLS = Path(os.environ.get("TOOLWAY_DEPLOY", ROOT / ".deploy")).resolve() / "bin"
-OURS = {*options.VARIABLES.values(), options.KEY_VARIABLE, options.DATABASE_FILE_VARIABLE, VARIABLE}
+OURS = {
+    *options.ENV_VARIABLES.values(),
+    options.CLUSTER_KEY_VARIABLE,
+    options.DATABASE_FILE_VARIABLE,
+    STATE_FOLDER_VARIABLE,
+}
 needs_tools = pytest.mark.skipif(not (TOOLS / "helm").exists(), reason="there is no helm here: make deploy")
 
 
@@ -66,12 +72,12 @@ def strings(tree: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("file", ["compose.yaml", "Dockerfile", "helm/toolway/templates/deployment.yaml"])
-def test_every_variable_that_is_set_is_one_that_is_read(file: str) -> None:
+def test_every_set_variable_is_read(file: str) -> None:
     named = set(re.findall(r"\bTOOLWAY_[A-Z_]*[A-Z]\b", (DEPLOY / file).read_text()))
     assert named and named <= OURS
 
 
-def test_the_gateways_are_started_with_options_that_there_are() -> None:
+def test_the_gateways_are_started_with_existing_options() -> None:
     chart = re.search(r"args: \[serve, (.*)\]", (CHART / "templates/deployment.yaml").read_text())
     assert chart is not None
     starts = [chart[1].split(", "), *(s["command"][1:] for n, s in compose()["services"].items() if "gateway" in n)]
@@ -80,13 +86,13 @@ def test_the_gateways_are_started_with_options_that_there_are() -> None:
         assert {word for word in words if word.startswith("--")} <= options_of_serve()
 
 
-def test_probes_ask_for_what_is_open_to_everybody() -> None:
+def test_probes_use_public_paths() -> None:
     asked = set(re.findall(r"path: (/\w+z),", (CHART / "templates/deployment.yaml").read_text()))
     asked |= set(re.findall(r"8765(/\w+)'", (DEPLOY / "compose.yaml").read_text()))
-    assert asked == _OPEN
+    assert asked == _HEALTH_PATHS
 
 
-def test_the_chart_is_of_this_version_and_its_schema_knows_every_value() -> None:
+def test_the_chart_has_this_version_and_its_schema_covers_every_value() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
 
@@ -101,38 +107,38 @@ def test_the_chart_is_of_this_version_and_its_schema_knows_every_value() -> None
     compared(yaml.safe_load((CHART / "values.yaml").read_text()), schema, "")
 
 
-def test_there_is_time_to_end_in_order() -> None:
-    least = DRAIN_DELAY + DRAIN_TIME
+def test_the_grace_period_is_long_enough() -> None:
+    least = DRAIN_DELAY_S + DRAIN_TIMEOUT_S
     assert yaml.safe_load((CHART / "values.yaml").read_text())["terminationGracePeriodSeconds"] > least
     for name, service in compose()["services"].items():
         if "gateway" in name:
             assert int(service["stop_grace_period"].removesuffix("s")) > least
 
 
-def test_the_gateways_of_the_compose_file_know_each_other_by_name() -> None:
-    loaded = read(DEPLOY / "mcp.json")
+def test_the_gateways_of_the_compose_file_accept_each_others_names() -> None:
+    loaded = load_file(DEPLOY / "mcp.json")
     gateways = {name: each for name, each in compose()["services"].items() if "gateway" in name}
-    assert loaded.problems == () and set(loaded.gateway.hosts) == set(gateways)
+    assert loaded.issues == () and set(loaded.gateway.hosts) == set(gateways)
     for name, service in gateways.items():
-        environ = {**service["environment"], options.KEY_VARIABLE: "00" * 32}
+        environ = {**service["environment"], options.CLUSTER_KEY_VARIABLE: "00" * 32}
         del environ["TOOLWAY_CLUSTER_KEY_FILE"]
-        found = options.read(options.Flags(), environ)
-        assert found is not None and (found.node, found.advertise) == (name, f"http://{name}:8765")
+        found = options.read_options(options.Flags(), environ)
+        assert found is not None and (found.node_name, found.advertise_url) == (name, f"http://{name}:8765")
 
 
-def test_what_the_image_is_made_of_is_there() -> None:
+def test_all_files_of_the_image_exist() -> None:
     for line in (DEPLOY / "Dockerfile").read_text().splitlines():
         if line.startswith("COPY"):
             assert all((ROOT / source).exists() for source in line.split()[1:-1]), line
 
 
-def test_the_guide_names_options_variables_and_values_that_there_are() -> None:
+def test_the_guide_names_existing_options_variables_and_values() -> None:
     guide = (ROOT / "docs" / "cluster" / "overview.md").read_text()
     table = re.findall(r"^\| `(--[a-z-]+)` \| (.*?) \|", guide, re.MULTILINE)
     serve = options_of_serve()
-    assert {option for option, _ in table} <= serve and len(table) == len(options.VARIABLES)
+    assert {option for option, _ in table} <= serve and len(table) == len(options.ENV_VARIABLES)
     named = {variable for _, cell in table for variable in re.findall(r"TOOLWAY_\w+", cell)}
-    assert named == OURS - {VARIABLE}
+    assert named == OURS - {STATE_FOLDER_VARIABLE}
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     for part, name in re.findall(r"--set (\w+)\.(\w+)=", guide):
         assert name in values[part]
@@ -153,7 +159,7 @@ def objects(text: str) -> dict[str, Any]:
 
 @needs_tools
 @pytest.mark.parametrize("values", VALUES)
-def test_helm_finds_nothing_wrong_with_the_chart(values: str) -> None:
+def test_helm_lint_accepts_the_chart(values: str) -> None:
     result = run(TOOLS / "helm", "lint", "--strict", CHART, "-f", CHART / "ci" / f"{values}.yaml")
     assert result.returncode == 0, result.stdout
 
@@ -161,7 +167,7 @@ def test_helm_finds_nothing_wrong_with_the_chart(values: str) -> None:
 @needs_tools
 @pytest.mark.parametrize("version", KUBERNETES)
 @pytest.mark.parametrize("values", VALUES)
-def test_what_the_chart_makes_is_what_kubernetes_knows(values: str, version: str, tmp_path: Path) -> None:
+def test_the_rendered_chart_is_valid_for_kubernetes(values: str, version: str, tmp_path: Path) -> None:
     text = rendered(values)
     (tmp_path / "made.yaml").write_text(text)
     result = run(TOOLS / "kubernetes-validate", "-k", version, "--strict", tmp_path / "made.yaml")
@@ -171,19 +177,19 @@ def test_what_the_chart_makes_is_what_kubernetes_knows(values: str, version: str
 
 
 @needs_tools
-def test_the_file_of_servers_that_the_chart_writes_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_config_file_of_the_chart_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     for document in yaml.safe_load_all(rendered("all")):
         if document and "mcp.json" in document.get("stringData", {}):
             (tmp_path / "mcp.json").write_text(document["stringData"]["mcp.json"])
-    loaded = read(tmp_path / "mcp.json")
-    assert (loaded.problems, set(loaded.servers)) == ((), {"time", "docs"})
+    loaded = load_file(tmp_path / "mcp.json")
+    assert (loaded.issues, set(loaded.servers)) == ((), {"time", "docs"})
     named = {"other.example", "tools.internal", "tools.example", "tw-toolway", "tw-toolway.tools.svc"}
     assert named < set(loaded.gateway.hosts)
 
 
 @needs_tools
-def test_the_environment_of_a_pod_makes_it_a_gateway_of_the_cluster(tmp_path: Path) -> None:
+def test_the_environment_of_a_pod_configures_a_node(tmp_path: Path) -> None:
     pod = objects(rendered("all"))["Deployment"]["spec"]["template"]["spec"]["containers"][0]
     environ = {each["name"]: each.get("value", "tw-toolway-6d4cf56db6-x2xkz") for each in pod["env"]}
     mounts = {mount["mountPath"] for mount in pod["volumeMounts"]}
@@ -192,10 +198,15 @@ def test_the_environment_of_a_pod_makes_it_a_gateway_of_the_cluster(tmp_path: Pa
         assert str(Path(environ[f"TOOLWAY_{name}"]).parent) in mounts
         (tmp_path / name).write_text(text)
         environ[f"TOOLWAY_{name}"] = str(tmp_path / name)
-    found = options.read(options.Flags(), environ)
-    assert found is not None and found.nats == ("nats://a:4222", "nats://b:4222")
-    assert (found.cluster, found.tenant, found.capacity, found.labels) == ("blue", "acme", 200, ("gpu", "region=eu"))
-    assert (found.node, found.advertise) == ("tw-toolway-6d4cf56db6-x2xkz", None)
+    found = options.read_options(options.Flags(), environ)
+    assert found is not None and found.nats_urls == ("nats://a:4222", "nats://b:4222")
+    assert (found.cluster_name, found.tenant, found.capacity, found.labels) == (
+        "blue",
+        "acme",
+        200,
+        ("gpu", "region=eu"),
+    )
+    assert (found.node_name, found.advertise_url) == ("tw-toolway-6d4cf56db6-x2xkz", None)
 
 
 @needs_tools
@@ -206,18 +217,18 @@ def test_the_environment_of_a_pod_makes_it_a_gateway_of_the_cluster(tmp_path: Pa
         ("nats.url=http://x", "nats"),
         ("cluster.tenant=A B", "tenant"),
         ("database.existingSecret=", "database.existingSecret, or database.url"),
-        ("cluster.existingSecret=", "toolway cluster-key"),
+        ("cluster.existingSecret=", "toolway cluster keygen"),
         ("nats.url=", "nats.url"),
     ],
 )
-def test_values_that_cannot_work_are_refused_before_anything_is_installed(given: str, said: str) -> None:
-    least = CHART / "ci" / "least.yaml"
-    result = run(TOOLS / "helm", "template", "tw", CHART, "-f", least, "--set", given)
+def test_invalid_values_are_rejected_before_the_installation(given: str, said: str) -> None:
+    minimal = CHART / "ci" / "minimal.yaml"
+    result = run(TOOLS / "helm", "template", "tw", CHART, "-f", minimal, "--set", given)
     assert result.returncode != 0 and said in result.stderr
 
 
 @needs_tools
-def test_the_compose_file_is_one(tmp_path: Path) -> None:
+def test_the_compose_file_is_valid(tmp_path: Path) -> None:
     check = (TOOLS / "check-jsonschema", "--builtin-schema", "vendor.compose-spec")
     result = run(*check, DEPLOY / "compose.yaml")
     assert result.returncode == 0, result.stdout
@@ -227,7 +238,7 @@ def test_the_compose_file_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.environ.get("TOOLWAY_LONG") != "1", reason="installs an image's packages anew: make deploy")
-def test_the_steps_of_the_image_make_a_gateway(tmp_path: Path) -> None:
+def test_the_steps_of_the_image_build_a_gateway(tmp_path: Path) -> None:
     """Without a container engine: each COPY into a folder, each `pip install` into an environment of its own."""
     made = tmp_path / "venv"
     assert run(sys.executable, "-m", "venv", made).returncode == 0
@@ -247,6 +258,6 @@ def test_the_steps_of_the_image_make_a_gateway(tmp_path: Path) -> None:
             assert result.returncode == 0, result.stderr
     shown = run(made / "bin" / "toolway", "serve", "--help", cwd=tmp_path)
     assert "--cluster" in shown.stdout
-    loaded = "import nats, sqlalchemy, alembic, psycopg, aiosqlite, uvloop; import toolway.cluster.record.engine"
+    loaded = "import nats, sqlalchemy, alembic, psycopg, aiosqlite, uvloop; import toolway.cluster.db.engine"
     assert run(made / "bin" / "python", "-c", loaded, cwd=tmp_path).returncode == 0
     assert run(made / "bin" / "toolway", "explain", "E-RECORD", cwd=tmp_path).returncode == 0

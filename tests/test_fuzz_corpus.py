@@ -11,11 +11,11 @@ from types import ModuleType
 
 import pytest
 
-from toolway.config import formats
+from toolway.config import loader
 from toolway.errors import ConfigError
-from toolway.protocol import wire
-from toolway.upstream.transports.http.events_stream import EventStream
-from toolway.upstream.transports.stdio.framing import Framer
+from toolway.protocol import jsonrpc
+from toolway.upstream.transports.sse_parser import SSEParser
+from toolway.upstream.transports.stdio_pipes import Framer
 
 FUZZ = Path(__file__).resolve().parent.parent / "fuzz"
 TARGETS = sorted(path.stem.removeprefix("fuzz_") for path in FUZZ.glob("fuzz_*.py"))
@@ -111,7 +111,7 @@ FILES: dict[str, Callable[[int], str]] = {
 
 def read(text: str) -> None:
     try:
-        formats.parse(text, "mcp.json", {})
+        loader.parse_config(text, "mcp.json", {})
     except ConfigError:
         return
 
@@ -145,17 +145,17 @@ def framed(chunk: bytes, size: int) -> None:
 
 
 def streamed(chunk: bytes, size: int) -> None:
-    stream = EventStream(2 * size)
+    stream = SSEParser(2 * size)
     for _ in range(size // len(chunk)):
         stream.feed(chunk)
     stream.feed(b"\n\n")
 
 
 def parsed(frame: str) -> None:
-    for parse in (wire.parse, wire.parse_gently):
+    for parse in (jsonrpc.parse_message, jsonrpc.parse_in_slices):
         try:
             parse(frame.encode())
-        except wire.BadMessage:
+        except jsonrpc.InvalidMessage:
             continue
 
 

@@ -19,10 +19,11 @@ ADDRESSES = re.compile(
 
 def test_the_public_names_are_these():
     assert set(toolway.__all__) == {
-        *("Hub", "Server", "Timeout", "Retry", "Restart", "Health", "Limits", "ToolRule", "Effect"),
-        *("Reply", "Tool", "ToolRef", "Prompt", "Resource", "Status", "Addresses"),
-        *("ToolwayError", "ConfigError", "CallError", "NotFound", "Denied", "Unavailable", "Overloaded"),
-        *("TimedOut", "OutcomeUnknown", "ProtocolError", "ToolFailed"),
+        *("Hub", "SyncHub", "ToolResult", "ResourceResult", "PromptResult"),
+        *("Server", "Timeout", "RetryPolicy", "RestartPolicy", "HealthCheck", "Limits", "ToolSettings", "Effect"),
+        *("Tool", "ToolRef", "Prompt", "Resource", "ServerStatus", "NetworkPolicy"),
+        *("ToolwayError", "ConfigError", "CallError", "NotFound", "AccessDenied", "ServerUnavailable", "Overloaded"),
+        *("CallTimeout", "OutcomeUnknown", "ProtocolError", "ToolError"),
         "__version__",
     }
     assert list(toolway.__all__) == sorted(toolway.__all__)

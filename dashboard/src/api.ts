@@ -1,13 +1,13 @@
-// The way to `/admin`: a cookie that scripts cannot read, and a key that only this address has.
+// Client of `/admin`. A request needs a cookie that scripts cannot read, and a page key that only this origin has.
 
-const PLACE = "toolway-page";
+const PAGE_KEY = "toolway-page"; // name in the local storage
 
-export class Failure extends Error {
+export class ApiError extends Error {
   constructor(
     readonly status: number,
     message: string,
-    readonly evidence = "",
-    readonly fix = "",
+    readonly detail = "",
+    readonly hint = "",
     readonly code = "",
   ) {
     super(message);
@@ -15,17 +15,17 @@ export class Failure extends Error {
 }
 
 function headers(): Record<string, string> {
-  const page = localStorage.getItem(PLACE);
+  const page = localStorage.getItem(PAGE_KEY);
   return page ? { "x-toolway-page": page } : {};
 }
 
-async function failure(response: Response): Promise<Failure> {
+async function errorFrom(response: Response): Promise<ApiError> {
   const body = (await response.json().catch(() => ({}))) as { error?: Record<string, string> };
-  const said = body.error ?? {};
-  return new Failure(response.status, said.what ?? `status ${response.status}`, said.evidence, said.fix, said.code);
+  const error = body.error ?? {};
+  return new ApiError(response.status, error.message ?? `status ${response.status}`, error.detail, error.hint, error.code);
 }
 
-async function ask<T>(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
+async function request<T>(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
   let response: Response;
   try {
     response = await fetch(path ? `/admin/${path}` : "/admin", {
@@ -36,34 +36,34 @@ async function ask<T>(method: string, path: string, body?: unknown, signal?: Abo
     });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Failure(0, "the gateway does not answer", String(error), "is it running? toolway serve");
+    throw new ApiError(0, "gateway does not respond", String(error), "start it: toolway serve");
   }
-  if (!response.ok) throw await failure(response);
+  if (!response.ok) throw await errorFrom(response);
   return (await response.json()) as T;
 }
 
-export const get = <T>(path: string, signal?: AbortSignal) => ask<T>("GET", path, undefined, signal);
-export const post = <T>(path: string, body: unknown = {}, signal?: AbortSignal) => ask<T>("POST", path, body, signal);
-export const remove = <T>(path: string) => ask<T>("DELETE", path);
+export const get = <T>(path: string, signal?: AbortSignal) => request<T>("GET", path, undefined, signal);
+export const post = <T>(path: string, body: unknown = {}, signal?: AbortSignal) => request<T>("POST", path, body, signal);
+export const remove = <T>(path: string) => request<T>("DELETE", path);
 
-/** Hand in a code or a token, and become a session. */
-export async function enter(proof: { code: string } | { token: string }): Promise<void> {
+/** Start a session with a one-time code or a token. */
+export async function login(proof: { code: string } | { token: string }): Promise<void> {
   const field: Record<string, string> =
     "code" in proof ? { "x-toolway-code": proof.code } : { authorization: `Bearer ${proof.token}` };
   const response = await fetch("/dashboard/session", { method: "POST", headers: field });
-  if (!response.ok) throw await failure(response);
-  localStorage.setItem(PLACE, ((await response.json()) as { page: string }).page);
+  if (!response.ok) throw await errorFrom(response);
+  localStorage.setItem(PAGE_KEY, ((await response.json()) as { page: string }).page);
 }
 
-export async function leave(): Promise<void> {
-  localStorage.removeItem(PLACE);
+export async function logout(): Promise<void> {
+  localStorage.removeItem(PAGE_KEY);
   await fetch("/dashboard/session", { method: "DELETE" });
 }
 
-/** Follow what happens, until the signal. Reads the stream by hand, because an EventSource can send no header. */
-export async function follow(tell: (name: string, data: unknown) => void, signal: AbortSignal): Promise<void> {
+/** Read the event stream until it ends or is aborted. An EventSource cannot send headers, so the stream is parsed here. */
+export async function streamEvents(onEvent: (name: string, data: unknown) => void, signal: AbortSignal): Promise<void> {
   const response = await fetch("/admin/events", { headers: { ...headers(), accept: "text/event-stream" }, signal });
-  if (!response.ok || !response.body) throw await failure(response);
+  if (!response.ok || !response.body) throw await errorFrom(response);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -74,7 +74,7 @@ export async function follow(tell: (name: string, data: unknown) => void, signal
     for (const part of parts) {
       const name = /^event: (.*)$/m.exec(part)?.[1];
       const data = /^data: (.*)$/m.exec(part)?.[1];
-      if (name && data) tell(name, JSON.parse(data));
+      if (name && data) onEvent(name, JSON.parse(data));
     }
   }
 }

@@ -1,9 +1,9 @@
 import { useEffect, useState } from "react";
-import { leave } from "./api";
-import { look, useLive } from "./live";
-import { Help } from "./parts/help";
-import { Icon } from "./parts/icons";
-import { Palette, pagesOf } from "./parts/palette";
+import { logout } from "./api";
+import { refresh, useLive } from "./live";
+import { ShortcutsDialog } from "./components/shortcuts_dialog";
+import { Icon } from "./components/icons";
+import { SearchDialog, visiblePages } from "./components/search_dialog";
 import { Calls } from "./pages/calls";
 import { Config } from "./pages/config";
 import { Doctor } from "./pages/doctor";
@@ -19,7 +19,7 @@ import { Servers } from "./pages/servers";
 import { ToolPage } from "./pages/tool";
 import { Tools } from "./pages/tools";
 import { Link, useRoute } from "./route";
-import { healthOf } from "./words";
+import { serverHealth } from "./format";
 
 const MAC = navigator.platform.startsWith("Mac");
 
@@ -38,7 +38,7 @@ function Page() {
     case "config": return <Config />;
     case "doctor": return <Doctor />;
     case "events": return <Events />;
-    default: return <div className="empty"><p>There is no page “{page}”.</p><Link to="/">Home</Link></div>;
+    default: return <div className="empty"><p>Page “{page}” does not exist.</p><Link to="/">Home</Link></div>;
   }
 }
 
@@ -55,69 +55,69 @@ function useTheme(): [string, () => void] {
 export function App() {
   const { parts } = useRoute();
   const { overview, connected, locked } = useLive();
-  const [finding, setFinding] = useState(false);
-  const [helping, setHelping] = useState(false);
-  const [theme, turn] = useTheme();
-  const here = `/${parts[0] ?? ""}`;
-  const pages = pagesOf(overview?.cluster);
-  const title = pages.find(([to]) => to === here)?.[1] ?? "Toolway";
-  const ill = overview?.servers.filter((server) => healthOf(server)[0] === "bad").length ?? 0;
+  const [searchOpen, setSearchOpen] = useState(false);
+  const [shortcutsOpen, setShortcutsOpen] = useState(false);
+  const [theme, nextTheme] = useTheme();
+  const current = `/${parts[0] ?? ""}`;
+  const pages = visiblePages(overview?.cluster);
+  const title = pages.find(([to]) => to === current)?.[1] ?? "Toolway";
+  const unhealthy = overview?.servers.filter((server) => serverHealth(server)[0] === "bad").length ?? 0;
 
   useEffect(() => {
-    document.title = `${ill ? `(${ill}) ` : ""}${parts[1] ?? title} · Toolway`;
-  }, [ill, parts, title]);
+    document.title = `${unhealthy ? `(${unhealthy}) ` : ""}${parts[1] ?? title} · Toolway`;
+  }, [unhealthy, parts, title]);
   useEffect(() => {
-    const hear = (event: KeyboardEvent) => {
+    const onKey = (event: KeyboardEvent) => {
       if ((event.metaKey || event.ctrlKey) && event.key.toLowerCase() === "k") {
         event.preventDefault();
-        setFinding(true);
+        setSearchOpen(true);
         return;
       }
       if ((event.target as HTMLElement).closest("input, textarea, select, dialog") || event.metaKey || event.ctrlKey || event.altKey) return;
-      if (event.key === "?") setHelping(true);
-      else if (event.key === "r") void look();
+      if (event.key === "?") setShortcutsOpen(true);
+      else if (event.key === "r") void refresh();
       else if (event.key === "c") void navigator.clipboard.writeText(location.href);
       else if (event.key === "/") {
         event.preventDefault();
         const search = document.querySelector<HTMLElement>("main input[type=search]");
         if (search) search.focus();
-        else setFinding(true);
+        else setSearchOpen(true);
       }
     };
-    window.addEventListener("keydown", hear);
-    return () => window.removeEventListener("keydown", hear);
+    window.addEventListener("keydown", onKey);
+    return () => window.removeEventListener("keydown", onKey);
   }, []);
 
   if (locked) return <Login />;
   return (
     <>
-      <a className="skip" href="#main">To the content</a>
+      <a className="skip" href="#main">Skip to content</a>
       <header className="side">
         <Link to="/" className="brand"><span aria-hidden="true">⌥</span> Toolway</Link>
-        <button type="button" className="find" onClick={() => setFinding(true)}>
-          <Icon name="find" /> <span>Find</span> <kbd>{MAC ? "⌘K" : "Ctrl K"}</kbd>
+        <button type="button" className="find" onClick={() => setSearchOpen(true)}>
+          <Icon name="find" /> <span>Search</span> <kbd>{MAC ? "⌘K" : "Ctrl K"}</kbd>
         </button>
         <nav aria-label="Pages">
           {pages.map(([to, name, icon]) => (
-            <Link key={to} to={to} aria-current={to === here ? "page" : undefined}>
+            <Link key={to} to={to} aria-current={to === current ? "page" : undefined}>
               <Icon name={icon} />
               <span>{name}</span>
-              {to === "/servers" && ill > 0 && <span className="count" title={`${ill} not well`}>{ill}</span>}
+              {to === "/servers" && unhealthy > 0 && <span className="count" title={`${unhealthy} unhealthy`}>{unhealthy}</span>}
             </Link>
           ))}
         </nav>
         <footer>
           <span className={connected ? "live" : "live off"} role="status">{connected ? "live" : "connecting…"}</span>
-          <button type="button" className="quiet" onClick={turn} aria-label={`Colours: ${theme}`}>
+          <button type="button" className="quiet" onClick={nextTheme} aria-label={`Theme: ${theme}`}>
             {theme === "dark" ? "☾" : theme === "light" ? "☀" : "◐"} {theme}
           </button>
-          <button type="button" className="quiet" onClick={() => setHelping(true)}>Keys</button>
-          <button type="button" className="quiet" onClick={() => void leave().then(() => location.assign("/dashboard"))}>Leave</button>
+          <button type="button" className="quiet" onClick={() => setShortcutsOpen(true)}>Shortcuts</button>
+          <button type="button" className="quiet" onClick={() => void logout().then(() => location.assign("/dashboard"))}>Log out</button>
         </footer>
       </header>
       <main id="main" tabIndex={-1}><Page /></main>
-      {helping && <Help close={() => setHelping(false)} />}
-      {finding && <Palette close={() => setFinding(false)} />}
+      {shortcutsOpen && <ShortcutsDialog close={() => setShortcutsOpen(false)} />}
+      {searchOpen && <SearchDialog close={() => setSearchOpen(false)} />}
     </>
   );
 }

@@ -1,99 +1,99 @@
-// What is the same for all pages: how the servers are, the last calls, the last happenings. Fed by one stream.
+// State that all pages share: server overview, recent calls and recent events. One event stream updates it.
 
 import { useEffect, useState, useSyncExternalStore } from "react";
-import { Failure, follow, get } from "./api";
-import type { Call, Happening, Overview } from "./types";
+import { ApiError, get, streamEvents } from "./api";
+import type { Call, GatewayEvent, Overview } from "./types";
 
-const MOST = 1500;
-const REFRESH = 5000; // ms: what has no event of its own, like percentiles
+const MAX_ROWS = 1500; // calls, and events, in memory
+const REFRESH_INTERVAL_MS = 5000; // for values without events, such as percentiles
 
 export interface Live {
   overview: Overview | null;
   calls: Call[]; // newest first
-  passedOver: number;
-  events: Happening[]; // newest first
+  overflow: number; // calls that the stream left out
+  events: GatewayEvent[]; // newest first
   connected: boolean;
-  locked: boolean; // there is no session
-  error: Failure | null;
+  locked: boolean; // no session: show the login page
+  error: ApiError | null;
 }
 
 let live: Live = {
-  overview: null, calls: [], passedOver: 0, events: [], connected: false, locked: false, error: null,
+  overview: null, calls: [], overflow: 0, events: [], connected: false, locked: false, error: null,
 };
 const listeners = new Set<() => void>();
 
-function change(changes: Partial<Live>): void {
+function update(changes: Partial<Live>): void {
   live = { ...live, ...changes };
-  for (const hear of listeners) hear();
+  for (const listener of listeners) listener();
 }
 
 export const useLive = () =>
   useSyncExternalStore(
-    (hear) => {
-      listeners.add(hear);
-      return () => listeners.delete(hear);
+    (listener) => {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
     },
     () => live,
   );
 
-function failed(error: unknown): void {
-  const said = error instanceof Failure ? error : new Failure(0, String(error));
-  change({ error: said, locked: said.status === 401 || said.status === 403, connected: false });
+function setError(error: unknown): void {
+  const apiError = error instanceof ApiError ? error : new ApiError(0, String(error));
+  update({ error: apiError, locked: apiError.status === 401 || apiError.status === 403, connected: false });
 }
 
-let looking = false;
-let again = false;
+let isRefreshing = false;
+let refreshAgain = false;
 
-/** Look at the servers now; asked often, it looks once more at the end. */
-export async function look(): Promise<void> {
-  if (looking) {
-    again = true;
+/** Fetch the overview. Calls during a fetch are merged into one more fetch after it. */
+export async function refresh(): Promise<void> {
+  if (isRefreshing) {
+    refreshAgain = true;
     return;
   }
-  looking = true;
+  isRefreshing = true;
   try {
-    change({ overview: await get<Overview>("overview"), error: null });
+    update({ overview: await get<Overview>("overview"), error: null });
   } catch (error) {
-    failed(error);
+    setError(error);
   }
-  looking = false;
-  if (again) {
-    again = false;
-    setTimeout(look, 300);
+  isRefreshing = false;
+  if (refreshAgain) {
+    refreshAgain = false;
+    setTimeout(refresh, 300);
   }
 }
 
-function hear(name: string, data: unknown): void {
+function onStreamEvent(name: string, data: unknown): void {
   if (name === "calls") {
-    const { calls, passed_over } = data as { calls: Call[]; passed_over: number };
-    change({ calls: [...calls.reverse(), ...live.calls].slice(0, MOST), passedOver: live.passedOver + passed_over });
+    const { calls, overflow } = data as { calls: Call[]; overflow: number };
+    update({ calls: [...calls.reverse(), ...live.calls].slice(0, MAX_ROWS), overflow: live.overflow + overflow });
   } else if (name === "events") {
-    const { events } = data as { events: Happening[] };
-    change({ events: [...events.reverse(), ...live.events].slice(0, MOST) });
-    void look();
+    const { events } = data as { events: GatewayEvent[] };
+    update({ events: [...events.reverse(), ...live.events].slice(0, MAX_ROWS) });
+    void refresh();
   }
 }
 
 async function run(signal: AbortSignal): Promise<void> {
-  let wait = 500;
+  let backoff = 500; // ms
   while (!signal.aborted) {
     try {
       const [calls, events] = await Promise.all([
         get<{ calls: Call[] }>("calls?limit=500"),
-        get<{ events: Happening[] }>("events?limit=500"),
+        get<{ events: GatewayEvent[] }>("events?limit=500"),
       ]);
-      change({ calls: calls.calls, events: events.events, connected: true, locked: false, error: null });
-      void look();
-      wait = 500;
-      await follow(hear, signal);
+      update({ calls: calls.calls, events: events.events, connected: true, locked: false, error: null });
+      void refresh();
+      backoff = 500;
+      await streamEvents(onStreamEvent, signal);
     } catch (error) {
       if (signal.aborted) return;
-      failed(error);
+      setError(error);
       if (live.locked) return;
     }
-    change({ connected: false });
-    await new Promise((done) => setTimeout(done, wait));
-    wait = Math.min(wait * 2, 10_000);
+    update({ connected: false });
+    await new Promise((done) => setTimeout(done, backoff));
+    backoff = Math.min(backoff * 2, 10_000);
   }
 }
 
@@ -102,31 +102,31 @@ let stop: AbortController | undefined;
 export function start(): void {
   stop?.abort();
   stop = new AbortController();
-  change({ locked: false, error: null });
+  update({ locked: false, error: null });
   void run(stop.signal);
 }
 
 setInterval(() => {
-  if (live.connected && document.visibilityState === "visible") void look();
-}, REFRESH);
+  if (live.connected && document.visibilityState === "visible") void refresh();
+}, REFRESH_INTERVAL_MS);
 
-/** A document of `/admin`, asked again when `path` or `turn` changes. */
-export function useAsked<T>(path: string | null, turn: unknown = 0): { data: T | null; error: Failure | null; again: () => void } {
-  const [state, set] = useState<{ path: string | null; data: T | null; error: Failure | null }>({
+/** Fetch a document of `/admin`. It is fetched again when `path` or `refreshKey` changes, or by `reload`. */
+export function useAdmin<T>(path: string | null, refreshKey: unknown = 0): { data: T | null; error: ApiError | null; reload: () => void } {
+  const [state, setState] = useState<{ path: string | null; data: T | null; error: ApiError | null }>({
     path, data: null, error: null,
   });
-  const [count, more] = useState(0);
+  const [count, setCount] = useState(0);
   useEffect(() => {
     if (path === null) return;
     const stop = new AbortController();
     get<T>(path, stop.signal).then(
-      (data) => set({ path, data, error: null }),
+      (data) => setState({ path, data, error: null }),
       (error: unknown) => {
-        if (!stop.signal.aborted) set({ path, data: null, error: error as Failure });
+        if (!stop.signal.aborted) setState({ path, data: null, error: error as ApiError });
       },
     );
     return () => stop.abort();
-  }, [path, turn, count]);
-  const mine = state.path === path;
-  return { data: mine ? state.data : null, error: mine ? state.error : null, again: () => more((n) => n + 1) };
+  }, [path, refreshKey, count]);
+  const isCurrent = state.path === path;
+  return { data: isCurrent ? state.data : null, error: isCurrent ? state.error : null, reload: () => setCount((n) => n + 1) };
 }

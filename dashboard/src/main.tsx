@@ -1,17 +1,17 @@
 import { createRoot } from "react-dom/client";
-import { enter } from "./api";
+import { login } from "./api";
 import { App } from "./app";
 import { start } from "./live";
 
-// The code of a link works once. It is taken out of the address bar, and out of the history, before anything else.
-async function begin(): Promise<void> {
+// The code of a dashboard link works once. It is first removed from the address bar and from the history.
+async function main(): Promise<void> {
   const code = /^#code=([\w-]+)$/.exec(location.hash)?.[1];
   if (code) {
     history.replaceState(null, "", location.pathname);
-    await enter({ code }).catch((error: unknown) => sessionStorage.setItem("toolway-refused", String((error as Error).message)));
+    await login({ code }).catch((error: unknown) => sessionStorage.setItem("toolway-login-error", String((error as Error).message)));
   }
   start();
   createRoot(document.getElementById("root") as HTMLElement).render(<App />);
 }
 
-void begin();
+void main();

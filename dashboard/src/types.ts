@@ -1,6 +1,6 @@
-// What `/admin` answers. Names are its own.
+// Replies of `/admin`. The field names are those of the JSON.
 
-export interface Pulse {
+export interface MinuteStats {
   calls: number;
   errors: number;
   per_minute: number[];
@@ -24,30 +24,30 @@ export interface Server {
   next_retry: number | null;
   since: number;
   why: string;
-  fix: string;
+  hint: string;
   tools: number;
   stale: boolean;
   problems: string[];
-  nodes: string[]; // of a cluster: which own it
+  nodes: string[]; // nodes of a cluster that own it
 }
 
 export interface ServerRow extends Server {
-  pulse: Pulse;
+  minutes: MinuteStats;
   breaker: string;
   open_tools: number;
   limit: number;
-  waiting: number;
-  retrying: number;
-  refused: number;
+  queued: number;
+  retries: number;
+  retries_denied: number;
 }
 
 export interface Overview {
   now: number;
   servers: ServerRow[];
-  pulse: Pulse;
+  minutes: MinuteStats;
   calls: number;
   last_event: number;
-  cluster?: boolean; // whether there are others
+  cluster?: boolean; // true if the gateway is a node of a cluster
 }
 
 export interface Node {
@@ -64,7 +64,7 @@ export interface Node {
 export interface Cluster {
   cluster: string;
   tenant: string;
-  node: string; // that was asked
+  node: string; // the node that replied
   nats: boolean;
   nodes: Node[];
   unowned: number;
@@ -75,13 +75,13 @@ export interface Breaker {
   tool: string;
   position: string;
   wait: number;
-  in_a_row: number;
+  consecutive_failures: number;
   ended: number;
   failures: number;
-  openings: number;
+  opened_count: number;
 }
 
-export interface Happening {
+export interface GatewayEvent {
   n: number;
   at: number;
   kind: string;
@@ -90,16 +90,16 @@ export interface Happening {
   state?: string;
 }
 
-export interface Detail {
+export interface ServerDetail {
   now: number;
   status: Server;
   timeline: { at: number; state: string; why: string }[];
-  pulse: Pulse;
+  minutes: MinuteStats;
   definition: Record<string, unknown>;
   origins: { path: string; value: string; file: string; line: number | null }[];
   breakers: Breaker[];
-  events: Happening[];
-  crowd: { waiting: number; retrying: number; refused: number };
+  events: GatewayEvent[];
+  load: { queued: number; retries: number; retries_denied: number };
 }
 
 export interface Call {
@@ -115,12 +115,12 @@ export interface Call {
   effect: string;
   seconds: number;
   attempts: number;
-  who: string;
+  principal: string;
   trace: string;
   source: string;
-  what: string;
-  evidence: string;
-  fix: string;
+  message: string;
+  detail: string;
+  hint: string;
 }
 
 export interface Phase {
@@ -129,7 +129,7 @@ export interface Phase {
   seconds: number;
 }
 
-export interface Try {
+export interface Attempt {
   number: number;
   began: number;
   seconds: number;
@@ -138,8 +138,8 @@ export interface Try {
   phases: Phase[];
 }
 
-export interface WholeCall extends Call {
-  tries: Try[];
+export interface CallDetail extends Call {
+  tries: Attempt[];
   arguments: unknown;
 }
 
@@ -154,7 +154,7 @@ export interface ToolRow {
   destructive: boolean;
 }
 
-export interface WholeTool extends ToolRow {
+export interface ToolDetail extends ToolRow {
   raw: { inputSchema?: Schema; outputSchema?: Schema; annotations?: Record<string, unknown> };
 }
 
@@ -198,15 +198,15 @@ export interface Config {
   file: string;
   text: string;
   versions: { version: number; until: number; bytes: number }[];
-  problems: { severity: string; server: string; what: string; fix: string; line: number | null }[];
+  problems: { severity: string; server: string; message: string; hint: string; line: number | null }[];
 }
 
 export interface Check {
   name: string;
   state: string;
-  what: string;
-  evidence: string;
-  fix: string;
+  message: string;
+  detail: string;
+  hint: string;
   copy?: string;
   code?: string;
 }
@@ -239,12 +239,12 @@ export interface Block {
   resource?: { uri?: string; text?: string; mimeType?: string };
 }
 
-export interface Matter {
+export interface Alert {
   name: string;
   kind: string;
-  what: string;
-  evidence: string;
-  fix: string;
+  message: string;
+  detail: string;
+  hint: string;
   server: string;
   tool: string;
   call: string;

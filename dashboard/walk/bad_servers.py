@@ -1,8 +1,8 @@
-"""Servers for the walk through the dashboard, of the standard library alone.
+"""Faulty MCP servers for the browser test of the dashboard, with the standard library only.
 
-python bad_servers.py hostile          says of itself what would take over a careless page
-python bad_servers.py leaky            writes the secret that it was given to stderr, and ends
-python bad_servers.py many PORT N M    N servers of M tools each behind one port, at /<number>
+python bad_servers.py hostile          sends text that would take over a page that executes it
+python bad_servers.py leaky            writes its secret to stderr and exits
+python bad_servers.py many PORT N M    N servers with M tools each on one port, at /<number>
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ LINKS = (
 HOSTILE = f"{HTML} {LINKS} {{{{7*7}}}} ${{window.__owned=7}} \u202egnp.exe \u0007 {'W' * 300}"
 
 
-def tool(name: str, words: str, **more: Any) -> Json:
-    schema = {"type": "object", "properties": {"text": {"type": "string", "description": words, "default": words}}}
-    return {"name": name, "title": words, "description": words, "inputSchema": schema, **more}
+def tool(name: str, text: str, **more: Any) -> Json:
+    schema = {"type": "object", "properties": {"text": {"type": "string", "description": text, "default": text}}}
+    return {"name": name, "title": text, "description": text, "inputSchema": schema, **more}
 
 
 def hostile(method: str, params: Json) -> Json:
@@ -41,7 +41,7 @@ def many(method: str, params: Json, count: int = 25) -> Json:
     return {"content": [{"type": "text", "text": "found"}]}
 
 
-def answer(message: Json, of: Any) -> Json | None:
+def reply_to(message: Json, handler: Any) -> Json | None:
     id_, method, params = message.get("id"), message.get("method"), message.get("params") or {}
     if id_ is None:
         return None
@@ -49,28 +49,28 @@ def answer(message: Json, of: Any) -> Json | None:
         result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}}
         return {"jsonrpc": "2.0", "id": id_, "result": {**result, "serverInfo": {"name": "walk", "version": "1"}}}
     if method in ("tools/list", "tools/call"):
-        return {"jsonrpc": "2.0", "id": id_, "result": of(method, params)}
+        return {"jsonrpc": "2.0", "id": id_, "result": handler(method, params)}
     if method == "ping":
         return {"jsonrpc": "2.0", "id": id_, "result": {}}
-    return {"jsonrpc": "2.0", "id": id_, "error": {"code": -32601, "message": "not known here"}}
+    return {"jsonrpc": "2.0", "id": id_, "error": {"code": -32601, "message": "method not found"}}
 
 
-def on_pipes(of: Any) -> None:
+def serve_stdio(handler: Any) -> None:
     print(HOSTILE, file=sys.stderr, flush=True)
     for line in sys.stdin:
-        said = answer(json.loads(line), of)
-        if said is not None:
-            print(json.dumps(said), flush=True)
+        reply = reply_to(json.loads(line), handler)
+        if reply is not None:
+            print(json.dumps(reply), flush=True)
 
 
-class Many(BaseHTTPRequestHandler):
+class ManyHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        said = answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))), many)
-        body = json.dumps(said).encode() if said is not None else b""
-        self.send_response(200 if said is not None else 202)
-        if said is not None:
+        reply = reply_to(json.loads(self.rfile.read(int(self.headers["Content-Length"]))), many)
+        body = json.dumps(reply).encode() if reply is not None else b""
+        self.send_response(200 if reply is not None else 202)
+        if reply is not None:
             self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -85,18 +85,18 @@ class Many(BaseHTTPRequestHandler):
         pass
 
 
-class Crowd(ThreadingHTTPServer):
+class ManyServer(ThreadingHTTPServer):
     request_queue_size = 1024
     daemon_threads = True
 
     def handle_error(self, *args: Any) -> None:
-        pass  # a client that has left
+        pass  # the client disconnected
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "hostile":
-        on_pipes(hostile)
+        serve_stdio(hostile)
     elif sys.argv[1] == "leaky":
         sys.exit(f"Error: the key {os.environ['CRM_API_KEY']} was refused")
     else:
-        Crowd(("127.0.0.1", int(sys.argv[2])), Many).serve_forever()
+        ManyServer(("127.0.0.1", int(sys.argv[2])), ManyHandler).serve_forever()

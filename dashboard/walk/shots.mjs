@@ -1,30 +1,30 @@
-// Pictures of every page: light, dark and as a phone shows it.
+// Screenshots of every page: light, dark and on a narrow screen.
 //   node shots.mjs LINK FOLDER
 import { mkdirSync } from "node:fs";
-import { enter, open } from "./browser.mjs";
+import { launch, openDashboard } from "./browser.mjs";
 
 const [link, folder] = process.argv.slice(2);
 const base = new URL("/dashboard", link).href;
 mkdirSync(folder, { recursive: true });
 
-const browser = await open();
-const { page, complaints } = await enter(browser, link, { deviceScaleFactor: 1 });
-const first = async (path) => {
+const browser = await launch();
+const { page, pageErrors } = await openDashboard(browser, link, { deviceScaleFactor: 1 });
+const openFirstCall = async (path) => {
   await page.goto(base + path);
   await page.getByRole("table", { name: "Calls" }).locator(".row.opens").first().waitFor();
   await page.locator(".row.opens").first().getByRole("button").click();
-  await page.getByRole("heading", { name: "Where the time went" }).waitFor();
+  await page.getByRole("heading", { name: "Timing" }).waitFor();
 };
 const PAGES = {
   home: async () => page.goto(`${base}/`),
   servers: async () => page.goto(`${base}/servers`),
   server: async () => page.goto(`${base}/servers/crm`),
-  calls: async () => first("/calls?retried=1"),
+  calls: async () => openFirstCall("/calls?retried=1"),
   tools: async () => page.goto(`${base}/tools`),
   playground: async () => {
     await page.goto(`${base}/tools/pictures/sunset`);
     await page.getByRole("button", { name: "Call", exact: true }).last().click();
-    await page.locator(".answer img").waitFor();
+    await page.locator(".result img").waitFor();
   },
   reliability: async () => {
     await page.goto(`${base}/servers/pictures`);
@@ -39,12 +39,12 @@ const PAGES = {
   doctor: async () => {
     await page.goto(`${base}/doctor`);
     await page.getByRole("combobox").selectOption("crm");
-    await page.getByRole("button", { name: "Examine" }).click();
+    await page.getByRole("button", { name: "Run doctor" }).click();
     await page.locator(".checks").waitFor({ timeout: 60_000 });
   },
   events: async () => page.goto(`${base}/events`),
 };
-const FORMS = {
+const VARIANTS = {
   light: { colorScheme: "light", width: 1360, height: 860 },
   dark: { colorScheme: "dark", width: 1360, height: 860 },
   phone: { colorScheme: "light", width: 375, height: 812 },
@@ -52,12 +52,12 @@ const FORMS = {
 const only = process.argv[4]?.split(",");
 for (const [name, visit] of Object.entries(PAGES)) {
   if (only && !only.includes(name)) continue;
-  for (const [form, { colorScheme, width, height }] of Object.entries(FORMS)) {
+  for (const [variant, { colorScheme, width, height }] of Object.entries(VARIANTS)) {
     await page.emulateMedia({ colorScheme });
     await page.setViewportSize({ width, height });
-    if (form === "light") await visit().catch((error) => complaints.push(`${name}: ${error.message}`));
+    if (variant === "light") await visit().catch((error) => pageErrors.push(`${name}: ${error.message}`));
     await page.waitForTimeout(500);
-    await page.screenshot({ path: `${folder}/${name}-${form}.png` });
+    await page.screenshot({ path: `${folder}/${name}-${variant}.png` });
   }
 }
 await page.setViewportSize({ width: 1360, height: 860 });
@@ -67,5 +67,5 @@ await page.keyboard.type("ord");
 await page.waitForTimeout(400);
 await page.screenshot({ path: `${folder}/find-light.png` });
 await browser.close();
-for (const each of complaints) console.error(each);
-process.exit(complaints.length ? 1 : 0);
+for (const each of pageErrors) console.error(each);
+process.exit(pageErrors.length ? 1 : 0);

@@ -1,8 +1,9 @@
-"""A server of notes that wants a login, to try one: the SDK's server with the SDK's authorization server.
+"""Notes server that requires an OAuth login: the SDK's server with the SDK's authorization server.
 
     python examples/login/notes_server.py 8901
 
-It asks nobody for a password. Tokens end after a minute, and each refresh token works once, as it is with real ones.
+It grants every login without a password. Access tokens expire after a minute, and each refresh token works once, as
+with real issuers.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from mcp.server.mcpserver import MCPServer
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from pydantic import AnyHttpUrl
 
-LIFE = 60  # seconds of an access token
+TOKEN_LIFETIME_S = 60
 
 
 class Accounts:
-    """Who may do what, in memory."""
+    """In-memory OAuth provider: clients, codes and tokens."""
 
     def __init__(self) -> None:
         self._clients: dict[str, OAuthClientInformationFull] = {}
@@ -44,12 +45,12 @@ class Accounts:
         self._clients[str(client_info.client_id)] = client_info
 
     async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:
-        """Here others would show a page, and ask for a password."""
+        """Grant the login at once. A real issuer shows a login page here."""
         code = secrets.token_urlsafe(24)
         self._codes[code] = AuthorizationCode(
             code=code,
             client_id=str(client.client_id),
-            expires_at=time.time() + LIFE,
+            expires_at=time.time() + TOKEN_LIFETIME_S,
             **params.model_dump(exclude={"state", "scopes"}),
             scopes=params.scopes or [],
         )
@@ -83,9 +84,9 @@ class Accounts:
     def _tokens(self, client: str, resource: str | None) -> OAuthToken:
         access, refresh = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
         facts: dict[str, Any] = {"client_id": client, "scopes": [], "resource": resource}
-        self._access[access] = AccessToken(token=access, expires_at=int(time.time()) + LIFE, **facts)
+        self._access[access] = AccessToken(token=access, expires_at=int(time.time()) + TOKEN_LIFETIME_S, **facts)
         self._refresh[refresh] = RefreshToken(token=refresh, **facts)
-        return OAuthToken(access_token=access, refresh_token=refresh, expires_in=LIFE)
+        return OAuthToken(access_token=access, refresh_token=refresh, expires_in=TOKEN_LIFETIME_S)
 
 
 def main(port: int) -> None:

@@ -1,9 +1,9 @@
-"""Toolway: one dependable way to every MCP server.
+"""Toolway: a library, CLI and gateway for calling tools of many MCP servers reliably.
 
     async with Hub("mcp.json") as hub:
-        reply = await hub.call_tool("github.search_issues", {"query": "is:open"})
+        result = await hub.call_tool("github.search_issues", {"query": "is:open"})
 
-The names are loaded when they are first used, so that a program which only needs one of them stays small.
+Public names are imported on first use, so that a program that needs only one of them stays small.
 """
 
 from __future__ import annotations
@@ -14,85 +14,98 @@ from typing import TYPE_CHECKING, Any
 from toolway._version import __version__
 
 if TYPE_CHECKING:
-    from toolway.addresses.policy import Addresses
-    from toolway.catalog.index import Prompt, Resource, Tool
-    from toolway.config.spec import Health, Limits, Restart, Retry, Server, Timeout, ToolRule
+    from toolway.catalog.catalog import Prompt, Resource, Tool
+    from toolway.config.schema import HealthCheck, Limits, RestartPolicy, RetryPolicy, Server, Timeout, ToolSettings
     from toolway.errors import (
+        AccessDenied,
         CallError,
+        CallTimeout,
         ConfigError,
-        Denied,
         NotFound,
         OutcomeUnknown,
         Overloaded,
         ProtocolError,
-        TimedOut,
-        ToolFailed,
+        ServerUnavailable,
+        ToolError,
         ToolwayError,
-        Unavailable,
     )
-    from toolway.hub import Hub
-    from toolway.model import Effect, Reply, ToolRef
-    from toolway.upstream.status import Status
+    from toolway.hub.hub import Hub
+    from toolway.hub.sync import SyncHub
+    from toolway.network.policy import NetworkPolicy
+    from toolway.types import Effect, PromptResult, ResourceResult, ToolRef, ToolResult
+    from toolway.upstream.status import ServerStatus
 
-_HOME = {
-    "toolway.addresses.policy": ("Addresses",),
-    "toolway.catalog.index": ("Prompt", "Resource", "Tool"),
-    "toolway.config.spec": ("Health", "Limits", "Restart", "Retry", "Server", "Timeout", "ToolRule"),
+_EXPORTS = {
+    "toolway.catalog.catalog": ("Prompt", "Resource", "Tool"),
+    "toolway.config.schema": (
+        "HealthCheck",
+        "Limits",
+        "RestartPolicy",
+        "RetryPolicy",
+        "Server",
+        "Timeout",
+        "ToolSettings",
+    ),
     "toolway.errors": (
+        "AccessDenied",
         "CallError",
+        "CallTimeout",
         "ConfigError",
-        "Denied",
         "NotFound",
         "OutcomeUnknown",
         "Overloaded",
         "ProtocolError",
-        "TimedOut",
-        "ToolFailed",
+        "ServerUnavailable",
+        "ToolError",
         "ToolwayError",
-        "Unavailable",
     ),
-    "toolway.hub": ("Hub",),
-    "toolway.model": ("Effect", "Reply", "ToolRef"),
-    "toolway.upstream.status": ("Status",),
+    "toolway.hub.hub": ("Hub",),
+    "toolway.hub.sync": ("SyncHub",),
+    "toolway.network.policy": ("NetworkPolicy",),
+    "toolway.types": ("Effect", "PromptResult", "ResourceResult", "ToolRef", "ToolResult"),
+    "toolway.upstream.status": ("ServerStatus",),
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+_MODULE_BY_NAME = {name: module for module, names in _EXPORTS.items() for name in names}
 
 __all__ = [
-    "Addresses",
+    "AccessDenied",
     "CallError",
+    "CallTimeout",
     "ConfigError",
-    "Denied",
     "Effect",
-    "Health",
+    "HealthCheck",
     "Hub",
     "Limits",
+    "NetworkPolicy",
     "NotFound",
     "OutcomeUnknown",
     "Overloaded",
     "Prompt",
+    "PromptResult",
     "ProtocolError",
-    "Reply",
     "Resource",
-    "Restart",
-    "Retry",
+    "ResourceResult",
+    "RestartPolicy",
+    "RetryPolicy",
     "Server",
-    "Status",
-    "TimedOut",
+    "ServerStatus",
+    "ServerUnavailable",
+    "SyncHub",
     "Timeout",
     "Tool",
-    "ToolFailed",
+    "ToolError",
     "ToolRef",
-    "ToolRule",
+    "ToolResult",
+    "ToolSettings",
     "ToolwayError",
-    "Unavailable",
     "__version__",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
+    if name not in _MODULE_BY_NAME:
         raise AttributeError(f"module 'toolway' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+    return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,19 +1,19 @@
-"""Every exception that Toolway raises on purpose.
+"""Exceptions that Toolway raises on purpose.
 
-    ToolwayError                    what failed, the evidence, the fix, a code
+    ToolwayError                    message, detail, hint and error code
     ├── ConfigError                 a file or a setting is wrong (.file .line)
-    └── CallError                   a call did not bring an answer (.server .tool .executed …)
-        ├── NotFound                no such server, tool, prompt or resource
-        ├── Denied                  refused before it was tried
-        ├── Unavailable             the server could not be reached; nothing was executed
-        ├── Overloaded              too much is under way; nothing was executed
-        ├── TimedOut                the deadline passed (.phase says where)
-        ├── OutcomeUnknown          the link was lost after the request left: it may have happened
-        ├── ProtocolError           the server answered with an error (.rpc_code) or with nonsense
-        └── ToolFailed              raised by `Reply.raise_for_error()` for a tool's own failure (.reply)
+    └── CallError                   a call ended without a result (.server .tool .executed …)
+        ├── NotFound                unknown server, tool, prompt or resource
+        ├── AccessDenied            rejected before it was sent
+        ├── ServerUnavailable       the server could not be reached; nothing was executed
+        ├── Overloaded              too many calls are running or queued; nothing was executed
+        ├── CallTimeout             the deadline passed (.phase names the phase)
+        ├── OutcomeUnknown          the connection was lost after the request was sent: it may have been executed
+        ├── ProtocolError           the server replied with an error (.rpc_code) or with an invalid message
+        └── ToolError               raised by `raise_for_error()` if the tool itself failed (.result)
 
-A tool's own failure (`isError`) is an answer, so it is a `Reply`, not an exception. What a caller may do next depends
-on `executed`: `"no"` may be tried again by anyone, `"unknown"` only after checking, `"yes"` not at all.
+If a tool itself fails (`isError`), the call has a result and raises nothing. What a caller may do next depends on
+`executed`: `"no"` may be retried safely, `"unknown"` only after checking, `"yes"` not at all.
 """
 
 from __future__ import annotations
@@ -25,143 +25,238 @@ Executed = Literal["no", "unknown", "yes"]
 
 
 class Certainty(enum.IntEnum):
-    """How sure we are that a request was executed. When in doubt, the higher number."""
+    """Degree of certainty that a request was executed. When in doubt, the higher value is used."""
 
-    C0 = 0  # not sent: the server cannot hold a complete request
-    C1 = 1  # refused: the server proved that it did not process it
-    C2 = 2  # possible: it may have been processed
-    C3 = 3  # executed: a valid answer to this very request arrived
+    NOT_SENT = 0  # the server cannot have received a complete request
+    REJECTED = 1  # the server proved that it did not process the request
+    UNKNOWN = 2  # the request may have been processed
+    EXECUTED = 3  # a valid response to this request arrived
 
     @property
     def executed(self) -> Executed:
-        return _EXECUTED[self]
+        """Translate the certainty into the public value "no", "unknown" or "yes"."""
+        return _EXECUTED_BY_CERTAINTY[self]
+
+    @property
+    def code(self) -> str:
+        """Return the code used on the wire and in the audit log: "C0" to "C3"."""
+        return f"C{self.value}"
+
+    @classmethod
+    def from_code(cls, code: object) -> Certainty | None:
+        """Return the certainty with this wire code, or None if there is none."""
+        return next((each for each in cls if each.code == code), None)
 
 
-_EXECUTED: tuple[Executed, ...] = ("no", "no", "unknown", "yes")
+_EXECUTED_BY_CERTAINTY: tuple[Executed, ...] = ("no", "no", "unknown", "yes")
 
 
 class ToolwayError(Exception):
-    """The root of the family. `str()` of one is its four parts in one paragraph."""
+    """Base class of all Toolway errors.
+
+    `str()` joins message, detail, hint and code in one paragraph.
+
+    Example:
+        try:
+            result = await hub.call_tool("github.search_issues")
+        except ToolwayError as error:
+            print(error.message, error.hint)
+    """
 
     code = "E-TOOLWAY"
 
-    def __init__(self, what: str, *, evidence: str = "", fix: str = "", code: str = "") -> None:
-        super().__init__(what)
-        self.what = what
-        self.evidence = evidence
-        self.fix = fix
+    def __init__(self, message: str, *, detail: str = "", hint: str = "", code: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail = detail
+        self.hint = hint
         if code:
             self.code = code
 
     def __str__(self) -> str:
-        text = f"{self.what}: {self.evidence}" if self.evidence else self.what
-        if self.fix:
-            text += f" → {self.fix}"
+        text = f"{self.message}: {self.detail}" if self.detail else self.message
+        if self.hint:
+            text += f" → {self.hint}"
         return f"{text} [{self.code}]"
 
 
 class ConfigError(ToolwayError):
-    """A configuration that cannot be used; nothing was started."""
+    """Raised if a configuration cannot be used; no server was started.
+
+    Example:
+        try:
+            hub = Hub("mcp.json")
+        except ConfigError as error:
+            print(error.file, error.line, error.hint)
+    """
 
     code = "E-CONFIG"
 
     def __init__(
-        self, what: str, *, file: str = "", line: int | None = None, evidence: str = "", fix: str = "", code: str = ""
+        self, message: str, *, file: str = "", line: int | None = None, detail: str = "", hint: str = "", code: str = ""
     ) -> None:
-        super().__init__(what, evidence=evidence, fix=fix, code=code)
+        super().__init__(message, detail=detail, hint=hint, code=code)
         self.file = file
         self.line = line
 
 
 class CallError(ToolwayError):
-    """A call that ended without an answer. `executed` says whether the work may have happened."""
+    """Raised if a call ends without a result. `executed` is "no", "unknown" or "yes".
+
+    Example:
+        try:
+            await hub.call_tool("shop.order", {"item": 7})
+        except CallError as error:
+            if error.executed == "no":
+                ...  # safe to repeat
+    """
 
     code = "E-CALL"
 
     def __init__(
         self,
-        what: str,
+        message: str,
         *,
         server: str = "",
         tool: str = "",
         certainty: Certainty | None = None,
         attempts: int = 0,
         retry_after: float | None = None,
-        evidence: str = "",
-        fix: str = "",
+        detail: str = "",
+        hint: str = "",
         code: str = "",
     ) -> None:
-        super().__init__(what, evidence=evidence, fix=fix, code=code)
+        super().__init__(message, detail=detail, hint=hint, code=code)
         self.server = server
         self.tool = tool
         self.certainty = certainty
         self.attempts = attempts
         self.retry_after = retry_after
-        self.retryable = True  # False where the server says that trying again is useless
+        self.retryable = True  # False if the server says that a retry is useless
 
     @property
     def executed(self) -> Executed:
-        """Whether the work happened, as far as can be known. Without a certainty nothing was sent."""
+        """Return "no", "unknown" or "yes". Without a certainty the request was not sent."""
         return self.certainty.executed if self.certainty is not None else "no"
 
 
 class NotFound(CallError):
-    """There is no server, tool, prompt or resource of that name."""
+    """Raised if no server, tool, prompt or resource has the given name.
+
+    Example:
+        try:
+            await hub.call_tool("github.serch_issues")
+        except NotFound as error:
+            print(error.hint)  # suggests close names
+    """
 
     code = "E-NOT-FOUND"
 
 
-class Denied(CallError):
-    """The call was refused before it was tried."""
+class AccessDenied(CallError):
+    """Raised if a call was rejected before it was sent.
+
+    Example:
+        try:
+            await hub.call_tool("notion.search")
+        except AccessDenied:
+            await hub.login("notion", open_browser)
+    """
 
     code = "E-DENIED"
 
 
-class Unavailable(CallError):
-    """The server could not be reached or started."""
+class ServerUnavailable(CallError):
+    """Raised if the server could not be reached or started.
+
+    Example:
+        try:
+            await hub.wait_ready("github")
+        except ServerUnavailable as error:
+            print(error.message, error.detail)
+    """
 
     code = "E-UNAVAILABLE"
 
 
 class Overloaded(CallError):
-    """Too many calls are under way or waiting."""
+    """Raised if too many calls are running or queued.
+
+    Example:
+        try:
+            await hub.call_tool("search.query", {"q": "x"})
+        except Overloaded as error:
+            await asyncio.sleep(error.retry_after or 1)
+    """
 
     code = "E-OVERLOADED"
 
 
-class TimedOut(CallError):
-    """The deadline passed. `phase` is what the call waited for: queue, pause, turn, start,
-    connect, auth, send, server, stream or retry."""
+class CallTimeout(CallError, TimeoutError):
+    """Raised if the deadline of a call passed. Also a `TimeoutError`.
+
+    `phase` names the phase in which the call waited: queue, pause, turn, start, connect, auth, send, server,
+    stream or retry.
+
+    Example:
+        try:
+            await hub.call_tool("reports.build", timeout=5)
+        except CallTimeout as error:
+            print(error.phase, error.executed)
+    """
 
     code = "E-TIMEOUT"
 
-    def __init__(self, what: str, *, phase: str = "", **facts: Any) -> None:
-        super().__init__(what, **facts)
+    def __init__(self, message: str, *, phase: str = "", **kwargs: Any) -> None:
+        super().__init__(message, **kwargs)
         self.phase = phase
 
 
 class OutcomeUnknown(CallError):
-    """The link was lost after the request left. The work may have happened: check before repeating."""
+    """Raised if the connection was lost after the request was sent.
+
+    Check if it was executed before a retry.
+
+    Example:
+        try:
+            await hub.call_tool("shop.order", {"item": 7})
+        except OutcomeUnknown:
+            ...  # check the shop before you repeat the call
+    """
 
     code = "E-OUTCOME-UNKNOWN"
 
 
 class ProtocolError(CallError):
-    """The server answered with a JSON-RPC error (`rpc_code` is set) or with something that is no answer."""
+    """Raised if the server replied with a JSON-RPC error (`.rpc_code`) or an invalid message.
+
+    Example:
+        try:
+            await hub.call_tool("legacy.convert")
+        except ProtocolError as error:
+            print(error.detail)
+    """
 
     code = "E-PROTOCOL"
 
-    def __init__(self, what: str, *, rpc_code: int | None = None, data: Any = None, **facts: Any) -> None:
-        super().__init__(what, **facts)
+    def __init__(self, message: str, *, rpc_code: int | None = None, data: Any = None, **kwargs: Any) -> None:
+        super().__init__(message, **kwargs)
         self.rpc_code = rpc_code
         self.data = data
 
 
-class ToolFailed(CallError):
-    """A tool said that it failed; only `Reply.raise_for_error()` raises this."""
+class ToolError(CallError):
+    """Raised by `raise_for_error()` if the tool itself reported a failure.
+
+    Example:
+        try:
+            (await hub.call_tool("sql.query", {"q": "select"})).raise_for_error()
+        except ToolError as error:
+            print(error.result.text)
+    """
 
     code = "E-TOOL-FAILED"
 
-    def __init__(self, what: str, *, reply: Any, **facts: Any) -> None:
-        super().__init__(what, **facts)
-        self.reply = reply  # the `Reply`
+    def __init__(self, message: str, *, result: Any, **kwargs: Any) -> None:
+        super().__init__(message, **kwargs)
+        self.result = result  # the result of the call

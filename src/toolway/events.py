@@ -1,6 +1,8 @@
-"""Facts that others may watch with `async for event in hub.events()`, or hear at once with `hub.listen(sink)`.
+"""Events of servers and calls.
 
-Frozen, and never a question. Structs, because a call that is listened to makes one.
+Read them with `async for event in hub.events()`, or receive them with `hub.add_sink(sink)`.
+
+Events are immutable and never request an action. They are msgspec structs because every observed call creates one.
 """
 
 from __future__ import annotations
@@ -10,84 +12,84 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from toolway.errors import Certainty, Executed
-from toolway.model import Json, Marks, Slips
+from toolway.types import FailedAttempts, Json, PhaseMarks
 
-Kind = Literal["tools", "prompts", "resources", "templates"]
+ListKind = Literal["tools", "prompts", "resources", "templates"]
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened to one server."""
+    """Base class: an event of one server."""
 
     server: str
 
 
 class StateChanged(Event, frozen=True):
-    """An upstream moved from one state of its life to another."""
+    """An upstream changed its lifecycle state."""
 
     old: str
     new: str
-    why: str
+    reason: str
 
 
 class Connected(Event, frozen=True):
-    """A link is up and the era is known."""
+    """A server is connected and its protocol era is known."""
 
     era: str
     protocol: str
     pid: int | None = None
 
 
-class Lost(Event, frozen=True):
-    """A link that was up is gone."""
+class Disconnected(Event, frozen=True):
+    """A connection to a server was lost."""
 
-    why: str
+    reason: str
 
 
 class CatalogChanged(Event, frozen=True):
-    """A list of a server is not what it was."""
+    """A tool, prompt, resource or template list of a server changed."""
 
-    kind: Kind
+    kind: ListKind
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
 
 
 class ResourceUpdated(Event, frozen=True):
-    """A server says that a resource changed."""
+    """A server reported that a resource changed."""
 
     uri: str
-    caller: str = ""  # on whose own link it was said; empty for the one that is shared
+    caller: str = ""  # caller id if it arrived on a per-caller connection; "" for the shared one
 
 
 class TaskChanged(Event, frozen=True):
-    """A server says how a task of its own stands."""
+    """A server reported a new status of one of its tasks."""
 
-    task: Any  # as it was sent, with its `taskId`
+    task: Any  # as the server sent it, with its `taskId`
 
 
-class Logged(Event, frozen=True):
-    """A server's log message, as it sent it."""
+class ServerLog(Event, frozen=True):
+    """A log message of a server, unchanged."""
 
     level: str
     data: Any
     logger: str | None = None
-    of_call: bool = False  # the caller whom it concerns has got it
-    caller: str = ""  # on whose own link it was said; empty for the one that is shared
+    delivered_to_caller: bool = False  # already delivered to the caller of the call it belongs to
+    caller: str = ""  # caller id if it arrived on a per-caller connection; "" for the shared one
 
 
 class CallStarted(Event, frozen=True):
-    """A call has come. Which server it is for is known as far as the caller said."""
+    """A call was accepted. `server` is only what the caller named; it is not resolved yet."""
 
     id: str
     method: str
-    name: str  # as the caller asked for it
-    caller: str = ""  # whose call it is: the authorization context; empty for the owner
-    trace: str = ""  # the id of the trace it belongs to, as 32 hex digits
-    at: float = 0.0  # seconds since 1970
+    name: str  # as the caller named it
+    caller: str = ""  # caller id; "" for the local owner
+    trace_id: str = ""  # the id of the trace it belongs to, as 32 hex digits
+    started_at: float = 0.0  # seconds since 1970
 
 
 class AttemptFinished(Event, frozen=True):
-    """One try of a call has ended, well or badly."""
+    """One attempt of a call ended, successfully or not."""
 
     id: str  # of the call
     method: str
@@ -96,22 +98,22 @@ class AttemptFinished(Event, frozen=True):
     outcome: str  # as in `CallFinished`
     executed: Executed
     certainty: Certainty
-    wait: float | None = None  # seconds until the next try, where there is one
+    retry_delay: float | None = None  # seconds until the next attempt; None if there is none
 
 
 class Phase(msgspec.Struct, frozen=True, gc=False):
-    """For how long a try waited for one thing."""
+    """Time that an attempt spent in one phase."""
 
     name: str  # queue, pause, turn, start, connect, auth, send, server, stream, caller or retry
-    began: float  # seconds after the call came
+    offset: float  # seconds after the start of the call
     seconds: float
 
 
-class Try(msgspec.Struct, frozen=True):
-    """One try of a call, as its timings tell of it."""
+class AttemptTiming(msgspec.Struct, frozen=True):
+    """Timing and outcome of one attempt of a call."""
 
     number: int  # from 1
-    began: float  # seconds after the call came
+    offset: float  # seconds after the start of the call
     seconds: float
     outcome: str
     certainty: Certainty
@@ -119,123 +121,133 @@ class Try(msgspec.Struct, frozen=True):
 
 
 class CallFinished(Event, frozen=True):
-    """A call reached its one end."""
+    """A call ended. Emitted exactly once per call."""
 
     method: str
-    name: str  # as the caller asked for it
+    name: str  # as the caller named it
     outcome: str  # ok, tool_error, cancelled, or the code of the error
     executed: Executed
     seconds: float
     id: str = ""
-    tool: str = ""  # the tool, prompt or URI as the server knows it
-    caller: str = ""  # whose call it was: the authorization context; empty for the owner
-    trace: str = ""  # the id of the trace it belongs to, as 32 hex digits
-    at: float = 0.0  # when it came: seconds since 1970
+    tool: str = ""  # the tool, prompt or URI as the server names it
+    caller: str = ""  # caller id; "" for the local owner
+    trace_id: str = ""  # the id of the trace it belongs to, as 32 hex digits
+    started_at: float = 0.0  # start time: seconds since 1970
     attempts: int = 0
-    certainty: Certainty = Certainty.C0
-    effect: str = ""  # read, idempotent or unsafe; empty where nobody found out
-    source: str = ""  # cache, replay or shared, where the answer is that of another call
-    what: str = ""  # of an error, like the two below; not masked
-    evidence: str = ""
-    fix: str = ""
-    marks: Marks = ()  # when each phase began; empty where nobody listened when it came
-    slips: Slips = ()  # the tries that failed before the last
-    end: float = 0.0  # on the clock of `marks`
-    rpc_code: int | None = None  # the number of the server's error, where it gave one
-    wire_id: int | None = None  # of the last request that was sent
-    span: str = ""  # the id of its own span in that trace, as 16 hex digits, where it is recorded
-    params: Json | None = None  # as they were sent; never to be shown as they are
+    certainty: Certainty = Certainty.NOT_SENT
+    effect: str = ""  # read, idempotent or unsafe; empty if unknown
+    source: str = ""  # cache, replay or shared, if the result is that of another call
+    message: str = ""  # of the error, like the two below; secrets are not masked
+    detail: str = ""
+    hint: str = ""
+    phase_marks: PhaseMarks = ()  # when each phase began; empty if the call was not observed from its start
+    failed_attempts: FailedAttempts = ()  # the attempts that failed before the last
+    ended_at: float = 0.0  # on the clock of the phase marks
+    rpc_code: int | None = None  # JSON-RPC error code of the server, if it sent one
+    jsonrpc_id: int | None = None  # JSON-RPC id of the last request that was sent
+    span_id: str = ""  # the id of the call's span in that trace, as 16 hex digits, if it is recorded
+    params: Json | None = None  # as they were sent; never display them unmasked
 
     @property
     def failed(self) -> bool:
         return self.outcome != "ok"
 
     @property
-    def tries(self) -> tuple[Try, ...]:
-        """What became of each try, and where its time went. Found out when asked for, not while a call waits."""
-        return tuple(_tries(self))
+    def attempt_timings(self) -> tuple[AttemptTiming, ...]:
+        """Return outcome and phases of each attempt. Computed on demand, to keep calls fast."""
+        return tuple(_split_attempts(self))
 
 
-def _tries(fact: CallFinished) -> list[Try]:
-    """Every mark of "queue" after the first begins a try."""
-    marks = fact.marks
+def _split_attempts(event: CallFinished) -> list[AttemptTiming]:
+    """Split the phase marks of a call into attempts.
+
+    Every "queue" mark after the first begins one.
+    """
+    marks = event.phase_marks
     if not marks:
         return []
-    zero = marks[0][1]
+    call_start = marks[0][1]
     starts = [index for index, (phase, _) in enumerate(marks) if phase == "queue" and index]
-    found = []
+    timings = []
     for number, start in enumerate(starts, 1):
         last = number == len(starts)
-        end = fact.end if last else marks[starts[number]][1]
+        end = event.ended_at if last else marks[starts[number]][1]
         ends = [at for _, at in marks[start + 1 : starts[number] if not last else None]] + [end]
         phases = tuple(
-            Phase(phase, at - zero, until - at)
+            Phase(phase, at - call_start, until - at)
             for (phase, at), until in zip(marks[start : start + len(ends)], ends, strict=True)
         )
-        slip = next((slip for slip in fact.slips if slip[0] == number), None)
-        outcome, certainty = (slip[1], slip[2]) if slip is not None else (fact.outcome, fact.certainty)
-        pause = phases[-1].seconds if phases[-1].name == "retry" else 0.0
-        began = marks[start][1]
-        found.append(Try(number, began - zero, end - began - pause, outcome, certainty, phases))
-    return found
+        failure = next((failure for failure in event.failed_attempts if failure[0] == number), None)
+        outcome, certainty = (failure[1], failure[2]) if failure is not None else (event.outcome, event.certainty)
+        retry_wait = phases[-1].seconds if phases[-1].name == "retry" else 0.0
+        attempt_start = marks[start][1]
+        timings.append(
+            AttemptTiming(
+                number, attempt_start - call_start, end - attempt_start - retry_wait, outcome, certainty, phases
+            )
+        )
+    return timings
 
 
 class LoopStalled(Event, frozen=True):
-    """The event loop stands still, or stood, as can be told only now. `server` is empty, for it concerns all."""
+    """The event loop is blocked, or was blocked and this was noticed later. `server` is empty."""
 
     seconds: float  # so far
-    where: str  # the stack of its thread
+    stack: str  # the stack of the loop's thread
 
     @property
-    def why(self) -> str:
+    def summary(self) -> str:
         return (
-            f"the event loop has not turned for {self.seconds:.1f} s: something blocks it, and no call, answer or "
-            "deadline is looked at meanwhile. Let such work run in a thread, for instance by asyncio.to_thread()."
+            f"the event loop has been blocked for {self.seconds:.1f} s: no call, response or deadline is processed "
+            "meanwhile. Run blocking work in a thread, for instance with asyncio.to_thread()."
         )
 
 
 class LoopResumed(Event, frozen=True):
-    """It turns again. `server` is empty."""
+    """The event loop runs again after it was blocked. `server` is empty."""
 
-    seconds: float  # for which it stood
+    seconds: float  # how long it was blocked
 
 
 class ServerChanged(Event, frozen=True):
-    """A server was added, removed or changed while we run."""
+    """A server was added, removed or changed while the hub runs."""
 
-    what: str  # added, removed or changed
-
-
-class Access(Event, frozen=True):
-    """Who may come in has changed, or somebody was not let in. `server` is that of a login, else empty."""
-
-    what: str  # refused, throttled, key_created, key_revoked, login or logout
-    why: str = ""
-    who: str = ""  # the id of a key, or a caller
+    change: str  # added, removed or changed
 
 
-class Decided(Event, frozen=True):
-    """A rule allowed something, or refused it."""
+class AccessEvent(Event, frozen=True):
+    """Access rights changed or access was denied. `server` is that of a login, else empty."""
+
+    action: str  # refused, throttled, key_created, key_revoked, login or logout
+    reason: str = ""
+    principal_id: str = ""  # API key id or caller id
+
+
+class PolicyDecision(Event, frozen=True):
+    """A policy rule allowed or denied something."""
 
     rule: str
     allowed: bool
-    why: str = ""
+    reason: str = ""
 
 
 class AuditFailed(Event, frozen=True):
-    """The audit log cannot be written: calls that change something are refused. `server` is empty."""
+    """The audit log cannot be written, so calls that change something are rejected.
 
-    why: str
+    `server` is empty.
+    """
+
+    reason: str
 
 
 class AuditResumed(Event, frozen=True):
-    """It can again. `server` is empty."""
+    """The audit log can be written again. `server` is empty."""
 
-    lost: int  # records that had no place meanwhile
+    lost_records: int  # records that could not be buffered meanwhile
 
 
 class CallRecovered(Event, frozen=True):
-    """The audit log of an earlier run has a call that was begun and never ended: nobody knows what became of it."""
+    """The audit log of an earlier run contains a call without an end. Its outcome is unknown."""
 
     id: str
     tool: str
@@ -243,23 +255,28 @@ class CallRecovered(Event, frozen=True):
 
 
 class EventsMissed(Event, frozen=True):
-    """This watcher was too slow: so many events were dropped. `server` is empty."""
+    """A subscriber of `hub.events()` was too slow and `count` events were dropped.
+
+    `server` is empty.
+    """
 
     count: int
 
 
-class Sink(Protocol):
-    """Hears of everything at once, in the middle of the work: it returns quickly and never waits. What it raises is
-    logged, and changes nothing."""
+class EventSink(Protocol):
+    """Receiver of events, called synchronously while a call runs.
 
-    def on_call(self, fact: CallFinished) -> None: ...
+    It must return quickly and never block. An exception it raises is logged and has no other effect.
+    """
 
-    def on_event(self, fact: Event) -> None:
-        """All other facts. `CallStarted` and `AttemptFinished` only where the sink `wants_steps`."""
+    def on_call(self, event: CallFinished) -> None: ...
+
+    def on_event(self, event: Event) -> None:
+        """Receive every other event. `CallStarted` and `AttemptFinished` need `wants_attempts`."""
         ...
 
     @property
-    def wants_steps(self) -> bool: ...
+    def wants_attempts(self) -> bool: ...
 
-    # `wants_brought = True` asks for calls, too, that another gateway of a cluster brought: that one tells of them.
-    # `wants_calls = False` says that a sink hears of servers alone: then calls cost nothing for its sake.
+    # `wants_forwarded = True` also requests calls that another node forwarded; that node reports them itself.
+    # `wants_calls = False` declares that a sink needs no call events; calls then skip the work for it.

@@ -1,8 +1,8 @@
-"""A run is written line by line, can be gone on with, and is made short by medians."""
+"""The file of a run: written line by line, resumable, summarized by medians."""
 
 import pytest
 
-from bench.journal import Journal, medians, newest, place, read, result
+from bench.journal import Journal, medians, newest, read, result, row_key
 
 ABOUT = {"date": "2026-11-15", "machine": {}, "settings": {}, "peers": {"envoy": {"title": "Envoy"}}, "absent": {}}
 
@@ -32,36 +32,36 @@ def test_a_cell_is_the_median_of_its_turns_and_counts_all_errors():
     assert short["spread"] == 90.0
 
 
-def test_a_figure_that_is_missing_in_a_turn_is_not_nought():
+def test_a_missing_figure_does_not_count_as_zero():
     (short,) = medians([row(10.0, cpu_us=None), row(12.0, 1, cpu_us=5.0)])
     assert short["cpu_us"] == 5.0
 
 
-def test_a_run_that_was_ended_goes_on_with_what_is_missing(file):
+def test_a_resumed_run_measures_what_is_missing(file):
     first = Journal(file, "1", ABOUT)
     first.add(row(10.0))
     again = Journal(file, "2", ABOUT, resume=True)
     assert again.session == "1"
-    assert again.has(place(row(0.0)), 0)
-    assert not again.has(place(row(0.0)), 1)
+    assert again.has(row_key(row(0.0)), 0)
+    assert not again.has(row_key(row(0.0)), 1)
     again.add(row(20.0, 1))
     assert result(file)["rows"][0]["rate"] == 15.0
 
 
-def test_a_line_that_is_not_whole_does_not_swallow_the_next(file):
+def test_an_incomplete_line_does_not_damage_the_next_line(file):
     Journal(file, "1", ABOUT).add(row(10.0))
     with file.open("a") as half:
-        half.write('{"session": "1", "peer": "env')  # it was ended in the middle of it
+        half.write('{"session": "1", "peer": "env')  # the run was interrupted here
     Journal(file, "1", ABOUT, resume=True).add(row(20.0, 1))
     abouts, rows = read(file)
     assert ([one["session"] for one in abouts], [one["rate"] for one in rows]) == (["1", "1"], [10.0, 20.0])
 
 
-def test_to_go_on_with_nothing_is_to_begin(file):
+def test_resuming_an_empty_file_starts_a_new_session(file):
     assert Journal(file, "7", ABOUT, resume=True).session == "7"
 
 
-def test_what_is_measured_again_replaces_the_old_and_the_rest_stays(file):
+def test_a_new_measurement_replaces_the_old_one_and_the_rest_stays(file):
     old = Journal(file, "1", {**ABOUT, "peers": {"envoy": {"title": "E"}, "litellm": {"title": "L"}}})
     for turn in range(3):
         old.add(row(10.0, turn))
@@ -75,19 +75,19 @@ def test_what_is_measured_again_replaces_the_old_and_the_rest_stays(file):
     assert set(short["peers"]) == {"envoy", "litellm"}
 
 
-def test_who_could_not_be_had_at_first_is_absent_no_longer(file):
+def test_a_peer_that_is_installed_later_is_no_longer_absent(file):
     Journal(file, "1", {**ABOUT, "peers": {}, "absent": {"envoy": "no network"}})
     assert result(file)["absent"] == {"envoy": "no network"}
     Journal(file, "2", ABOUT)
     assert result(file)["absent"] == {}
 
 
-def test_the_newest_session_is_the_one_that_began_last_whatever_the_order_of_lines():
+def test_the_newest_session_started_last_independent_of_line_order():
     rows = [{**row(2.0), "session": "2026-11-15T10"}, {**row(1.0), "session": "2026-11-15T09"}]
     assert [one["rate"] for one in newest(rows)] == [2.0]
 
 
-def test_a_part_that_was_finished_is_no_figure(file):
-    kept = Journal(file, "1", ABOUT)
-    kept.add(row(0.0, work="done"))
+def test_the_marker_of_a_finished_part_is_not_a_figure(file):
+    journal = Journal(file, "1", ABOUT)
+    journal.add(row(0.0, work="done"))
     assert result(file)["rows"] == []

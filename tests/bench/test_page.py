@@ -1,4 +1,4 @@
-"""The page of benchmarks says what was measured, and where others are better."""
+"""The benchmark page: figures, settings, and the cases in which another peer is better."""
 
 import json
 import re
@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from bench import page, report
 
 PEERS = {
-    name: {"title": name.title(), "version": "1", "given": f"all that {name} likes"}
+    name: {"title": name.title(), "version": "1", "given": f"settings of {name}"}
     for name in ("direct", "bare", "toolway", "envoy", "litellm")
 }
 PACE = {"turns": 3, "warm": 0.2, "seconds": 0.8, "longest": 8.0}
@@ -43,68 +43,68 @@ def section(text, title):
     return re.split(r"^## ", text, flags=re.MULTILINE)[[*re.findall(r"^## (.*)$", text, re.MULTILINE)].index(title) + 1]
 
 
-def test_the_published_page_and_picture_are_those_of_the_published_figures():
-    there = [path.exists() for path in (page.PUBLISHED, page.PAGE, page.PICTURE)]
-    assert len(set(there)) == 1, "publish with `make bench-page`"
+def test_page_and_chart_match_the_published_figures():
+    there = [path.exists() for path in (page.PUBLISHED, page.PAGE, page.CHART)]
+    assert len(set(there)) == 1, "publish with `make bench ARGS=--publish`"
     if all(there):
         published = json.loads(page.PUBLISHED.read_text())
         assert page.PAGE.read_text() == page.page(published)
-        assert page.PICTURE.read_text() == report.picture(published)
+        assert page.CHART.read_text() == report.chart(published)
         assert page.PUBLISHED.read_text() == page.as_text(published)
 
 
-def test_figures_are_written_one_row_a_line():
+def test_figures_are_written_one_row_per_line():
     text = page.as_text(result(*RATES))
     assert json.loads(text) == result(*RATES)
     assert sum(line.startswith('{"peer"') for line in text.splitlines()) == len(RATES)
 
 
-def test_a_cell_is_calls_a_second_and_cpu():
+def test_a_cell_contains_calls_per_second_and_cpu():
     text = page.page(result(*RATES))
     assert "| Toolway 1 | 20,000 (50.0) | 0.70 / 1.20 | 80 | 0 |" in text
     assert "| Litellm 1 | 20.0 (50,000) | 50.00 / 90.00 | 300 | 3 |" in text
 
 
-def test_what_each_was_given_is_said():
-    assert "| Envoy 1 | all that envoy likes |" in section(page.page(result(*RATES)), "What each was given")
+def test_the_page_lists_the_settings_of_each_peer():
+    assert "| Envoy 1 | settings of envoy |" in section(page.page(result(*RATES)), "Settings of the peers")
 
 
-def test_others_win_by_either_figure_and_limits_are_no_others():
-    wins = section(page.page(result(*RATES)), "Where others win")
+def test_a_peer_that_is_better_by_either_figure_is_listed_but_not_the_lower_bounds():
+    wins = section(page.page(result(*RATES)), "Cases in which another peer is better")
     assert "- Envoy: echo × 16, modern client, http: 10,000 (45.0) against 20,000 (50.0)" in wins
     assert "Litellm:" not in wins
     assert "Bare:" not in wins
 
 
-def test_who_is_up_sooner_or_smaller_wins_too():
+def test_a_peer_that_starts_faster_or_needs_less_memory_is_listed():
     starts = [
         cell("toolway", "first call", connections=1, seconds=0.9),
         cell("toolway", "memory", connections=1, mb=80.0),
     ]
     starts += [cell("envoy", "first call", connections=1, seconds=0.1), cell("envoy", "memory", connections=1, mb=90.0)]
-    wins = section(page.page(result(*starts)), "Where others win")
-    assert "- Envoy: its first answer after 0.10 s against 0.90 s" in wins
-    assert "idle in" not in wins
+    wins = section(page.page(result(*starts)), "Cases in which another peer is better")
+    assert "- Envoy: first result after 0.10 s against 0.90 s" in wins
+    assert "idle memory" not in wins
 
 
-def test_what_did_not_work_is_said_with_the_first_words_of_the_refusal():
-    failures = section(page.page(result(*RATES, cell("envoy", "list", rate=0.0))), "What did not work")
+def test_failures_are_listed_with_their_first_error():
+    failures = section(page.page(result(*RATES, cell("envoy", "list", rate=0.0))), "Failures")
     assert "- litellm: echo × 16, modern client, http: 3 errors: HTTP/1.1 500" in failures
     assert "- envoy: list × 16, modern client, http: none finished" in failures
 
 
-def test_who_could_not_be_installed_is_named():
-    assert "- zed is not available where this was run: no wheel" in page.page(
+def test_a_peer_that_could_not_be_installed_is_named():
+    assert "- zed could not be installed for this run: no wheel" in page.page(
         {**result(), "absent": {"zed": "no wheel"}}
     )
 
 
-def test_the_picture_is_svg_with_the_cheapest_first_and_shortest():
-    picture = ET.fromstring(report.picture(result(*RATES)))
-    bars = [float(one.get("width", "")) for one in picture.iter("{http://www.w3.org/2000/svg}rect") if one.get("class")]
+def test_the_chart_is_svg_with_the_cheapest_peer_first_and_shortest():
+    chart = ET.fromstring(report.chart(result(*RATES)))
+    bars = [float(one.get("width", "")) for one in chart.iter("{http://www.w3.org/2000/svg}rect") if one.get("class")]
     assert len(bars) == 4
     assert bars == sorted(bars)
-    words = [one.text for one in picture.iter("{http://www.w3.org/2000/svg}text")]
+    words = [one.text for one in chart.iter("{http://www.w3.org/2000/svg}text")]
     assert words.index("Bare") < words.index("Envoy") < words.index("Toolway") < words.index("Litellm")
 
 

@@ -1,4 +1,4 @@
-"""Aims and figures: reached, not reached, not measured."""
+"""Verdicts on targets: reached, not reached, not measured."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def result(*rows):
 
 
 def verdict(word, *rows):
-    (found,) = [one for one in verdicts(result(*rows)) if word in one.aim]
+    (found,) = [one for one in verdicts(result(*rows)) if word in one.target]
     return found
 
 
@@ -32,27 +32,27 @@ def both(peer, rate, cpu_us):
     return [cell(peer, rate, cpu_us, connections=n) for n in (16, 64)]
 
 
-def test_an_aim_is_reached_when_it_is_by_rate_and_by_cpu():
-    aim = "echo, HTTP server, against Envoy's MCP router"
-    assert verdict(aim, *both("toolway", 100, 10)).reached is None
-    found = verdict(aim, *both("toolway", 100, 10), *both("envoy", 50, 20))
+def test_a_target_must_be_reached_by_rate_and_by_cpu():
+    target = "echo, HTTP server, against Envoy's MCP router"
+    assert verdict(target, *both("toolway", 100, 10)).reached is None
+    found = verdict(target, *both("toolway", 100, 10), *both("envoy", 50, 20))
     assert found.reached is True
     assert found.measured == "× 16: 2 calls/s, 2 CPU; × 64: 2 calls/s, 2 CPU"
 
 
 @pytest.mark.parametrize(("rate", "cpu_us"), [(120, 20), (50, 9)])
-def test_one_of_both_is_not_enough(rate, cpu_us):
+def test_one_of_both_figures_is_not_enough(rate, cpu_us):
     own = {n: cell("toolway", 100, 10, connections=n) for n in (16, 64)}
     other = {16: cell("envoy", 50, 20), 64: cell("envoy", rate, cpu_us, connections=64)}
     assert ratio("", 1.0, own.get, other.get, (16, 64)).reached is False
 
 
-def test_an_aim_of_which_half_was_measured_is_not_reached_yet():
+def test_a_target_that_was_measured_in_part_has_no_verdict():
     own, other = {16: cell("toolway", 100, 10)}, {16: cell("envoy", 50, 20)}
     assert ratio("", 1.0, own.get, other.get, (16, 64)).reached is None
 
 
-def test_who_finished_nothing_in_time_is_slower_and_who_only_failed_is_not_compared():
+def test_a_peer_without_results_in_time_is_slower_and_a_failed_peer_is_not_compared():
     own, late = {16: cell("toolway", 100, 10)}, {16: cell("litellm", 0)}
     assert ratio("", 10.0, own.get, late.get, (16,)).reached is True
     assert ratio("", 10.0, late.get, own.get, (16,)).reached is None
@@ -60,7 +60,7 @@ def test_who_finished_nothing_in_time_is_slower_and_who_only_failed_is_not_compa
     assert ratio("", 10.0, own.get, broken.get, (16,)).reached is None
 
 
-def test_the_best_other_python_gateway_is_the_quickest_whatever_its_clients():
+def test_the_best_other_python_gateway_is_the_fastest_with_clients_of_any_era():
     rows = [*both("toolway", 1000, 10), *both("fastmcp", 10, 1000), *both("envoy", 900, 11)]
     rows += [cell("mcpo", 90, 110, era="rest", connections=n) for n in (16, 64)]
     found = verdict("best other Python", *rows)
@@ -87,13 +87,13 @@ def test_memory_of_one_server_is_the_growth_from_ten_to_a_thousand():
     assert (found.measured, found.reached) == ("100", False)
 
 
-def test_a_kept_list_counts_only_when_it_is_whole():
+def test_a_stored_list_counts_only_if_it_is_complete():
     part = cell("toolway", 0, behind="18 stdio", work="kept list", connections=1, seconds=0.01, items=340)
-    assert verdict("from what was kept, toolway", part).reached is None
-    assert verdict("from what was kept, toolway", {**part, "items": 360}).reached is True
+    assert verdict("from the stored catalog, toolway", part).reached is None
+    assert verdict("from the stored catalog, toolway", {**part, "items": 360}).reached is True
 
 
-def test_the_table_has_every_aim_even_of_an_empty_run():
+def test_the_table_has_every_target_even_for_an_empty_run():
     lines = table(result()).splitlines()[2:]
     assert len(lines) == len(verdicts(result())) > 25
     assert all(line.endswith("| not measured |") for line in lines)

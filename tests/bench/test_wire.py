@@ -1,4 +1,4 @@
-"""The requests that the load generator sends are what a client of that era would send."""
+"""The requests of the load generator match those of a client of the era."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 from bench import wire
 
-DOOR = wire.Door(8000, "/mcp", {"Authorization": "Bearer x"})
+ENDPOINT = wire.Endpoint(8000, "/mcp", {"Authorization": "Bearer x"})
 
 
 def parts(request):
@@ -15,34 +15,34 @@ def parts(request):
     return first, dict(line.split(": ", 1) for line in lines), json.loads(body) if body else None, len(body)
 
 
-@pytest.mark.parametrize("era", ["modern", "handshake"])
+@pytest.mark.parametrize("era", ["modern", "legacy"])
 @pytest.mark.parametrize("big", [False, True])
-def test_the_length_is_that_of_the_body_and_the_key_is_sent(era, big):
-    _, headers, message, size = parts(wire.call(DOOR, era, "s00__echo", big))
+def test_the_content_length_is_correct_and_the_api_key_is_sent(era, big):
+    _, headers, message, size = parts(wire.call(ENDPOINT, era, "s00__echo", big))
     assert headers["Content-Length"] == str(size)
     assert headers["Authorization"] == "Bearer x"
     assert message["params"]["name"] == "s00__echo"
 
 
-def test_a_modern_request_stands_for_itself():
-    _, headers, message, _ = parts(wire.call(DOOR, "modern", "s00__echo"))
+def test_a_modern_request_needs_no_initialization():
+    _, headers, message, _ = parts(wire.call(ENDPOINT, "modern", "s00__echo"))
     assert (headers["Mcp-Method"], headers["Mcp-Name"]) == ("tools/call", "s00__echo")
     assert message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] == headers["MCP-Protocol-Version"]
-    assert wire.hellos(DOOR, "modern") == []
+    assert wire.hellos(ENDPOINT, "modern") == []
 
 
-def test_a_handshake_client_says_hello_first():
-    methods = [parts(hello)[2]["method"] for hello in wire.hellos(DOOR, "handshake")]
+def test_a_legacy_client_initializes_first():
+    methods = [parts(hello)[2]["method"] for hello in wire.hellos(ENDPOINT, "legacy")]
     assert methods == ["initialize", "notifications/initialized"]
-    assert "_meta" not in parts(wire.call(DOOR, "handshake", "echo"))[2]["params"]
+    assert "_meta" not in parts(wire.call(ENDPOINT, "legacy", "echo"))[2]["params"]
 
 
 def test_rest_clients_name_the_tool_in_the_path():
-    first, _, message, _ = parts(wire.call(wire.Door(1, "/s00"), "rest", "echo"))
+    first, _, message, _ = parts(wire.call(wire.Endpoint(1, "/s00"), "rest", "echo"))
     assert first == "POST /s00/echo HTTP/1.1"
     assert message == {"text": wire.TEXT}
 
 
-def test_what_is_expected_is_part_of_what_is_sent():
+def test_the_expected_text_is_part_of_the_sent_text():
     assert wire.expected("echo") in wire.TEXT
     assert 180 <= len(wire.TEXT) <= 260

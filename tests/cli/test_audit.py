@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from toolway import Hub
-from toolway.config.audit import AuditSettings
+from toolway.config.settings import AuditSettings
 from toolway.testing import fake_server
 
 KEY = "order-4711"
@@ -22,12 +22,12 @@ KEY = "order-4711"
 def log(request, machine):
     """The log where a gateway would keep it, and a file of servers that asks for it."""
     machine.write(".config/toolway/mcp.json", {"mcpServers": {}, "toolway": {"audit": {"to": request.param}}})
-    settings = AuditSettings(to=request.param).in_folder(machine.home / ".local/state/toolway/gateway")
+    settings = AuditSettings(to=request.param).with_folder(machine.home / ".local/state/toolway/gateway")
 
     async def fill():
-        async with Hub({"s": fake_server()}, audit=settings) as hub:
+        async with Hub({"s": fake_server()}, audit_log=settings) as hub:
             await hub.wait_ready()
-            await hub.call_tool("s.counter", {"nonce": "1"}, key=KEY)
+            await hub.call_tool("s.counter", {"nonce": "1"}, idempotency_key=KEY)
             await hub.call_tool("s.echo", {"text": "x"})
             await hub.call_tool("s.fail")
 
@@ -38,7 +38,7 @@ def log(request, machine):
 def test_a_whole_log_is_said_to_be_whole(log, machine):
     result = machine.toolway("audit", "verify")
     assert result.exit_code == 0
-    assert result.stdout.startswith("whole: ")
+    assert result.stdout.startswith("intact: ")
     facts = json.loads(machine.toolway("audit", "verify", "--json").stdout)
     assert (facts["whole"], facts["intents"], facts["open"]) == (True, 1, 0)
     assert machine.toolway("audit", "verify", "--head", facts["head"]).exit_code == 0
@@ -66,7 +66,7 @@ def test_an_end_that_was_cut_off_is_found_with_the_head_that_was_kept(log, machi
     assert machine.toolway("audit", "verify").exit_code == 0
     result = machine.toolway("audit", "verify", "--head", head)
     assert result.exit_code == 9
-    assert "removed from its end" in result.stderr
+    assert "removed from the end" in result.stderr
     assert machine.toolway("audit", "verify", "--head", "nonsense").exit_code == 2
 
 
@@ -85,7 +85,7 @@ def test_records_are_listed_and_chosen(log, machine):
     assert machine.toolway("audit", "ls", "--since", "soon").exit_code == 2
     table = machine.toolway("audit", "ls").stdout
     assert "s.counter" in table and KEY not in table
-    assert "no record fits" in machine.toolway("audit", "ls", "--server", "other").stderr
+    assert "no record matches" in machine.toolway("audit", "ls", "--server", "other").stderr
 
 
 def test_an_export_has_every_record_with_its_hash(log, machine, tmp_path):
@@ -112,7 +112,7 @@ def audit_check(machine, name="audit"):
 
 def test_the_doctor_looks_at_the_log(log, machine):
     found = audit_check(machine)
-    assert found["state"] == "ok" and "whole" in found["what"]
+    assert found["state"] == "ok" and "intact" in found["message"]
     data = bytearray(Path(log.file).read_bytes())
     data[data.index(b'"kind":"call.intent"') + 9] ^= 4
     Path(log.file).write_bytes(data)
@@ -121,10 +121,10 @@ def test_the_doctor_looks_at_the_log(log, machine):
 
 
 def test_the_doctor_says_what_will_be_and_what_waits(machine):
-    block = {"audit": True, "escalations": True}
+    block = {"audit": True, "alerts": True}
     machine.write(".config/toolway/mcp.json", {"mcpServers": {}, "toolway": block})
-    assert "will be kept" in audit_check(machine)["what"]
-    assert audit_check(machine, "escalations") is None
-    machine.write(".local/state/toolway/gateway/escalations/20261115T120000Z-given-up-x.md", "# x")
-    found = audit_check(machine, "escalations")
-    assert found["state"] == "warn" and "given-up-x" in found["evidence"]
+    assert "will be created" in audit_check(machine)["message"]
+    assert audit_check(machine, "alerts") is None
+    machine.write(".local/state/toolway/gateway/alerts/20261115T120000Z-given-up-x.md", "# x")
+    found = audit_check(machine, "alerts")
+    assert found["state"] == "warn" and "given-up-x" in found["detail"]

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from toolway.cli.giving import hub_entry
+from toolway.cli.commands.export import build_hub_entry
 
 TOKEN = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
 CURSOR = """{
@@ -114,7 +114,7 @@ def test_an_export_is_shown_asked_about_and_then_made(machine):
     assert made.exit_code == 0
     assert text.startswith(CURSOR[: CURSOR.index('    "docs"')])
     assert '"files"' in text
-    [copy] = [line.rpartition(" is ")[2] for line in made.stderr.splitlines() if "a copy" in line]
+    [copy] = [line.rpartition("backup: ")[2] for line in made.stderr.splitlines() if "backup: " in line]
     assert Path(copy).read_text() == CURSOR
 
 
@@ -131,11 +131,11 @@ def test_what_a_client_cannot_be_told_is_named(machine):
 def test_the_hub_takes_the_place_of_what_is_behind_it(machine):
     clients(machine)
     machine.toolway("import", "cursor")
-    machine.toolway("export", "cursor", "--via-hub", "-y")
+    machine.toolway("export", "cursor", "--via-gateway", "-y")
     text = (machine.home / ".cursor/mcp.json").read_text()
     assert "// mine" in text
     entries = json.loads(text.replace("// mine", ""))["mcpServers"]
-    assert entries == {"toolway": hub_entry()}
+    assert entries == {"toolway": build_hub_entry()}
     result = machine.toolway("import", "cursor", "--json")
     assert json.loads(result.stdout)["found"] == []  # we do not take ourselves
 
@@ -164,7 +164,7 @@ def test_without_a_client_it_is_asked_which(machine):
 def test_the_hub_is_told_which_file_it_is_for_where_one_was_named(machine):
     clients(machine)
     file = machine.write("mine.json", {"mcpServers": {"docs": {"url": "https://docs.example.com/mcp"}}})
-    machine.toolway("export", "cursor", "--via-hub", "-y", "-c", str(file))
+    machine.toolway("export", "cursor", "--via-gateway", "-y", "-c", str(file))
     text = (machine.home / ".cursor/mcp.json").read_text().replace("// mine", "")
     entry = json.loads(text)["mcpServers"]["toolway"]
     assert entry["args"][-4:] == ["serve", "--stdio", "--config", str(file)]

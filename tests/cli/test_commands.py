@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from toolway.cli.app import app
 
-FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.fake"]}
-OLD = {"command": sys.executable, "args": ["-m", "toolway.testing.fake", "--era", "handshake"]}
+FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"]}
+OLD = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main", "--era", "legacy"]}
 BROKEN = {
     "command": sys.executable,
     "args": ["-c", "import os, sys; sys.exit('missing GITHUB_TOKEN ' + os.environ['MY_SECRET'])"],
@@ -35,7 +35,7 @@ def test_list_shows_every_server_with_era_and_tools(toolway):
     result = toolway({"new": FAKE, "old": OLD}, "list")
     rows = [line.split() for line in result.stdout.splitlines()]
     assert rows[0] == ["server", "state", "tools", "era", "why"]
-    assert [(row[0], row[1], row[3]) for row in rows[1:]] == [("new", "ready", "modern"), ("old", "ready", "handshake")]
+    assert [(row[0], row[1], row[3]) for row in rows[1:]] == [("new", "ready", "modern"), ("old", "ready", "legacy")]
     assert all(int(row[2]) > 10 for row in rows[1:])
     assert result.exit_code == 0
 
@@ -48,7 +48,7 @@ def test_a_failing_server_never_hides_the_others_and_says_why(toolway):
     assert "| missing GITHUB_TOKEN ***" in result.stderr
     assert '"env": {"GITHUB_TOKEN": "${GITHUB_TOKEN}"}' in result.stderr
     assert "command not found: /no/such/program" in result.stderr
-    assert "servers of type ws are not supported yet" in result.stderr
+    assert "server type ws is not supported yet" in result.stderr
     assert "do-not-show" not in result.output
     assert result.exit_code == 8
 
@@ -57,7 +57,7 @@ def test_list_as_json_is_one_document_with_stable_keys(toolway):
     result = toolway({"fake": FAKE, "broken": BROKEN, "Odd Name": FAKE}, "list", "--json")
     document = json.loads(result.stdout)
     assert [server["server"] for server in document["servers"]] == ["fake", "broken", "odd-name"]
-    keys = ["server", "transport", "state", "era", "protocol", "tools", "stale", "why", "fix"]
+    keys = ["server", "transport", "state", "era", "protocol", "tools", "stale", "why", "hint"]
     assert all(list(server) == keys for server in document["servers"])
     assert [(p["server"], p["severity"], p["code"]) for p in document["problems"]] == [
         ("Odd Name", "note", "E-CONFIG-NAME")
@@ -106,7 +106,7 @@ def test_status_of_a_broken_server_tells_all(toolway):
     [server] = json.loads(result.stdout)["servers"]
     assert server["state"] in ("backing_off", "starting", "failed")
     assert "missing GITHUB_TOKEN ***" in server["stderr"]
-    assert "GITHUB_TOKEN" in server["fix"]
+    assert "GITHUB_TOKEN" in server["hint"]
     assert server["last_error"]
     assert result.exit_code == 4
 
@@ -121,13 +121,13 @@ def test_asking_for_an_entry_that_cannot_be_used_tells_what_is_wrong_with_it(too
     servers = {"My Server": {"type": "ws", "url": "ws://x"}}
     for words in (("status", "my-server"), ("call", "my-server.x"), ("tools", "-s", "My Server")):
         result = toolway(servers, *words)
-        assert "servers of type ws are not supported yet" in result.stderr
+        assert "server type ws is not supported yet" in result.stderr
         assert "mcp.json:1" in result.stderr
         assert result.exit_code == 3
 
 
 def test_tools_are_found_by_all_words_and_names_go_first(toolway):
-    result = toolway({"a": FAKE, "b": OLD}, "tools", "server", "seen", "--json")
+    result = toolway({"a": FAKE, "b": OLD}, "tools", "server", "counters", "--json")
     assert [tool["name"] for tool in json.loads(result.stdout)["tools"]] == ["a.stats", "b.stats"]
     result = toolway({"a": FAKE}, "tools", "text", "-s", "a")
     assert result.stdout.splitlines()[0].split() == ["tool", "description"]
@@ -184,7 +184,7 @@ def test_progress_is_shown_on_stderr_when_asked_for(toolway):
 @pytest.mark.parametrize(
     ("words", "code", "part"),
     [
-        (("fake.fail",), 5, "says that it failed"),
+        (("fake.fail",), 5, "reported a failure"),
         (("fake.sleep", "seconds:=30", "--timeout", "0.3"), 7, "E-TIMEOUT"),
         (("fake.ecco",), 1, "did you mean fake.echo"),
         (("fkae.echo",), 1, "did you mean fake"),

@@ -21,7 +21,7 @@ def test_a_code_is_explained_however_it_is_written():
 def test_all_codes_are_listed_with_what_they_mean():
     codes = json.loads(toolway("explain", "--json").stdout)["codes"]
     assert len(codes) > 100
-    assert {"code": "E-USAGE", "meaning": "The command line cannot be understood."} in codes
+    assert {"code": "E-USAGE", "meaning": "The command line is invalid."} in codes
 
 
 def test_a_code_that_does_not_exist_is_answered_with_the_nearest():

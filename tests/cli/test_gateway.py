@@ -11,15 +11,15 @@ import pytest
 from typer.testing import CliRunner
 
 from toolway.cli.app import app
-from toolway.gateway.state import Running, State
+from toolway.gateway.state_dir import RunningGateway, StateDir
 
-FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.fake"]}
+FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"]}
 BROKEN = {
     "command": sys.executable,
     "args": ["-c", "import os, sys; sys.exit('missing GITHUB_TOKEN ' + os.environ['MY_SECRET'])"],
     "env": {"MY_SECRET": "do-not-show"},
 }
-SERVERS = {"fake": FAKE, "old": {**FAKE, "args": [*FAKE["args"], "--era", "handshake"]}, "broken": BROKEN}
+SERVERS = {"fake": FAKE, "old": {**FAKE, "args": [*FAKE["args"], "--era", "legacy"]}, "broken": BROKEN}
 GROUPS = {"sums": {"tools": ["fake.add"]}}
 
 
@@ -40,7 +40,7 @@ class Gateway:
         assert self._process.stdout is not None
         self._stdout = self._process.stdout
         self.url = json.loads("".join(iter(self._stdout.readline, "}\n")) + "}")["url"].removesuffix("/mcp")
-        self.token = State(self.state).token()
+        self.token = StateDir(self.state).read_token()
 
     def close(self):
         self._process.send_signal(signal.SIGTERM)
@@ -68,7 +68,7 @@ def test_list_asks_the_gateway_that_runs_and_says_so(toolway, gateway):
     states = {line.split()[0]: line.split()[1] for line in result.stdout.splitlines()[1:]}
     assert (states["fake"], states["old"]) == ("ready", "ready")
     assert states["broken"] in ("backing_off", "starting", "failed")
-    assert f"asking the gateway at {gateway.url}" in result.stderr
+    assert f"using the gateway at {gateway.url}" in result.stderr
     assert "do-not-show" not in result.output
     assert result.exit_code == 8
 
@@ -94,7 +94,7 @@ def test_secrets_of_a_server_stay_with_the_gateway(toolway, gateway):
 
 
 def test_tools_have_the_names_that_they_have_in_the_file(toolway):
-    document = json.loads(toolway("tools", "server", "seen", "--json").stdout)
+    document = json.loads(toolway("tools", "server", "counters", "--json").stdout)
     assert [tool["name"] for tool in document["tools"]] == ["fake.stats", "old.stats"]
     assert document["tools"][0]["input_schema"]["type"] == "object"
     assert [server["server"] for server in document["down"]] == ["broken"]
@@ -118,7 +118,7 @@ def test_progress_comes_through(toolway):
 @pytest.mark.parametrize(
     ("words", "code", "part"),
     [
-        (("fake.fail",), 5, "says that it failed"),
+        (("fake.fail",), 5, "reported a failure"),
         (("fake.sleep", "seconds:=30", "--timeout", "0.3"), 7, "E-TIMEOUT"),
         (("fake.ecco",), 1, "did you mean fake.echo"),
         (("fkae.echo",), 1, "did you mean fake"),
@@ -145,7 +145,7 @@ def test_whether_it_was_executed_is_what_the_gateway_knows(toolway):
     )
     result = toolway("call", "fake.add", "a:=1", "--json")
     error = json.loads(result.stdout)["error"]
-    assert (error["code"], error["rpc_code"], error["what"]) == (
+    assert (error["code"], error["rpc_code"], error["message"]) == (
         "E-PROTOCOL",
         -32602,
         "fake answered with error -32602",
@@ -165,7 +165,7 @@ def test_another_file_or_no_gateway_is_not_that_gateway(toolway, tmp_path):
 
 
 def test_the_file_of_the_gateway_named_is_the_gateway(toolway, gateway):
-    assert "asking the gateway" in toolway("tools", "-c", os.path.relpath(gateway.config)).stderr
+    assert "using the gateway" in toolway("tools", "-c", os.path.relpath(gateway.config)).stderr
 
 
 def test_a_gateway_that_does_not_answer_any_more_is_told_and_its_file_used(tmp_path, monkeypatch):
@@ -173,10 +173,10 @@ def test_a_gateway_that_does_not_answer_any_more_is_told_and_its_file_used(tmp_p
     file = tmp_path / "mcp.json"
     file.write_text('{"mcpServers": {"off": {"command": "x", "enabled": false}}}')
     monkeypatch.setenv("TOOLWAY_CONFIG", str(file))
-    State.default(os.environ).announce(Running("http://127.0.0.1:9", os.getpid(), str(file)))
+    StateDir.default(os.environ).write_running(RunningGateway("http://127.0.0.1:9", os.getpid(), str(file)))
     result = CliRunner().invoke(app, ["list", "--json"])
     assert [server["server"] for server in json.loads(result.stdout)["servers"]] == ["off"]
-    assert "does not answer" in result.stderr
+    assert "does not respond" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_gateway_that_cannot_be_used_is_told_in_four_parts(toolway, words, cod
     for command in (["list"], ["call", "fake.add", "a:=1", "b:=2"], ["keys", "ls"]):
         result = toolway(*command, *words)
         assert part in result.stderr
-        assert re.search(r"^  fix +\S", result.stderr, re.MULTILINE)
+        assert re.search(r"^  hint +\S", result.stderr, re.MULTILINE)
         assert result.exit_code == code
 
 
@@ -224,7 +224,7 @@ def test_keys_are_kept_in_the_file_where_no_gateway_runs(tmp_path, monkeypatch):
     assert "there are no keys" in toolway("keys", "ls").stderr
     made = toolway("keys", "create", "ci", "--admin")
     assert re.fullmatch(r"tw_\S{40,}\n", made.stdout)
-    principal = State.default(os.environ).keyring().who(made.stdout.strip())
+    principal = StateDir.default(os.environ).open_key_store().authenticate(made.stdout.strip())
     assert principal is not None and principal.admin
     [row] = toolway("keys", "ls").stdout.splitlines()[1:]
     assert row.split()[1:5] == ["ci", "everything", "and", "/admin"]
@@ -248,33 +248,54 @@ def test_a_key_with_a_rate_is_refused_when_it_calls_too_often(toolway, gateway):
     assert wrong.exit_code == 2 and "600/min" in wrong.stderr
 
 
-def test_connect_shows_what_each_client_wants(toolway, gateway):
+VIA = ("--via-gateway", "--print")
+
+
+def test_an_export_prints_what_each_client_wants(toolway, gateway):
     url, bearer = f"{gateway.url}/mcp", f"Bearer {gateway.token}"
-    command = toolway("connect", "claude-code").stdout
+    command = toolway("export", "claude-code", *VIA).stdout
     assert command == f"claude mcp add --transport http toolway {url} --header 'Authorization: {bearer}'\n"
     headers = {"Authorization": bearer}
-    cursor = json.loads(toolway("connect", "cursor").stdout)
+    cursor = json.loads(toolway("export", "cursor", *VIA).stdout)
     assert cursor == {"mcpServers": {"toolway": {"url": url, "headers": headers}}}
-    vscode = json.loads(toolway("connect", "vscode", "--group", "sums").stdout)
+    vscode = json.loads(toolway("export", "vscode", *VIA, "--group", "sums").stdout)
     assert vscode == {"servers": {"toolway-sums": {"type": "http", "url": f"{url}/sums", "headers": headers}}}
-    document = json.loads(toolway("connect", "generic", "--json").stdout)
+    document = json.loads(toolway("export", "generic", *VIA, "--json").stdout)
     assert json.loads(document["text"])["mcpServers"]["toolway"]["url"] == document["url"] == url
-    assert toolway("connect", "emacs").exit_code == 2
-    assert toolway("connect", "codex", "--group", "no group").exit_code == 2
+    assert toolway("export", "emacs", *VIA).exit_code == 2
+    assert toolway("export", "codex", *VIA, "--group", "no group").exit_code == 2
+    named = toolway("export", "cursor", *VIA, "--gateway", "http://tools.example:1", "--token", "t").stdout
+    entry = {"url": "http://tools.example:1/mcp", "headers": {"Authorization": "Bearer t"}}
+    assert json.loads(named) == {"mcpServers": {"toolway": entry}}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("cursor", "--print"),
+        ("--all", *VIA),
+        ("cursor", "codex", *VIA),
+        ("cursor", "--via-gateway", "--group", "sums"),
+        ("cursor", "--gateway", "http://tools.example:1"),
+    ],
+)
+def test_options_of_an_export_that_do_not_fit_together_are_refused(toolway, words):
+    result = toolway("export", *words)
+    assert (result.exit_code, "toolway export CLIENT --via-gateway --print" in result.stderr) == (2, True)
 
 
 def test_what_codex_is_shown_is_toml_that_says_the_same(toolway, gateway):
     import tomllib
 
-    server = tomllib.loads(toolway("connect", "codex").stdout)["mcp_servers"]["toolway"]
+    server = tomllib.loads(toolway("export", "codex", *VIA).stdout)["mcp_servers"]["toolway"]
     assert server == {"url": f"{gateway.url}/mcp", "http_headers": {"Authorization": f"Bearer {gateway.token}"}}
 
 
-def test_before_the_gateway_runs_connect_shows_where_it_will_be(tmp_path, monkeypatch):
+def test_before_the_gateway_runs_an_export_prints_where_it_will_be(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mcp.json").write_text('{"mcpServers": {}, "toolway": {"gateway": {"port": 9999}}}')
     monkeypatch.setenv("TOOLWAY_CONFIG", str(tmp_path / "mcp.json"))
-    result = CliRunner().invoke(app, ["connect", "cursor"])
+    result = CliRunner().invoke(app, ["export", "cursor", *VIA])
     assert json.loads(result.stdout)["mcpServers"]["toolway"]["url"] == "http://127.0.0.1:9999/mcp"
     assert "toolway serve" in result.stderr
 

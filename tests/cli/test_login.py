@@ -11,20 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.security.oauth_lab import Guarded, Issuer
+from tests.auth.oauth_lab import Guarded, Issuer
 from toolway import Hub, ToolwayError
-from toolway.cli.login import log_in
-from toolway.cli.options import Where
+from toolway.auth.encrypted_token_store import default_token_store
+from toolway.cli.commands.login import run_login
+from toolway.cli.options import TargetOptions
 from toolway.cli.output import Output
-from toolway.gateway.clients import OnlyClients
 from toolway.gateway.gateway import Gateway
-from toolway.gateway.principals import Keyring
-from toolway.security.sealed_tokens import of_this_user
+from toolway.gateway.mcp.context import NoHubCallbacks
+from toolway.gateway.principals import FileApiKeyStore
+from toolway.hub.core import HubCore
 
 pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).resolve().parents[2]
-BROWSER = ROOT / "tests" / "security" / "browser.py"
+BROWSER = ROOT / "tests" / "auth" / "browser.py"
 
 
 class Shell:
@@ -82,7 +83,7 @@ async def test_without_a_browser_the_address_where_it_ended_is_pasted(tmp_path: 
             ended_at = await issuer.login("", line.strip())
             process.stdin.write(f"http://127.0.0.1/callback?code=x&state=another\n{ended_at}\n".encode())
             out, err = await process.communicate()
-        assert process.returncode == 0 and b"not where that login ended" in err, err
+        assert process.returncode == 0 and b"does not belong to this login" in err, err
         told = json.loads(out)
         assert (told["server"], told["logged_in"]) == ("guarded", True) and told["tools"] > 0
         assert shell.visits() == []
@@ -93,8 +94,8 @@ async def test_logout_forgets_the_login_and_the_tools_stay_listed(tmp_path: Path
     async with Issuer() as issuer, Guarded(issuer) as guarded:
         issuer.metadata = {"revocation_endpoint": f"{issuer.issuer}/revoke"}
         async with Hub({"guarded": guarded.url}) as hub:
-            await hub.log_in("guarded", issuer.login)
-            before = {tool.name for tool in await hub.list_tools()}
+            await hub.login("guarded", issuer.login)
+            before = {tool.qualified_name for tool in await hub.list_tools()}
         shell = _shell(tmp_path, guarded)
         code, _, err = await shell.run("logout", "guarded")
         assert code == 0 and "logged out of guarded" in err
@@ -106,39 +107,43 @@ async def test_logout_forgets_the_login_and_the_tools_stay_listed(tmp_path: Path
 
 
 async def test_with_a_key_of_a_gateway_the_gateway_keeps_the_login(tmp_path: Path) -> None:
-    keyring = Keyring(tmp_path / "keys.json", "tw_owner-of-this-gateway")
-    key, _ = keyring.create("one", None, False, 0.0)
-    async with Issuer() as issuer, Guarded(issuer) as guarded, Hub({"guarded": guarded.url}, asks=OnlyClients()) as hub:
+    keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner-of-this-gateway")
+    key, _ = keyring.create_key_sync("one", None, False, 0.0)
+    async with (
+        Issuer() as issuer,
+        Guarded(issuer) as guarded,
+        HubCore({"guarded": guarded.url}, callbacks=NoHubCallbacks()) as hub,
+    ):
         gateway = Gateway(hub, b"k" * 32, keyring)
         port = await gateway.listen("127.0.0.1", 0)
         shell = Shell(tmp_path, {})
         there = ("--gateway", f"http://127.0.0.1:{port}", "--token", key)
         code, _, err = await shell.run("login", "guarded", *there)
-        assert code == 0 and "the gateway keeps the token for your key" in err, err
+        assert code == 0 and "the gateway stores the token for your key" in err, err
         code, _, err = await shell.run("login", "nobody", *there)
-        assert code != 0 and "no server" in err
+        assert code != 0 and "unknown server" in err
         files = list((tmp_path / "data" / "toolway" / "tokens").glob("*.token"))
-        assert [file.name for file in files] == [_name(f"guarded {guarded.url}", f"key:{keyring.all()[0].id}")]
+        assert [file.name for file in files] == [_name(f"guarded {guarded.url}", f"key:{keyring.list_keys()[0].id}")]
         hurry = asyncio.Event()
         hurry.set()
         await gateway.drain(hurry, 0, 0)
 
 
 def _name(upstream: str, principal: str) -> str:
-    store = of_this_user(os.environ)
+    store = default_token_store(os.environ)
     assert store is not None
-    return store.file(upstream, principal).name
+    return store.file_path(upstream, principal).name
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     {
-        "own": "has a token of its own",
-        "command": "no remote server",
-        "cc": "the hub does it",
-        "far": "nobody can come back to",
+        "own": "has a static token",
+        "command": "not a remote server",
+        "cc": "the hub gets a token",
+        "far": "cannot listen for the login redirect at",
         "gone": "cannot be reached",
-        "other": "no server",
+        "other": "unknown server",
     }.items(),
 )
 async def test_what_cannot_be_logged_in_to_says_so(tmp_path: Path, name: str, said: str) -> None:
@@ -154,6 +159,6 @@ async def test_what_cannot_be_logged_in_to_says_so(tmp_path: Path, name: str, sa
     }
     shell = Shell(tmp_path, servers)
     with pytest.raises(ToolwayError) as caught:
-        await log_in(Output(), Where(config=shell.config), name, with_browser=True)
+        await run_login(Output(), TargetOptions(config=shell.config), name, with_browser=True)
     assert said in str(caught.value)
     assert shell.visits() == []

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.fake"]}
+FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"]}
 TOOLWAY = [sys.executable, "-m", "toolway.cli"]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.fake"]}
+FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"]}
 HEAVY = {
     "mcp",
     "mcp_types",
@@ -17,7 +17,7 @@ HEAVY = {
     "rich",
     "httpx2",
     "cryptography",
-    "toolway.hub",
+    "toolway.hub.hub",
     "nats",
     "sqlalchemy",
     "psycopg",
@@ -57,7 +57,7 @@ def test_what_is_on_disk_is_shown_without_loading_the_core(machine, words):
         ("config", "path"),
         ("explain", "E-USAGE"),
         ("serve", "--help"),
-        ("cluster-key",),
+        ("cluster", "keygen"),
     ],
 )
 def test_what_needs_no_server_loads_nothing_of_it(machine, words):

@@ -19,11 +19,11 @@ from nats.aio.msg import Msg
 
 from tests.cluster.nats_server import NatsServer, nats_server, program
 from tests.faults.cluster.engines import nats_cluster
-from tests.faults.cluster.ground import Loopback
-from toolway.cluster import ears
-from toolway.cluster.bus import LARGEST, SILENCE, Bus, Ear, token
-from toolway.gateway.sealed import Sealer
-from toolway.model import Json
+from tests.faults.cluster.engines_setup import Loopback
+from toolway.cluster import heartbeat
+from toolway.cluster.bus import HEARTBEAT_TIMEOUT_S, MAX_MESSAGE_BYTES, Bus, HeartbeatListener, subject_token
+from toolway.gateway.sealing import Sealer
+from toolway.types import Json
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(program() is None, reason="there is no nats-server here")]
 
@@ -47,7 +47,7 @@ class Node:
 async def _nodes(server: NatsServer, *nodes: Node) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         for node in nodes:
-            await node.bus.open([server.url])
+            await node.bus.connect([server.url])
             stack.push_async_callback(node.bus.close)
         yield
 
@@ -58,14 +58,14 @@ async def _until(what: Callable[[], bool], seconds: float = 10.0) -> None:
             await asyncio.sleep(0.01)
 
 
-async def _until_silent(ear: Ear, seconds: float) -> None:
-    await _until(lambda: ear.quiet >= SILENCE, seconds)
+async def _until_silent(ear: HeartbeatListener, seconds: float) -> None:
+    await _until(lambda: ear.seconds_silent >= HEARTBEAT_TIMEOUT_S, seconds)
 
 
 async def test_all_others_hear_the_news_of_their_own_cluster() -> None:
     a, b, c, stranger = Node("a"), Node("b"), Node("c"), Node("a", "other")
     async with nats_server() as server, _nodes(server, a, b, c, stranger):
-        assert await a.bus.tell("keys.revoked", {"id": "k1"})
+        assert await a.bus.publish("keys.revoked", {"id": "k1"})
         await _until(lambda: b.heard == c.heard == [("keys.revoked", {"id": "k1"})])
         assert (a.heard, stranger.heard) == ([], [])
 
@@ -74,11 +74,18 @@ async def test_what_is_no_news_is_left_out_and_the_next_is_heard() -> None:
     a, b = Node("a"), Node("b")
     async with nats_server() as server, _nodes(server, a, b):
         other = await nats.connect(server.url)
-        for junk in (b"", b"{", b"[]", b'{"body": 7}', b"\xff" * 100, b'{"body": {}, "x": "' + b"y" * LARGEST + b'"}'):
+        for junk in (
+            b"",
+            b"{",
+            b"[]",
+            b'{"body": 7}',
+            b"\xff" * 100,
+            b'{"body": {}, "x": "' + b"y" * MAX_MESSAGE_BYTES + b'"}',
+        ):
             await other.publish("toolway.test.default.news.junk", junk)
         await other.close()
-        assert not await a.bus.tell("large", {"x": "y" * LARGEST})
-        assert await a.bus.tell("small", {})
+        assert not await a.bus.publish("large", {"x": "y" * MAX_MESSAGE_BYTES})
+        assert await a.bus.publish("small", {})
         await _until(lambda: b.heard == [("small", {})])
 
 
@@ -86,11 +93,11 @@ async def test_whoever_lost_the_connection_is_told_of_the_gap_and_hears_again() 
     a, b = Node("a"), Node("b")
     async with nats_server() as server, _nodes(server, a, b):
         server.kill()
-        await _until(lambda: not a.bus.connected and not b.bus.connected)
-        assert not await a.bus.tell("lost", {})
+        await _until(lambda: not a.bus.is_connected and not b.bus.is_connected)
+        assert not await a.bus.publish("lost", {})
         await server.start()
         await _until(lambda: a.gaps > 0 and b.gaps > 0)
-        assert await a.bus.tell("again", {})
+        assert await a.bus.publish("again", {})
         await _until(lambda: ("again", {}) in b.heard)
         assert ("lost", {}) not in b.heard
 
@@ -99,7 +106,7 @@ PROGRAM = """
 import asyncio, sys
 from toolway.cluster.bus import Bus
 async def main():
-    await Bus("test", "b", lambda *_: None, lambda: None).open([sys.argv[1]])
+    await Bus("test", "b", lambda *_: None, lambda: None).connect([sys.argv[1]])
     print("ready", flush=True)
     await asyncio.sleep(60)
 asyncio.run(main())
@@ -127,12 +134,12 @@ async def test_a_node_that_died_or_hangs_is_known_in_about_a_second(end: signal.
         nats_server() as server,
         _nodes(server, a),
         _another_process(server) as pid,
-        a.bus.listening_to("b") as ear,
-        a.bus.listening_to("b") as same,
+        a.bus.watch("b") as ear,
+        a.bus.watch("b") as same,
     ):
         assert ear is same
         silent = asyncio.create_task(_until_silent(ear, 30))
-        await asyncio.sleep(2 * SILENCE)
+        await asyncio.sleep(2 * HEARTBEAT_TIMEOUT_S)
         assert not silent.done()
         os.kill(pid, end)
         async with asyncio.timeout(3):
@@ -145,39 +152,39 @@ async def test_our_own_standstill_is_not_the_silence_of_another() -> None:
         nats_server() as server,
         _nodes(server, a),
         _another_process(server) as pid,
-        a.bus.listening_to("b") as ear,
+        a.bus.watch("b") as ear,
     ):
-        await asyncio.sleep(2 * SILENCE)
+        await asyncio.sleep(2 * HEARTBEAT_TIMEOUT_S)
         for _ in range(3):
-            time.sleep(2 * SILENCE)  # noqa: ASYNC251 - the loop itself must stand still
+            time.sleep(2 * HEARTBEAT_TIMEOUT_S)  # noqa: ASYNC251 - the loop itself must stand still
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            assert ear.quiet < SILENCE  # though what came meanwhile is yet to be read
+            assert ear.seconds_silent < HEARTBEAT_TIMEOUT_S  # though what came meanwhile is yet to be read
             await asyncio.sleep(0.3)
-            assert ear.quiet < SILENCE
+            assert ear.seconds_silent < HEARTBEAT_TIMEOUT_S
         os.kill(pid, signal.SIGKILL)
         await _until_silent(ear, 3)
 
 
 async def test_who_listens_again_after_a_while_hears_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ears, "LINGER", 1.0)
+    monkeypatch.setattr(heartbeat, "UNUSED_LISTENER_TIMEOUT_S", 1.0)
     a = Node("a")
     async with nats_server() as server, _nodes(server, a):
-        async with a.bus.listening_to("nobody") as first:
+        async with a.bus.watch("nobody") as first:
             await _until_silent(first, 3)
-        await _until(lambda: not a.bus._ears, 5)  # nobody needs it any more
-        async with a.bus.listening_to("nobody") as second:
+        await _until(lambda: not a.bus._listeners, 5)  # nobody needs it any more
+        async with a.bus.watch("nobody") as second:
             assert second is not first
             await _until_silent(second, 3)
 
 
 async def test_nobody_is_silent_while_we_are_deaf_ourselves() -> None:
     a = Node("a")
-    async with nats_server() as server, _nodes(server, a), a.bus.listening_to("b") as ear:
+    async with nats_server() as server, _nodes(server, a), a.bus.watch("b") as ear:
         server.kill()
-        await _until(lambda: not a.bus.connected)
+        await _until(lambda: not a.bus.is_connected)
         silent = asyncio.create_task(_until_silent(ear, 30))
-        await asyncio.sleep(2 * SILENCE)
+        await asyncio.sleep(2 * HEARTBEAT_TIMEOUT_S)
         assert not silent.done()
         await server.start()
         async with asyncio.timeout(10):
@@ -186,12 +193,12 @@ async def test_nobody_is_silent_while_we_are_deaf_ourselves() -> None:
 
 async def test_who_listened_before_nats_was_there_hears_afterwards() -> None:
     a, b = Node("a"), Node("b")
-    async with a.bus.listening_to("b") as ear:
+    async with a.bus.watch("b") as ear:
         silent = asyncio.create_task(_until_silent(ear, 30))
-        await asyncio.sleep(2 * SILENCE)
+        await asyncio.sleep(2 * HEARTBEAT_TIMEOUT_S)
         assert not silent.done()  # nothing can be heard
         async with nats_server() as server, _nodes(server, a, b):
-            await asyncio.sleep(2 * SILENCE)
+            await asyncio.sleep(2 * HEARTBEAT_TIMEOUT_S)
             assert not silent.done()  # it is heard
             await b.bus.close()
             async with asyncio.timeout(3):
@@ -202,7 +209,7 @@ async def test_who_loses_its_server_of_three_goes_to_another_and_is_told_of_the_
     a, b = Node("a"), Node("b")
     async with nats_cluster(Loopback()) as servers, AsyncExitStack() as stack:
         for node in (a, b):
-            await node.bus.open([server.url for server in servers])
+            await node.bus.connect([server.url for server in servers])
             stack.push_async_callback(node.bus.close)
         await _until_told(a, b, "before")
         assert a.bus._nats is not None and a.bus._nats.connected_url is not None
@@ -217,7 +224,7 @@ async def _until_told(one: Node, other: Node, what: str) -> None:
     """Routes between servers are there a little later than the servers."""
     async with asyncio.timeout(15):
         while (what, {}) not in other.heard:
-            await one.bus.tell(what, {})
+            await one.bus.publish(what, {})
             await asyncio.sleep(0.05)
 
 
@@ -235,16 +242,16 @@ async def test_tenants_may_be_accounts_that_hear_nothing_of_each_other(monkeypat
 
     async with nats_server(ACCOUNTS) as server, AsyncExitStack() as stack:
         for node, user in ((a, "team-a:first"), (b, "team-a:first"), (stranger, "team-b:second")):
-            await node.bus.open([server.url.replace("//", f"//{user}@")])
+            await node.bus.connect([server.url.replace("//", f"//{user}@")])
             stack.push_async_callback(node.bus.close)
         eavesdropper = await nats.connect(server.url.replace("//", "//team-b:second@"))
         await eavesdropper.subscribe(">", cb=hear)
         await eavesdropper.flush()
-        async with stranger.bus.listening_to("a") as ear:
-            assert await a.bus.tell("keys", {"revoked": ["k"]})
+        async with stranger.bus.watch("a") as ear:
+            assert await a.bus.publish("keys", {"revoked": ["k"]})
             await _until(lambda: b.heard == [("keys", {"revoked": ["k"]})])
             await _until_silent(ear, 3)  # it beats, in another account
-        assert await stranger.bus.tell("keys", {})
+        assert await stranger.bus.publish("keys", {})
         await eavesdropper.flush()
         await _until(lambda: "toolway.test.team-b.news.keys" in spy)
         assert {subject.split(".")[2] for subject in spy} == {"team-b"}
@@ -255,7 +262,7 @@ async def test_tenants_may_be_accounts_that_hear_nothing_of_each_other(monkeypat
 async def test_tenants_of_one_account_are_kept_apart_by_their_subjects() -> None:
     a, same, other = Node("a", tenant="one"), Node("b", tenant="one"), Node("b", tenant="one.news")
     async with nats_server() as server, _nodes(server, a, same, other):
-        assert await a.bus.tell("keys", {})
+        assert await a.bus.publish("keys", {})
         await _until(lambda: same.heard == [("keys", {})])
         assert other.heard == []
 
@@ -277,21 +284,21 @@ async def test_who_only_reaches_nats_can_neither_make_news_up_nor_read_them(capl
         outside = await nats.connect(server.url)
         await outside.subscribe("toolway.test.default.news.>", cb=spy)
         await outside.flush()
-        assert await a.bus.tell("keys", {"revoked": "the-id"})
+        assert await a.bus.publish("keys", {"revoked": "the-id"})
         await _until(lambda: len(spied) == 1)
         assert b"the-id" not in spied[0].data
         for other in (stranger, late, plain):
-            assert await other.bus.tell("keys", {"revoked": "another"})
+            assert await other.bus.publish("keys", {"revoked": "another"})
         await outside.publish("toolway.test.default.news.places", spied[0].data)  # what was said, as something else
         await outside.close()
-        assert await a.bus.tell("end", {})
+        assert await a.bus.publish("end", {})
         await _until(lambda: ("end", {}) in b.heard)
         assert b.heard == [("keys", {"revoked": "the-id"}), ("end", {})]
-        assert caplog.text.count("news that cannot be read") <= 5  # once by each
+        assert caplog.text.count("unreadable cluster message") <= 5  # once by each
 
 
 def test_names_cannot_reach_into_the_subjects_of_others() -> None:
     names = ["a", "a.b", "a b", "*", ">", "a%2e%b", "%", "", "ä", "a\r\nPUB x 0"]
-    tokens = [token(name) for name in names]
+    tokens = [subject_token(name) for name in names]
     assert len(set(tokens)) == len(names) and tokens[0] == "a"
     assert all(re.fullmatch(r"[A-Za-z0-9_%-]+", each) for each in tokens)

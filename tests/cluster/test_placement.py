@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from toolway.cluster.placement import RANKS, SLOTS, STEP, Node, Ring, in_turn, patience, slot_of
+from toolway.cluster.placement import CLAIM_STEP_S, RANKS, SLOTS, Node, Ring, claim_delay, rotate_for_instance, slot_for
 
-SERVERS = [slot_of("", f"server-{number}") for number in range(10_000)]
+SERVERS = [slot_for("", f"server-{number}") for number in range(10_000)]
 
 
 def _owners(ring: Ring) -> list[str]:
@@ -34,7 +34,7 @@ def test_a_node_that_joins_takes_its_share_and_moves_nothing_else() -> None:
     nodes = _nodes(10)
     ring = Ring(nodes[:9])
     before = _owners(ring)
-    ring.join(nodes[9])
+    ring.add_node(nodes[9])
     moved = [(old, new) for old, new in zip(before, _owners(ring), strict=True) if old != new]
     assert {new for _, new in moved} == {"node-9"}
     assert 600 < len(moved) < 1400
@@ -43,7 +43,7 @@ def test_a_node_that_joins_takes_its_share_and_moves_nothing_else() -> None:
 def test_a_node_that_leaves_gives_its_share_to_all_and_moves_nothing_else() -> None:
     ring = Ring(_nodes(10))
     before = _owners(ring)
-    ring.leave("node-3")
+    ring.remove_node("node-3")
     moved = [(old, new) for old, new in zip(before, _owners(ring), strict=True) if old != new]
     assert {old for old, _ in moved} == {"node-3"}
     assert len({new for _, new in moved}) == 9
@@ -52,7 +52,7 @@ def test_a_node_that_leaves_gives_its_share_to_all_and_moves_nothing_else() -> N
 def test_the_order_in_which_nodes_came_and_went_does_not_matter() -> None:
     one, other = Ring(_nodes(8)), Ring(reversed(_nodes(12)))
     for number in range(8, 12):
-        other.leave(f"node-{number}")
+        other.remove_node(f"node-{number}")
     assert [one.ranked(slot) for slot in range(SLOTS)] == [other.ranked(slot) for slot in range(SLOTS)]
 
 
@@ -61,12 +61,12 @@ def test_ranks_are_as_deep_as_there_are_nodes_and_no_deeper_than_needed() -> Non
     assert len(Ring(_nodes(2)).ranked(7)) == 2
     ring = Ring(_nodes(9))
     assert len(ring.ranked(7)) == RANKS
-    assert all(("node-4" in ring.ranked(slot)) == (slot in ring.slots("node-4")) for slot in range(SLOTS))
-    assert ring.slots("nobody") == ()
+    assert all(("node-4" in ring.ranked(slot)) == (slot in ring.slots_for("node-4")) for slot in range(SLOTS))
+    assert ring.slots_for("nobody") == ()
 
 
 def test_the_next_in_line_waits_for_those_before_it() -> None:
-    assert [patience(rank) for rank in (0, 1, 2, None)] == [0, STEP, 2 * STEP, 4 * STEP]
+    assert [claim_delay(rank) for rank in (0, 1, 2, None)] == [0, CLAIM_STEP_S, 2 * CLAIM_STEP_S, 4 * CLAIM_STEP_S]
 
 
 @pytest.mark.parametrize(("nodes", "instances", "different"), [(2, 2, 2), (3, 3, 3), (20, 3, 3), (3, 5, 3), (1, 2, 1)])
@@ -75,19 +75,19 @@ def test_instances_of_one_server_are_on_different_nodes_while_there_are_some(
 ) -> None:
     ring = Ring(_nodes(nodes))
     for number in range(200):
-        lines = [in_turn(ring.ranked(slot_of("", f"s-{number}", each)), each) for each in range(instances)]
+        lines = [rotate_for_instance(ring.ranked(slot_for("", f"s-{number}", each)), each) for each in range(instances)]
         assert len({line[0] for line in lines}) == different
-        assert all(set(line) == set(ring.ranked(slot_of("", f"s-{number}", each))) for each, line in enumerate(lines))
+        assert all(set(line) == set(ring.ranked(slot_for("", f"s-{number}", each))) for each, line in enumerate(lines))
 
 
 def test_five_instances_among_many_nodes_are_mostly_on_different_ones() -> None:
     ring = Ring(_nodes(20))
     spread = [
-        len({in_turn(ring.ranked(slot_of("", f"s-{number}", each)), each)[0] for each in range(5)})
+        len({rotate_for_instance(ring.ranked(slot_for("", f"s-{number}", each)), each)[0] for each in range(5)})
         for number in range(200)
     ]
     assert sum(spread) / len(spread) > 0.85 * 5
 
 
 def test_tenants_do_not_meet() -> None:
-    assert slot_of("a", "b") != slot_of("ab", "")
+    assert slot_for("a", "b") != slot_for("ab", "")

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from toolway import ConfigError, Server
-from toolway.config.entries import entry, read_entry
-from toolway.config.mask import masker
-from toolway.config.spec import OAuth
+from toolway.config.masking import build_masker
+from toolway.config.schema import OAuth
+from toolway.config.server_entry import parse_entry, parse_entry_with_issues
 
 URL = "https://server.example/mcp"
 ISSUER = "https://issuer.example"
@@ -24,7 +24,7 @@ def test_all_of_it() -> None:
         "redirectUri": "http://127.0.0.1:1/back",
         "clientMetadataUrl": "https://me.example/client.json",
     }
-    server, problems = read_entry({"url": URL, "auth": auth}, {"SECRET": "canary"})
+    server, problems = parse_entry_with_issues({"url": URL, "auth": auth}, {"SECRET": "canary"})
     assert not problems and not server.extras
     assert server.auth == OAuth(
         grant="client_credentials",
@@ -36,29 +36,29 @@ def test_all_of_it() -> None:
         client_metadata_url="https://me.example/client.json",
     )
     assert "canary" not in repr(server)
-    assert masker([server])("it is canary!") == "it is ***!"
+    assert build_masker([server])("it is canary!") == "it is ***!"
 
 
 @pytest.mark.parametrize("auth", ["oauth", {"type": "oauth"}])
 def test_the_word_alone_is_enough(auth: Any) -> None:
-    assert entry({"url": URL, "auth": auth}).auth == OAuth()
+    assert parse_entry({"url": URL, "auth": auth}).auth == OAuth()
 
 
 @pytest.mark.parametrize("auth", ["bearer", 7, {"CLIENT_ID": "x"}, {"type": "basic"}, []])
 def test_what_another_host_means_by_it_is_kept_and_told(auth: Any) -> None:
-    server, problems = read_entry({"url": URL, "auth": auth}, {})
+    server, problems = parse_entry_with_issues({"url": URL, "auth": auth}, {})
     assert server.auth is None and server.extras == {"auth": auth}
     assert [problem.severity for problem in problems] == ["warning"]
 
 
 def test_scopes_may_be_one_text() -> None:
-    found = entry({"url": URL, "auth": {"type": "oauth", "scopes": "a b"}}).auth
+    found = parse_entry({"url": URL, "auth": {"type": "oauth", "scopes": "a b"}}).auth
     assert found is not None and found.scopes == ("a", "b")
 
 
 def test_a_key_that_is_not_known_is_told() -> None:
-    _, problems = read_entry({"url": URL, "auth": {"type": "oauth", "clientid": "x"}}, {})
-    assert "auth.clientid" in problems[0].what
+    _, problems = parse_entry_with_issues({"url": URL, "auth": {"type": "oauth", "clientid": "x"}}, {})
+    assert "auth.clientid" in problems[0].message
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_key_that_is_not_known_is_told() -> None:
 )
 def test_what_cannot_work_is_refused_without_repeating_it(wrong: dict[str, str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        entry({"url": URL, "auth": {"type": "oauth", **wrong}})
+        parse_entry({"url": URL, "auth": {"type": "oauth", **wrong}})
     assert "canary" not in str(caught.value)
 
 

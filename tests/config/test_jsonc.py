@@ -1,6 +1,6 @@
 import pytest
 
-from toolway.config import jsonc
+from toolway.config.editing import jsonc
 from toolway.errors import ConfigError
 
 
@@ -14,43 +14,43 @@ def test_comments_and_trailing_commas_are_no_part_of_the_value():
       "b": {"c": "d",}, // last
     }
     """
-    assert jsonc.parse(text).value == {"a": [1, 2], "b": {"c": "d"}}
+    assert jsonc.parse_jsonc(text).value == {"a": [1, 2], "b": {"c": "d"}}
 
 
 def test_what_looks_like_a_comment_inside_text_stays():
     text = r'{"url": "https://x/y", "glob": "a/*b*/", "quote": "\"//\"", "comma": ",}"}'
-    assert jsonc.parse(text).value == {"url": "https://x/y", "glob": "a/*b*/", "quote": '"//"', "comma": ",}"}
+    assert jsonc.parse_jsonc(text).value == {"url": "https://x/y", "glob": "a/*b*/", "quote": '"//"', "comma": ",}"}
 
 
 def test_the_keys_near_the_top_know_their_line_in_spite_of_comments():
-    document = jsonc.parse('{ /* one\ntwo */\n"a": {\n "b": {"e": 1}, // {"x": 2}\n "c": [{"d": 1}]\n}}')
+    document = jsonc.parse_jsonc('{ /* one\ntwo */\n"a": {\n "b": {"e": 1}, // {"x": 2}\n "c": [{"d": 1}]\n}}')
     assert document.lines == {("a",): 3, ("a", "b"): 4, ("a", "c"): 5}
-    assert document.twice == {}
+    assert document.duplicates == {}
 
 
 def test_a_key_that_stands_twice_is_told_with_both_lines():
-    document = jsonc.parse('{"a": {"x": 1,\n"x": 2},\n"b": [{"y": 1}, {"y": 2}]}')
-    assert document.twice == {("a", "x"): jsonc.Twice(("a", "x"), 1, 2)}
+    document = jsonc.parse_jsonc('{"a": {"x": 1,\n"x": 2},\n"b": [{"y": 1}, {"y": 2}]}')
+    assert document.duplicates == {("a", "x"): jsonc.DuplicateKey(("a", "x"), 1, 2)}
 
 
 def test_of_the_keys_that_stand_twice_far_below_one_is_told():
-    document = jsonc.parse(
+    document = jsonc.parse_jsonc(
         '{"a": {"b": {"c": {"d": 1,\n"d": 2,\n"e": 1, "e": 2}}, "g": {"d": 1}},\n"h": {"i": {"d": 1}}}'
     )
-    assert document.twice == {("a", "b"): jsonc.Twice(("a", "b", "c", "d"), 1, 2)}
+    assert document.duplicates == {("a", "b"): jsonc.DuplicateKey(("a", "b", "c", "d"), 1, 2)}
 
 
 def test_keys_after_nested_arrays_have_the_right_path():
-    document = jsonc.parse('{"a": [[{"q": [1]}], {"r": {}}], "b": {"c": 1}}')
+    document = jsonc.parse_jsonc('{"a": [[{"q": [1]}], {"r": {}}], "b": {"c": 1}}')
     assert list(document.lines) == [("a",), ("b",), ("b", "c")]
 
 
 def test_an_error_names_file_and_line():
     with pytest.raises(ConfigError) as caught:
-        jsonc.parse('{\n  // fine\n  "a": 1\n  "b": 2\n}', "mcp.json")
+        jsonc.parse_jsonc('{\n  // fine\n  "a": 1\n  "b": 2\n}', "mcp.json")
     assert (caught.value.file, caught.value.line, caught.value.code) == ("mcp.json", 4, "E-CONFIG-SYNTAX")
-    assert "line 4, column 3" in caught.value.evidence
-    assert caught.value.fix
+    assert "line 4, column 3" in caught.value.detail
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -59,16 +59,16 @@ def test_an_error_names_file_and_line():
 )
 def test_what_is_not_json_is_refused(text):
     with pytest.raises(ConfigError) as caught:
-        jsonc.parse(text, "f")
+        jsonc.parse_jsonc(text, "f")
     assert caught.value.code == "E-CONFIG-SYNTAX"
 
 
 @pytest.mark.parametrize("text", ['{\n"a": "http://x,\n}', '{"b": 1,\n/* "a": 1, // }\n}', '{"b": 1}\n/* open'])
 def test_what_is_not_closed_is_refused_where_it_begins(text):
     with pytest.raises(ConfigError) as caught:
-        jsonc.parse(text, "f")
+        jsonc.parse_jsonc(text, "f")
     assert caught.value.line == 2
 
 
 def test_a_byte_order_mark_is_tolerated():
-    assert jsonc.parse('\ufeff{"a": 1}').value == {"a": 1}
+    assert jsonc.parse_jsonc('\ufeff{"a": 1}').value == {"a": 1}

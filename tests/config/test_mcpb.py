@@ -6,7 +6,7 @@ import zipfile
 import pytest
 
 from toolway.config import mcpb
-from toolway.config.entries import entry as server_of
+from toolway.config.server_entry import parse_entry as server_of
 from toolway.errors import ConfigError
 
 MANIFEST = {
@@ -43,17 +43,17 @@ def bundle(tmp_path, manifest=MANIFEST, files=None, name="b.mcpb"):
 
 
 def test_a_bundle_says_what_it_is_and_what_it_asks_for(tmp_path):
-    found = mcpb.read(bundle(tmp_path))
+    found = mcpb.read_bundle(bundle(tmp_path))
     assert (found.name, found.version, len(found.sha256)) == ("my-files", "1.2.0", 64)
-    asks = {ask.name: ask for ask in found.asks}
-    assert asks["folders"].many and asks["folders"].open
+    asks = {ask.name: ask for ask in found.inputs}
+    assert asks["folders"].allows_many and asks["folders"].needs_value
     assert asks["token"].secret_name == "my-files.token"
     assert asks["max"].default == 10
 
 
 def test_its_entry_keeps_the_folder_and_names_secrets(tmp_path):
     folder = tmp_path / "at"
-    entry = mcpb.entry(mcpb.read(bundle(tmp_path)), folder, {"folders": ["/a", "/b c"]})
+    entry = mcpb.build_bundle_entry(mcpb.read_bundle(bundle(tmp_path)), folder, {"folders": ["/a", "/b c"]})
     assert entry == {
         "command": "node",
         "args": [f"{folder}/server/index.js", "/a", "/b c", "--max=10"],
@@ -64,13 +64,13 @@ def test_its_entry_keeps_the_folder_and_names_secrets(tmp_path):
 
 
 def test_another_system_has_its_own_way(tmp_path):
-    entry = mcpb.entry(mcpb.read(bundle(tmp_path)), tmp_path, {"folders": ["/a"]}, "darwin")
+    entry = mcpb.build_bundle_entry(mcpb.read_bundle(bundle(tmp_path)), tmp_path, {"folders": ["/a"]}, "darwin")
     assert (entry["command"], entry["env"]["MAC"]) == ("node-mac", "1")
 
 
 def test_what_must_be_answered_is_asked_for(tmp_path):
-    with pytest.raises(ConfigError, match="needs to know folders"):
-        mcpb.entry(mcpb.read(bundle(tmp_path)), tmp_path)
+    with pytest.raises(ConfigError, match="needs folders"):
+        mcpb.build_bundle_entry(mcpb.read_bundle(bundle(tmp_path)), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_what_must_be_answered_is_asked_for(tmp_path):
 )
 def test_a_manifest_without_a_command_is_started_by_its_kind(kind, command, tmp_path):
     manifest = {"name": "x", "server": {"type": kind, "entry_point": "s.py"}}
-    entry = mcpb.entry(mcpb.read(bundle(tmp_path, manifest)), tmp_path)
+    entry = mcpb.build_bundle_entry(mcpb.read_bundle(bundle(tmp_path, manifest)), tmp_path)
     assert [entry["command"], *entry["args"]] == [word.format(tmp_path) for word in command]
 
 
@@ -89,17 +89,17 @@ def test_a_bundle_is_unpacked_whole_and_programs_can_be_run(tmp_path):
         info = zipfile.ZipInfo("bin/run")
         info.external_attr = (stat.S_IFREG | 0o755) << 16
         archive.writestr(info, b"#!/bin/sh\n")
-    mcpb.unpack(mcpb.read(path), tmp_path / "at")
+    mcpb.unpack_bundle(mcpb.read_bundle(path), tmp_path / "at")
     assert (tmp_path / "at" / "server" / "index.js").read_bytes() == b"//"
     assert os.access(tmp_path / "at" / "bin" / "run", os.X_OK)
-    mcpb.unpack(mcpb.read(path), tmp_path / "at")  # again, over itself
+    mcpb.unpack_bundle(mcpb.read_bundle(path), tmp_path / "at")  # again, over itself
     assert sorted(each.name for each in tmp_path.iterdir()) == ["at", "b.mcpb"]
 
 
 @pytest.mark.parametrize("name", ["../out", "/etc/out", "a/../../out", "..\\out", "C:\\out"])
 def test_a_bundle_that_leads_out_of_its_folder_is_refused(name, tmp_path):
-    with pytest.raises(ConfigError, match="leads out") as caught:
-        mcpb.read(bundle(tmp_path, files={name: b"x"}))
+    with pytest.raises(ConfigError, match="outside of its folder") as caught:
+        mcpb.read_bundle(bundle(tmp_path, files={name: b"x"}))
     assert caught.value.code == "E-CONFIG-BUNDLE"
 
 
@@ -109,33 +109,33 @@ def test_a_bundle_with_a_link_is_refused(tmp_path):
         info = zipfile.ZipInfo("link")
         info.external_attr = (stat.S_IFLNK | 0o777) << 16
         archive.writestr(info, "/etc/passwd")
-    with pytest.raises(ConfigError, match="leads out"):
-        mcpb.read(path)
+    with pytest.raises(ConfigError, match="outside of its folder"):
+        mcpb.read_bundle(path)
 
 
 def test_a_bundle_that_would_fill_the_disk_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(mcpb, "MAX_BYTES", 1000)
+    monkeypatch.setattr(mcpb, "MAX_UNPACKED_BYTES", 1000)
     with pytest.raises(ConfigError, match="more than 1000 bytes"):
-        mcpb.read(bundle(tmp_path, files={"zeros": b"0" * 2000}))
+        mcpb.read_bundle(bundle(tmp_path, files={"zeros": b"0" * 2000}))
 
 
 @pytest.mark.parametrize("manifest", [None, {}, [], {"name": "x"}, {"name": "x", "server": "y"}])
 def test_what_is_no_bundle_is_said_to_be_none(manifest, tmp_path):
     with pytest.raises(ConfigError) as caught:
-        mcpb.read(bundle(tmp_path, manifest))
+        mcpb.read_bundle(bundle(tmp_path, manifest))
     assert caught.value.code == "E-CONFIG-BUNDLE"
 
 
 def test_a_file_that_is_no_zip_is_said_to_be_none(tmp_path):
     (tmp_path / "x.mcpb").write_text("hello")
-    with pytest.raises(ConfigError, match="is no bundle"):
-        mcpb.read(tmp_path / "x.mcpb")
+    with pytest.raises(ConfigError, match="is not a usable bundle"):
+        mcpb.read_bundle(tmp_path / "x.mcpb")
 
 
 def test_a_manifest_cannot_refer_to_secrets_of_others(tmp_path):
     stolen = "${keyring:github.token}${command:id}${file:/etc/passwd}"
     config = {"command": "x", "args": [stolen], "env": {"A": stolen}}
-    found = mcpb.read(bundle(tmp_path, {"name": "x", "server": {"type": "node", "mcp_config": config}}))
-    server = server_of(mcpb.entry(found, tmp_path), {})
+    found = mcpb.read_bundle(bundle(tmp_path, {"name": "x", "server": {"type": "node", "mcp_config": config}}))
+    server = server_of(mcpb.build_bundle_entry(found, tmp_path), {})
     assert (server.args, server.env) == ((stolen,), {"A": stolen})
     assert type(server.env["A"]) is str

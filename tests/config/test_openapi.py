@@ -7,32 +7,32 @@ from typing import Any
 
 import pytest
 
-from toolway.config.entries import entry, read_entry
-from toolway.config.mask import masked, masker
-from toolway.config.secrets import filled, references
-from toolway.config.spec import KEY_META, Credential, OpenApi, Picks, Server
+from toolway.config.masking import build_masker, mask_value
+from toolway.config.schema import IDEMPOTENCY_META_KEY, ApiCredential, OpenApi, OpenApiFilter, Server
+from toolway.config.secrets import list_secret_refs, substitute_secrets
+from toolway.config.server_entry import parse_entry, parse_entry_with_issues
 from toolway.errors import ConfigError
 
 DOCUMENT = "https://api.example/openapi.json"
 
 
 def api(**openapi: Any) -> Server:
-    return entry({"type": "openapi", "openapi": {"url": DOCUMENT, **openapi}})
+    return parse_entry({"type": "openapi", "openapi": {"url": DOCUMENT, **openapi}})
 
 
 def problem(value: dict[str, Any]) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
-        entry(value)
+        parse_entry(value)
     return caught.value
 
 
 def test_the_document_is_an_address_a_file_or_stands_in_the_entry():
     assert api().openapi == OpenApi(url=DOCUMENT)
-    assert entry({"openapi": DOCUMENT}) == api()
-    assert entry({"openapi": "~/api.yaml"}).openapi != entry({"openapi": "api.yaml"}).openapi
+    assert parse_entry({"openapi": DOCUMENT}) == api()
+    assert parse_entry({"openapi": "~/api.yaml"}).openapi != parse_entry({"openapi": "api.yaml"}).openapi
     inline = {"openapi": "3.1.0", "info": {"title": "${HOME}", "version": "1"}, "paths": {}}
     for key in ("document", "schema"):
-        found = entry({"type": "openapi", "openapi": {key: inline}}).openapi
+        found = parse_entry({"type": "openapi", "openapi": {key: inline}}).openapi
         assert found is not None and found.document == inline
 
 
@@ -40,26 +40,27 @@ def test_an_api_is_a_transport_of_its_own_and_its_url_is_where_it_is():
     assert api().transport == "openapi"
     assert api(server="https://api.example/v2").url == "https://api.example/v2"
     assert api(servers=[{"url": "https://api.example/v2"}]).url == "https://api.example/v2"
-    assert entry({"url": "https://api.example/v2", "openapi": DOCUMENT}).url == "https://api.example/v2"
+    assert parse_entry({"url": "https://api.example/v2", "openapi": DOCUMENT}).url == "https://api.example/v2"
     assert (
-        "two addresses" in problem({"url": "https://x/1", "openapi": {"url": DOCUMENT, "server": "https://x/2"}}).what
+        "two addresses"
+        in problem({"url": "https://x/1", "openapi": {"url": DOCUMENT, "server": "https://x/2"}}).message
     )
 
 
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ({"type": "openapi"}, "needs its document"),
-        ({"type": "openapi", "url": DOCUMENT}, "needs its document"),
+        ({"type": "openapi"}, "needs a document"),
+        ({"type": "openapi", "url": DOCUMENT}, "needs a document"),
         ({"type": "openapi", "openapi": {}}, "exactly one of"),
         ({"type": "openapi", "openapi": {"url": DOCUMENT, "file": "x"}}, "exactly one of"),
-        ({"type": "http", "url": DOCUMENT, "openapi": DOCUMENT}, 'is of type "openapi"'),
+        ({"type": "http", "url": DOCUMENT, "openapi": DOCUMENT}, 'must have type "openapi"'),
         ({"openapi": DOCUMENT, "command": "x"}, "exactly one of"),
         ({"openapi": {"url": "ftp://x"}}, "must begin with http"),
         ({"openapi": 7}, "must be an object"),
         ({"openapi": {"url": DOCUMENT, "include": ["pets"]}}, "must be an object"),
-        ({"openapi": {"url": DOCUMENT, "exclude": {"tag": ["admin"]}}}, "exclude.tag is not known"),
-        ({"openapi": {"url": DOCUMENT, "idempotencyHeader": "a b"}}, "the name of a header"),
+        ({"openapi": {"url": DOCUMENT, "exclude": {"tag": ["admin"]}}}, "unknown key openapi.exclude.tag"),
+        ({"openapi": {"url": DOCUMENT, "idempotencyHeader": "a b"}}, "a header name"),
         ({"openapi": {"url": DOCUMENT, "security": {"type": "apiKey", "value": "x"}}}, "a name and a value"),
         ({"openapi": {"url": DOCUMENT, "security": {"type": "http"}}}, "bearer needs a token"),
         ({"openapi": {"url": DOCUMENT, "security": {"type": "http", "scheme": "basic"}}}, "basic needs"),
@@ -67,30 +68,30 @@ def test_an_api_is_a_transport_of_its_own_and_its_url_is_where_it_is():
     ],
 )
 def test_what_is_wrong_is_told(value: dict[str, Any], said: str):
-    assert said in problem(value).what
+    assert said in problem(value).message
 
 
 def test_operations_are_chosen_by_tag_path_method_and_id():
     found = api(include={"tags": ["pets"], "methods": "get"}, exclude={"paths": ["/admin/*"], "operationIds": ["x"]})
     assert found.openapi is not None
-    assert found.openapi.include == Picks(tags=("pets",), methods=("get",))
-    assert found.openapi.exclude == Picks(paths=("/admin/*",), operations=("x",))
+    assert found.openapi.include == OpenApiFilter(tags=("pets",), methods=("get",))
+    assert found.openapi.exclude == OpenApiFilter(paths=("/admin/*",), operations=("x",))
 
 
 @pytest.mark.parametrize(
     ("security", "expected"),
     [
-        ({"api_key": "k"}, (Credential("k", "scheme", "api_key"),)),
+        ({"api_key": "k"}, (ApiCredential("k", "scheme", "api_key"),)),
         (
             {"type": "apiKey", "in": "query", "name": "key", "value": "k"},
-            (Credential("k", "apiKey", "key", "query"),),
+            (ApiCredential("k", "apiKey", "key", "query"),),
         ),
-        ({"type": "apiKey", "apiKey": {"name": "X-Key", "value": "k"}}, (Credential("k", "apiKey", "X-Key"),)),
-        ({"type": "http", "scheme": "bearer", "token": "t"}, (Credential("t", "bearer"),)),
-        ({"type": "http", "scheme": "basic", "username": "u", "password": "p"}, (Credential("u:p", "basic"),)),
+        ({"type": "apiKey", "apiKey": {"name": "X-Key", "value": "k"}}, (ApiCredential("k", "apiKey", "X-Key"),)),
+        ({"type": "http", "scheme": "bearer", "token": "t"}, (ApiCredential("t", "bearer"),)),
+        ({"type": "http", "scheme": "basic", "username": "u", "password": "p"}, (ApiCredential("u:p", "basic"),)),
     ],
 )
-def test_credentials(security: dict[str, Any], expected: tuple[Credential, ...]):
+def test_credentials(security: dict[str, Any], expected: tuple[ApiCredential, ...]):
     found = api(security=security).openapi
     assert found is not None and found.credentials == expected
 
@@ -102,8 +103,8 @@ def test_oauth_is_the_brokers_affair_and_needs_the_address_of_the_api():
 
 
 def test_a_key_header_takes_the_idempotency_key_of_a_call():
-    assert api(idempotencyHeader="Idempotency-Key").key_meta == KEY_META
-    assert api().key_meta is None
+    assert api(idempotencyHeader="Idempotency-Key").idempotency_meta_key == IDEMPOTENCY_META_KEY
+    assert api().idempotency_meta_key is None
 
 
 def test_secrets_of_an_api_are_fetched_late_and_shown_never():
@@ -114,16 +115,16 @@ def test_secrets_of_an_api_are_fetched_late_and_shown_never():
             "security": {"type": "http", "scheme": "basic", "username": "u", "password": "${keyring:word}"},
         }
     }
-    server = entry(value)
-    assert [str(each) for each in references(server)] == ["${keyring:doc}", "${keyring:word}"]
-    ready = filled(server, dict.fromkeys(references(server), "s3cret-value"))
+    server = parse_entry(value)
+    assert [str(each) for each in list_secret_refs(server)] == ["${keyring:doc}", "${keyring:word}"]
+    ready = substitute_secrets(server, dict.fromkeys(list_secret_refs(server), "s3cret-value"))
     assert ready.openapi is not None and ready.openapi.credentials[0].value == "u:s3cret-value"
     assert "s3cret" not in repr(ready)
     plain = {"openapi": {"url": DOCUMENT, "security": {"pets": "canary-of-pets"}}}
-    assert "canary" not in json.dumps(masked({"mcpServers": {"x": plain}}))
-    assert "canary" not in masker([entry(plain)])("it sent canary-of-pets")
+    assert "canary" not in json.dumps(mask_value({"mcpServers": {"x": plain}}))
+    assert "canary" not in build_masker([parse_entry(plain)])("it sent canary-of-pets")
 
 
 def test_unknown_keys_are_mentioned():
-    _, problems = read_entry({"openapi": {"url": DOCUMENT, "colour": 1}}, {})
-    assert [each.what for each in problems] == ["openapi.colour is not known"]
+    _, problems = parse_entry_with_issues({"openapi": {"url": DOCUMENT, "colour": 1}}, {})
+    assert [each.message for each in problems] == ["unknown key openapi.colour"]

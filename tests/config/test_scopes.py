@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from toolway.config import scopes
-from toolway.config.approvals import open_approvals
-from toolway.config.origins import Origin
+from toolway.config.scopes import Provenance, open_trust_store
 from toolway.errors import ConfigError
-from toolway.hub import Hub
+from toolway.hub.hub import Hub
 
 CANARY = "canary-0c77e1"
 
@@ -31,7 +30,7 @@ def write(path, servers=None, **more):
 
 
 def approve(path, environment):
-    open_approvals(environment).approve(path, path.read_bytes())
+    open_trust_store(environment).trust(path, path.read_bytes())
     return path
 
 
@@ -43,20 +42,20 @@ def test_all_three_are_merged_and_the_nearer_goes_before(place):
     home, project, environment = place
     write(user_file(home), {name: {"command": "user"} for name in ("a", "b", "c")})
     approve(write(project / ".mcp.json", {name: {"command": "project"} for name in ("b", "c", "d")}), environment)
-    write(scopes.find(environment, project).local, {"c": {"command": "local"}})
-    merged = scopes.load(environment, project / "src" / "deep")
+    write(scopes.find_config_paths(environment, project).local, {"c": {"command": "local"}})
+    merged = scopes.load_scopes(environment, project / "src" / "deep")
     found = {name: server.command for name, server in merged.servers.items()}
     assert found == {"a": "user", "b": "project", "c": "local", "d": "project"}
     assert [origin.scope for origin in merged.files] == ["user", "project", "local"]
-    assert [origin.scope for origin in merged.shadowed["c"]] == ["user", "project"]
-    assert {problem.severity for problem in merged.problems} == {"note"}
+    assert [origin.scope for origin in merged.overridden["c"]] == ["user", "project"]
+    assert {problem.severity for problem in merged.issues} == {"note"}
 
 
 def test_an_entry_is_what_one_file_says_and_never_a_mixture(place):
     home, project, environment = place
     write(user_file(home), {"a": {"command": "user", "env": {"TOKEN": CANARY}, "timeout": "5s"}})
     approve(write(project / "mcp.json", {"a": {"command": "project"}}), environment)
-    server = scopes.load(environment, project).servers["a"]
+    server = scopes.load_scopes(environment, project).servers["a"]
     assert (server.command, dict(server.env), server.timeout.total) == ("project", {}, 60.0)
 
 
@@ -64,7 +63,7 @@ def test_both_spellings_of_a_projects_file_are_used(place):
     _, project, environment = place
     approve(write(project / ".mcp.json", {"a": {"command": "dot"}, "b": {"command": "dot"}}), environment)
     approve(write(project / "mcp.json", {"b": {"command": "plain"}}), environment)
-    found = {name: server.command for name, server in scopes.load(environment, project).servers.items()}
+    found = {name: server.command for name, server in scopes.load_scopes(environment, project).servers.items()}
     assert found == {"a": "dot", "b": "plain"}
 
 
@@ -72,27 +71,27 @@ def test_a_project_ends_at_its_repository_and_below_the_home(place):
     home, project, environment = place
     write(home / "mcp.json", {"home": {"command": "x"}})
     write(project.parent / "mcp.json", {"above": {"command": "x"}})
-    assert scopes.find(environment, project / "src").root == project
-    assert scopes.find(environment, project / "src").project == ()
+    assert scopes.find_config_paths(environment, project / "src").root == project
+    assert scopes.find_config_paths(environment, project / "src").project == ()
     other = home / "other"
     other.mkdir()
-    assert scopes.find(environment, other).project == ()
-    assert scopes.find(environment, project.parent / "folder").root == project.parent
+    assert scopes.find_config_paths(environment, other).project == ()
+    assert scopes.find_config_paths(environment, project.parent / "folder").root == project.parent
 
 
 def test_the_users_own_file_needs_no_approval_where_it_lies_either(place):
     home, _, environment = place
     write(user_file(home), {"a": {"command": "x"}})
-    merged = scopes.load(environment, user_file(home).parent)
+    merged = scopes.load_scopes(environment, user_file(home).parent)
     assert list(merged.servers) == ["a"]
-    assert merged.waiting == ()
+    assert merged.untrusted == ()
 
 
 def test_a_local_file_is_not_in_the_project(place):
     _, project, environment = place
-    local = scopes.find(environment, project).local
+    local = scopes.find_config_paths(environment, project).local
     assert project not in local.parents
-    assert local != scopes.find(environment, project.parent).local
+    assert local != scopes.find_config_paths(environment, project.parent).local
 
 
 def test_commands_of_a_project_run_in_its_folder(place):
@@ -104,7 +103,7 @@ def test_commands_of_a_project_run_in_its_folder(place):
         "far": {"command": "x", "cwd": "/far"},
     }
     approve(write(project / "mcp.json", {**entries, "web": {"url": "https://x.example"}}), environment)
-    found = {name: server.cwd for name, server in scopes.load(environment, project / "src").servers.items()}
+    found = {name: server.cwd for name, server in scopes.load_scopes(environment, project / "src").servers.items()}
     expected = {"here": str(project), "there": str(project / "sub"), "far": "/far", "web": None, "user": None}
     assert found == expected
 
@@ -116,12 +115,12 @@ def test_a_projects_file_is_not_used_before_it_was_approved(place):
     home, project, environment = place
     write(user_file(home), {"a": {"command": "user"}})
     file = write(project / ".mcp.json", {"a": {"command": "evil"}, "b": {"command": "evil"}})
-    merged = scopes.load(environment, project)
+    merged = scopes.load_scopes(environment, project)
     assert {name: server.command for name, server in merged.servers.items()} == {"a": "user"}
-    assert [waiting.path for waiting in merged.waiting] == [file]
-    (problem,) = merged.problems
+    assert [waiting.path for waiting in merged.untrusted] == [file]
+    (problem,) = merged.issues
     assert (problem.code, problem.severity, problem.file) == ("E-CONFIG-APPROVAL", "error", str(file))
-    assert "toolway approve" in problem.fix
+    assert "toolway trust" in problem.hint
     assert all(value.origin.scope == "user" for value in merged.values)
 
 
@@ -131,19 +130,19 @@ def test_a_change_of_one_byte_asks_again_and_going_back_does_not(place, change):
     file = approve(write(project / "mcp.json", {"a": {"command": "good"}}), environment)
     before = file.read_text()
     file.write_text(before.replace("good", "evil") if change == "evil" else before + change)
-    merged = scopes.load(environment, project)
-    assert (merged.servers, [waiting.changed for waiting in merged.waiting]) == ({}, [True])
+    merged = scopes.load_scopes(environment, project)
+    assert (merged.servers, [waiting.changed for waiting in merged.untrusted]) == ({}, [True])
     file.write_text(before)
-    assert list(scopes.load(environment, project).servers) == ["a"]
+    assert list(scopes.load_scopes(environment, project).servers) == ["a"]
 
 
 def test_the_settings_of_a_file_that_waits_are_not_used_either(place):
     home, project, environment = place
     write(user_file(home), {"a": {"command": "x"}})
-    evil = {"gateway": {"host": "0.0.0.0", "commands": ["sh"], "origins": ["https://evil.example"]}}
+    evil = {"gateway": {"host": "0.0.0.0", "allowedCommands": ["sh"], "origins": ["https://evil.example"]}}
     write(project / "mcp.json", {"b": {"command": "x"}}, toolway=evil)
-    gateway = scopes.load(environment, project).gateway
-    assert (gateway.host, gateway.commands, gateway.origins) == ("127.0.0.1", (), ())
+    gateway = scopes.load_scopes(environment, project).gateway
+    assert (gateway.host, gateway.allowed_commands, gateway.origins) == ("127.0.0.1", (), ())
 
 
 def test_an_approval_is_of_one_file_and_can_be_taken_back(place):
@@ -151,26 +150,26 @@ def test_an_approval_is_of_one_file_and_can_be_taken_back(place):
     file = approve(write(project / "mcp.json", {"a": {"command": "x"}}), environment)
     other = write(project / "src" / "mcp.json", {"a": {"command": "x"}})
     assert file.read_bytes() == other.read_bytes()
-    assert scopes.load(environment, project / "src").servers == {}
-    approvals = open_approvals(environment)
-    assert approvals.withdraw(file)
-    assert not approvals.withdraw(file)
-    assert scopes.load(environment, project).servers == {}
+    assert scopes.load_scopes(environment, project / "src").servers == {}
+    approvals = open_trust_store(environment)
+    assert approvals.revoke(file)
+    assert not approvals.revoke(file)
+    assert scopes.load_scopes(environment, project).servers == {}
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"x": 1}'])
 def test_approvals_that_cannot_be_read_approve_nothing(place, content):
     _, project, environment = place
     file = approve(write(project / "mcp.json", {"a": {"command": "x"}}), environment)
-    open_approvals(environment).file.write_bytes(content)
-    assert scopes.load(environment, project).servers == {}
+    open_trust_store(environment).file.write_bytes(content)
+    assert scopes.load_scopes(environment, project).servers == {}
     approve(file, environment)
-    assert list(scopes.load(environment, project).servers) == ["a"]
+    assert list(scopes.load_scopes(environment, project).servers) == ["a"]
 
 
 def test_without_a_place_for_approvals_nothing_of_a_project_is_used(tmp_path):
     write(tmp_path / "mcp.json", {"a": {"command": "x"}})
-    assert scopes.load({"XDG_CONFIG_HOME": str(tmp_path / "c")}, tmp_path).servers == {}
+    assert scopes.load_scopes({"XDG_CONFIG_HOME": str(tmp_path / "c")}, tmp_path).servers == {}
 
 
 def test_a_symbolic_link_is_approved_as_what_it_leads_to(place, tmp_path):
@@ -178,10 +177,10 @@ def test_a_symbolic_link_is_approved_as_what_it_leads_to(place, tmp_path):
     good, evil = write(tmp_path / "good", {"a": {"command": "x"}}), write(tmp_path / "evil", {"a": {"command": "evil"}})
     (project / "mcp.json").symlink_to(good)
     approve(project / "mcp.json", environment)
-    assert list(scopes.load(environment, project).servers) == ["a"]
+    assert list(scopes.load_scopes(environment, project).servers) == ["a"]
     (project / "mcp.json").unlink()
     (project / "mcp.json").symlink_to(evil)
-    assert scopes.load(environment, project).servers == {}
+    assert scopes.load_scopes(environment, project).servers == {}
 
 
 # -- what a command and a hub use -------------------------------------------------------------------------------------
@@ -191,25 +190,25 @@ def test_a_file_that_was_named_is_used_alone_and_as_it_is(place):
     home, project, environment = place
     write(user_file(home), {"a": {"command": "user"}})
     named = write(project / "mcp.json", {"b": {"command": "x"}})
-    assert list(scopes.loaded(environment, project, named).servers) == ["b"]
-    assert list(scopes.loaded({**environment, "TOOLWAY_CONFIG": str(named)}, home).servers) == ["b"]
+    assert list(scopes.load_config(environment, project, named).servers) == ["b"]
+    assert list(scopes.load_config({**environment, "TOOLWAY_CONFIG": str(named)}, home).servers) == ["b"]
 
 
 def test_with_nothing_but_a_file_that_waits_there_is_an_error_with_the_way_out(place):
     _, project, environment = place
     write(project / "mcp.json", {"b": {"command": "x"}})
     with pytest.raises(ConfigError) as caught:
-        scopes.loaded(environment, project)
-    assert (caught.value.code, caught.value.fix) == ("E-CONFIG-APPROVAL", "look at it: toolway approve")
+        scopes.load_config(environment, project)
+    assert (caught.value.code, caught.value.hint) == ("E-CONFIG-APPROVAL", "review it: toolway trust")
 
 
 def test_with_no_file_at_all_it_says_where_it_looked(place):
     home, project, environment = place
     with pytest.raises(ConfigError) as caught:
-        scopes.loaded(environment, project)
+        scopes.load_config(environment, project)
     assert caught.value.code == "E-CONFIG-NONE"
-    assert str(user_file(home)) in caught.value.evidence
-    assert str(project / ".mcp.json") in caught.value.evidence
+    assert str(user_file(home)) in caught.value.detail
+    assert str(project / ".mcp.json") in caught.value.detail
 
 
 def test_one_file_that_cannot_be_read_does_not_hide_the_others(place):
@@ -217,24 +216,24 @@ def test_one_file_that_cannot_be_read_does_not_hide_the_others(place):
     user_file(home).parent.mkdir(parents=True)
     user_file(home).write_text('{"mcpServers": {')
     approve(write(project / "mcp.json", {"a": {"command": "x"}}), environment)
-    merged = scopes.load(environment, project)
+    merged = scopes.load_scopes(environment, project)
     assert list(merged.servers) == ["a"]
-    assert [problem.code for problem in merged.problems] == ["E-CONFIG-SYNTAX"]
+    assert [problem.code for problem in merged.issues] == ["E-CONFIG-SYNTAX"]
     (project / "mcp.json").unlink()
     with pytest.raises(ConfigError, match="not valid JSON"):
-        scopes.loaded(environment, project)
+        scopes.load_config(environment, project)
 
 
 def test_what_was_loaded_can_be_loaded_again_and_knows_what_to_watch(place):
     home, project, environment = place
     write(user_file(home), {"a": {"command": "x"}})
-    loaded = scopes.loaded(environment, project)
-    assert {str(user_file(home)), str(project / "mcp.json"), str(open_approvals(environment).file)} <= set(
-        loaded.watched
+    loaded = scopes.load_config(environment, project)
+    assert {str(user_file(home)), str(project / "mcp.json"), str(open_trust_store(environment).file)} <= set(
+        loaded.watched_files
     )
     approve(write(project / "mcp.json", {"b": {"command": "x"}}), environment)
-    assert loaded.again is not None
-    assert list(loaded.again().servers) == ["a", "b"]
+    assert loaded.reload is not None
+    assert list(loaded.reload().servers) == ["a", "b"]
 
 
 @pytest.mark.anyio
@@ -248,7 +247,7 @@ async def test_a_hub_without_an_argument_has_the_servers_of_all_scopes(place, mo
     write(project / "mcp.json", {"b": {"command": "x", "enabled": False}})
     hub = Hub()
     assert list(hub.status()) == ["a"]
-    assert [problem.code for problem in hub.problems] == ["E-CONFIG-APPROVAL"]
+    assert [problem.code for problem in hub.config_issues] == ["E-CONFIG-APPROVAL"]
     approve(project / "mcp.json", os.environ)
     assert list(Hub().status()) == ["a", "b"]
 
@@ -282,8 +281,8 @@ def test_every_value_is_shown_with_file_and_line_and_without_secrets(place):
     home, project, environment = place
     user_file(home).parent.mkdir(parents=True)
     user_file(home).write_text(USER.replace("CANARY", CANARY))
-    merged = scopes.load(environment, project)
-    shown = {".".join(value.path): (json.loads(value.shown), value.origin.line) for value in merged.values}
+    merged = scopes.load_scopes(environment, project)
+    shown = {".".join(value.path): (json.loads(value.masked_json), value.origin.line) for value in merged.values}
     assert shown == {
         "gh.command": ("npx", 5),
         "gh.args": (["-y", "pkg", "--api-key", "***"], 6),
@@ -299,7 +298,7 @@ def test_every_value_is_shown_with_file_and_line_and_without_secrets(place):
         "toolway.gateway.port": (1234, 18),
         "toolway.groups.one.tools": (["gh.*"], 19),
     }
-    assert merged.origins["gh", "env", "TOKEN"] == Origin("user", str(user_file(home)), 8)
+    assert merged.origins["gh", "env", "TOKEN"] == Provenance("user", str(user_file(home)), 8)
     assert CANARY not in repr(merged)
 
 
@@ -309,7 +308,7 @@ def test_settings_of_several_files_are_joined_key_by_key(place):
     write(user_file(home), toolway={"gateway": {"port": 1, "host": "127.0.0.2"}, "groups": groups})
     changed = {"gateway": {"port": 2}, "groups": {"two": {"tools": ["c.*"]}, "three": {"tools": []}}}
     file = approve(write(project / "mcp.json", toolway=changed), environment)
-    merged = scopes.load(environment, project)
+    merged = scopes.load_scopes(environment, project)
     assert (merged.gateway.host, merged.gateway.port) == ("127.0.0.2", 2)
     assert {name: group.tools for name, group in merged.gateway.groups.items()} == {
         "one": ("a.*",),
@@ -329,5 +328,5 @@ def test_settings_of_several_files_are_joined_key_by_key(place):
 def test_a_name_that_had_to_be_changed_has_its_origin_too(place):
     home, project, environment = place
     write(user_file(home), {"My Server": {"command": "x"}})
-    merged = scopes.load(environment, project)
+    merged = scopes.load_scopes(environment, project)
     assert merged.origins["my-server", "command"].line == 4

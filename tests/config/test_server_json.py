@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from toolway.config.entries import entry as server_of
-from toolway.config.server_json import parse, read
+from toolway.config.server_entry import parse_entry as server_of
+from toolway.config.server_json import parse_server_json, read_server_document
 from toolway.errors import ConfigError
 
 DOCUMENT = {
@@ -69,13 +69,13 @@ DOCUMENT = {
 
 
 def offers():
-    return {offer.label.split()[0]: offer for offer in read(DOCUMENT).offers}
+    return {offer.label.split()[0]: offer for offer in read_server_document(DOCUMENT).options}
 
 
 def test_a_server_is_described_with_a_name_that_an_entry_can_have():
-    found = parse(json.dumps(DOCUMENT))
-    assert (found.name, found.short, found.version) == ("io.github.someone/Brave_Search", "brave-search", "1.0.2")
-    assert read({"server": DOCUMENT, "_meta": {}}) == found  # as the registry answers
+    found = parse_server_json(json.dumps(DOCUMENT))
+    assert (found.name, found.short_name, found.version) == ("io.github.someone/Brave_Search", "brave-search", "1.0.2")
+    assert read_server_document({"server": DOCUMENT, "_meta": {}}) == found  # as the registry answers
 
 
 def test_an_npm_package_becomes_a_pinned_command():
@@ -87,11 +87,11 @@ def test_an_npm_package_becomes_a_pinned_command():
 
 
 def test_what_is_asked_for_is_told():
-    asks = {ask.name: ask for ask in offers()["npm"].asks}
-    assert asks["BRAVE_API_KEY"].open and asks["BRAVE_API_KEY"].secret_name == "brave-search.BRAVE_API_KEY"
-    assert asks["REGION"].choices == ("eu", "us") and not asks["REGION"].open
-    assert not asks["OPTIONAL"].required
-    assert asks["root"].where == "args"
+    inputs = {each.name: each for each in offers()["npm"].inputs}
+    assert inputs["BRAVE_API_KEY"].needs_value and inputs["BRAVE_API_KEY"].secret_name == "brave-search.BRAVE_API_KEY"
+    assert inputs["REGION"].choices == ("eu", "us") and not inputs["REGION"].needs_value
+    assert not inputs["OPTIONAL"].required
+    assert inputs["root"].target == "args"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_remote_becomes_a_url_with_headers():
 
 
 def test_every_entry_that_is_offered_can_be_used():
-    for offer in read(DOCUMENT).offers:
+    for offer in read_server_document(DOCUMENT).options:
         if offer.entry is not None:
             server_of(offer.entry, {"TENANT": "t", "TEAM": "x", "ROOT": "/"})
 
@@ -161,7 +161,7 @@ def test_a_document_cannot_refer_to_secrets_of_others():
             {"type": "streamable-http", "url": "https://x.example", "headers": [{"name": "H", "value": stolen}]}
         ],
     }
-    package, remote = (server_of(offer.entry or {}, {"HOME": "/h"}) for offer in read(document).offers)
+    package, remote = (server_of(offer.entry or {}, {"HOME": "/h"}) for offer in read_server_document(document).options)
     assert (package.args, package.env) == (("-y", f"p{stolen}", stolen), {"A": stolen, "B": stolen})
     assert remote.headers == {"H": stolen}
     assert type(package.env["A"]) is str and type(remote.headers["H"]) is str  # no reference is in them
@@ -170,6 +170,6 @@ def test_a_document_cannot_refer_to_secrets_of_others():
 @pytest.mark.parametrize("document", [[], {}, {"name": "x"}, {"name": "x", "packages": [{"registryType": "cargo"}]}])
 def test_a_document_that_offers_nothing_is_refused_with_a_fix(document):
     with pytest.raises(ConfigError) as caught:
-        read(document)
+        read_server_document(document)
     assert caught.value.code == "E-CONFIG-SERVER-JSON"
-    assert "toolway add" in caught.value.fix
+    assert "toolway add" in caught.value.hint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tests.doctor.lab import PYTHON, SMALL, Lab, small
+from tests.doctor.doctor_lab import PYTHON, SMALL, Lab, small
 from tests.doctor.rows import row
 
 RUNS_SMALL = f"#!/bin/sh\nexec {PYTHON} -I -S {SMALL}\n"
@@ -14,7 +14,7 @@ RUNS_SMALL = f"#!/bin/sh\nexec {PYTHON} -I -S {SMALL}\n"
 async def missing(lab: Lab) -> None:
     lab.servers(acme={"command": "frobnicate"})
     check = await lab.finds("acme: frobnicate is not installed, or not on PATH")
-    assert "which frobnicate" in check.fix
+    assert "which frobnicate" in check.hint
     lab.program(lab.bin / "frobnicate", RUNS_SMALL)
     await lab.is_well()
 
@@ -24,7 +24,7 @@ async def no_node(lab: Lab) -> None:
     lab.environ["PATH"] = str(lab.bin)
     lab.servers(acme={"command": "npx", "args": ["-y", "acme"]})
     check = await lab.finds("acme: Node.js is not installed, or npx is not on PATH")
-    assert "install Node.js" in check.fix
+    assert "install Node.js" in check.hint
     lab.program(lab.bin / "npx", RUNS_SMALL)
     await lab.is_well()
 
@@ -86,7 +86,7 @@ async def one_text(lab: Lab) -> None:
 async def not_executable(lab: Lab) -> None:
     path = lab.program(lab.work / "server.sh", RUNS_SMALL, executable=False)
     lab.servers(acme={"command": str(path)})
-    check = await lab.finds("may not be run: it is a file without the right to be executed")
+    check = await lab.finds("is not executable")
     await lab.run(check.copy)
     await lab.is_well()
 
@@ -94,7 +94,7 @@ async def not_executable(lab: Lab) -> None:
 @row("a path that does not exist")
 async def no_file(lab: Lab) -> None:
     lab.servers(acme={"command": str(lab.work / "server.sh")})
-    await lab.finds("acme: there is no file", "server.sh")
+    await lab.finds("acme: the file", "server.sh does not exist")
     lab.program(lab.work / "server.sh", RUNS_SMALL)
     await lab.is_well()
 
@@ -103,7 +103,7 @@ async def no_file(lab: Lab) -> None:
 async def no_directory(lab: Lab) -> None:
     lab.servers(acme={**small(), "cwd": str(lab.work / "gone")})
     check = await lab.finds("the working directory", "does not exist")
-    assert "cwd" in check.fix
+    assert "cwd" in check.hint
     (lab.work / "gone").mkdir()
     await lab.is_well()
 
@@ -113,7 +113,7 @@ async def no_module(lab: Lab) -> None:
     path = lab.write("import acme_sdk\n", lab.work / "server.py")
     lab.servers(acme={"command": sys.executable, "args": [str(path)], "env": {"PYTHONPATH": str(lab.work / "lib")}})
     check = await lab.finds("acme: the server ended with exit code 1: the Python module acme_sdk")
-    assert "install" in check.fix
+    assert "install" in check.hint
     lab.write(f"import runpy\nrunpy.run_path({str(SMALL)!r}, run_name='__main__')\n", lab.work / "lib" / "acme_sdk.py")
     await lab.is_well()
 
@@ -134,7 +134,7 @@ async def without_node(lab: Lab) -> None:
 async def of_windows(lab: Lab) -> None:
     lab.program(lab.bin / "acme-npx", RUNS_SMALL)
     lab.servers(acme={"command": "cmd", "args": ["/c", "acme-npx", "-y", "acme"]})
-    check = await lab.finds("acme: cmd /c is how Windows starts acme-npx, and this is another system")
+    check = await lab.finds("acme: cmd /c starts acme-npx only on Windows, and this is another system")
     lab.take_over(check, "acme")
     await lab.is_well()
 
@@ -145,6 +145,6 @@ async def old_node(lab: Lab) -> None:
     lab.program(lab.bin / "npx", RUNS_SMALL)
     lab.servers(acme={"command": "npx", "args": ["-y", "acme@1.0.0"]})
     check = await lab.finds("acme: node v14.21.3 is too old for most servers")
-    assert "install Node.js 22 or newer" in check.fix
+    assert "install Node.js 22 or newer" in check.hint
     lab.edit("v14.21.3", "v22.1.0", node)
     await lab.is_well()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from tests.doctor.lab import Lab, small
+from tests.doctor.doctor_lab import Lab, small
+from tests.doctor.http_servers import mcp, serving
 from tests.doctor.rows import row
-from tests.doctor.web import mcp, serving
 
 ENTRY = json.dumps(small())
 
@@ -14,7 +14,7 @@ ENTRY = json.dumps(small())
 @row("wrong root key")
 async def wrong_root(lab: Lab) -> None:
     lab.servers(root="mcpServer", acme=small())
-    check = await lab.finds('mcp.json: the servers stand under "mcpServer", and Toolway looks for "mcpServers"')
+    check = await lab.finds('mcp.json: the servers are under "mcpServer", but Toolway reads "mcpServers"')
     lab.repair(check)
     await lab.is_well()
 
@@ -23,7 +23,7 @@ async def wrong_root(lab: Lab) -> None:
 async def foreign_root(lab: Lab) -> None:
     path = lab.work / ".vscode" / "mcp.json"
     lab.write(f'{{\n  // "mcpServers": here\n  "mcpServers": {{"acme": {ENTRY}}}\n}}\n', path)
-    check = await lab.finds('the servers stand under "mcpServers", and VS Code looks for "servers"', client="vscode")
+    check = await lab.finds('the servers are under "mcpServers", but VS Code reads "servers"', client="vscode")
     lab.repair(check)
     assert '// "mcpServers": here\n  "servers": {' in path.read_text()
     await lab.is_well("vscode")
@@ -32,8 +32,8 @@ async def foreign_root(lab: Lab) -> None:
 @row("wrong type spelling")
 async def wrong_type(lab: Lab) -> None:
     lab.servers(acme={**small(), "type": "studio"})
-    check = await lab.finds("acme: 'studio' is not a type of server")
-    assert "stdio" in check.fix + check.copy
+    check = await lab.finds("acme: unknown server type 'studio'")
+    assert "stdio" in check.hint + check.copy
     lab.take_over(check, "acme")
     await lab.is_well()
 
@@ -58,7 +58,7 @@ async def own_mark(lab: Lab) -> None:
 @row("UTF-16")
 async def utf16(lab: Lab) -> None:
     lab.write(json.dumps({"mcpServers": {"acme": small()}}).encode("utf-16"))
-    check = await lab.finds("mcp.json is UTF-16, and has to be UTF-8")
+    check = await lab.finds("mcp.json is encoded as UTF-16 instead of UTF-8")
     lab.repair(check)
     await lab.is_well()
 
@@ -70,7 +70,7 @@ async def comments(lab: Lab) -> None:
     check = await lab.finds(
         "has a comment in line 3, and Claude Desktop reads plain JSON only", client="claude-desktop"
     )
-    assert "// mine" in check.evidence
+    assert "// mine" in check.detail
     lab.edit("    // mine\n", "", path)
     await lab.is_well("claude-desktop")
 
@@ -88,7 +88,7 @@ async def comma(lab: Lab) -> None:
 async def syntax(lab: Lab) -> None:
     lab.write(f'{{\n  "mcpServers": {{\n    "acme": {ENTRY}\n    "other": {ENTRY}\n  }}\n}}\n')
     check = await lab.finds("mcp.json is not valid JSON: line 4")
-    assert "missing comma" in check.fix
+    assert "missing comma" in check.hint
     lab.edit(f'    "other": {ENTRY}\n', "")
     await lab.is_well()
 
@@ -96,8 +96,8 @@ async def syntax(lab: Lab) -> None:
 @row("duplicate entry")
 async def twice(lab: Lab) -> None:
     lab.write(f'{{"mcpServers": {{\n"acme": {ENTRY},\n"acme": {ENTRY}\n}}}}')
-    check = await lab.finds("acme: 'acme' stands twice")
-    assert "lines 2 and 3" in check.evidence
+    check = await lab.finds("acme: duplicate key 'acme'")
+    assert "lines 2 and 3" in check.detail
     lab.edit(f'"acme": {ENTRY},\n', "")
     await lab.is_well()
 
@@ -105,8 +105,8 @@ async def twice(lab: Lab) -> None:
 @row("the same server under two names")
 async def twins(lab: Lab) -> None:
     lab.servers(acme=small(), other=small())
-    check = await lab.finds("other: the same server stands here twice, also as acme")
-    assert "remove one" in check.fix
+    check = await lab.finds("other: duplicate entry: acme is the same server")
+    assert "remove one" in check.hint
     lab.servers(acme=small())
     await lab.is_well()
 
@@ -114,32 +114,32 @@ async def twins(lab: Lab) -> None:
 @row("two servers with one name")
 async def one_name(lab: Lab) -> None:
     lab.write(json.dumps({"mcpServers": {"my-server": small(), "My Server": small("x")}}, indent=1))
-    check = await lab.finds("My Server: 'My Server' would be called 'my-server', and that name is taken")
-    assert "rename one" in check.fix
+    check = await lab.finds("My Server: 'My Server' becomes 'my-server', and that name is taken")
+    assert "rename one" in check.hint
     lab.edit("My Server", "my-other-server")
     await lab.is_well()
 
 
 @row("one name in two scopes")
 async def two_scopes(lab: Lab) -> None:
-    from toolway.config.scopes import find
+    from toolway.config.scopes import find_config_paths
 
     lab.servers(acme=small())
-    local = lab.servers(find(lab.environ, lab.work).local, acme=small("x"))
-    check = await lab.finds("acme: this entry is not used: another acme goes before it")
-    assert str(local) in check.evidence
+    local = lab.servers(find_config_paths(lab.environ, lab.work).local, acme=small("x"))
+    check = await lab.finds("acme: this entry is not used: another acme overrides it")
+    assert str(local) in check.detail
     local.unlink()
     await lab.is_well()
 
 
-@row("a project's file that nobody approved")
-async def not_approved(lab: Lab) -> None:
+@row("a project's file that nobody trusts")
+async def not_trusted(lab: Lab) -> None:
     path = lab.servers(lab.work / ".mcp.json", acme=small())
-    check = await lab.finds(".mcp.json is not used until you approve it")
-    assert check.copy == "toolway approve"
-    from toolway.config.approvals import open_approvals
+    check = await lab.finds(".mcp.json is not used until you trust it")
+    assert check.copy == "toolway trust"
+    from toolway.config.scopes import open_trust_store
 
-    open_approvals(lab.environ).approve(path, path.read_bytes())
+    open_trust_store(lab.environ).trust(path, path.read_bytes())
     await lab.is_well()
 
 
@@ -156,8 +156,8 @@ async def plain_secret(lab: Lab) -> None:
 @row("a secret that the store does not have")
 async def no_secret(lab: Lab) -> None:
     lab.servers(acme={**small(), "env": {"ACME_TOKEN": "${file:~/acme.token}"}})
-    check = await lab.finds("acme: the secret ${file:~/acme.token} cannot be had")
-    assert "No such file" in check.evidence
+    check = await lab.finds("acme: secret ${file:~/acme.token} is not available")
+    assert "No such file" in check.detail
     lab.write("tok-1234567890\n", lab.home / "acme.token").chmod(0o600)
     await lab.is_well()
 
@@ -167,8 +167,8 @@ async def foreign_type(lab: Lab) -> None:
     async with serving(mcp) as port:
         entry = {"type": "streamable-http", "url": f"http://127.0.0.1:{port}/mcp"}
         path = lab.servers(lab.home / ".claude.json", acme=entry)
-        check = await lab.finds('acme: Claude Code does not know the type "streamable-http"', client="claude-code")
-        assert "stdio, http, sse, ws" in check.evidence
+        check = await lab.finds('acme: unknown type "streamable-http" for Claude Code', client="claude-code")
+        assert "stdio, http, sse, ws" in check.detail
         lab.take_over(check, "acme", path)
         await lab.is_well("claude-code")
 
@@ -177,7 +177,7 @@ async def foreign_type(lab: Lab) -> None:
 async def no_type(lab: Lab) -> None:
     async with serving(mcp) as port:
         path = lab.servers(lab.home / ".claude.json", acme={"url": f"http://127.0.0.1:{port}/mcp"})
-        check = await lab.finds("acme: Claude Code takes an entry without a type for a command", client="claude-code")
+        check = await lab.finds("acme: Claude Code treats an entry without a type as a command", client="claude-code")
         lab.take_over(check, "acme", path)
         await lab.is_well("claude-code")
 
@@ -196,7 +196,7 @@ async def unknown_variable(lab: Lab) -> None:
         lab.home / ".claude.json", acme={**small(), "env": {"ACME_ROOT": "${env:ACME}"}, "type": "stdio"}
     )
     lab.environ["ACME"] = "/srv"
-    check = await lab.finds("acme: env.ACME_ROOT looks as if it held a variable", client="claude-code")
-    assert "does not fill it in" in check.evidence
+    check = await lab.finds("acme: env.ACME_ROOT appears to contain a variable", client="claude-code")
+    assert "does not expand it" in check.detail
     lab.edit('"${env:ACME}"', '"${ACME}"', path)
     await lab.is_well("claude-code")

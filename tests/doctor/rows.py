@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from tests.doctor.lab import Lab
+from tests.doctor.doctor_lab import Lab
 
 Row = Callable[[Lab], Awaitable[None]]
 ROWS: dict[str, Row] = {}

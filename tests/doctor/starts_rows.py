@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from tests.doctor.lab import PYTHON, SMALL, Lab, small
+from tests.doctor.doctor_lab import PYTHON, SMALL, Lab, small
 from tests.doctor.rows import row
 
 
@@ -19,7 +19,7 @@ async def exit_three(lab: Lab) -> None:
     )
     lab.servers(acme={"command": str(path)})
     check = await lab.finds("acme: the server ended with exit code 3: the variable ACME_ROOT is missing")
-    assert "| fatal: ACME_ROOT is not set" in check.evidence
+    assert "| fatal: ACME_ROOT is not set" in check.detail
     lab.environ["ACME_ROOT"] = "/srv"
     lab.take_over(check, "acme")
     await lab.is_well()
@@ -44,7 +44,7 @@ async def argument(lab: Lab) -> None:
     path = lab.script("server", text)
     lab.servers(acme={"command": str(path), "args": []})
     check = await lab.finds("acme: the server ended with exit code 2: an argument is missing: --root")
-    assert "args" in check.fix
+    assert "args" in check.hint
     lab.edit('"args": []', '"args": ["--root", "/srv"]')
     await lab.is_well()
 
@@ -78,7 +78,7 @@ async def port_taken(lab: Lab) -> None:
         path = lab.script("server", bind.replace("PORT", str(port)))
         lab.servers(acme={"command": str(path)})
         check = await lab.finds(f"the port {port} is already in use")
-        assert f"process {holder.pid} has it" in check.evidence
+        assert f"process {holder.pid} has it" in check.detail
         await lab.run(check.copy)
         await holder.wait()
         await lab.is_well()
@@ -92,8 +92,8 @@ async def port_taken(lab: Lab) -> None:
 async def banner(lab: Lab) -> None:
     path = lab.script("server", "print('Acme MCP server v1.2 ready', flush=True)")
     lab.servers(acme={"command": str(path)})
-    check = await lab.finds('acme: stdout has 1 line that is no message: "Acme MCP server v1.2 ready"')
-    assert "stderr" in check.fix
+    check = await lab.finds('acme: stdout has 1 line that is not JSON-RPC: "Acme MCP server v1.2 ready"')
+    assert "stderr" in check.hint
     lab.edit("ready', flush=True)", "ready', file=sys.stderr)", path)
     await lab.is_well()
 
@@ -105,8 +105,8 @@ async def slow_download(lab: Lab) -> None:
     fetch = f"test -e {cached} || {{ sleep 5; touch {cached}; }}"
     lab.program(lab.bin / "npx", f"#!/bin/sh\n{fetch}\n{PYTHON} -I -S {SMALL}\n")
     lab.servers(acme={"command": "npx", "args": ["-y", "acme"], "startTimeout": "4s"})
-    check = await lab.finds("acme: npx took 5.", "s to download the package, and a start has 4.0 s")
-    assert "the package is cached now" in check.evidence
+    check = await lab.finds("acme: npx took 5.", "s to download the package; the start timeout is 4.0 s")
+    assert "the package is cached now" in check.detail
     await lab.is_well()
 
 
@@ -115,8 +115,8 @@ async def silent(lab: Lab) -> None:
     path = lab.script("server", "if 'stdio' not in sys.argv: time.sleep(60)")
     lab.servers(acme={"command": str(path), "args": [], "startTimeout": "500ms"})
     check = await lab.finds("acme: the server does not answer the first message within 0.50 s")
-    assert "nothing to stdout and nothing to stderr" in check.evidence
-    assert "an argument such as stdio" in check.fix
+    assert "nothing to stdout and nothing to stderr" in check.detail
+    assert "an argument such as stdio" in check.hint
     lab.edit('"args": []', '"args": ["stdio"]')
     lab.edit('"500ms"', '"20s"')
     await lab.is_well()
@@ -127,8 +127,8 @@ async def http_instead(lab: Lab) -> None:
     listen = "import socket; s = socket.create_server(('127.0.0.1', 0)); time.sleep(60)"
     path = lab.script("server", f"if 'stdio' not in sys.argv: {listen}")
     lab.servers(acme={"command": str(path), "args": [], "startTimeout": "3s"})
-    check = await lab.finds("acme: the server does not speak over stdio: it listens on port")
-    assert "an argument such as stdio" in check.fix
+    check = await lab.finds("acme: the server does not use stdio: it listens on port")
+    assert "an argument such as stdio" in check.hint
     lab.edit('"args": []', '"args": ["stdio"]')
     lab.edit('"3s"', '"20s"')
     await lab.is_well()
@@ -137,7 +137,7 @@ async def http_instead(lab: Lab) -> None:
 @row("legacy-only")
 async def legacy_only(lab: Lab) -> None:
     lab.servers(acme={**small(), "era": "modern"})
-    check = await lab.finds("acme: the server speaks only the handshake era, and its entry demands the modern one")
+    check = await lab.finds("acme: the server supports only the legacy era, but its entry requires the modern era")
     lab.take_over(check, "acme")
     await lab.is_well()
 

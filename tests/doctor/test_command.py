@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.doctor.lab import Lab, small
+from tests.doctor.doctor_lab import Lab, small
 
 SECRET = "ghp_canary0123456789canary0123456789abcd"
 
@@ -26,7 +26,7 @@ def toolway(lab, *words):
 def test_a_sound_setup_ends_with_0(lab):
     lab.servers(acme=small())
     result = toolway(lab, "acme")
-    assert result.stdout.startswith("✓ acme: all is well\n")
+    assert result.stdout.startswith("✓ acme: no problem found\n")
     assert (result.returncode, result.stderr) == (0, "")
     assert "\x1b" not in result.stdout
 
@@ -49,7 +49,7 @@ def test_json_is_one_document_with_stable_keys(lab):
     assert facts.keys() == {"state", "first_line", "subjects", "fixed"}
     server = facts["subjects"][1]
     assert server.keys() == {"kind", "name", "transport", "way", "source", "state", "checks"}
-    assert server["checks"][0].keys() == {"name", "state", "what", "evidence", "fix", "copy", "code", "fixable"}
+    assert server["checks"][0].keys() == {"name", "state", "message", "detail", "hint", "copy", "code", "fixable"}
     assert facts["first_line"] == "acme: the variable NOT_SET is not set"
 
 
@@ -57,7 +57,7 @@ def test_fix_mends_what_is_safe_keeps_the_old_file_and_looks_again(lab):
     text = json.dumps({"mcpServer": {"acme": small()}})
     lab.write(b"\xef\xbb\xbf" + text.encode())
     result = toolway(lab, "--fix")
-    assert result.stdout.startswith("✓ acme: all is well\n"), result.stdout
+    assert result.stdout.startswith("✓ acme: no problem found\n"), result.stdout
     assert result.stderr.count("fixed: ") == 2
     assert lab.file.read_text() == text.replace("mcpServer", "mcpServers")
     kept = [path for path in lab.home.rglob("*") if path.is_file() and path != lab.file]
@@ -80,7 +80,7 @@ def test_a_client_that_nobody_knows_is_told_with_what_was_meant(lab):
 
 def test_a_client_without_files_is_told_where_they_are_looked_for(lab):
     result = toolway(lab, "--client", "cursor")
-    assert result.stdout.startswith("✗ cursor: Cursor has no file of servers here\n")
+    assert result.stdout.startswith("✗ cursor: Cursor has no MCP config file here\n")
     assert ".cursor/mcp.json" in result.stdout
 
 
@@ -91,15 +91,15 @@ def test_all_looks_at_every_client_and_says_what_stands_twice(lab):
     result = toolway(lab, "--all", "--json")
     servers = [each for each in json.loads(result.stdout)["subjects"] if each["kind"] == "server"]
     assert [each["name"] for each in servers] == ["acme", "same", "other"]
-    assert servers[0]["checks"][0]["what"] == "valid; the same server as cursor:same"
+    assert servers[0]["checks"][0]["message"] == "valid; the same server as cursor:same"
     assert result.returncode == 0
 
 
 def test_who_has_no_file_of_ours_yet_is_told_of_those_he_has(lab):
     lab.servers(lab.home / ".cursor" / "mcp.json", acme=small())
     result = toolway(lab)
-    assert result.stdout.startswith("✓ acme: all is well\n")
-    assert "no file of our own yet" in result.stderr
+    assert result.stdout.startswith("✓ acme: no problem found\n")
+    assert "no own config file yet" in result.stderr
 
 
 def test_without_any_file_the_fix_is_named(lab):

@@ -4,30 +4,30 @@ import json
 
 import pytest
 
-from tests.doctor.lab import small
-from toolway.doctor.file_checks import Reader, look
+from tests.doctor.doctor_lab import small
+from toolway.doctor.file_checks import ReaderRules, check_file
 
-CURSOR = Reader("Cursor", ("mcpServers",), comments=False, mark=False, bare=False)
-ZED = Reader("Zed", ("context_servers",), mark=False, bare=False)
+CURSOR = ReaderRules("Cursor", ("mcpServers",), allows_comments=False, allows_bom=False, allows_top_level=False)
+ZED = ReaderRules("Zed", ("context_servers",), allows_bom=False, allows_top_level=False)
 
 
 def states(path, reader):
-    return [check.state for check in look(path, reader).checks]
+    return [check.state for check in check_file(path, reader).checks]
 
 
 def test_a_file_that_is_well_is_said_to_have_its_servers(tmp_path):
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": {"a": small(), "b": small()}}))
-    file = look(path, CURSOR)
-    assert [check.what for check in file.checks] == ["2 servers"]
-    assert file.line("b") == 1
+    file = check_file(path, CURSOR)
+    assert [check.message for check in file.checks] == ["2 servers"]
+    assert file.line_of("b") == 1
     assert file.root == ("mcpServers",)
 
 
 def test_settings_that_only_look_like_servers_are_left_alone(tmp_path):
     path = tmp_path / "settings.json"
     path.write_text(json.dumps({"agent_servers": {"x": {"command": "x"}}, "lsp": {"y": {"command": "y"}}}))
-    file = look(path, ZED)
+    file = check_file(path, ZED)
     assert [check.state for check in file.checks] == ["ok"]
     assert file.entries == {}
 
@@ -37,10 +37,10 @@ def test_servers_under_the_key_of_another_are_seen_and_renamed(tmp_path, key):
     path = tmp_path / "mcp.json"
     text = json.dumps({"other": {key: 1}, key: {"a": small()}}, indent=2)
     path.write_text(text)
-    [check] = look(path, CURSOR).checks
+    [check] = check_file(path, CURSOR).checks
     assert check.state == "fail"
-    assert check.repair is not None
-    check.repair.apply()
+    assert check.auto_fix is not None
+    check.auto_fix.apply()
     renamed = json.loads(text)
     renamed = {"mcpServers" if name == key else name: value for name, value in renamed.items()}
     assert json.loads(path.read_text()) == renamed
@@ -50,7 +50,7 @@ def test_servers_under_the_key_of_another_are_seen_and_renamed(tmp_path, key):
 def test_servers_at_the_top_are_for_us_only(tmp_path):
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"a": small()}))
-    assert states(path, Reader()) == ["ok"]
+    assert states(path, ReaderRules()) == ["ok"]
     assert states(path, CURSOR) == ["fail"]
 
 
@@ -62,9 +62,9 @@ def test_a_file_without_an_object_is_a_failure(tmp_path, data):
 
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path):
-    [check] = look(tmp_path / "gone.json", CURSOR).checks
-    assert (check.state, check.evidence) == ("fail", "No such file or directory")
+    [check] = check_file(tmp_path / "gone.json", CURSOR).checks
+    assert (check.state, check.detail) == ("fail", "No such file or directory")
     path = tmp_path / "latin.json"
     path.write_bytes('{"ä": 1}'.encode("latin-1"))
-    [check] = look(path, CURSOR).checks
-    assert "byte 2 cannot be read" in check.what
+    [check] = check_file(path, CURSOR).checks
+    assert "byte 2 is invalid" in check.message

@@ -1,10 +1,10 @@
 import pytest
 
-from toolway.doctor.lint import lint
+from toolway.doctor.lint import lint_tools
 
 
 def findings(schema, name="search", server="acme"):
-    return lint(server, [{"name": name, "inputSchema": schema}]).findings
+    return lint_tools(server, [{"name": name, "inputSchema": schema}]).findings
 
 
 def of_object(**more):
@@ -20,7 +20,7 @@ def of_object(**more):
         (of_object(properties={"a": {"type": "array"}}), 'an array without "items"', ("openai", "gemini")),
         (of_object(properties={"a": {"type": ["array", "null"]}}), 'an array without "items"', ("openai", "gemini")),
         (of_object(properties={"a b": {}}), "the property 'a b'", ("anthropic",)),
-        (of_object(properties={"a": {"enum": [1, 2]}}), "no texts", ("gemini",)),
+        (of_object(properties={"a": {"enum": [1, 2]}}), "non-string", ("gemini",)),
         (of_object(properties={"a": {"$ref": "https://x/y"}}), "another document", ("openai", "anthropic", "gemini")),
         ({"type": "objekt"}, "not valid JSON Schema", ("openai", "anthropic", "gemini")),
         ("text", "not an object", ("openai", "anthropic", "gemini")),
@@ -28,9 +28,9 @@ def of_object(**more):
 )
 def test_what_a_provider_refuses_is_found(schema, part, providers):
     [finding] = findings(schema)
-    assert part in finding.what
+    assert part in finding.message
     assert finding.providers == providers
-    assert finding.fix
+    assert finding.hint
     assert finding.severity == "error"
 
 
@@ -57,21 +57,21 @@ def test_the_place_in_the_schema_is_named_however_deep():
 
 def test_a_name_is_judged_together_with_that_of_its_server():
     [finding] = findings(of_object(), name="t" * 60, server="server")
-    assert "has 68 characters" in finding.what
-    assert "at most 2 characters" in finding.fix
+    assert "has 68 characters" in finding.message
+    assert "at most 2 characters" in finding.hint
     assert findings(of_object(), name="t" * 60, server="ab") == ()
 
 
 def test_a_name_with_signs_that_models_refuse_is_told():
     [finding] = findings(of_object(), name="files/read")
-    assert "files/read has characters that models refuse" in finding.what
+    assert "files/read has characters that models reject" in finding.message
 
 
 def test_more_tools_than_one_request_takes_are_told():
     tools = [{"name": f"t{number}", "inputSchema": of_object()} for number in range(129)]
-    [finding] = lint("acme", tools).findings
-    assert "129 tools" in finding.what
-    assert lint("acme", tools[:128]).findings == ()
+    [finding] = lint_tools("acme", tools).findings
+    assert "129 tools" in finding.message
+    assert lint_tools("acme", tools[:128]).findings == ()
 
 
 def test_a_schema_that_would_take_for_ever_is_not_followed():
@@ -82,8 +82,8 @@ def test_a_schema_that_would_take_for_ever_is_not_followed():
 
 def test_tokens_are_counted_of_what_a_model_is_told():
     tool = {"name": "search", "description": "Search. " * 100, "inputSchema": of_object()}
-    cost = lint("acme", [tool]).cost
+    cost = lint_tools("acme", [tool]).cost
     assert 180 <= cost.openai <= cost.anthropic <= cost.gemini <= 230  # 870 characters
     told_elsewhere = {**tool, "outputSchema": of_object(), "annotations": {"title": "x" * 500}}
-    assert lint("acme", [told_elsewhere]).cost == cost
-    assert lint("acme", [tool, tool]).cost.openai == pytest.approx(2 * cost.openai, abs=1)
+    assert lint_tools("acme", [told_elsewhere]).cost == cost
+    assert lint_tools("acme", [tool, tool]).cost.openai == pytest.approx(2 * cost.openai, abs=1)

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.lab import Lab
-from tests.doctor.web import Answer, Request, serving
+from tests.doctor.doctor_lab import Lab
+from tests.doctor.http_servers import Answer, Request, serving
 
 pytestmark = [
     pytest.mark.anyio,
@@ -91,9 +91,9 @@ def lab(tmp_path: Path) -> Lab:
 async def test_the_time_of_a_download_is_told_apart_and_the_next_start_is_quick(lab: Lab) -> None:
     async with registry() as port:
         lab.servers(acme=entry(lab, port, "acme-slow@1.0.0", "5s"))
-        check = await lab.finds("npx took", "s to download the package, and a start has 5.0 s")
-        assert float(check.what.split("took ")[1].split(" s")[0]) >= SLOW
-        assert "the package is cached now" in check.evidence
+        check = await lab.finds("npx took", "s to download the package; the start timeout is 5.0 s")
+        assert float(check.message.split("took ")[1].split(" s")[0]) >= SLOW
+        assert "the package is cached now" in check.detail
         lab.edit('"5s"', '"60s"')
         await lab.is_well()
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.doctor import commands_rows, files_rows, starts_rows, tools_rows, web_rows
-from tests.doctor.lab import Lab
+from tests.doctor import commands_rows, files_rows, http_rows, starts_rows, tools_rows
+from tests.doctor.doctor_lab import Lab
 from tests.doctor.rows import ROWS, Row
 
-MODULES = (commands_rows, starts_rows, files_rows, web_rows, tools_rows)
+MODULES = (commands_rows, starts_rows, files_rows, http_rows, tools_rows)
 AT_ONCE = 8
 LIMIT = 50.0  # seconds for one row
 #: What people meet most often; none of these may be lost.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.doctor.lab import Lab, small
+from tests.doctor.doctor_lab import Lab, small
 from tests.doctor.rows import row
 
 
@@ -18,9 +18,9 @@ async def bad_schema(lab: Lab) -> None:
     path = lab.write(json.dumps([tool("search", tags={"type": "array"})]), lab.work / "tools.json")
     lab.servers(acme=small(str(path)))
     check = await lab.finds(
-        'acme: OpenAI and Gemini refuse the tool search: an array without "items" at properties.tags'
+        'acme: OpenAI and Gemini reject the tool search: an array without "items" at properties.tags'
     )
-    assert '"items": {"type": "string"}' in check.fix
+    assert '"items": {"type": "string"}' in check.hint
     lab.edit('"type": "array"', '"type": "array", "items": {"type": "string"}', path)
     await lab.is_well()
 
@@ -29,7 +29,7 @@ async def bad_schema(lab: Lab) -> None:
 async def no_schema(lab: Lab) -> None:
     path = lab.write(json.dumps([tool("search", words={"type": "text"})]), lab.work / "tools.json")
     lab.servers(acme=small(str(path)))
-    await lab.finds("acme: every model provider refuses the tool search: inputSchema is not valid JSON Schema")
+    await lab.finds("acme: every model provider rejects the tool search: inputSchema is not valid JSON Schema")
     lab.edit('"text"', '"string"', path)
     await lab.is_well()
 
@@ -40,8 +40,8 @@ async def top_cases(lab: Lab) -> None:
     wrong["inputSchema"]["anyOf"] = [{"required": ["a"]}]
     path = lab.write(json.dumps([wrong]), lab.work / "tools.json")
     lab.servers(acme=small(str(path)))
-    check = await lab.finds('acme: OpenAI and Anthropic refuse the tool search: "anyOf" at the top of the schema')
-    assert "optional properties" in check.fix
+    check = await lab.finds('acme: OpenAI and Anthropic reject the tool search: "anyOf" at the top level of the schema')
+    assert "optional properties" in check.hint
     lab.write(json.dumps([tool("search", a={"type": "string"})]), path)
     await lab.is_well()
 
@@ -50,8 +50,8 @@ async def top_cases(lab: Lab) -> None:
 async def long_name(lab: Lab) -> None:
     path = lab.write(json.dumps([tool("search_the_whole_archive_of_documents")]), lab.work / "tools.json")
     lab.servers(acme_documents_of_the_whole_company=small(str(path)))
-    check = await lab.finds("has 74 characters with the server's name, and models take 64")
-    assert "a name of at most 25 characters" in check.fix
+    check = await lab.finds("has 74 characters with the server's name, but models accept 64")
+    assert "at most 25 characters" in check.hint
     lab.servers(acme_documents=small(str(path)))
     await lab.is_well()
 
@@ -62,6 +62,6 @@ async def dear(lab: Lab) -> None:
     path = lab.write(json.dumps(many), lab.work / "tools.json")
     lab.servers(acme=small(str(path)))
     check = await lab.finds("acme: the tools cost about", "(OpenAI)", "(Anthropic)", "(Gemini) in every request")
-    assert "group" in check.fix
+    assert "group" in check.hint
     lab.write(json.dumps(many[:5]), path)
     await lab.is_well()

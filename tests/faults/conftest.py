@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import lab
+from tests.faults import fault_lab
 from tests.faults.results import results
 
 FEW = 3  # seeds for tests that are dear
@@ -65,7 +65,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if rows := _rows(item):
         results.begins(rows, _seed(item))
-    lab.begin(item.nodeid, _seed(item))
+    fault_lab.begin(item.nodeid, _seed(item))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -23,70 +23,73 @@ def _know_the_fakes(folder: str) -> None:
 if __name__ == "__main__":
     _know_the_fakes(sys.argv.pop(1))
 
-from toolway.testing.fakes import stdio_main, tools  # noqa: E402  the package must be known first
-from toolway.testing.fakes.modes import BAD  # noqa: E402
-from toolway.testing.fakes.pipe_modes import mode  # noqa: E402
-from toolway.testing.fakes.wire import encode, notification  # noqa: E402
+from toolway.testing import command_line, tools  # noqa: E402  the package must be known first
+from toolway.testing.faults import BAD_TOOLS  # noqa: E402
+from toolway.testing.stdio import StdioFaultContext  # noqa: E402
+from toolway.testing.stdio_faults import stdio_fault  # noqa: E402
+from toolway.testing.wire import encode, make_notification  # noqa: E402
 
 BLOW_UP = r"^(([a-z])+.)+[A-Z]([a-z])+$"  # exponential in an engine that backtracks
 
 
-@mode("token_flood", on=BAD)
-def _token_flood(hit: Any) -> None:
+@stdio_fault("token_flood", on=BAD_TOOLS)
+def _token_flood(context: StdioFaultContext) -> None:
     """VALUE reports of progress (10000) for tokens of all kinds, half of them before the answer, half after it."""
     tokens = [*range(-1, 21), "1", True, None, 1.0, [1]]
-    reports = [notification("notifications/progress", {"progressToken": each, "progress": 1}) for each in tokens]
-    rounds = int(hit.setting.number(10_000) / len(reports) / 2)
-    _send(hit, reports, rounds)
-    hit.answer()
-    _send(hit, reports, rounds)
+    reports = [make_notification("notifications/progress", {"progressToken": each, "progress": 1}) for each in tokens]
+    rounds = int(context.setting.number(10_000) / len(reports) / 2)
+    _send(context, reports, rounds)
+    context.send_response()
+    _send(context, reports, rounds)
 
 
-def _send(hit: Any, reports: list[Any], rounds: int) -> None:
+def _send(context: StdioFaultContext, reports: list[Any], rounds: int) -> None:
     for number in range(rounds):
         for report in reports:
-            hit.out.message(report)
+            context.out.write_message(report)
         if number % 20 == 0:
             time.sleep(0.01)
 
 
-@mode("digits", on=BAD)
-def _digits(hit: Any) -> None:
+@stdio_fault("digits", on=BAD_TOOLS)
+def _digits(context: StdioFaultContext) -> None:
     """An answer of 8 MB, nearly all of it runs of digits that almost make a number that is too long."""
-    hit.tell(digits=("7" * 299 + "x") * 27_000)
-    hit.answer()
+    context.add_structured_content(digits=("7" * 299 + "x") * 27_000)
+    context.send_response()
 
 
-@mode("many_values", on=BAD)
-def _many_values(hit: Any) -> None:
+@stdio_fault("many_values", on=BAD_TOOLS)
+def _many_values(context: StdioFaultContext) -> None:
     """An answer of 3 MB, nearly all of it the JSON value VALUE, over and over."""
-    item = hit.setting.value.encode()
+    item = context.setting.value.encode()
     array = b"[" + b",".join([item] * 90_000) + b"]"
     count = 3_000_000 // len(array)
-    hit.tell(hole=1)
-    hit.out.line(encode(hit.reply).replace(b'"hole":1', b'"hole":[' + b",".join([array] * count) + b"]"))
+    context.add_structured_content(hole=1)
+    context.out.write_line(
+        encode(context.response).replace(b'"hole":1', b'"hole":[' + b",".join([array] * count) + b"]")
+    )
 
 
-@mode("heavy_lines", on=BAD)
-def _heavy_lines(hit: Any) -> None:
+@stdio_fault("heavy_lines", on=BAD_TOOLS)
+def _heavy_lines(context: StdioFaultContext) -> None:
     """VALUE notices (50) of 4 MB with many values, then the answer."""
     data = [{f"k{number}": "x" * 190 for number in range(7_000)}] * 3
-    line = encode(notification("notifications/message", {"level": "info", "data": data}))
-    for _ in range(int(hit.setting.number(50))):
-        hit.out.line(line)
-    hit.answer()
+    line = encode(make_notification("notifications/message", {"level": "info", "data": data}))
+    for _ in range(int(context.setting.number(50))):
+        context.out.write_line(line)
+    context.send_response()
 
 
-@mode("heavy_farewell", on=BAD)
-def _heavy_farewell(hit: Any) -> None:
+@stdio_fault("heavy_farewell", on=BAD_TOOLS)
+def _heavy_farewell(context: StdioFaultContext) -> None:
     """An answer of 3 MB that takes long to read, and with it the end of the process."""
-    hit.tell(data=[{f"k{number}": number for number in range(9_000)}] * 25)
-    hit.answer()
+    context.add_structured_content(data=[{f"k{number}": number for number in range(9_000)}] * 25)
+    context.send_response()
     os._exit(0)
 
 
-@mode("bad_schemas", on=("start",))
-def _bad_schemas(hit: Any) -> None:
+@stdio_fault("bad_schemas", on=("start",))
+def _bad_schemas(context: StdioFaultContext) -> None:
     """Tools with schemas made to be slow, among good ones."""
     text = {"type": "string"}
     deep: Any = text
@@ -105,8 +108,8 @@ def _bad_schemas(hit: Any) -> None:
         _offer(made)
 
 
-@mode("million_subschemas", on=("start",))
-def _million_subschemas(hit: Any) -> None:
+@stdio_fault("million_subschemas", on=("start",))
+def _million_subschemas(context: StdioFaultContext) -> None:
     """One tool with a million subschemas, in as few bytes as that takes."""
     _offer(_tool("million", {"anyOf": [{"anyOf": [{}] * 90_000}] * 12}))
 
@@ -118,10 +121,10 @@ def _tool(name: str, input_schema: Any, output_schema: Any = None) -> Any:
 
 def _offer(definition: Any) -> None:
     """A tool that answers like `echo`, with a definition of its own."""
-    made = tools.Tool(definition["name"], tools.TOOLS["echo"].run, False, {})
+    made = tools.FakeTool(definition["name"], tools.TOOLS["echo"].run, False, {})
     made.definition = definition
     tools.TOOLS[definition["name"]] = made
 
 
 if __name__ == "__main__":
-    stdio_main.main()
+    command_line.main()

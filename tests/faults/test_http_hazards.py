@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from toolway import (
+    AccessDenied,
     CallError,
-    Denied,
+    CallTimeout,
     Hub,
     Limits,
     OutcomeUnknown,
     Overloaded,
     ProtocolError,
     Server,
-    TimedOut,
-    Unavailable,
+    ServerUnavailable,
 )
 from toolway.testing import FakeHttp
-from toolway.upstream.transports.http import base as http_base
+from toolway.upstream.transports import streamable_http as http_base
 
 pytestmark = pytest.mark.anyio
 
@@ -46,8 +46,8 @@ ROWS = [
     Row("status=503", OutcomeUnknown, "unknown"),
     Row("status=500", OutcomeUnknown, "unknown"),
     Row("status=502", OutcomeUnknown, "unknown"),
-    Row("status=401", Denied, "no"),
-    Row("status=403", Denied, "no"),
+    Row("status=401", AccessDenied, "no"),
+    Row("status=403", AccessDenied, "no"),
     Row("status=413", ProtocolError, "no"),
     Row("id_of_other", ProtocolError, "unknown"),
     Row("html", ProtocolError, "unknown"),
@@ -56,7 +56,7 @@ ROWS = [
     Row("chunk_error", ProtocolError, "unknown"),
     Row("wrong_length=10", OutcomeUnknown, "unknown", within=15, timeout=20),
     Row("cl_and_te", ProtocolError, "unknown"),
-    Row("never", TimedOut, "unknown", timeout=0.5),
+    Row("never", CallTimeout, "unknown", timeout=0.5),
     Row("slow_body=0.1", OutcomeUnknown, "unknown", within=4, timeout=20),
     Row("slow_head=0.1", OutcomeUnknown, "unknown", within=4, timeout=20),
     Row("gzip", ProtocolError, "unknown"),
@@ -83,8 +83,10 @@ ROWS = [
 @pytest.fixture(autouse=True)
 def _shorter_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rules for slow heads and bodies, in one second instead of ten."""
-    limits = http_base.limits
-    monkeypatch.setattr(http_base, "limits", lambda server: replace(limits(server), head=1.0, slow_window=1.0))
+    limits = http_base.client_limits_for
+    monkeypatch.setattr(
+        http_base, "client_limits_for", lambda server: replace(limits(server), head_timeout=1.0, min_rate_window=1.0)
+    )
 
 
 async def calls(hub: Hub, server: str, stop: asyncio.Event) -> int:
@@ -97,7 +99,7 @@ async def calls(hub: Hub, server: str, stop: asyncio.Event) -> int:
     return count
 
 
-@pytest.mark.parametrize("era", ["modern", "handshake"])
+@pytest.mark.parametrize("era", ["modern", "legacy"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.mode)
 async def test_a_misbehaving_answer_harms_only_its_own_call(row: Row, era: str) -> None:
     async with FakeHttp(era=era) as fake, FakeHttp() as good, Hub({"bad": fake.url, "good": good.url}) as hub:
@@ -132,9 +134,9 @@ async def test_a_misbehaving_answer_harms_only_its_own_call(row: Row, era: str) 
 
 
 @pytest.mark.parametrize("answer", ["json", "sse"])
-@pytest.mark.parametrize("era", ["modern", "handshake"])
+@pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_one_reset_among_fifty_parallel_calls_costs_one_call(era: str, answer: str) -> None:
-    async with FakeHttp(era=era, answer=answer) as fake, Hub({"s": fake.url}, catalog_dir=None) as hub:
+    async with FakeHttp(era=era, answer=answer) as fake, Hub({"s": fake.url}, catalog_storage=None) as hub:
         await hub.wait_ready()
         work = [hub.call_tool("s.sleep", {"seconds": 0.2, "nonce": str(n)}) for n in range(49)]
         bad = hub.call_tool("s.bad", {"mode": "reset_before_response"})
@@ -145,8 +147,8 @@ async def test_one_reset_among_fifty_parallel_calls_costs_one_call(era: str, ans
 
 async def test_a_cut_stream_is_resumed_once_where_the_era_knows_how() -> None:
     """The modern era has no resumption: nothing is asked again. The older one has, by the id of the last event."""
-    for era in ("modern", "handshake"):
-        async with FakeHttp(era=era) as fake, Hub({"s": fake.url}, catalog_dir=None) as hub:
+    for era in ("modern", "legacy"):
+        async with FakeHttp(era=era) as fake, Hub({"s": fake.url}, catalog_storage=None) as hub:
             await hub.wait_ready()
             call = hub.call_tool("s.bad", {"mode": "cut_sse=between", "ids": "1"}, timeout=5)
             if era == "modern":
@@ -166,7 +168,7 @@ async def test_a_bomb_takes_no_memory() -> None:
     for compression in (False, True):
         async with FakeHttp() as fake:
             server = Server(url=fake.url, limits=Limits(compression=compression))
-            async with Hub({"bad": server}, catalog_dir=None) as hub:
+            async with Hub({"bad": server}, catalog_storage=None) as hub:
                 await hub.wait_ready()
                 before = rss_kb()
                 with pytest.raises(ProtocolError) as caught:
@@ -178,26 +180,26 @@ async def test_a_bomb_takes_no_memory() -> None:
 async def test_honest_compression_is_read_where_it_is_allowed() -> None:
     async with FakeHttp() as fake:
         server = Server(url=fake.url, limits=Limits(compression=True))
-        async with Hub({"s": server}, catalog_dir=None) as hub:
+        async with Hub({"s": server}, catalog_storage=None) as hub:
             assert not (await hub.call_tool("s.bad", {"mode": "gzip"})).is_error
 
 
 async def test_a_server_that_is_not_there_is_said_so_at_once() -> None:
     async with FakeHttp() as fake:
         url = fake.url
-    async with Hub({"gone": url}, catalog_dir=None) as hub:
+    async with Hub({"gone": url}, catalog_storage=None) as hub:
         began = time.monotonic()
-        with pytest.raises(Unavailable) as caught:
+        with pytest.raises(ServerUnavailable) as caught:
             await hub.call_tool("gone.echo")
         assert caught.value.executed == "no"
         assert time.monotonic() - began < 2
 
 
 async def test_a_server_that_dies_and_comes_back_is_noticed_both_times() -> None:
-    async with FakeHttp() as fake, Hub({"s": fake.url}, catalog_dir=None) as hub:
+    async with FakeHttp() as fake, Hub({"s": fake.url}, catalog_storage=None) as hub:
         await hub.wait_ready()
         await fake.stop()
-        with pytest.raises((Unavailable, OutcomeUnknown)):
+        with pytest.raises((ServerUnavailable, OutcomeUnknown)):
             await hub.call_tool("s.echo", {"text": "x"})
         async with asyncio.timeout(10):
             while hub.status()["s"].state == "ready":
@@ -210,7 +212,7 @@ async def test_a_server_that_dies_and_comes_back_is_noticed_both_times() -> None
 
 
 async def test_a_restarted_modern_server_needs_nothing() -> None:
-    async with FakeHttp(era="modern") as fake, Hub({"s": fake.url}, catalog_dir=None) as hub:
+    async with FakeHttp(era="modern") as fake, Hub({"s": fake.url}, catalog_storage=None) as hub:
         await hub.call_tool("s.echo", {"text": "x"})
         await fake.restart()
         replies = await asyncio.gather(*(hub.call_tool("s.echo", {"text": str(n)}) for n in range(50)))
@@ -219,7 +221,7 @@ async def test_a_restarted_modern_server_needs_nothing() -> None:
 
 @pytest.mark.parametrize("answer", ["json", "sse"])
 async def test_a_restarted_handshake_server_is_initialised_once_for_fifty_calls(answer: str) -> None:
-    async with FakeHttp(era="handshake", answer=answer) as fake, Hub({"s": fake.url}, catalog_dir=None) as hub:
+    async with FakeHttp(era="legacy", answer=answer) as fake, Hub({"s": fake.url}, catalog_storage=None) as hub:
         await hub.call_tool("s.echo", {"text": "x"})
         before = fake.stats.initialize
         await fake.restart()
@@ -229,7 +231,10 @@ async def test_a_restarted_handshake_server_is_initialised_once_for_fifty_calls(
 
 
 async def test_a_passing_503_is_no_reason_to_speak_the_older_era() -> None:
-    async with FakeHttp(era="both", modes=["discover_503_once"]) as fake, Hub({"s": fake.url}, catalog_dir=None) as hub:
+    async with (
+        FakeHttp(era="both", modes=["discover_503_once"]) as fake,
+        Hub({"s": fake.url}, catalog_storage=None) as hub,
+    ):
         async with asyncio.timeout(10):
             while hub.status()["s"].state != "ready":
                 await asyncio.sleep(0.02)
@@ -238,34 +243,34 @@ async def test_a_passing_503_is_no_reason_to_speak_the_older_era() -> None:
 
 
 @pytest.mark.parametrize("answer", ["json", "sse"])
-@pytest.mark.parametrize("era", ["modern", "handshake"])
+@pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_the_whole_way_over_http(era: str, answer: str) -> None:
     def elicit(server: str, params: dict[str, Any]) -> dict[str, Any]:
         return {"action": "accept", "content": {"name": f"for {server}"}}
 
-    async with FakeHttp(era=era, answer=answer) as fake, Hub({"s": fake.url}, elicitation=elicit) as hub:
+    async with FakeHttp(era=era, answer=answer) as fake, Hub({"s": fake.url}, elicitation_callback=elicit) as hub:
         reply = await hub.call_tool("s.echo", {"text": "hello", "tag": "ü mirrored"})
         assert reply.text == "hello"
         assert hub.status()["s"].era == era
         seen: list[float] = []
-        await hub.call_tool("s.progress", {"n": 4}, on_progress=lambda p, t, m: seen.append(p))
+        await hub.call_tool("s.progress", {"n": 4}, progress_callback=lambda p, t, m: seen.append(p))
         assert len(seen) == 4
         assert "for s" in (await hub.call_tool("s.elicit", {"rounds": 2})).text
         assert any(block["type"] == "video" for block in (await hub.call_tool("s.unknown_fields")).content)
-        (tool,) = [t for t in await hub.list_tools(server="s") if t.key == "unknown_fields"]
+        (tool,) = [t for t in await hub.list_tools(server="s") if t.name == "unknown_fields"]
         assert "x-vendor" in tool.raw
         assert len(await hub.list_resources(server="s")) == 2
         await asyncio.sleep(0.2)
-        before = {tool.key for tool in hub.tools()}
+        before = {tool.name for tool in hub.known_tools()}
         await hub.call_tool("s.change_tools")
         async with asyncio.timeout(5):
-            while len({tool.key for tool in hub.tools()} - before) != 1:
+            while len({tool.name for tool in hub.known_tools()} - before) != 1:
                 await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("era", ["modern", "handshake"])
+@pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_a_cancelled_call_reaches_the_server(era: str) -> None:
-    async with FakeHttp(era=era) as fake, Hub({"s": fake.url}, catalog_dir=None) as hub:
+    async with FakeHttp(era=era) as fake, Hub({"s": fake.url}, catalog_storage=None) as hub:
         await hub.wait_ready()
         call = asyncio.create_task(hub.call_tool("s.sleep", {"seconds": 30}))
         await asyncio.sleep(0.2)
@@ -278,16 +283,19 @@ async def test_a_cancelled_call_reaches_the_server(era: str) -> None:
 
 
 async def test_a_probe_that_hangs_ends_in_the_older_era() -> None:
-    async with FakeHttp(era="handshake", modes=["probe_hang"]) as fake, Hub({"s": fake.url}, catalog_dir=None) as hub:
+    async with (
+        FakeHttp(era="legacy", modes=["probe_hang"]) as fake,
+        Hub({"s": fake.url}, catalog_storage=None) as hub,
+    ):
         assert (await hub.call_tool("s.echo", {"text": "x"}, timeout=10)).text == "x"
-        assert hub.status()["s"].era == "handshake"
+        assert hub.status()["s"].era == "legacy"
 
 
 async def test_an_era_that_is_pinned_is_not_asked_for() -> None:
     async with FakeHttp(era="both") as fake:
-        async with Hub({"s": replace(Server(url=fake.url), era="legacy")}, catalog_dir=None) as hub:
+        async with Hub({"s": replace(Server(url=fake.url), era="legacy")}, catalog_storage=None) as hub:
             await hub.call_tool("s.echo", {"text": "x"})
-            assert (hub.status()["s"].era, fake.stats.discover) == ("handshake", 0)
-        async with Hub({"s": replace(Server(url=fake.url), era="modern")}, catalog_dir=None) as hub:
+            assert (hub.status()["s"].era, fake.stats.discover) == ("legacy", 0)
+        async with Hub({"s": replace(Server(url=fake.url), era="modern")}, catalog_storage=None) as hub:
             await hub.call_tool("s.echo", {"text": "x"})
             assert (hub.status()["s"].era, fake.stats.initialize) == ("modern", 1)

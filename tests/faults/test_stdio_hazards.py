@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from toolway import CallError, Hub, OutcomeUnknown, ProtocolError, Reply, TimedOut, Unavailable
+from toolway import CallError, CallTimeout, Hub, OutcomeUnknown, ProtocolError, ServerUnavailable
 from toolway.testing import fake_server
-from toolway.upstream.transports.stdio import link as stdio
+from toolway.types import CallResult
+from toolway.upstream.transports import stdio
 
 pytestmark = pytest.mark.anyio
 
@@ -52,8 +53,8 @@ ROWS = [
     Row("twice", None),
     Row("unknown_id", None),
     Row("unknown_result_type", None),
-    Row("never", TimedOut, "unknown", timeout=0.5),
-    Row("truncated=noid", TimedOut, "unknown", timeout=0.5),
+    Row("never", CallTimeout, "unknown", timeout=0.5),
+    Row("truncated=noid", CallTimeout, "unknown", timeout=0.5),
     Row("line_mb=1", None, within=3),
     Row("line_mb=10", ProtocolError, "unknown", within=5, timeout=10),
     Row("line_mb=50", ProtocolError, "unknown", within=15, timeout=20),
@@ -68,7 +69,9 @@ ROWS = [
 
 @asynccontextmanager
 async def bad_and_good(mode: str, era: str, **entry: Any) -> AsyncIterator[Hub]:
-    async with Hub({"bad": {**fake_server(mode, era=era), **entry}, "good": fake_server()}, catalog_dir=None) as hub:
+    async with Hub(
+        {"bad": {**fake_server(mode, era=era), **entry}, "good": fake_server()}, catalog_storage=None
+    ) as hub:
         await hub.wait_ready()
         yield hub
 
@@ -84,7 +87,7 @@ async def calls(hub: Hub, server: str, stop: asyncio.Event) -> int:
     return count
 
 
-@pytest.mark.parametrize("era", ["modern", "handshake"])
+@pytest.mark.parametrize("era", ["modern", "legacy"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.mode)
 async def test_a_misbehaving_server_harms_only_its_own_call(row: Row, era: str) -> None:
     async with bad_and_good(row.mode, era) as hub:
@@ -113,11 +116,11 @@ async def test_a_misbehaving_server_harms_only_its_own_call(row: Row, era: str) 
         assert hub.status()["bad"].restarts == (0 if row.link_lives else 1)
 
 
-@pytest.mark.parametrize("era", ["modern", "handshake"])
+@pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_an_answer_with_another_calls_id_reaches_nobody_else(era: str) -> None:
     """On one pipe a stolen id of a call under way cannot be told; with no other call under way it is dropped."""
     async with bad_and_good("wrong_id", era) as hub:
-        with pytest.raises(TimedOut) as caught:
+        with pytest.raises(CallTimeout) as caught:
             await hub.call_tool("bad.bad", timeout=0.5)
         assert caught.value.executed == "unknown"
         assert (await hub.call_tool("bad.echo", {"text": "mine"})).text == "mine"
@@ -126,10 +129,10 @@ async def test_an_answer_with_another_calls_id_reaches_nobody_else(era: str) -> 
 async def test_a_server_that_never_answers_anything_fails_its_start_alone() -> None:
     entry = {**fake_server("silent"), "startTimeout": "1s"}
     began = time.monotonic()
-    async with Hub({"mute": entry, "good": fake_server()}, catalog_dir=None) as hub:
+    async with Hub({"mute": entry, "good": fake_server()}, catalog_storage=None) as hub:
         assert (await hub.call_tool("good.echo", {"text": "x"})).text == "x"
         assert time.monotonic() - began < 1
-        with pytest.raises(Unavailable) as caught:
+        with pytest.raises(ServerUnavailable) as caught:
             await hub.call_tool("mute.echo", timeout=10)
         assert caught.value.code == "E-START-TIMEOUT"
         assert caught.value.executed == "no"
@@ -137,7 +140,7 @@ async def test_a_server_that_never_answers_anything_fails_its_start_alone() -> N
 
 
 async def test_half_a_message_and_then_silence_restarts_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdio, "SLOW_LINE", (10 * 1024, 0.3))
+    monkeypatch.setattr(stdio, "MIN_LINE_RATE", (10 * 1024, 0.3))
     async with bad_and_good("half_line", "both") as hub:
         with pytest.raises(ProtocolError) as caught:
             await hub.call_tool("bad.bad", timeout=10)
@@ -146,7 +149,7 @@ async def test_half_a_message_and_then_silence_restarts_the_link(monkeypatch: py
 
 
 async def test_a_message_at_one_byte_a_second_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdio, "SLOW_LINE", (10 * 1024, 0.5))
+    monkeypatch.setattr(stdio, "MIN_LINE_RATE", (10 * 1024, 0.5))
     async with bad_and_good("one_byte_per_second=0.1", "both") as hub:
         began = time.monotonic()
         with pytest.raises(ProtocolError) as caught:
@@ -156,12 +159,12 @@ async def test_a_message_at_one_byte_a_second_is_not_waited_for(monkeypatch: pyt
 
 
 async def test_a_server_that_stops_reading_ends_its_link_and_no_other() -> None:
-    entry = {**fake_server("stops_reading"), "limits": {"concurrent": 100}}
-    async with Hub({"bad": entry, "good": fake_server()}, catalog_dir=None, timeout=30) as hub:
+    entry = {**fake_server("stops_reading"), "limits": {"maxConcurrent": 100}}
+    async with Hub({"bad": entry, "good": fake_server()}, catalog_storage=None, timeout=30) as hub:
         from dataclasses import replace
 
-        server = hub._servers["bad"]
-        await hub.replace("bad", replace(server, timeout=replace(server.timeout, write=0.5)))
+        server = hub._core._servers["bad"]
+        await hub.replace_server("bad", replace(server, timeout=replace(server.timeout, write=0.5)))
         await hub.wait_ready()
         await hub.call_tool("bad.bad")
         began = time.monotonic()
@@ -169,8 +172,8 @@ async def test_a_server_that_stops_reading_ends_its_link_and_no_other() -> None:
             *(hub.call_tool("bad.echo", {"text": "x" * 100_000}) for _ in range(3)), return_exceptions=True
         )
         # What had not left whole is sent to the next process; the rest may have happened.
-        assert all(isinstance(r, OutcomeUnknown) or (isinstance(r, Reply) and r.text) for r in results)
-        assert any(isinstance(r, Reply) for r in results)
+        assert all(isinstance(r, OutcomeUnknown) or (isinstance(r, CallResult) and r.text) for r in results)
+        assert any(isinstance(r, CallResult) for r in results)
         assert time.monotonic() - began < 10
         assert (await hub.call_tool("good.echo", {"text": "x"})).text == "x"
         assert (await hub.call_tool("bad.echo", {"text": "back"}, timeout=15)).text == "back"
@@ -187,7 +190,7 @@ async def test_a_server_that_closes_its_input_is_replaced() -> None:
 
 
 async def test_a_flood_of_changes_is_answered_with_one_list_a_second() -> None:
-    async with bad_and_good("list_changed_flood=100000", "handshake") as hub:
+    async with bad_and_good("list_changed_flood=100000", "legacy") as hub:
         began = time.monotonic()
         await hub.call_tool("bad.bad", timeout=20)
         await asyncio.sleep(max(0.0, 3 - (time.monotonic() - began)))
@@ -197,7 +200,7 @@ async def test_a_flood_of_changes_is_answered_with_one_list_a_second() -> None:
 
 
 async def test_requests_unasked_are_refused_or_ignored() -> None:
-    for era in ("modern", "handshake"):
+    for era in ("modern", "legacy"):
         async with bad_and_good("unasked_requests=0.3", era) as hub:
             reply = await hub.call_tool("bad.bad", timeout=5)
             assert "result" not in reply.text or "not supported" in reply.text

@@ -17,18 +17,18 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.gateway.full_server import FullHttp
-from toolway.config.entries import entry
-from toolway.gateway.clients import OnlyClients
+from toolway.config.server_entry import parse_entry
 from toolway.gateway.gateway import Gateway
-from toolway.gateway.parking import Parking
-from toolway.gateway.principals import Keyring
-from toolway.gateway.selection import Selection
-from toolway.hub import Hub
+from toolway.gateway.mcp.context import NoHubCallbacks
+from toolway.gateway.mcp.pending_input import PendingCalls
+from toolway.gateway.principals import FileApiKeyStore
+from toolway.gateway.tool_filter import ToolFilter
+from toolway.hub.core import HubCore
 
 Json = dict[str, Any]
 KEY: Final = b"k" * 32
 MODERN: Final = "2026-07-28"
-MODES: Final = {"modern": MODERN, "handshake": "legacy"}
+MODES: Final = {"modern": MODERN, "legacy": "legacy"}
 SERVER: Final = str(Path(__file__).with_name("full_server.py"))
 META: Final = "io.modelcontextprotocol/"
 EVERYTHING: Final[Json] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
@@ -40,8 +40,8 @@ OLD_WORDS = pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDepreca
 ALL_WAYS = pytest.mark.parametrize(
     ("client_era", "server_era", "transport"),
     [
-        *itertools.product(("modern", "handshake"), ("modern", "handshake"), ("http", "stdio")),
-        *itertools.product(("modern", "handshake"), ("handshake",), ("sse",)),
+        *itertools.product(("modern", "legacy"), ("modern", "legacy"), ("http", "stdio")),
+        *itertools.product(("modern", "legacy"), ("legacy",), ("sse",)),
     ],
 )
 
@@ -53,7 +53,7 @@ def pipe_entry(era: str, **more: Any) -> Json:
 class Lab:
     """The gateway, and what a test asks of it."""
 
-    def __init__(self, hub: Hub, gateway: Gateway, port: int) -> None:
+    def __init__(self, hub: HubCore, gateway: Gateway, port: int) -> None:
         self.hub = hub
         self.gateway = gateway
         self.base = f"http://127.0.0.1:{port}"
@@ -90,14 +90,14 @@ def _bearer(token: str | None) -> dict[str, str]:
 async def lab(
     servers: dict[str, Json],
     *,
-    keyring: Keyring | None = None,
-    groups: dict[str, Selection] | None = None,
+    keyring: FileApiKeyStore | None = None,
+    groups: dict[str, ToolFilter] | None = None,
     key: bytes = KEY,
-    parking: Parking | None = None,
+    parking: PendingCalls | None = None,
 ) -> AsyncIterator[Lab]:
-    hub = Hub({name: entry(value) for name, value in servers.items()}, asks=OnlyClients())
+    hub = HubCore({name: parse_entry(value) for name, value in servers.items()}, callbacks=NoHubCallbacks())
     async with hub:
-        gateway = Gateway(hub, key, keyring, groups=lambda: groups or {}, parking=parking)
+        gateway = Gateway(hub, key, keyring, groups=lambda: groups or {}, pending_calls=parking)
         found = Lab(hub, gateway, await gateway.listen("127.0.0.1", 0))
         hurry = asyncio.Event()
         try:
@@ -121,9 +121,9 @@ async def full(era: str, transport: str, **more: Any) -> AsyncIterator[Lab]:
         yield found
 
 
-def made(keyring: Keyring, name: str) -> str:
+def made(keyring: FileApiKeyStore, name: str) -> str:
     """A new API key."""
-    return keyring.create(name, None, False, 0.0)[0]
+    return keyring.create_key_sync(name, None, False, 0.0)[0]
 
 
 class Answer:

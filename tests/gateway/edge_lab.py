@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tests.gateway.http.raw import Answer, Raw, connected
-from toolway.addresses import Addresses
-from toolway.config.entries import entry
-from toolway.gateway.clients import OnlyClients
+from tests.http.raw_client import Answer, Raw, connected
+from toolway.config.server_entry import parse_entry
+from toolway.gateway.admin import routes
 from toolway.gateway.gateway import Gateway
-from toolway.gateway.http.limits import HttpLimits
-from toolway.gateway.principals import Keyring
-from toolway.gateway.selection import Selection
-from toolway.gateway.view import KINDS
-from toolway.hub import Hub
+from toolway.gateway.mcp.context import NoHubCallbacks
+from toolway.gateway.mcp.view import KINDS
+from toolway.gateway.principals import FileApiKeyStore
+from toolway.gateway.tool_filter import ToolFilter
+from toolway.http.limits import ServerLimits
+from toolway.hub.core import HubCore
+from toolway.network import NetworkPolicy
 from toolway.testing import FakeHttp
 
 Json = dict[str, Any]
@@ -26,6 +28,8 @@ MODERN: Final = "2026-07-28"
 META: Final = "io.modelcontextprotocol/"
 TOKEN: Final = "tw_the-token-of-this-machine"
 TYPES: Final = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+
+PARAMS: Final = {"name": "a", "server": "a", "tool": "echo", "id": "0", "version": "1"}
 
 #: Every route that there is, whoever may use it.
 ROUTES: Final = (
@@ -37,44 +41,16 @@ ROUTES: Final = (
     ("GET", "/mcp/server/a"),
     ("GET", "/sse"),
     ("POST", "/messages"),
-    ("GET", "/admin"),
-    ("GET", "/admin/servers"),
-    ("GET", "/admin/servers/a"),
-    ("PUT", "/admin/servers/new"),
-    ("DELETE", "/admin/servers/a"),
-    ("POST", "/admin/servers/a/restart"),
-    ("GET", "/admin/tools"),
-    ("GET", "/admin/keys"),
-    ("POST", "/admin/keys"),
-    ("DELETE", "/admin/keys/00000000"),
-    ("POST", "/admin/reload"),
-    ("GET", "/admin/overview"),
-    ("GET", "/admin/servers/a/detail"),
-    ("POST", "/admin/servers/a/disable"),
-    ("GET", "/admin/calls"),
-    ("GET", "/admin/calls/0"),
-    ("POST", "/admin/calls/0/replay"),
-    ("POST", "/admin/call"),
-    ("GET", "/admin/events"),
-    ("GET", "/admin/matters"),
-    ("DELETE", "/admin/matters/none"),
-    ("GET", "/admin/catalog"),
-    ("GET", "/admin/tools/a/echo"),
-    ("POST", "/admin/breakers/a/trip"),
-    ("GET", "/admin/groups"),
-    ("GET", "/admin/config"),
-    ("POST", "/admin/config/rollback/1"),
-    ("POST", "/admin/doctor"),
-    ("POST", "/admin/links"),
-    ("GET", "/admin/nodes"),
-    ("POST", "/admin/nodes/a/drain"),
+    *((each.method, re.sub(r"\{(\w+)\}", lambda found: PARAMS[found[1]], each.path)) for each in routes.ROUTES),
 )
 OPEN: Final = (("GET", "/healthz"), ("GET", "/readyz"))  # to everybody, once the address is right
 ADMIN: Final = tuple(route for route in ROUTES if route[1].startswith("/admin"))
 
 
 class Edge:
-    def __init__(self, hub: Hub, gateway: Gateway, keyring: Keyring, port: int, fakes: Mapping[str, FakeHttp]) -> None:
+    def __init__(
+        self, hub: HubCore, gateway: Gateway, keyring: FileApiKeyStore, port: int, fakes: Mapping[str, FakeHttp]
+    ) -> None:
         self.hub = hub
         self.gateway = gateway
         self.keyring = keyring
@@ -90,7 +66,7 @@ class Edge:
 
     def key(self, *scopes: str, admin: bool = False) -> str:
         """A new API key for these groups and servers; without any, for all."""
-        token, _ = self.keyring.create("a key", scopes or None, admin, 0.0)
+        token, _ = self.keyring.create_key_sync("a key", scopes or None, admin, 0.0)
         return token
 
     def connected(self) -> AbstractAsyncContextManager[Raw]:
@@ -185,27 +161,27 @@ def message_of(answer: Answer) -> Json:
 async def edge(
     folder: Path,
     *,
-    groups: Mapping[str, Selection] | None = None,
-    limits: HttpLimits | None = None,
+    groups: Mapping[str, ToolFilter] | None = None,
+    limits: ServerLimits | None = None,
     key: bytes = b"k" * 32,
     servers: Mapping[str, FakeHttp] | None = None,
     **options: Any,
 ) -> AsyncIterator[Edge]:
     """Two servers `a` and `b`, the group `both` that holds all of them, and whatever else is asked for."""
-    keyring = Keyring(folder / "keys.json", TOKEN)
-    chosen = {"both": Selection(("*",)), **(groups or {})}
+    keyring = FileApiKeyStore(folder / "keys.json", TOKEN)
+    chosen = {"both": ToolFilter(("*",)), **(groups or {})}
     async with AsyncExitStack() as stack:
         fakes = servers if servers is not None else {name: FakeHttp(name=name) for name in ("a", "b")}
         for fake in fakes.values():
             await stack.enter_async_context(fake)
-        entries = {name: entry({"url": fake.url}) for name, fake in fakes.items()}
-        here = Addresses(("127.0.0.1",))  # for what is added by /admin
-        hub = await stack.enter_async_context(Hub(entries, asks=OnlyClients(), addresses=here))
+        entries = {name: parse_entry({"url": fake.url}) for name, fake in fakes.items()}
+        here = NetworkPolicy(("127.0.0.1",))  # for what is added by /admin
+        hub = await stack.enter_async_context(HubCore(entries, callbacks=NoHubCallbacks(), network_policy=here))
         gateway = Gateway(hub, key, keyring, groups=lambda: chosen, limits=limits, **options)
         port = await gateway.listen("127.0.0.1", 0)
         await hub.wait_ready(timeout=60)
         for kind in KINDS:
-            await hub.wait_listed(list(fakes), kind, 60)
+            await hub.wait_lists_known(list(fakes), kind, 60)
         try:
             yield Edge(hub, gateway, keyring, port, fakes)
         finally:

@@ -1,6 +1,6 @@
 """The fake server with what only a bridge needs: logs, subscriptions, tasks, and prompts and resources that ask.
 
-python tests/gateway/full_server.py [--era modern|handshake]      on stdin and stdout; `FullHttp` is it on a socket
+python tests/gateway/full_server.py [--era modern|legacy]      on stdin and stdout; `FullHttp` is it on a socket
 """
 
 from __future__ import annotations
@@ -10,18 +10,29 @@ import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from toolway.testing.fakes import asks, catalog, tools
-from toolway.testing.fakes.call import Call, Peer, Wait
-from toolway.testing.fakes.http_modes import MODES
-from toolway.testing.fakes.http_server import ENDPOINTS, FakeHttp
-from toolway.testing.fakes.modes import Modes
-from toolway.testing.fakes.process_modes import MODES as PIPE_MODES
-from toolway.testing.fakes.server import Server
-from toolway.testing.fakes.stdio import Stdio
-from toolway.testing.fakes.wire import INVALID_PARAMS, SUBSCRIPTION_KEY, RpcError, notification, object_of
+from toolway.testing import tools
+from toolway.testing.faults import ActiveFaults
+from toolway.testing.http_faults import HTTP_FAULTS
+from toolway.testing.http_server import ENDPOINT_BY_TRANSPORT, FakeHttp
+from toolway.testing.server import (
+    PROMPTS,
+    RESOURCES,
+    UNKNOWN_FIELDS,
+    FakeCall,
+    FakePeer,
+    FakeServer,
+    Wait,
+    get_prompt,
+    read_resource,
+    server_capabilities,
+)
+from toolway.testing.stdio import StdioServer
+from toolway.testing.stdio_faults import STDIO_FAULTS as PIPE_MODES
+from toolway.testing.tools import elicit
+from toolway.testing.wire import INVALID_PARAMS, SUBSCRIPTION_KEY, RpcError, as_object, make_notification
 
 if TYPE_CHECKING:
-    from toolway.testing.fakes.call import Steps
+    from toolway.testing.server import Steps
 
 Json = dict[str, Any]
 LEVELS = ("emergency", "alert", "critical", "error", "warning", "notice", "info", "debug")
@@ -35,44 +46,44 @@ _CHANGES = {
 }
 
 
-class FullServer(Server):
+class FullServer(FakeServer):
     def __init__(self, era: str) -> None:
         super().__init__(Toolbox(), name="full", era=era)
-        self.levels: dict[Peer, str] = {}
-        self.watched: dict[Peer, set[str]] = {}
+        self.levels: dict[FakePeer, str] = {}
+        self.watched: dict[FakePeer, set[str]] = {}
         self.tasks: dict[str, Json] = {}
         self.more: dict[str, list[Json]] = {"prompts": [], "resources": []}
 
-    def _answer(self, call: Call) -> Json | Steps:
+    def _dispatch(self, call: FakeCall) -> Json | Steps:
         act = _METHODS.get(call.method)
-        return act(self, call) if act is not None else super()._answer(call)
+        return act(self, call) if act is not None else super()._dispatch(call)
 
-    def _listen(self, call: Call) -> Steps:
-        asked = object_of(call.params.get("notifications"))
+    def _listen(self, call: FakeCall) -> Steps:
+        asked = as_object(call.params.get("notifications"))
         honoured: Json = {key: True for key in _FILTERS if asked.get(key) is True}
         honoured |= {key: asked[key] for key in ("resourceSubscriptions", "taskIds") if key in asked}
-        if "taskIds" in asked and TASKS_KEY not in object_of(call.capabilities.get("extensions")):
+        if "taskIds" in asked and TASKS_KEY not in as_object(call.capabilities.get("extensions")):
             raise RpcError(-32021, "the client lacks tasks", {"requiredCapabilities": {"extensions": {TASKS_KEY: {}}}})
         tag = {"_meta": {SUBSCRIPTION_KEY: call.id}}
-        self.listens[call] = honoured
+        self.subscriptions[call] = honoured
         try:
-            call.send(notification("notifications/subscriptions/acknowledged", {"notifications": honoured, **tag}))
+            call.send(make_notification("notifications/subscriptions/acknowledged", {"notifications": honoured, **tag}))
             yield Wait(None)
         finally:
-            del self.listens[call]
+            del self.subscriptions[call]
         return tag
 
     def tell(self, method: str, params: Json, wanted: str, name: str) -> None:
         """Tell every listen whose filter `wanted` names this."""
-        for call, honoured in list(self.listens.items()):
+        for call, honoured in list(self.subscriptions.items()):
             if name in honoured.get(wanted, ()):
-                call.send(notification(method, {**params, "_meta": {SUBSCRIPTION_KEY: call.id}}))
+                call.send(make_notification(method, {**params, "_meta": {SUBSCRIPTION_KEY: call.id}}))
 
 
 def _capabilities() -> Json:
     told = {"listChanged": True}
     return {
-        **catalog.capabilities(),
+        **server_capabilities(),
         "prompts": told,
         "resources": {"subscribe": True, **told},
         "logging": {},
@@ -82,47 +93,47 @@ def _capabilities() -> Json:
 # -- methods ----------------------------------------------------------------------------------------------------------
 
 
-def _discover(server: FullServer, call: Call) -> Json:
+def _discover(server: FullServer, call: FakeCall) -> Json:
     return {**server._discover(call), "capabilities": {**_capabilities(), "extensions": {TASKS_KEY: {}}}}
 
 
-def _initialize(server: FullServer, call: Call) -> Json:
+def _initialize(server: FullServer, call: FakeCall) -> Json:
     return {**server._initialize(call), "capabilities": _capabilities()}
 
 
-def _set_level(server: FullServer, call: Call) -> Json:
+def _set_level(server: FullServer, call: FakeCall) -> Json:
     server.levels[call.peer] = call.params["level"]
     return {}
 
 
-def _subscribe(server: FullServer, call: Call) -> Json:
+def _subscribe(server: FullServer, call: FakeCall) -> Json:
     server.watched.setdefault(call.peer, set()).add(call.params["uri"])
     return {}
 
 
-def _unsubscribe(server: FullServer, call: Call) -> Json:
+def _unsubscribe(server: FullServer, call: FakeCall) -> Json:
     server.watched.setdefault(call.peer, set()).discard(call.params["uri"])
     return {}
 
 
-def _prompts(server: FullServer, call: Call) -> Json:
-    return {"prompts": [*catalog.PROMPTS, {"name": "ask"}, *server.more["prompts"]]}
+def _prompts(server: FullServer, call: FakeCall) -> Json:
+    return {"prompts": [*PROMPTS, {"name": "ask"}, *server.more["prompts"]]}
 
 
-def _resources(server: FullServer, call: Call) -> Json:
-    return {"resources": [*catalog.RESOURCES, {"uri": "full://ask", "name": "ask"}, *server.more["resources"]]}
+def _resources(server: FullServer, call: FakeCall) -> Json:
+    return {"resources": [*RESOURCES, {"uri": "full://ask", "name": "ask"}, *server.more["resources"]]}
 
 
-def _get_prompt(server: FullServer, call: Call) -> Json | Steps:
+def _get_prompt(server: FullServer, call: FakeCall) -> Json | Steps:
     if call.params.get("name") != "ask":
-        return catalog.get_prompt(call)
-    return _dressed(asks.elicit(server, call), _as_prompt)
+        return get_prompt(call)
+    return _dressed(elicit(server, call), _as_prompt)
 
 
-def _read(server: FullServer, call: Call) -> Json | Steps:
+def _read(server: FullServer, call: FakeCall) -> Json | Steps:
     if call.params.get("uri") != "full://ask":
-        return catalog.read_resource(call)
-    return _dressed(asks.elicit(server, call), _as_contents)
+        return read_resource(call)
+    return _dressed(elicit(server, call), _as_contents)
 
 
 def _dressed(outcome: Json | Steps, dress: Any) -> Json | Steps:
@@ -148,7 +159,7 @@ def _as_contents(outcome: Json) -> Json:
     return {"contents": [{"uri": "full://ask", "text": outcome["content"][0]["text"]}]}
 
 
-def _task(server: FullServer, call: Call) -> Json:
+def _task(server: FullServer, call: FakeCall) -> Json:
     task = server.tasks.get(call.params.get("taskId", ""))
     if task is None:
         raise RpcError(INVALID_PARAMS, "Unknown task")
@@ -180,67 +191,67 @@ _METHODS: dict[str, Any] = {
 # -- tools ------------------------------------------------------------------------------------------------------------
 
 
-def _log(server: FullServer, call: Call) -> Json:
+def _log(server: FullServer, call: FakeCall) -> Json:
     """Logs at three levels while it works."""
     wanted = call.meta.get(LOG_KEY) if call.modern else server.levels.get(call.peer, "info")
     said = [level for level in ("debug", "info", "error") if wanted and LEVELS.index(level) <= LEVELS.index(wanted)]
     for level in said:
         params = {"level": level, "logger": "full", "data": {"words": level, "nothing": None}}
-        call.send(notification("notifications/message", params))
-    return call.say(" ".join(said))
+        call.send(make_notification("notifications/message", params))
+    return call.text_result(" ".join(said))
 
 
-def _touch(server: FullServer, call: Call) -> Json:
+def _touch(server: FullServer, call: FakeCall) -> Json:
     """Says that a resource has changed."""
     uri = call.arguments["uri"]
     for peer in [peer for peer, uris in server.watched.items() if uri in uris]:
-        peer.send(notification("notifications/resources/updated", {"uri": uri}))
+        peer.send(make_notification("notifications/resources/updated", {"uri": uri}))
     server.tell("notifications/resources/updated", {"uri": uri}, "resourceSubscriptions", uri)
-    return call.say("touched")
+    return call.text_result("touched")
 
 
-def _change(server: FullServer, call: Call) -> Json:
+def _change(server: FullServer, call: FakeCall) -> Json:
     """Adds a prompt or a resource, and says so."""
     kind = call.arguments["kind"]
     number = len(server.more[kind]) + 1
     server.more[kind].append({"name": f"more_{number}", **({"uri": f"full://{number}"} if kind == "resources" else {})})
     server.broadcast(*_CHANGES[kind])
-    return call.say("changed")
+    return call.text_result("changed")
 
 
-def _hold(server: FullServer, call: Call) -> Steps:
+def _hold(server: FullServer, call: FakeCall) -> Steps:
     """Answers when it is cancelled, which is never."""
     yield Wait(None)
-    return call.say("never")
+    return call.text_result("never")
 
 
-def _odd(server: FullServer, call: Call) -> Json:
+def _odd(server: FullServer, call: FakeCall) -> Json:
     """Answers with what no specification knows, and numbers that few can hold."""
     outcome = tools.unknown_fields(server, call)
     assert isinstance(outcome, dict)
     return {**outcome, "structuredContent": {"vast": VAST, "none": None, "tiny": 0.1}}
 
 
-def _declared(server: FullServer, call: Call) -> Json:
+def _declared(server: FullServer, call: FakeCall) -> Json:
     """Says what the caller declared, and what came in `_meta`."""
-    return call.say(str(os.getpid()), capabilities=call.capabilities, meta=call.meta, pid=os.getpid())
+    return call.text_result(str(os.getpid()), capabilities=call.capabilities, meta=call.meta, pid=os.getpid())
 
 
-def _start_task(server: FullServer, call: Call) -> Json:
+def _start_task(server: FullServer, call: FakeCall) -> Json:
     """Begins a task."""
-    if TASKS_KEY not in object_of(call.capabilities.get("extensions")):
-        return call.say("at once")
+    if TASKS_KEY not in as_object(call.capabilities.get("extensions")):
+        return call.text_result("at once")
     id_ = f"task-{len(server.tasks) + 1}"
-    server.tasks[id_] = {"taskId": id_, "status": "working", "createdAt": "now", "ttlMs": None, **catalog.UNKNOWN}
+    server.tasks[id_] = {"taskId": id_, "status": "working", "createdAt": "now", "ttlMs": None, **UNKNOWN_FIELDS}
     return {"resultType": "task", **server.tasks[id_]}
 
 
-def _finish_task(server: FullServer, call: Call) -> Json:
+def _finish_task(server: FullServer, call: FakeCall) -> Json:
     """Ends a task of this server, by its own name for it."""
     id_ = call.arguments["task"]
     server.tasks[id_] |= {"status": "completed", "result": {"content": [], "big": VAST}}
     server.tell("notifications/tasks", server.tasks[id_], "taskIds", id_)
-    return call.say("finished")
+    return call.text_result("finished")
 
 
 _TOOLS: dict[str, Any] = {
@@ -256,14 +267,14 @@ _TOOLS: dict[str, Any] = {
 
 
 class Toolbox:
-    def definitions(self, server: Server) -> list[Json]:
+    def definitions(self, server: FakeServer) -> list[Json]:
         own = [
             {"name": name, "description": run.__doc__, "inputSchema": {"type": "object"}}
             for name, run in _TOOLS.items()
         ]
         return [*tools.definitions(server), *own]
 
-    def run(self, server: Server, call: Call) -> Json | Steps:
+    def run(self, server: FakeServer, call: FakeCall) -> Json | Steps:
         name = call.params.get("name", "")
         run = _TOOLS.get(name)
         if run is None:
@@ -279,13 +290,13 @@ class FullHttp(FakeHttp):
     def __init__(self, era: str, transport: str = "http") -> None:
         super().__init__(era=era)
         self.server: FullServer = FullServer(era)
-        self.endpoint = ENDPOINTS[transport](self.server, Modes(MODES, ()), "json")
+        self.endpoint = ENDPOINT_BY_TRANSPORT[transport](self.server, ActiveFaults(HTTP_FAULTS, ()), "json")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--era", default="both")
-    Stdio(FullServer(parser.parse_args().era), Modes(PIPE_MODES, [])).run()
+    StdioServer(FullServer(parser.parse_args().era), ActiveFaults(PIPE_MODES, [])).run()
     os._exit(0)  # whatever still waits in a thread has nobody left to answer
 
 

@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.gateway.load_clients import Failed, Rider, rider
 from tests.gateway.program import Program, program
-from tests.gateway.riders import Failed, Rider, rider
 from toolway.testing import fake_server
 
 SLOTS = 8
@@ -83,7 +83,7 @@ class Flood:
 
     def _fresh(self) -> Rider:
         self._made += 1
-        return rider(("modern", "handshake")[self._made % 2], self._run.port, self._run.token)
+        return rider(("modern", "legacy")[self._made % 2], self._run.port, self._run.token)
 
     def close(self) -> None:
         for client in self._free:
@@ -93,7 +93,7 @@ class Flood:
 async def run(seconds: float) -> Report:
     report = Report(seconds)
     with tempfile.TemporaryDirectory() as folder:
-        server = {**fake_server(era="modern"), "limits": {"concurrent": SLOTS, "waiting": 2 * SLOTS}}
+        server = {**fake_server(era="modern"), "limits": {"maxConcurrent": SLOTS, "maxQueued": 2 * SLOTS}}
         async with program(Path(folder) / "gateway", {"fake": server}) as gateway:
             calm = Flood(gateway, report)
             began = time.monotonic()

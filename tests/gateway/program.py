@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.gateway.riders import Connection, close_all
+from tests.gateway.load_clients import Connection, close_all
 
 Json = dict[str, Any]
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.edge_lab import ADMIN, ROUTES, TOKEN, edge, handshake, modern
-from tests.gateway.http.raw import until
-from toolway.gateway import app
-from toolway.gateway.selection import Selection
+from tests.http.raw_client import until
+from toolway.gateway import router
+from toolway.gateway.cluster_hooks import ClusterHooks
+from toolway.gateway.tool_filter import ToolFilter
 from toolway.testing import FakeHttp
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +31,7 @@ async def test_every_route_needs_an_administrator(tmp_path: Path):
                 assert (await found.ask(method, path, body, token=token)).status == status, (method, path)
         assert set(found.hub.servers) == servers and found.contacts() == before
         assert not (tmp_path / "started").exists()
-        assert len(found.keyring.all()) == 1
+        assert len(found.keyring.list_keys()) == 1
 
 
 async def test_a_key_may_be_one_of_an_administrator(tmp_path: Path):
@@ -83,7 +84,7 @@ async def test_what_cannot_be_read_or_does_not_exist_is_said(tmp_path: Path):
             ("PATCH", "/admin/servers/a", b"", 404),
         ):
             answer = await found.ask(method, path, body)
-            assert answer.status == status and json.loads(answer.body)["error"]["what"], (method, path, body)
+            assert answer.status == status and json.loads(answer.body)["error"]["message"], (method, path, body)
 
 
 async def test_a_server_is_added_changed_and_removed(tmp_path: Path):
@@ -91,7 +92,7 @@ async def test_a_server_is_added_changed_and_removed(tmp_path: Path):
         scoped = found.key("server/c")
         assert await found.tools(token=scoped) == []
         assert (await found.ask("PUT", "/admin/servers/c", {"url": fake.url})).status == 200
-        await found.hub.wait_listed(["c"], "tools", 30)
+        await found.hub.wait_lists_known(["c"], "tools", 30)
         assert "c__echo" in await found.tools()
         assert all(name.startswith("c__") for name in await found.tools(token=scoped))
         assert len(await found.tools(token=scoped)) > 3
@@ -115,7 +116,7 @@ async def test_a_server_that_is_added_reaches_nothing_inside_by_naming_it(tmp_pa
             answer = await found.ask("PUT", "/admin/servers/c", {"url": f"http://{host}:{fake.port}/mcp"})
             assert answer.status == 422, host
             error = json.loads(answer.body)["error"]
-            assert error["code"] == "E-ADMISSION" and "toolway.addresses" in error["fix"]
+            assert error["code"] == "E-ADMISSION" and "toolway.addresses" in error["hint"]
         assert not fake.stats.requests
 
 
@@ -137,7 +138,7 @@ async def test_keys_are_made_shown_once_and_revoked_without_a_restart(tmp_path: 
 async def test_what_the_holder_of_a_revoked_key_has_open_ends(tmp_path: Path):
     async with edge(tmp_path) as found:
         token = found.key()
-        [key] = found.keyring.all()
+        [key] = found.keyring.list_keys()
         session = await found.initialize(token=token)
         async with found.connected() as stream, found.connected() as calling, found.connected() as other:
             await stream.send(found.request("GET", "/mcp", fields={"Mcp-Session-Id": session}, token=token))
@@ -151,7 +152,7 @@ async def test_what_the_holder_of_a_revoked_key_has_open_ends(tmp_path: Path):
             assert (await found.ask("DELETE", f"/admin/keys/{key.id}")).status == 200
             assert b"0\r\n\r\n" not in await stream.closed()
             assert await calling.closed() == b""
-            await until(lambda: len(found.gateway.http) == 1)  # the other's
+            await until(lambda: len(found.gateway.http_server) == 1)  # the other's
 
 
 # -- scopes -----------------------------------------------------------------------------------------------------------
@@ -159,9 +160,9 @@ async def test_what_the_holder_of_a_revoked_key_has_open_ends(tmp_path: Path):
 
 async def test_a_key_sees_and_calls_what_its_groups_hold_and_nothing_else(tmp_path: Path):
     groups = {
-        "some": Selection(("a.echo", "b.add"), {"a.echo": "say"}),
-        "more": Selection(("b.*", "!b.add")),
-        "none": Selection(()),
+        "some": ToolFilter(("a.echo", "b.add"), {"a.echo": "say"}),
+        "more": ToolFilter(("b.*", "!b.add")),
+        "none": ToolFilter(()),
     }
     async with edge(tmp_path, groups=groups) as found:
         one, two, none = found.key("some"), found.key("some", "server/a"), found.key("none")
@@ -218,7 +219,7 @@ async def test_a_key_sees_prompts_resources_and_words_of_its_own_servers_alone(t
 async def test_too_many_requests_of_one_principal_are_refused_without_any_contact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(app, "MAX_CALLS", 2)
+    monkeypatch.setattr(router, "MAX_REQUESTS_PER_PRINCIPAL", 2)
     async with edge(tmp_path) as found, found.connected() as one, found.connected() as two:
         busy, free = found.key(), found.key()
         body, fields = modern("tools/call", {"name": "a__sleep", "arguments": {"seconds": 60}})
@@ -243,17 +244,21 @@ async def test_a_principal_that_is_gone_is_not_remembered(tmp_path: Path):
     async with edge(tmp_path) as found:
         for _ in range(3):
             await found.tools(token=found.key())
-        await until(lambda: not found.gateway.app._under_way)
+        await until(lambda: not found.gateway.router._active_requests)
         assert await found.tools(token=TOKEN)
 
 
-class OfTwo:
-    """What a gateway that is one of two knows of the other."""
+class TwoNodes(ClusterHooks):
+    """Hooks of a gateway that is one of two nodes, and their admin operations."""
 
-    async def answer(self, method, parts, body):
-        return {"asked": [method, *parts]}
+    @property
+    def admin(self):
+        return self
 
-    async def owners(self):
+    async def drain_node(self, name):
+        return {"draining": name}
+
+    async def owners_by_server(self):
         return {"a": ("one-1", "two-1")}
 
     def restart(self, server):
@@ -261,19 +266,16 @@ class OfTwo:
 
 
 async def test_in_a_cluster_servers_are_shown_with_their_owners_and_nodes_are_answered_for(tmp_path: Path):
-    async with edge(tmp_path) as found:
-        found.gateway.admin.cluster = OfTwo()
+    async with edge(tmp_path, cluster=TwoNodes()) as found:
         servers = json.loads((await found.ask("GET", "/admin/servers")).body)["servers"]
         assert {each["server"]: each["nodes"] for each in servers} == {"a": ["one-1", "two-1"], "b": []}
         assert json.loads((await found.ask("GET", "/admin/servers/a")).body)["nodes"] == ["one-1", "two-1"]
-        asked = json.loads((await found.ask("POST", "/admin/nodes/x/drain")).body)
-        assert asked == {"asked": ["POST", "nodes", "x", "drain"]}
+        assert json.loads((await found.ask("POST", "/admin/nodes/x%20y/drain")).body) == {"draining": "x y"}
         assert (await found.ask("GET", "/admin/nodes", token=found.key())).status == 403
 
 
 async def test_a_server_that_another_node_runs_is_not_said_to_sleep(tmp_path: Path):
-    async with edge(tmp_path) as found:
-        found.gateway.admin.cluster = OfTwo()
-        await found.hub.replace("a", replace(found.hub.servers["a"], lazy=True))
+    async with edge(tmp_path, cluster=TwoNodes()) as found:
+        await found.hub.replace_server("a", replace(found.hub.servers["a"], lazy=True))
         shown = json.loads((await found.ask("GET", "/admin/servers/a")).body)
-        assert (shown["state"], "runs at its owner" in shown["why"]) == ("idle", True)
+        assert (shown["state"], "runs on its owner node" in shown["why"]) == ("idle", True)

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.edge_lab import ADMIN, ROUTES, TOKEN, edge, handshake, message_of, modern
-from tests.gateway.http.raw import Raw, get, until
 from tests.gateway.program import kill as kill_program
 from tests.gateway.program import start
-from toolway.gateway.handshake import Handshake
-from toolway.gateway.selection import Selection
+from tests.http.raw_client import Raw, get, until
+from toolway.gateway.mcp.legacy_sessions import LegacySessions
+from toolway.gateway.tool_filter import ToolFilter
 
 pytestmark = pytest.mark.anyio
 
@@ -64,7 +64,7 @@ async def test_row_4_without_tokens_it_listens_on_loopback_or_not_at_all(tmp_pat
     try:
         assert run.process.stdout is not None
         said = json.loads(await run.process.stdout.read())["error"]
-        assert said["code"] == "E-ADDRESS" and "--no-auth" in said["fix"]
+        assert said["code"] == "E-ADDRESS" and "--no-auth" in said["hint"]
         assert await run.ended() != 0
     finally:
         await kill_program(run)
@@ -112,7 +112,7 @@ async def test_row_11_a_token_that_fails_makes_nobody_of_anybody_and_reaches_no_
 
 async def test_row_14_a_key_for_one_server_is_no_key_for_a_group_that_holds_it_too(tmp_path: Path):
     """CVE-2026-79746: at the list and at the call."""
-    async with edge(tmp_path, groups={"ab": Selection(("a.*", "b.*"))}) as found:
+    async with edge(tmp_path, groups={"ab": ToolFilter(("a.*", "b.*"))}) as found:
         token = found.key("server/a")
         shown = await found.tools(token=token)
         assert shown and all(name.startswith("a__") for name in shown)
@@ -133,7 +133,7 @@ async def test_row_18_who_asks_is_said_by_the_token_and_by_nothing_else(tmp_path
     """GHSA-wf8q-wvv8-p8jf."""
     async with edge(tmp_path) as found:
         token = found.key("server/a")
-        [key] = found.keyring.all()
+        [key] = found.keyring.list_keys()
         for path in (f"/mcp?token={TOKEN}", f"/mcp?user={key.id}", f"/sse?access_token={TOKEN}", f"/{key.id}/mcp"):
             method = "GET" if "/sse" in path else "POST"
             assert (await found.ask(method, path, token=None)).status == 401
@@ -172,14 +172,14 @@ async def test_row_31_a_handle_of_one_route_is_none_on_another(tmp_path: Path):
 
 async def test_row_31_what_a_session_may_do_is_asked_at_every_call(tmp_path: Path):
     """A policy that changed counts for sessions that began before."""
-    groups = {"some": Selection(("a.echo",))}
+    groups = {"some": ToolFilter(("a.echo",))}
     async with edge(tmp_path, groups=groups) as found:
         token = found.key("some")
-        [key] = found.keyring.all()
+        [key] = found.keyring.list_keys()
         session = {"Mcp-Session-Id": await found.initialize(token=token)}
         body = handshake("tools/call", CALL)
         assert "result" in message_of(await found.ask("POST", "/mcp", body, session, token=token))
-        found.keyring.revoke(key.id)
+        found.keyring.revoke_key_sync(key.id)
         before = found.contacts()
         assert (await found.ask("POST", "/mcp", body, session, token=token)).status == 401
         assert found.contacts() == before
@@ -228,7 +228,7 @@ async def test_row_36_no_spelling_of_a_route_goes_around_the_token(tmp_path: Pat
 
 async def test_row_37_nothing_is_read_in_two_ways(tmp_path: Path):
     """GHSA-9v4w-3mqh-6vmm: a group that forbids a tool must not be fooled about its name."""
-    async with edge(tmp_path, groups={"safe": Selection(("*", "!a.echo"))}) as found:
+    async with edge(tmp_path, groups={"safe": ToolFilter(("*", "!a.echo"))}) as found:
         before = found.contacts()
         body, fields = modern("tools/call", {"name": "b__echo", "arguments": {}})
         text = json.dumps(body).encode()
@@ -305,15 +305,15 @@ async def test_row_47_a_session_or_stream_of_somebody_else_does_not_exist(tmp_pa
 
 async def test_row_53_sessions_that_nobody_uses_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """CVE-2026-53937 and its like: what a client can make without end is bounded."""
-    monkeypatch.setattr("toolway.gateway.handshake.MOST", 20)
+    monkeypatch.setattr("toolway.gateway.mcp.legacy_sessions.MAX_SESSIONS", 20)
     async with edge(tmp_path) as found:
         first = await found.initialize()
-        sessions: Handshake = found.gateway._sessions
+        sessions: LegacySessions = found.gateway.legacy_sessions
         for _ in range(60):
             session = await found.initialize()
             await found.ask("POST", "/mcp", handshake("ping"), {"Mcp-Session-Id": session})
             await found.ask("DELETE", "/mcp", fields={"Mcp-Session-Id": await found.initialize()})
-        assert len(sessions._sessions) <= 20 and len(sessions._ended) <= 20
+        assert len(sessions._sessions) <= 20 and len(sessions._ended_ids) <= 20
         assert (await found.ask("POST", "/mcp", handshake("ping"), {"Mcp-Session-Id": first})).status == 200
 
 
@@ -326,7 +326,7 @@ async def test_row_53_nothing_that_is_malformed_or_without_end_brings_it_down(tm
                 await _misbehave(bad, found.request("POST", "/mcp", body, fields), case)
                 answer = await well.ask(found.request("POST", "/mcp", body, fields))
                 assert "result" in message_of(answer)
-        await until(lambda: len(found.gateway.http) == 1)
+        await until(lambda: len(found.gateway.http_server) == 1)
 
 
 async def _misbehave(bad: Raw, request: bytes, case: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.program import until
-from toolway.config.approvals import open_approvals
+from toolway.config.scopes import open_trust_store
 from toolway.testing import fake_server
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +35,7 @@ def _entry(server: Any) -> Any:
 async def test_a_change_is_held_until_it_was_approved_and_what_ran_goes_on(tmp_path: Path) -> None:
     file, mark = tmp_path / "mcp.json", tmp_path / "started"
     write(file, {"good": fake_server()})
-    open_approvals(os.environ).approve(file, file.read_bytes())
+    open_trust_store(os.environ).trust(file, file.read_bytes())
     log: list[str] = []
     gateway = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "toolway.cli", "serve", "--port", "0", "--verbose"),
@@ -46,12 +46,12 @@ async def test_a_change_is_held_until_it_was_approved_and_what_ran_goes_on(tmp_p
     try:
         await until(lambda: any("serving at" in line for line in log))
         write(file, {"good": fake_server(), "evil": server_that_marks(mark)})
-        await until(lambda: any("was not taken" in line and "E-CONFIG-APPROVAL" in line for line in log))
+        await until(lambda: any("configuration rejected" in line and "E-CONFIG-APPROVAL" in line for line in log))
         assert not mark.exists()
         gateway.send_signal(signal.SIGHUP)
-        await until(lambda: sum("was not taken" in line for line in log) >= 2)
+        await until(lambda: sum("configuration rejected" in line for line in log) >= 2)
         assert not mark.exists()
-        open_approvals(os.environ).approve(file, file.read_bytes())
+        open_trust_store(os.environ).trust(file, file.read_bytes())
         await until(mark.exists)
         assert any("'evil': 'added'" in line for line in log)
         assert not any("'good'" in line for line in log)  # nobody touched it

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.audit.log_reader import Records, calls, records
+from tests.gateway.load_clients import Connection, Failed, rider
 from tests.gateway.program import Program, program, start, until
-from tests.gateway.riders import Connection, Failed, rider
-from tests.telemetry.audit.reading import Records, calls, records
 from toolway.testing import fake_server
 
 pytestmark = pytest.mark.anyio
@@ -74,7 +74,7 @@ async def test_the_log_says_who_did_what_and_no_secret_is_in_it(tmp_path: Path) 
         assert CANARY.encode() not in file.read_bytes(), file.name
 
 
-@pytest.mark.parametrize("era", ["modern", "handshake"])
+@pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_clients_are_told_that_the_log_cannot_be_written(era: str, tmp_path: Path) -> None:
     """The log reaches the size that files of the gateway may have, as on a disk that is full."""
     folder = tmp_path / "gateway"
@@ -91,7 +91,7 @@ async def test_clients_are_told_that_the_log_cannot_be_written(era: str, tmp_pat
         assert caught.value.facts["retryable"] is True and caught.value.facts["code"] == "E-AUDIT"
         assert (await client.call("s__echo", {"text": "x"})).raw["content"]
         resource.prlimit(run.pid, resource.RLIMIT_FSIZE, (-1, -1))
-        await until(lambda: "is written again" in run.log, 20)
+        await until(lambda: "is writable again" in run.log, 20)
         await client.call("s__counter", {})
         client.close()
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.gateway.bridge_lab import ALL_WAYS, EVERYTHING, META, OLD_WORDS, Json, Lab, Raw, full, text, until_async
 from tests.gateway.full_server import VAST
-from toolway.testing.fakes.catalog import UNKNOWN
+from toolway.hub.hub import Hub
+from toolway.testing.server import UNKNOWN_FIELDS
 
 pytestmark = [pytest.mark.anyio, OLD_WORDS]
 
@@ -30,7 +31,7 @@ async def test_progress_reaches_the_client(client_era: str, server_era: str, tra
 
 
 async def _stats(lab: Lab) -> Json:
-    reply = await lab.hub.call_tool("full.stats")
+    reply = await Hub._from_core(lab.hub).call_tool("full.stats")
     found: Json = json.loads(reply.text)
     return found
 
@@ -74,7 +75,7 @@ async def _cancel_by_notice(lab: Lab, raw: Raw) -> None:
 
 
 async def test_a_handshake_client_that_loses_its_connection_has_not_cancelled() -> None:
-    async with full("handshake", "http") as lab, lab.raw() as raw:
+    async with full("legacy", "http") as lab, lab.raw() as raw:
         await raw.initialize()
         call = asyncio.create_task(raw.say("tools/call", {"name": "sleep", "arguments": {"seconds": 0.5}}))
         fake = lab.fakes["full"]
@@ -102,16 +103,16 @@ async def test_log_messages_come_from_the_level_that_was_asked_for(
     if client_era == "modern":
         options["log_level"] = "debug"
     async with full(server_era, transport) as lab, lab.client(client_era, **options) as client:
-        if client_era == "handshake":
+        if client_era == "legacy":
             await client.set_logging_level("debug")
         assert text(await client.call_tool("log")) == "debug info error"
         await until_async(lambda: _as_many(heard, 3))
-        if client_era == "handshake":
+        if client_era == "legacy":
             await client.set_logging_level("error")
             await client.call_tool("log")
             await until_async(lambda: _as_many(heard, 4))
             await asyncio.sleep(0.1)
-    levels = ["debug", "info", "error"] + (["error"] if client_era == "handshake" else [])
+    levels = ["debug", "info", "error"] + (["error"] if client_era == "legacy" else [])
     assert heard == [(level, "full", {"words": level, "nothing": None}) for level in levels]
 
 
@@ -120,7 +121,7 @@ async def _as_many(heard: list[Any], count: int) -> bool:
 
 
 async def test_a_modern_client_that_wants_no_log_gets_none() -> None:
-    for server_era in ("modern", "handshake"):
+    for server_era in ("modern", "legacy"):
         async with full(server_era, "http") as lab, lab.raw() as raw:
             answer = await raw.call("log")
             assert [message.get("method") for message in answer.messages] == [None]
@@ -154,28 +155,28 @@ async def test_lists_prompts_resources_templates_and_completions(
 @ALL_WAYS
 async def test_results_arrive_as_the_server_wrote_them(client_era: str, server_era: str, transport: str) -> None:
     async with full(server_era, transport) as lab, lab.raw() as raw:
-        if client_era == "handshake":
+        if client_era == "legacy":
             await raw.initialize()
             result = (await raw.say("tools/call", {"name": "odd", "arguments": {}})).result
             tools = (await raw.say("tools/list")).result["tools"]
         else:
             result = (await raw.call("odd")).result
             tools = (await raw.ask("tools/list")).result["tools"]
-    video = {"type": "video", "data": "AAEC", "mimeType": "video/mp4", "frames": [1, None], **UNKNOWN}
-    assert result["content"] == [{"type": "text", "text": "known", **UNKNOWN}, video]
+    video = {"type": "video", "data": "AAEC", "mimeType": "video/mp4", "frames": [1, None], **UNKNOWN_FIELDS}
+    assert result["content"] == [{"type": "text", "text": "known", **UNKNOWN_FIELDS}, video]
     assert result["structuredContent"] == {"vast": VAST, "none": None, "tiny": 0.1}
-    assert result["futureField"] == [None, 1.5] and result["x-vendor"] == UNKNOWN["x-vendor"]
+    assert result["futureField"] == [None, 1.5] and result["x-vendor"] == UNKNOWN_FIELDS["x-vendor"]
     assert result["_meta"]["example.org/vendor"] == {"nothing": None}
     assert ("resultType" in result) == (client_era == "modern")
     echo = next(tool for tool in tools if tool["name"] == "echo")
-    assert echo["x-vendor"] == UNKNOWN["x-vendor"] and echo["annotations"]["category"] == "fake"
+    assert echo["x-vendor"] == UNKNOWN_FIELDS["x-vendor"] and echo["annotations"]["category"] == "fake"
 
 
 @ALL_WAYS
 async def test_what_a_request_carries_arrives_too(client_era: str, server_era: str, transport: str) -> None:
     meta = {"example.org/vendor": {"nothing": None, "vast": VAST}, "traceparent": "00-1-2-01"}
     async with full(server_era, transport) as lab, lab.raw() as raw:
-        if client_era == "handshake":
+        if client_era == "legacy":
             await raw.initialize()
             params = {"name": "declared", "arguments": {}, "_meta": meta}
             said = (await raw.say("tools/call", params)).result["structuredContent"]
@@ -188,7 +189,7 @@ async def test_what_a_request_carries_arrives_too(client_era: str, server_era: s
 
 
 async def test_errors_of_a_server_pass_with_their_code_and_data() -> None:
-    for server_era in ("modern", "handshake"):
+    for server_era in ("modern", "legacy"):
         async with full(server_era, "http") as lab, lab.raw() as raw:
             lost = await raw.ask("resources/read", {"uri": "fake://nowhere"})
             assert lost.error["code"] == -32602 and lost.error["data"]["uri"] == "fake://nowhere"

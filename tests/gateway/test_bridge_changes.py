@@ -14,6 +14,7 @@ import pytest
 
 from tests.gateway.bridge_lab import ALL_WAYS, META, OLD_WORDS, Json, Raw, events, full, lab, pipe_entry, until
 from tests.gateway.full_server import TASKS_KEY, VAST
+from toolway.hub.hub import Hub
 
 pytestmark = [pytest.mark.anyio, OLD_WORDS]
 
@@ -73,7 +74,7 @@ async def _reading(raw: Raw, method: str, fields: dict[str, str], content: str |
 @asynccontextmanager
 async def hearing(raw: Raw, era: str, uri: str | None = None) -> AsyncIterator[Heard]:
     """A client of either era that wants to hear of all lists and of one resource."""
-    if era == "handshake":
+    if era == "legacy":
         async with streaming(raw) as heard:
             if uri is not None:
                 assert (await raw.say("resources/subscribe", {"uri": uri})).result == {}
@@ -90,12 +91,12 @@ async def hearing(raw: Raw, era: str, uri: str | None = None) -> AsyncIterator[H
 @ALL_WAYS
 async def test_changes_of_lists_are_told(client_era: str, server_era: str, transport: str) -> None:
     async with full(server_era, transport) as lab, lab.raw() as raw, hearing(raw, client_era) as heard:
-        await lab.hub.call_tool("full.change_tools")
-        await lab.hub.call_tool("full.change", {"kind": "prompts"})
-        await lab.hub.call_tool("full.change", {"kind": "resources"})
+        await Hub._from_core(lab.hub).call_tool("full.change_tools")
+        await Hub._from_core(lab.hub).call_tool("full.change", {"kind": "prompts"})
+        await Hub._from_core(lab.hub).call_tool("full.change", {"kind": "resources"})
         for kind in ("tools", "prompts", "resources"):
             await until(partial(heard.of, f"notifications/{kind}/list_changed"))
-        listed = await (raw.say if client_era == "handshake" else raw.ask)("tools/list")
+        listed = await (raw.say if client_era == "legacy" else raw.ask)("tools/list")
         assert "extra_1" in {tool["name"] for tool in listed.result["tools"]}
 
 
@@ -103,14 +104,14 @@ async def test_changes_of_lists_are_told(client_era: str, server_era: str, trans
 async def test_changes_of_a_resource_are_told(client_era: str, server_era: str, transport: str) -> None:
     updated = "notifications/resources/updated"
     async with full(server_era, transport) as lab, lab.raw() as raw, hearing(raw, client_era, "fake://text") as heard:
-        await lab.hub.call_tool("full.touch", {"uri": "fake://bytes"})  # of which nobody wants to hear
-        await lab.hub.call_tool("full.touch", {"uri": "fake://text"})
+        await Hub._from_core(lab.hub).call_tool("full.touch", {"uri": "fake://bytes"})  # of which nobody wants to hear
+        await Hub._from_core(lab.hub).call_tool("full.touch", {"uri": "fake://text"})
         await until(lambda: heard.of(updated))
         assert [params["uri"] for params in heard.of(updated)] == ["fake://text"]
-        if client_era == "handshake":
+        if client_era == "legacy":
             assert (await raw.say("resources/unsubscribe", {"uri": "fake://text"})).result == {}
             await asyncio.sleep(0.2)
-            await lab.hub.call_tool("full.touch", {"uri": "fake://text"})
+            await Hub._from_core(lab.hub).call_tool("full.touch", {"uri": "fake://text"})
             await asyncio.sleep(0.2)
             assert len(heard.of(updated)) == 1
 
@@ -122,8 +123,8 @@ async def test_a_client_hears_only_what_it_asked_for() -> None:
         listening(raw, {"promptsListChanged": True}) as few,
         listening(raw, {}) as none,
     ):
-        await lab.hub.call_tool("full.change_tools")
-        await lab.hub.call_tool("full.change", {"kind": "prompts"})
+        await Hub._from_core(lab.hub).call_tool("full.change_tools")
+        await Hub._from_core(lab.hub).call_tool("full.change", {"kind": "prompts"})
         await until(lambda: few.of("notifications/prompts/list_changed"))
         await asyncio.sleep(0.2)
         assert len(few.messages) == 2 and len(none.messages) == 1
@@ -131,7 +132,7 @@ async def test_a_client_hears_only_what_it_asked_for() -> None:
 
 async def test_two_streams_of_one_resource_need_one_subscription_each_and_end_alone() -> None:
     wanted = {"resourceSubscriptions": ["fake://text"]}
-    async with full("handshake", "http") as lab, lab.raw() as raw:
+    async with full("legacy", "http") as lab, lab.raw() as raw:
         server = lab.fakes["full"].server
         async with listening(raw, wanted) as one:
             async with listening(raw, wanted):
@@ -143,23 +144,23 @@ async def test_two_streams_of_one_resource_need_one_subscription_each_and_end_al
 
 
 async def test_a_server_that_forgot_the_session_is_told_again_what_is_watched() -> None:
-    async with full("handshake", "http") as lab, lab.raw() as raw:
+    async with full("legacy", "http") as lab, lab.raw() as raw:
         fake = lab.fakes["full"]
         async with listening(raw, {"resourceSubscriptions": ["fake://text"]}) as heard:
             fake.drop_sessions()
             fake.server.watched.clear()
-            await lab.hub.call_tool("full.echo", {"text": "the session is renewed by the next call"})
+            await Hub._from_core(lab.hub).call_tool("full.echo", {"text": "the session is renewed by the next call"})
             await until(lambda: {"fake://text"} in fake.server.watched.values())
             await until(lambda: heard.of("notifications/resources/updated"))  # nobody knows what happened meanwhile
 
 
 async def test_a_server_that_is_stopped_when_unused_stays_while_somebody_listens() -> None:
-    entry = pipe_entry("handshake", idleStop="0.3s", lazy=True)
+    entry = pipe_entry("legacy", idleTimeout="0.3s", lazy=True)
     async with lab({"full": entry}) as found, found.raw() as raw:
         async with listening(raw, {"resourceSubscriptions": ["fake://text"]}) as heard:
             await asyncio.sleep(1)
             assert found.hub.status()["full"].state == "ready"
-            await found.hub.call_tool("full.touch", {"uri": "fake://text"})
+            await Hub._from_core(found.hub).call_tool("full.touch", {"uri": "fake://text"})
             await until(lambda: heard.of("notifications/resources/updated"))
         await until(lambda: found.hub.status()["full"].state == "idle")
 
@@ -204,8 +205,8 @@ async def test_who_listens_to_a_task_hears_how_it_stands(transport: str) -> None
         other = (await raw.call("start_task", capabilities=WITH_TASKS)).result["taskId"]
         async with listening(raw, {"taskIds": [mine, "task-2"]}, WITH_TASKS) as heard:
             assert heard.messages[0]["params"]["notifications"] == {"taskIds": [mine]}
-            await lab.hub.call_tool("full.finish_task", {"task": "task-2"})
-            await lab.hub.call_tool("full.finish_task", {"task": "task-1"})
+            await Hub._from_core(lab.hub).call_tool("full.finish_task", {"task": "task-2"})
+            await Hub._from_core(lab.hub).call_tool("full.finish_task", {"task": "task-1"})
             await until(lambda: heard.of("notifications/tasks"))
             told = heard.of("notifications/tasks")
             assert [(each["taskId"], each["status"], each["result"]["big"]) for each in told] == [

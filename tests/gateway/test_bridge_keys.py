@@ -10,8 +10,8 @@ import pytest
 
 from tests.gateway.bridge_lab import Json, full, lab
 from tests.gateway.full_server import FullHttp
-from toolway.config.entries import entry
-from toolway.hub import Hub
+from toolway.config.server_entry import parse_entry
+from toolway.hub.hub import Hub
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +19,7 @@ KEYED = {"toolway/idempotencyKey": "k1"}
 ANSWER = {"action": "accept", "content": {"name": "Ada"}}
 
 
-@pytest.mark.parametrize("era", ["modern", "handshake"])
+@pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_a_call_with_a_key_is_asked_answered_and_then_replayed(era: str) -> None:
     async with full(era, "http") as found, found.raw() as raw:
         asked = (await raw.call("elicit", meta=KEYED)).result
@@ -34,7 +34,7 @@ async def test_a_call_with_a_key_is_asked_answered_and_then_replayed(era: str) -
         assert other.error["code"] == -31008
 
 
-@pytest.mark.parametrize("era", ["modern", "handshake"])
+@pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_neither_a_question_nor_what_was_answered_is_given_again(era: str) -> None:
     async with FullHttp(era) as fake:
         tools = {"elicit": {"effect": "read", "cache": "60s"}, "echo": {"effect": "read", "cache": "60s"}}
@@ -50,7 +50,7 @@ async def test_neither_a_question_nor_what_was_answered_is_given_again(era: str)
             assert fake.stats.calls["echo"] == 1
 
 
-@pytest.mark.parametrize("era", ["modern", "handshake"])
+@pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_the_time_that_a_callback_takes_is_its_own_and_holds_no_slot(era: str) -> None:
     began = asyncio.Event()
 
@@ -60,8 +60,8 @@ async def test_the_time_that_a_callback_takes_is_its_own_and_holds_no_slot(era: 
         return ANSWER
 
     async with FullHttp(era) as fake:
-        server = entry({"url": fake.url, "timeout": "1s", "limits": {"concurrent": 1, "queue": 0}})
-        async with Hub({"full": server}, elicitation=slow) as hub:
+        server = parse_entry({"url": fake.url, "timeout": "1s", "limits": {"maxConcurrent": 1, "queue": 0}})
+        async with Hub({"full": server}, elicitation_callback=slow) as hub:
             asking = asyncio.create_task(hub.call_tool("full.elicit"))
             await began.wait()
             assert (await hub.call_tool("full.echo", {"text": "in between"})).text == "in between"

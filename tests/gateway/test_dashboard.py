@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.edge_lab import TOKEN, Edge, edge
-from tests.gateway.http.raw import Answer
-from toolway.gateway import browser
-from toolway.gateway.browser import Browsers
-from toolway.gateway.principals import OWNER, Keyring
-from toolway.gateway.sealed import Sealer
+from tests.http.raw_client import Answer
+from toolway.gateway.admin import dashboard
+from toolway.gateway.admin.dashboard import BrowserSessions
+from toolway.gateway.principals import LOCAL_ADMIN, FileApiKeyStore
+from toolway.gateway.sealing import Sealer
 
 pytestmark = pytest.mark.anyio
 
 
 async def opened(found: Edge, token: str = TOKEN) -> tuple[str, str]:
     """A session by a link: its cookie and the key of its page."""
-    link = json.loads((await found.ask("POST", "/admin/links", token=token)).body)["path"]
+    link = json.loads((await found.ask("POST", "/admin/dashboard-links", token=token)).body)["path"]
     code = link.removeprefix("/dashboard/#code=")
     return halves(await found.ask("POST", "/dashboard/session", fields={"X-Toolway-Code": code}, token=None))
 
@@ -35,7 +35,7 @@ def halves(answer: Answer) -> tuple[str, str]:
 
 async def test_a_code_becomes_a_session_once(tmp_path: Path):
     async with edge(tmp_path) as found:
-        link = json.loads((await found.ask("POST", "/admin/links")).body)["path"]
+        link = json.loads((await found.ask("POST", "/admin/dashboard-links")).body)["path"]
         code = {"X-Toolway-Code": link.rpartition("=")[2]}
         cookie, page = halves(await found.ask("POST", "/dashboard/session", fields=code, token=None))
         fields = {"Cookie": cookie, "X-Toolway-Page": page}
@@ -89,7 +89,7 @@ async def test_a_session_ends_with_its_key(tmp_path: Path):
         cookie, page = await opened(found, token)
         fields = {"Cookie": cookie, "X-Toolway-Page": page}
         assert (await found.ask("GET", "/admin/servers", fields=fields, token=None)).status == 200
-        assert found.keyring.revoke(found.keyring.all()[0].id)
+        assert found.keyring.revoke_key_sync(found.keyring.list_keys()[0].id)
         assert (await found.ask("GET", "/admin/servers", fields=fields, token=None)).status == 401
 
 
@@ -104,12 +104,14 @@ async def test_a_token_becomes_a_session_for_administrators_alone(tmp_path: Path
 
 def test_codes_and_sessions_have_an_end(tmp_path: Path):
     now = [0.0]
-    browsers = Browsers(Sealer(bytes(32), lambda: now[0]), Keyring(tmp_path / "keys", TOKEN), lambda: now[0])
-    code = browsers.code(OWNER)
-    now[0] = browser.CODE_LIFE
+    browsers = BrowserSessions(
+        Sealer(bytes(32), lambda: now[0]), FileApiKeyStore(tmp_path / "keys", TOKEN), lambda: now[0]
+    )
+    code = browsers.issue_code(LOCAL_ADMIN)
+    now[0] = dashboard.CODE_LIFETIME_S
     assert browsers.redeem(code) is None
-    codes = [browsers.code(OWNER) for _ in range(browser.MAX_CODES + 1)]
-    assert browsers.redeem(codes[0]) is None and browsers.redeem(codes[1]) is OWNER
+    codes = [browsers.issue_code(LOCAL_ADMIN) for _ in range(dashboard.MAX_CODES + 1)]
+    assert browsers.redeem(codes[0]) is None and browsers.redeem(codes[1]) is LOCAL_ADMIN
 
 
 async def test_the_page_is_for_everybody_and_may_load_nothing_from_elsewhere(tmp_path: Path):

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.endings import Ending, end_under_load
+from tests.gateway.load_clients import Connection, Failed, HandshakeRider, ModernRider, rider
 from tests.gateway.program import Program, below, program, runs, until
-from tests.gateway.riders import Connection, Failed, HandshakeRider, ModernRider, rider
+from tests.gateway.shutdown_runs import Ending, end_under_load
 from toolway.testing import fake_server
 
 pytestmark = pytest.mark.anyio
-ERAS = ("modern", "handshake")
+ERAS = ("modern", "legacy")
 DELAYED = ("--port", "0", "--drain-delay", "2")
 SHUTTING_DOWN = -31013
 UNKNOWN = -31005
@@ -146,7 +146,7 @@ async def test_an_answer_on_the_stream_of_2024_comes_before_the_stream_ends(tmp_
 async def test_a_second_signal_cuts_off_what_runs_and_says_that_it_may_have_happened(tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     server = fake_server("ignore_eof", effects=str(effects))
-    async with program(tmp_path / "one", {"fake": {**server, "limits": {"concurrent": 2}}}) as run:
+    async with program(tmp_path / "one", {"fake": {**server, "limits": {"maxConcurrent": 2}}}) as run:
         clients = [rider(era, run.port, run.token) for era in (*ERAS, "modern")]
         sent = [
             asyncio.create_task(client.call("fake__bad", {"mode": "never", "effect": True, "nonce": str(number)}))

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.gateway.edge_lab import HELLO, META, MODERN, TYPES, Edge, edge
-from tests.gateway.http.raw import until
+from tests.http.raw_client import until
 
 METHODS = (
     *("tools/list", "tools/call", "prompts/list", "prompts/get", "resources/list", "resources/templates/list"),
@@ -145,8 +145,10 @@ def test_whatever_is_asked_there_is_an_answer_and_it_is_not_a_failure_of_ours(tm
 
         try:
             check()
-            runner.run(until(lambda: len(found.gateway.http) == 0 and found.gateway.http.busy == 0))
-            assert not found.gateway.http.room and not found.gateway.app._under_way
+            runner.run(
+                until(lambda: len(found.gateway.http_server) == 0 and found.gateway.http_server.active_count == 0)
+            )
+            assert not found.gateway.http_server.body_budget and not found.gateway.router._active_requests
         finally:
             runner.run(stack.aclose())
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gateway import held, rides
+from tests.gateway import held_calls, load_run
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_every_call_through_a_gateway_is_answered_once_and_truthfully() -> None:
-    report = await rides.run(calls=1500, seed=1)
+    report = await load_run.run(calls=1500, seed=1)
     assert not report.wrong, str(report)
     assert report.calls == 1500
     assert report.faults.total() > 5
@@ -18,5 +18,5 @@ async def test_every_call_through_a_gateway_is_answered_once_and_truthfully() ->
 
 
 async def test_a_hundred_calls_and_a_hundred_streams_are_held_open_at_once() -> None:
-    report = await held.run(calls=100, listens=100, seconds=5)
+    report = await held_calls.run(calls=100, listens=100, seconds=5)
     assert report.whole, str(report)

@@ -13,13 +13,14 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.auth.oauth_lab import Guarded, Issuer
 from tests.gateway.bridge_lab import KEY, Answer, Json, Lab, made, until
-from tests.security.oauth_lab import Guarded, Issuer
-from toolway.gateway import codes
-from toolway.gateway.clients import OnlyClients
 from toolway.gateway.gateway import Gateway
-from toolway.gateway.principals import Keyring
-from toolway.hub import Hub
+from toolway.gateway.mcp import errors
+from toolway.gateway.mcp.context import NoHubCallbacks
+from toolway.gateway.principals import FileApiKeyStore
+from toolway.hub.core import HubCore
+from toolway.hub.hub import Hub
 from toolway.secrets import open_store
 
 pytestmark = pytest.mark.anyio
@@ -29,13 +30,13 @@ BACK = "http://127.0.0.1:33418/callback"
 
 
 @pytest.fixture
-def keyring(tmp_path: Path) -> Keyring:
-    return Keyring(tmp_path / "keys.json", OWNER)
+def keyring(tmp_path: Path) -> FileApiKeyStore:
+    return FileApiKeyStore(tmp_path / "keys.json", OWNER)
 
 
 @asynccontextmanager
-async def _lab(keyring: Keyring, guarded: Guarded, **entry: Any) -> AsyncIterator[Lab]:
-    async with Hub({"guarded": {"url": guarded.url, **entry}}, asks=OnlyClients()) as hub:
+async def _lab(keyring: FileApiKeyStore, guarded: Guarded, **entry: Any) -> AsyncIterator[Lab]:
+    async with HubCore({"guarded": {"url": guarded.url, **entry}}, callbacks=NoHubCallbacks()) as hub:
         gateway = Gateway(hub, KEY, keyring)
         found = Lab(hub, gateway, await gateway.listen("127.0.0.1", 0))
         hurry = asyncio.Event()
@@ -69,7 +70,7 @@ def _sent(guarded: Guarded) -> set[str]:
     return {value.removeprefix("Bearer ") for value in guarded.sent if value}
 
 
-async def test_each_key_has_its_own_login_and_nobody_uses_that_of_another(keyring: Keyring) -> None:
+async def test_each_key_has_its_own_login_and_nobody_uses_that_of_another(keyring: FileApiKeyStore) -> None:
     one, two = made(keyring, "one"), made(keyring, "two")
     async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
         await _log_in(lab, OWNER, issuer)
@@ -77,7 +78,7 @@ async def test_each_key_has_its_own_login_and_nobody_uses_that_of_another(keyrin
         [owners] = _sent(guarded)
         for key in (one, two):
             refused = (await _call(lab, key)).error
-            assert refused["code"] == codes.UPSTREAM_AUTH
+            assert refused["code"] == errors.UPSTREAM_AUTH
             assert refused["data"]["code"] == "E-AUTH-LOGIN" and "toolway login guarded" in refused["data"]["fix"]
         assert _sent(guarded) == {owners}
         guarded.sent.clear()
@@ -92,7 +93,7 @@ async def test_each_key_has_its_own_login_and_nobody_uses_that_of_another(keyrin
         assert len(_sent(guarded)) == 3 and issuer.made["login"] == 3
 
 
-async def test_a_caller_can_log_in_where_the_owner_has_not(keyring: Keyring) -> None:
+async def test_a_caller_can_log_in_where_the_owner_has_not(keyring: FileApiKeyStore) -> None:
     one = made(keyring, "one")
     async with Issuer() as issuer, Guarded(issuer) as guarded:
         async with _lab(keyring, guarded) as lab:
@@ -108,7 +109,7 @@ async def test_a_caller_can_log_in_where_the_owner_has_not(keyring: Keyring) -> 
             assert "error" in (await _call(lab, OWNER)).last
 
 
-async def test_a_server_that_begins_to_want_a_login_gets_the_callers_own_or_none(keyring: Keyring) -> None:
+async def test_a_server_that_begins_to_want_a_login_gets_the_callers_own_or_none(keyring: FileApiKeyStore) -> None:
     one = made(keyring, "one")
     async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
         await _log_in(lab, OWNER, issuer)
@@ -121,7 +122,7 @@ async def test_a_server_that_begins_to_want_a_login_gets_the_callers_own_or_none
         assert not _sent(guarded)
 
 
-async def test_a_shared_link_is_not_lent_the_owners_login_in_mid_call(keyring: Keyring) -> None:
+async def test_a_shared_link_is_not_lent_the_owners_login_in_mid_call(keyring: FileApiKeyStore) -> None:
     """The server was open to all when the link was made, so all share it; the owner has a login on disk meanwhile."""
     one = made(keyring, "one")
     async with Issuer() as issuer, Guarded(issuer) as guarded:
@@ -129,7 +130,7 @@ async def test_a_shared_link_is_not_lent_the_owners_login_in_mid_call(keyring: K
         async with _lab(keyring, guarded) as lab:
             assert (await _call(lab, one)).result
             guarded.open = False
-            async with Hub({"guarded": guarded.url}, login=issuer.login, catalog_dir=None) as other:
+            async with Hub({"guarded": guarded.url}, login_callback=issuer.login, catalog_storage=None) as other:
                 await other.call_tool("guarded.echo")
             guarded.sent.clear()
             assert (await _call(lab, one)).error["data"]["code"] == "E-AUTH-LOGIN"
@@ -137,15 +138,15 @@ async def test_a_shared_link_is_not_lent_the_owners_login_in_mid_call(keyring: K
             assert (await _call(lab, OWNER)).result
 
 
-async def test_where_the_entry_says_so_all_callers_use_the_login_of_the_owner(keyring: Keyring) -> None:
+async def test_where_the_entry_says_so_all_callers_use_the_login_of_the_owner(keyring: FileApiKeyStore) -> None:
     one = made(keyring, "one")
-    async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded, shared=True) as lab:
+    async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded, shareConnection=True) as lab:
         await _log_in(lab, OWNER, issuer)
         assert (await _call(lab, OWNER)).result and (await _call(lab, one)).result
         assert len(_sent(guarded)) == 1
 
 
-async def test_row_42_a_login_is_ended_by_whoever_began_it(keyring: Keyring) -> None:
+async def test_row_42_a_login_is_ended_by_whoever_began_it(keyring: FileApiKeyStore) -> None:
     """security.md row 42: a callback that is not bound to its user hands his account to another."""
     one, two = made(keyring, "one"), made(keyring, "two")
     async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
@@ -159,13 +160,13 @@ async def test_row_42_a_login_is_ended_by_whoever_began_it(keyring: Keyring) -> 
         assert "error" in (await _call(lab, two)).last
         status, _ = await _ask(lab, one, "POST", "guarded/end", {"id": begun["id"], "ended_at": ended_at})
         assert status == 200
-        await until(lambda: lab.hub.catalog.listed("guarded", "tools"))  # by the login of the only one who has one
+        await until(lambda: lab.hub.catalog.has_list("guarded", "tools"))  # by the login of the only one who has one
         assert (await _call(lab, one)).result
         status, _ = await _ask(lab, one, "POST", "guarded/end", {"id": begun["id"], "ended_at": ended_at})
         assert status == 404  # it is over
 
 
-async def test_the_token_of_the_caller_never_leaves_the_gateway(keyring: Keyring) -> None:
+async def test_the_token_of_the_caller_never_leaves_the_gateway(keyring: FileApiKeyStore) -> None:
     one = made(keyring, "one")
     async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
         await _log_in(lab, one, issuer)
@@ -175,14 +176,14 @@ async def test_the_token_of_the_caller_never_leaves_the_gateway(keyring: Keyring
         assert told and one not in told and OWNER not in told and "tw_" not in told
 
 
-async def test_the_logins_of_a_key_end_with_it(keyring: Keyring, tmp_path: Path) -> None:
+async def test_the_logins_of_a_key_end_with_it(keyring: FileApiKeyStore, tmp_path: Path) -> None:
     one = made(keyring, "one")
     async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
         await _log_in(lab, OWNER, issuer)
         await _log_in(lab, one, issuer)
         folder = tmp_path / "data" / "toolway" / "tokens"
         assert len(list(folder.glob("*.token"))) == 2
-        keyring.revoke(keyring.all()[0].id)
+        keyring.revoke_key_sync(keyring.list_keys()[0].id)
         await until(lambda: len(list(folder.glob("*.token"))) == 1)
         assert (await _call(lab, one)).status == 401
         assert (await _call(lab, OWNER)).result
@@ -191,14 +192,14 @@ async def test_the_logins_of_a_key_end_with_it(keyring: Keyring, tmp_path: Path)
 @pytest.mark.parametrize(
     "uri", ["https://evil.example/cb", "http://evil.example/cb", "http://127.0.0.1@evil.example/", "file:///x", 7, None]
 )
-async def test_a_login_ends_on_the_machine_of_whoever_began_it(keyring: Keyring, uri: object) -> None:
+async def test_a_login_ends_on_the_machine_of_whoever_began_it(keyring: FileApiKeyStore, uri: object) -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
         status, _ = await _ask(lab, OWNER, "POST", "guarded", {"redirect_uri": uri})
         assert status == 400 and not issuer.seen
 
 
-async def test_a_key_logs_in_to_what_it_sees_and_nothing_else(keyring: Keyring) -> None:
-    token, _ = keyring.create("other", ("server/elsewhere",), False, 0.0)
+async def test_a_key_logs_in_to_what_it_sees_and_nothing_else(keyring: FileApiKeyStore) -> None:
+    token, _ = keyring.create_key_sync("other", ("server/elsewhere",), False, 0.0)
     async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
         for method, path in (("POST", "guarded"), ("DELETE", "guarded"), ("POST", "nobody"), ("GET", "guarded")):
             status, _ = await _ask(lab, token, method, path, {"redirect_uri": BACK})
@@ -207,7 +208,7 @@ async def test_a_key_logs_in_to_what_it_sees_and_nothing_else(keyring: Keyring) 
         assert status == 401 and not issuer.seen
 
 
-async def test_row_52_a_token_for_another_audience_opens_nothing(keyring: Keyring) -> None:
+async def test_row_52_a_token_for_another_audience_opens_nothing(keyring: FileApiKeyStore) -> None:
     """security.md row 52: tokens of a server behind the gateway and of its issuer, and others that are not ours."""
     unsigned = base64.urlsafe_b64encode(b'{"alg":"none"}').decode().rstrip("=")
     async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
@@ -222,7 +223,7 @@ async def test_row_52_a_token_for_another_audience_opens_nothing(keyring: Keyrin
 
 
 async def test_row_42_a_server_that_comes_by_admin_names_no_secret(
-    keyring: Keyring, monkeypatch: pytest.MonkeyPatch
+    keyring: FileApiKeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """security.md row 42: a placeholder in a header is filled in from the operator's own entries alone."""
     monkeypatch.setenv("CANARY", "canary-of-the-environment")

@@ -9,113 +9,113 @@ from pathlib import Path
 import pytest
 
 from toolway.errors import ConfigError
-from toolway.gateway.principals import OWNER, Keyring, Principal
+from toolway.gateway.principals import LOCAL_ADMIN, FileApiKeyStore, Principal
 
 TOKEN = "tw_the-token-of-this-machine"
 
 
 @pytest.fixture
-def keyring(tmp_path: Path) -> Keyring:
-    return Keyring(tmp_path / "keys.json", TOKEN)
+def keyring(tmp_path: Path) -> FileApiKeyStore:
+    return FileApiKeyStore(tmp_path / "keys.json", TOKEN)
 
 
-def test_the_token_of_this_machine_is_its_owner_and_nothing_else_is(keyring: Keyring):
-    assert keyring.who(TOKEN) == OWNER
+def test_the_token_of_this_machine_is_its_owner_and_nothing_else_is(keyring: FileApiKeyStore):
+    assert keyring.authenticate(TOKEN) == LOCAL_ADMIN
     for other in ("", TOKEN[:-1], TOKEN + "x", TOKEN.upper(), "None", "null"):
-        assert keyring.who(other) is None
+        assert keyring.authenticate(other) is None
 
 
-def test_a_key_is_shown_once_and_kept_as_a_hash(keyring: Keyring, tmp_path: Path):
-    token, key = keyring.create("ci", ["both"], False, 5.0)
+def test_a_key_is_shown_once_and_kept_as_a_hash(keyring: FileApiKeyStore, tmp_path: Path):
+    token, key = keyring.create_key_sync("ci", ["both"], False, 5.0)
     kept = (tmp_path / "keys.json").read_text()
     assert token not in kept and token.removeprefix("tw_") not in kept and TOKEN not in kept
     assert key.hash in kept and key.hash != token
-    assert keyring.who(key.hash) is None  # who reads the file cannot enter with it
-    found = keyring.who(token)
+    assert keyring.authenticate(key.hash) is None  # who reads the file cannot enter with it
+    found = keyring.authenticate(token)
     assert found == Principal(key.id, "ci", f"key:{key.id}", False, ("both",))
 
 
-def test_keys_lie_in_files_for_their_owner_alone(keyring: Keyring, tmp_path: Path):
+def test_keys_lie_in_files_for_their_owner_alone(keyring: FileApiKeyStore, tmp_path: Path):
     old = os.umask(0)
     try:
-        keyring.create("ci", None, False, 0.0)
+        keyring.create_key_sync("ci", None, False, 0.0)
     finally:
         os.umask(old)
     modes = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in os.listdir(tmp_path)}
     assert modes["keys.json"] == 0o600 and set(modes.values()) == {0o600}
 
 
-def test_a_key_that_was_revoked_opens_nothing_from_then_on(keyring: Keyring, tmp_path: Path):
+def test_a_key_that_was_revoked_opens_nothing_from_then_on(keyring: FileApiKeyStore, tmp_path: Path):
     revoked: list[str] = []
-    keyring.on_revoked = revoked.append
-    token, key = keyring.create("ci", None, False, 0.0)
-    other, _ = keyring.create("other", None, False, 0.0)
-    assert keyring.revoke(key.id) and not keyring.revoke(key.id)
-    assert keyring.who(token) is None and keyring.who(other) is not None
+    keyring.on_revoked(revoked.append)
+    token, key = keyring.create_key_sync("ci", None, False, 0.0)
+    other, _ = keyring.create_key_sync("other", None, False, 0.0)
+    assert keyring.revoke_key_sync(key.id) and not keyring.revoke_key_sync(key.id)
+    assert keyring.authenticate(token) is None and keyring.authenticate(other) is not None
     assert revoked == [key.id]
-    assert Keyring(tmp_path / "keys.json", TOKEN).who(token) is None
+    assert FileApiKeyStore(tmp_path / "keys.json", TOKEN).authenticate(token) is None
 
 
-def test_what_another_process_did_is_taken_without_a_restart(keyring: Keyring, tmp_path: Path):
-    other = Keyring(tmp_path / "keys.json", TOKEN)
-    token, key = other.create("ci", None, False, 0.0)
-    assert keyring.who(token) is None
+def test_what_another_process_did_is_taken_without_a_restart(keyring: FileApiKeyStore, tmp_path: Path):
+    other = FileApiKeyStore(tmp_path / "keys.json", TOKEN)
+    token, key = other.create_key_sync("ci", None, False, 0.0)
+    assert keyring.authenticate(token) is None
     keyring.reload()
-    assert keyring.who(token) is not None
-    other.revoke(key.id)
+    assert keyring.authenticate(token) is not None
+    other.revoke_key_sync(key.id)
     keyring.reload()
-    assert keyring.who(token) is None
+    assert keyring.authenticate(token) is None
 
 
-def test_changes_of_the_same_size_in_the_same_moment_are_seen(keyring: Keyring, tmp_path: Path):
+def test_changes_of_the_same_size_in_the_same_moment_are_seen(keyring: FileApiKeyStore, tmp_path: Path):
     """The clock of a file system is coarse, and two keys look alike."""
-    other = Keyring(tmp_path / "keys.json", TOKEN)
+    other = FileApiKeyStore(tmp_path / "keys.json", TOKEN)
     for _ in range(20):
-        token, key = other.create("ci", None, False, 0.0)
+        token, key = other.create_key_sync("ci", None, False, 0.0)
         keyring.reload()
-        assert keyring.who(token) is not None
-        other.revoke(key.id)
-        replaced, new = other.create("ci", None, False, 0.0)
+        assert keyring.authenticate(token) is not None
+        other.revoke_key_sync(key.id)
+        replaced, new = other.create_key_sync("ci", None, False, 0.0)
         keyring.reload()
-        assert keyring.who(token) is None and keyring.who(replaced) is not None
-        other.revoke(new.id)
+        assert keyring.authenticate(token) is None and keyring.authenticate(replaced) is not None
+        other.revoke_key_sync(new.id)
 
 
-def test_two_processes_that_change_keys_lose_nothing_of_each_other(keyring: Keyring, tmp_path: Path):
-    other = Keyring(tmp_path / "keys.json", TOKEN)
-    token, key = other.create("one", None, False, 0.0)
-    second, _ = keyring.create("two", None, False, 0.0)  # without having heard of the first
-    assert keyring.who(token) is not None
-    other.revoke(key.id)
-    keyring.create("three", None, False, 0.0)  # must not bring the revoked one back
-    assert keyring.who(token) is None
+def test_two_processes_that_change_keys_lose_nothing_of_each_other(keyring: FileApiKeyStore, tmp_path: Path):
+    other = FileApiKeyStore(tmp_path / "keys.json", TOKEN)
+    token, key = other.create_key_sync("one", None, False, 0.0)
+    second, _ = keyring.create_key_sync("two", None, False, 0.0)  # without having heard of the first
+    assert keyring.authenticate(token) is not None
+    other.revoke_key_sync(key.id)
+    keyring.create_key_sync("three", None, False, 0.0)  # must not bring the revoked one back
+    assert keyring.authenticate(token) is None
     other.reload()
-    assert other.who(token) is None and other.who(second) is not None
+    assert other.authenticate(token) is None and other.authenticate(second) is not None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"keys": [{"id": 1}]}', '{"keys": 5}', "\0"])
-def test_a_file_that_cannot_be_read_is_said_and_changes_nothing(keyring: Keyring, tmp_path: Path, text: str):
-    token, _ = keyring.create("ci", None, False, 0.0)
+def test_a_file_that_cannot_be_read_is_said_and_changes_nothing(keyring: FileApiKeyStore, tmp_path: Path, text: str):
+    token, _ = keyring.create_key_sync("ci", None, False, 0.0)
     (tmp_path / "keys.json").write_text(text)
     with pytest.raises(ConfigError):
         keyring.reload()
-    assert keyring.who(token) is not None
+    assert keyring.authenticate(token) is not None
     with pytest.raises(ConfigError):
-        keyring.create("more", None, False, 0.0)
+        keyring.create_key_sync("more", None, False, 0.0)
     with pytest.raises(ConfigError):
-        Keyring(tmp_path / "keys.json", TOKEN)
+        FileApiKeyStore(tmp_path / "keys.json", TOKEN)
 
 
-def test_without_the_file_there_are_no_keys(keyring: Keyring, tmp_path: Path):
-    token, _ = keyring.create("ci", None, False, 0.0)
+def test_without_the_file_there_are_no_keys(keyring: FileApiKeyStore, tmp_path: Path):
+    token, _ = keyring.create_key_sync("ci", None, False, 0.0)
     (tmp_path / "keys.json").unlink()
     keyring.reload()
-    assert keyring.who(token) is None and keyring.who(TOKEN) == OWNER
+    assert keyring.authenticate(token) is None and keyring.authenticate(TOKEN) == LOCAL_ADMIN
 
 
 def test_a_key_is_held_to_its_scopes():
     of = {scopes: Principal("id", "n", "c", scopes=scopes) for scopes in (None, (), ("x",), ("server/a",))}
-    allowed = {scopes: [e for e in ("x", "server/a", "server/b", "y") if p.may_use(e)] for scopes, p in of.items()}
+    allowed = {scopes: [e for e in ("x", "server/a", "server/b", "y") if p.can_access(e)] for scopes, p in of.items()}
     assert allowed == {
         None: ["x", "server/a", "server/b", "y"],
         (): [],

@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 
 from tests.gateway.bridge_lab import full, pipe_entry
+from tests.gateway.load_clients import Failed, HandshakeRider, ModernRider, rider
 from tests.gateway.program import Program, program, runs, until
-from tests.gateway.riders import Failed, HandshakeRider, ModernRider, rider
 from tests.gateway.test_bridge_changes import hearing
-from toolway.config.entries import entry
+from toolway.config.server_entry import parse_entry
+from toolway.hub.hub import Hub
 from toolway.testing import fake_server
 
 pytestmark = pytest.mark.anyio
 TWO = {"one": fake_server(), "two": fake_server()}
-OLD = fake_server(era="handshake")
+OLD = fake_server(era="legacy")
 
 
 async def pids(run: Program, *names: str) -> dict[str, int]:
@@ -53,7 +54,7 @@ async def test_only_what_changed_is_touched(tmp_path: Path, told: Callable[[Prog
         after = await run.until_ready("one", "two", "four")
         assert set(after) == {"one", "two", "four"}
         assert after["one"]["pid"] == before["one"]
-        assert after["two"]["pid"] != before["two"] and after["two"]["era"] == "handshake"
+        assert after["two"]["pid"] != before["two"] and after["two"]["era"] == "legacy"
         await until(lambda: not runs(before["two"]) and not runs(before["three"]))
         assert (await client.call("four__echo", {"text": "x"})).data["text"] == "x"
         with pytest.raises(Failed):
@@ -68,7 +69,7 @@ async def test_a_call_under_way_is_finished_while_the_new_definition_takes_calls
         slow = {"seconds": 6, "nonce": "mine"}
         running = [
             asyncio.create_task(rider(era, run.port, run.token).call(f"{server}__counter", slow))
-            for era in ("modern", "handshake")
+            for era in ("modern", "legacy")
             for server in ("one", "two")
         ]
         async with asyncio.timeout(20):
@@ -130,9 +131,9 @@ def deep(file: Path) -> None:
 BROKEN: dict[Callable[[Path], None], str] = {
     cut_short: "JSON",
     emptied: "",
-    huge: "longer than",
+    huge: "larger than",
     no_json: "",
-    no_servers: "map of servers",
+    no_servers: "server map",
     a_broken_entry: "command",
     an_unknown_key: "hsots",
     an_unknown_key_of_a_group: "tolls",
@@ -168,7 +169,7 @@ async def test_a_file_that_is_gone_changes_nothing_and_is_read_when_it_is_back(t
     async with program(tmp_path / "one", TWO) as run:
         before = await pids(run, "one", "two")
         run.file.unlink()
-        await run.until_logged("is gone; what it said stays")
+        await run.until_logged("was deleted; its last content stays in use")
         assert (await run.request("POST", "/admin/reload"))[0] == 422
         assert await pids(run, *await run.servers()) == before
         run.write({**TWO, "new": fake_server()})
@@ -188,7 +189,7 @@ async def test_a_link_that_is_turned_to_another_file_is_followed(tmp_path: Path)
         _turn(run.file, other)
         assert (await run.until_ready("new"))["one"]["pid"] == before["one"]
         _turn(run.file, run.file)  # a link to itself leads nowhere
-        await run.until_logged("is gone; what it said stays")
+        await run.until_logged("was deleted; its last content stays in use")
         assert set(await run.servers()) == {"one", "two", "new"}
         assert await run.stop() == 0
 
@@ -234,15 +235,15 @@ async def test_groups_change_for_clients_that_are_connected_and_they_hear_of_it(
         assert await run.stop() == 0
 
 
-@pytest.mark.parametrize("client_era", ["modern", "handshake"])
-@pytest.mark.parametrize("server_era", ["modern", "handshake"])
+@pytest.mark.parametrize("client_era", ["modern", "legacy"])
+@pytest.mark.parametrize("server_era", ["modern", "legacy"])
 async def test_who_listens_to_a_resource_goes_on_hearing_of_it_from_the_next_definition(
     client_era: str, server_era: str
 ) -> None:
     updated = "notifications/resources/updated"
     async with full(server_era, "stdio") as lab, lab.raw() as raw, hearing(raw, client_era, "fake://text") as heard:
-        await lab.hub.apply({"full": entry(pipe_entry(server_era, env={"CHANGED": "1"}))})
+        await lab.hub.reload({"full": parse_entry(pipe_entry(server_era, env={"CHANGED": "1"}))})
         await until(lambda: heard.of(updated))  # what happened in between nobody told
         before = len(heard.of(updated))
-        await lab.hub.call_tool("full.touch", {"uri": "fake://text"})
+        await Hub._from_core(lab.hub).call_tool("full.touch", {"uri": "fake://text"})
         await until(lambda: len(heard.of(updated)) > before)

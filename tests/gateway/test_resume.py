@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.bridge_lab import Json, Lab, Raw, events, full, until
-from toolway.gateway import answers, tapes
+from toolway.gateway.mcp import replay_buffer, responses
 
 pytestmark = pytest.mark.anyio
 
@@ -42,12 +42,12 @@ def progress(found: list[tuple[str | None, Json]]) -> list[float]:
 
 
 async def over(lab: Lab) -> None:
-    await until(lambda: not any(session.running for session in lab.gateway._sessions._sessions.values()))
+    await until(lambda: not any(session.active_requests for session in lab.gateway.legacy_sessions._sessions.values()))
 
 
 @pytest.mark.parametrize("when", ["while it runs", "after its end"])
 async def test_the_rest_comes_once_and_in_order(when: str) -> None:
-    async with full("handshake", "http") as lab, lab.raw() as raw:
+    async with full("legacy", "http") as lab, lab.raw() as raw:
         await raw.initialize()
         last, first = await break_off(raw, "progress", {"n": 4, "seconds": 0.2})
         assert first["params"]["progress"] == 1
@@ -64,7 +64,7 @@ async def test_the_rest_comes_once_and_in_order(when: str) -> None:
 
 
 async def test_a_question_waits_for_the_client_to_come_back() -> None:
-    async with full("handshake", "http") as lab, lab.raw() as raw:
+    async with full("legacy", "http") as lab, lab.raw() as raw:
         await raw.initialize()
         last, asked = await break_off(raw, "elicit", {"rounds": 2})
 
@@ -84,8 +84,8 @@ async def test_a_question_waits_for_the_client_to_come_back() -> None:
 
 
 async def test_a_long_silence_gives_the_client_something_to_come_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "KEEP_ALIVE", 0.1)
-    async with full("handshake", "http") as lab, lab.raw() as raw:
+    monkeypatch.setattr(responses, "KEEPALIVE_INTERVAL_S", 0.1)
+    async with full("legacy", "http") as lab, lab.raw() as raw:
         await raw.initialize()
         params = {"name": "sleep", "arguments": {"seconds": 3.0}}
         body = {"jsonrpc": "2.0", "id": "call", "method": "tools/call", "params": params}
@@ -97,7 +97,7 @@ async def test_a_long_silence_gives_the_client_something_to_come_back_to(monkeyp
 
 
 async def test_the_stream_of_another_session_is_not_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with full("handshake", "http") as lab, lab.raw() as raw, lab.raw() as other:
+    async with full("legacy", "http") as lab, lab.raw() as raw, lab.raw() as other:
         await raw.initialize()
         await other.initialize()
         last, _ = await break_off(raw, "progress", {"n": 2, "seconds": 0.1})
@@ -108,21 +108,21 @@ async def test_the_stream_of_another_session_is_not_to_be_had(monkeypatch: pytes
 
 
 async def test_little_is_kept_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tapes, "MOST_BYTES", 1000)
-    monkeypatch.setattr(tapes, "KEPT", 0.1)
-    monkeypatch.setattr(tapes, "MOST", 2)
-    every = tapes.Tapes()
-    tape = every.begin()
+    monkeypatch.setattr(replay_buffer, "MAX_BUFFER_BYTES", 1000)
+    monkeypatch.setattr(replay_buffer, "RETENTION_S", 0.1)
+    monkeypatch.setattr(replay_buffer, "MAX_FINISHED_BUFFERS", 2)
+    every = replay_buffer.ReplayBuffers()
+    tape = every.create()
     for number in range(100):
-        tape.add(b"x" * 100, last=number == 99)
+        tape.append(b"x" * 100, last=number == 99)
     assert sum(len(data) for _, data in tape._events) <= 1000
-    every.end(tape, arrived=False)
+    every.release(tape, delivered=False)
     for _ in range(5):
-        another = every.begin()
-        another.add(b"x", last=True)
-        every.end(another, arrived=False)
+        another = every.create()
+        another.append(b"x", last=True)
+        every.release(another, delivered=False)
     assert every.find("1-1") is None and every.find("6-1") is not None and every.find("6-x") is None
     await until(lambda: every.find("6-1") is None)
-    arrived = every.begin()
-    every.end(arrived, arrived=True)
+    arrived = every.create()
+    every.release(arrived, delivered=True)
     assert every.find(f"{arrived.name}-0") is None

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.gateway.load_clients import Failed, rider
 from tests.gateway.program import below, kill, program, runs, start, until
-from tests.gateway.riders import Failed, rider
 from toolway.testing import fake_server
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +52,7 @@ async def test_an_address_in_use_is_named_with_what_to_do_before_any_server_is_s
         assert run.process.stdout is not None
         said = json.loads(await run.process.stdout.read())["error"]
         assert await run.ended() != 0
-    assert said["code"] == "E-ADDRESS" and "--port" in said["fix"] and f":{port}" in said["what"]
+    assert said["code"] == "E-ADDRESS" and "--port" in said["hint"] and f":{port}" in said["message"]
     assert not mark.exists()
 
 
@@ -62,7 +62,7 @@ async def test_without_the_right_token_nothing_is_said_and_no_server_is_asked(tm
         wrong = ("", "tw_wrong", run.token[:-1], run.token + "x", "a b", "é" * 10, "x" * 20_000)
         odd = ("Basic dXNlcjpwYXNz", "Bearer", run.token, f"bearer{run.token}")
         for field in (*(f"Bearer {token}" for token in wrong), *odd):
-            for era in ("modern", "handshake"):
+            for era in ("modern", "legacy"):
                 stranger = rider(era, run.port, "")
                 stranger.fields["authorization"] = field
                 with pytest.raises(Failed) as refused:

@@ -15,7 +15,7 @@ import pytest
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from tests.gateway.bridge_lab import OLD_WORDS, Json, Raw, full, made, until
-from toolway.gateway.principals import Keyring
+from toolway.gateway.principals import FileApiKeyStore
 from toolway.testing import fake_server
 
 pytestmark = [pytest.mark.anyio, OLD_WORDS]
@@ -32,13 +32,13 @@ async def test_every_revision_of_the_era_is_spoken(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["1999-01-01", "2026-07-28", ""])
 async def test_whoever_wants_another_revision_is_offered_the_latest(version: object) -> None:
-    async with full("handshake", "http") as lab, lab.raw() as raw:
+    async with full("legacy", "http") as lab, lab.raw() as raw:
         answer = await raw.say("initialize", {"protocolVersion": version, "capabilities": {}, "clientInfo": {}})
         assert answer.result["protocolVersion"] == "2025-11-25"
 
 
 async def test_whoever_names_no_revision_begins_no_session() -> None:
-    async with full("handshake", "http") as lab, lab.raw() as raw:
+    async with full("legacy", "http") as lab, lab.raw() as raw:
         for params in ({}, {"protocolVersion": None}, {"protocolVersion": 7}):
             refused = await raw.say("initialize", params)
             assert refused.status == 400 and refused.error["code"] == -32602
@@ -46,9 +46,9 @@ async def test_whoever_names_no_revision_begins_no_session() -> None:
 
 
 async def test_a_session_is_of_its_principal_and_endpoint_alone(tmp_path: Path) -> None:
-    keyring = Keyring(tmp_path / "keys.json", "tw_owner")
+    keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
     mine, other = made(keyring, "mine"), made(keyring, "other")
-    async with full("handshake", "http", keyring=keyring) as lab, lab.raw(token=mine) as raw:
+    async with full("legacy", "http", keyring=keyring) as lab, lab.raw(token=mine) as raw:
         await raw.initialize()
         for endpoint, token in (("server/full", other), ("server/full", "tw_owner"), ("", mine)):
             async with lab.raw(endpoint, token) as stranger:
@@ -64,7 +64,7 @@ async def test_a_session_is_of_its_principal_and_endpoint_alone(tmp_path: Path) 
 
 
 async def test_a_session_ends_when_its_client_says_so() -> None:
-    async with full("handshake", "http") as lab, lab.raw() as raw:
+    async with full("legacy", "http") as lab, lab.raw() as raw:
         await raw.initialize()
         held = asyncio.create_task(raw.say("tools/call", {"name": "hold", "arguments": {}}))
         await until(lambda: lab.fakes["full"].stats.calls.get("hold"))
@@ -75,12 +75,12 @@ async def test_a_session_ends_when_its_client_says_so() -> None:
 
 
 async def test_the_same_id_twice_at_once_is_refused() -> None:
-    async with full("handshake", "http") as lab, lab.raw() as raw:
+    async with full("legacy", "http") as lab, lab.raw() as raw:
         await raw.initialize()
         body = {"jsonrpc": "2.0", "id": "same", "method": "tools/call", "params": {"name": "hold", "arguments": {}}}
         held = asyncio.create_task(raw.post(body, raw.headers()))
         await until(lambda: lab.fakes["full"].stats.calls.get("hold"))
-        assert "under way" in (await raw.post(body, raw.headers())).error["message"]
+        assert "already in use" in (await raw.post(body, raw.headers())).error["message"]
         held.cancel()
         await asyncio.gather(held, return_exceptions=True)
 
@@ -115,7 +115,7 @@ async def serving(config: Path, state: Path) -> AsyncIterator[str]:
 
 async def test_another_process_with_the_same_key_goes_on_with_a_session(tmp_path: Path) -> None:
     config = tmp_path / "mcp.json"
-    config.write_text(json.dumps({"mcpServers": {"fake": fake_server(era="handshake")}}))
+    config.write_text(json.dumps({"mcpServers": {"fake": fake_server(era="legacy")}}))
     call: Json = {"name": "fake__echo", "arguments": {"text": "hi"}}
     async with (
         serving(config, tmp_path / "state") as one,

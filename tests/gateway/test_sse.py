@@ -12,8 +12,8 @@ from mcp import Client
 from mcp.client.sse import sse_client
 
 from tests.gateway.bridge_lab import OLD_WORDS, Lab, full, text, until
-from toolway import Hub, Server, TimedOut
-from toolway.gateway.view import KINDS
+from toolway import CallTimeout, Hub, Server
+from toolway.gateway.mcp.view import KINDS
 
 pytestmark = [pytest.mark.anyio, OLD_WORDS]
 
@@ -29,9 +29,7 @@ def client(base: str, **options: Any) -> Client:
     return Client(sse_client(f"{base}/sse", httpx_client_factory=plain), mode="legacy", **options)
 
 
-SERVERS = pytest.mark.parametrize(
-    ("era", "transport"), [("modern", "http"), ("handshake", "http"), ("handshake", "sse")]
-)
+SERVERS = pytest.mark.parametrize(("era", "transport"), [("modern", "http"), ("legacy", "http"), ("legacy", "sse")])
 
 
 @SERVERS
@@ -48,7 +46,7 @@ async def test_the_oldest_clients_list_call_and_are_asked(era: str, transport: s
 async def listed(lab: Lab) -> None:
     """A change that is told while the SDK's client leaves makes it fail."""
     for kind in KINDS:
-        await lab.hub.wait_listed(["full"], kind, 30)
+        await lab.hub.wait_lists_known(["full"], kind, 30)
 
 
 async def use(old: Client) -> None:
@@ -58,7 +56,7 @@ async def use(old: Client) -> None:
 
 
 async def test_a_stream_that_ends_ends_its_calls() -> None:
-    async with full("handshake", "http") as lab:
+    async with full("legacy", "http") as lab:
         await listed(lab)
         async with client(lab.base) as old:
             held = asyncio.create_task(old.call_tool("full__hold"))
@@ -69,7 +67,7 @@ async def test_a_stream_that_ends_ends_its_calls() -> None:
 
 
 async def test_nobody_posts_to_a_stream_that_is_not_there() -> None:
-    async with full("handshake", "http") as lab, httpx2.AsyncClient(trust_env=False) as http:
+    async with full("legacy", "http") as lab, httpx2.AsyncClient(trust_env=False) as http:
         body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         for session in ("", "?session=", "?session=made-up"):
             assert (await http.post(f"{lab.base}/messages{session}", json=body)).status_code == 404
@@ -84,24 +82,24 @@ async def test_a_hub_may_be_such_a_client_too(era: str, transport: str) -> None:
         return {"action": "accept", "content": {"name": "Ada"}}
 
     async with full(era, transport) as lab:
-        ours = Hub({"gate": f"{lab.base}/sse"}, catalog_dir=None, elicitation=elicit)
+        ours = Hub({"gate": f"{lab.base}/sse"}, catalog_storage=None, elicitation_callback=elicit)
         async with ours:
             await ours.wait_ready("gate", timeout=20)
-            assert (ours.status()["gate"].transport, ours.status()["gate"].era) == ("sse", "handshake")
+            assert (ours.status()["gate"].transport, ours.status()["gate"].era) == ("sse", "legacy")
             said = await asyncio.gather(*(ours.call_tool("gate.full__echo", {"text": str(n)}) for n in range(50)))
             assert [reply.text for reply in said] == [str(n) for n in range(50)]
             assert "Ada" in (await ours.call_tool("gate.full__elicit")).text
-            await ours.call_tool("gate.full__progress", {"n": 3}, on_progress=lambda p, t, m: reports.append(p))
+            await ours.call_tool("gate.full__progress", {"n": 3}, progress_callback=lambda p, t, m: reports.append(p))
             assert len(reports) == 3
-            with pytest.raises(TimedOut):
+            with pytest.raises(CallTimeout):
                 await ours.call_tool("gate.full__hold", timeout=0.5)
             await until(lambda: lab.fakes["full"].stats.cancelled)
 
 
 async def test_a_hub_comes_back_when_its_stream_was_ended() -> None:
-    async with full("handshake", "http") as lab, Hub({"gate": Server(url=f"{lab.base}/sse", sse=True)}) as ours:
+    async with full("legacy", "http") as lab, Hub({"gate": Server(url=f"{lab.base}/sse", sse=True)}) as ours:
         await ours.wait_ready("gate", timeout=20)
-        for _, stream, _ in list(lab.gateway._sse._live.values()):
+        for _, stream, _ in list(lab.gateway.legacy_sse._streams.values()):
             stream.close()
         await until(lambda: ours.status()["gate"].restarts == 1 and ours.status()["gate"].state == "ready")
         assert (await ours.call_tool("gate.full__echo", {"text": "hi"})).text == "hi"

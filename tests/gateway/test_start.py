@@ -10,8 +10,8 @@ import pytest
 
 from tests.gateway.edge_lab import TOKEN, Edge
 from toolway.gateway.gateway import Gateway
-from toolway.gateway.principals import Keyring
-from toolway.hub import Hub
+from toolway.gateway.principals import FileApiKeyStore
+from toolway.hub.core import HubCore
 from toolway.testing import fake_server
 
 pytestmark = pytest.mark.anyio
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.anyio
 
 async def test_a_call_right_after_the_start_waits_only_for_the_server_it_names(tmp_path: Path) -> None:
     silent = {"command": "sleep", "args": ["60"]}
-    keyring = Keyring(tmp_path / "keys.json", TOKEN)
-    async with Hub({"quick": fake_server(), "a": silent, "z": silent}, catalog_dir=None) as hub:
+    keyring = FileApiKeyStore(tmp_path / "keys.json", TOKEN)
+    async with HubCore({"quick": fake_server(), "a": silent, "z": silent}, catalog_storage=None) as hub:
         gateway = Gateway(hub, b"k" * 32, keyring)
         edge = Edge(hub, gateway, keyring, await gateway.listen("127.0.0.1", 0), {})
         began = time.monotonic()

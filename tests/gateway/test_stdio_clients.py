@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.anyio, OLD_WORDS]
 @pytest.fixture
 def command(tmp_path: Path) -> list[str]:
     config = tmp_path / "mcp.json"
-    servers = {"old": pipe_entry("handshake"), "new": pipe_entry("modern")}
+    servers = {"old": pipe_entry("legacy"), "new": pipe_entry("modern")}
     config.write_text(json.dumps({"mcpServers": servers}))
     return [sys.executable, "-m", "toolway.cli", "serve", "--stdio", "--config", str(config)]
 
@@ -32,7 +32,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "TOOLWAY_STATE": str(tmp_path / "state")}
 
 
-@pytest.mark.parametrize("era", ["modern", "handshake"])
+@pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_a_client_lists_calls_and_is_asked(era: str, command: list[str], tmp_path: Path) -> None:
     heard: list[float] = []
 

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from tests.gateway.bridge_lab import Json, Raw, lab
-from toolway.catalog.index import Catalog
-from toolway.gateway import view as views
-from toolway.gateway.selection import EVERYTHING, Selection, of_server
-from toolway.gateway.view import View
+from toolway.catalog.catalog import Catalog
+from toolway.gateway.mcp import view as views
+from toolway.gateway.mcp.view import EndpointView
+from toolway.gateway.tool_filter import ALL_TOOLS, ToolFilter, filter_for_server
 from toolway.testing import FakeHttp
 
 
@@ -29,62 +29,62 @@ def catalog(**servers: dict[str, list[Json]]) -> Catalog:
     return found
 
 
-def view(of: Catalog, *servers: str, selection: Selection = EVERYTHING, alone: str | None = None) -> View:
-    return View(of, lambda: servers, selection, EVERYTHING, alone)
+def view(of: Catalog, *servers: str, selection: ToolFilter = ALL_TOOLS, alone: str | None = None) -> EndpointView:
+    return EndpointView(of, lambda: servers, selection, ALL_TOOLS, alone)
 
 
-def listed(of: View, kind: Any = "tools") -> list[Json]:
+def listed(of: EndpointView, kind: Any = "tools") -> list[Json]:
     """All pages."""
     found: list[Json] = []
     cursor: str | None = None
     for _ in range(1000):
-        raw, cursor = of.page(kind, cursor)
+        raw, cursor = of.get_page(kind, cursor)
         found += msgspec.json.decode(raw)
         if cursor is None:
             return found
     raise AssertionError("the pages do not end")
 
 
-def names(of: View, kind: Any = "tools") -> list[str]:
+def names(of: EndpointView, kind: Any = "tools") -> list[str]:
     return [item["name"] for item in listed(of, kind)]
 
 
 def test_the_order_is_by_server_and_then_as_the_server_has_it() -> None:
     known = catalog(zoo={"tools": [tool("b"), tool("a")]}, ant={"tools": [tool("y"), tool("x")]})
     assert names(view(known, "zoo", "ant")) == ["ant__y", "ant__x", "zoo__b", "zoo__a"]
-    assert names(view(known, "zoo", "ant", alone="zoo", selection=of_server("zoo"))) == ["b", "a"]
+    assert names(view(known, "zoo", "ant", alone="zoo", selection=filter_for_server("zoo"))) == ["b", "a"]
 
 
 def test_pages_hold_everything_once_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "PAGE", 3)
+    monkeypatch.setattr(views, "PAGE_SIZE", 3)
     known = catalog(s={"tools": [tool(f"t{number}") for number in range(10)]}, z={"tools": [tool("last")]})
     shown = view(known, "s", "z")
     assert names(shown) == [f"s__t{number}" for number in range(10)] + ["z__last"]
-    _, cursor = shown.page("tools", None)
-    raw, _ = shown.page("tools", cursor)
+    _, cursor = shown.get_page("tools", None)
+    raw, _ = shown.get_page("tools", cursor)
     assert len(msgspec.json.decode(raw)) == 3
 
 
 @pytest.mark.parametrize("cursor", [7, "", "no base64!", base64.urlsafe_b64encode(b"tools\0gone").decode(), "é"])
 def test_a_cursor_that_is_none_of_ours_is_refused(cursor: object) -> None:
     with pytest.raises(ValueError):
-        view(catalog(s={"tools": [tool("t")]}), "s").page("tools", cursor)
+        view(catalog(s={"tools": [tool("t")]}), "s").get_page("tools", cursor)
 
 
 def test_a_cursor_of_another_list_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "PAGE", 1)
+    monkeypatch.setattr(views, "PAGE_SIZE", 1)
     shown = view(catalog(s={"tools": [tool("a"), tool("b")], "prompts": [{"name": "a"}, {"name": "b"}]}), "s")
-    _, cursor = shown.page("tools", None)
+    _, cursor = shown.get_page("tools", None)
     with pytest.raises(ValueError):
-        shown.page("prompts", cursor)
+        shown.get_page("prompts", cursor)
 
 
 def test_made_up_cursors_do_not_fill_our_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "PAGE", 10)
+    monkeypatch.setattr(views, "PAGE_SIZE", 10)
     shown = view(catalog(s={"tools": [tool(f"t{number}") for number in range(100)]}), "s")
     for number in range(99):
-        shown.page("tools", base64.urlsafe_b64encode(f"tools\0s__t{number}".encode()).decode())
-    assert len(shown._now("tools").pages) <= 10
+        shown.get_page("tools", base64.urlsafe_b64encode(f"tools\0s__t{number}".encode()).decode())
+    assert len(shown._current_list("tools").pages) <= 10
 
 
 def test_a_long_name_is_cut_and_leads_back() -> None:
@@ -93,8 +93,8 @@ def test_a_long_name_is_cut_and_leads_back() -> None:
     first, second = names(shown)
     assert len(first) == len(second) == 64 and first != second
     for name, key in ((first, long), (second, other)):
-        found = shown.find("tools", name)
-        assert found is not None and found.key == key
+        found = shown.find_item("tools", name)
+        assert found is not None and found.name == key
 
 
 def test_the_same_uri_of_two_servers_is_told_apart() -> None:
@@ -104,12 +104,12 @@ def test_the_same_uri_of_two_servers_is_told_apart() -> None:
     }
     shown = view(catalog(a=same, b=same), "a", "b")
     assert [item["uri"] for item in listed(shown, "resources")] == ["file:///readme", "toolway:b/file:///readme"]
-    assert shown.server_of_uri("file:///readme") == ("a", "file:///readme")
-    assert shown.server_of_uri("toolway:b/file:///readme") == ("b", "file:///readme")
-    assert shown.server_of_uri("db://7") == ("a", "db://7")
-    assert shown.server_of_uri("toolway:b/db://7") == ("b", "db://7")
-    assert shown.server_of_uri("toolway:c/db://7") is None
-    assert shown.server_of_uri("nowhere://7") is None
+    assert shown.server_for_uri("file:///readme") == ("a", "file:///readme")
+    assert shown.server_for_uri("toolway:b/file:///readme") == ("b", "file:///readme")
+    assert shown.server_for_uri("db://7") == ("a", "db://7")
+    assert shown.server_for_uri("toolway:b/db://7") == ("b", "db://7")
+    assert shown.server_for_uri("toolway:c/db://7") is None
+    assert shown.server_for_uri("nowhere://7") is None
 
 
 def test_a_uri_goes_to_the_template_that_says_most_about_it() -> None:
@@ -118,8 +118,8 @@ def test_a_uri_goes_to_the_template_that_says_most_about_it() -> None:
         db={"templates": [{"uriTemplate": "db://tables/{id}", "name": "one"}]},
     )
     shown = view(known, "any", "db")
-    assert shown.server_of_uri("db://tables/7") == ("db", "db://tables/7")
-    assert shown.server_of_uri("file:///x") == ("any", "file:///x")
+    assert shown.server_for_uri("db://tables/7") == ("db", "db://tables/7")
+    assert shown.server_for_uri("file:///x") == ("any", "file:///x")
 
 
 def test_a_group_chooses_renames_and_describes() -> None:
@@ -127,7 +127,7 @@ def test_a_group_chooses_renames_and_describes() -> None:
         github={"tools": [tool("search"), tool("delete_repo"), tool("delete_file")], "resources": [{"uri": "a://b"}]},
         other={"tools": [tool("search")]},
     )
-    group = Selection(
+    group = ToolFilter(
         ("github.*", "!github.delete_*", "github.delete_file"),
         {"github.search": "find"},
         {"github.search": "Finds."},
@@ -135,26 +135,28 @@ def test_a_group_chooses_renames_and_describes() -> None:
     shown = view(known, "github", "other", selection=group)
     assert names(shown) == ["find", "github__delete_file"]
     assert listed(shown)[0]["description"] == "Finds." and listed(shown)[1]["description"] == "does delete_file"
-    found = shown.find("tools", "find")
-    assert found is not None and (found.server, found.key) == ("github", "search")
-    assert shown.find("tools", "github__search") is None and shown.find("tools", "github__delete_repo") is None
+    found = shown.find_item("tools", "find")
+    assert found is not None and (found.server, found.name) == ("github", "search")
+    assert (
+        shown.find_item("tools", "github__search") is None and shown.find_item("tools", "github__delete_repo") is None
+    )
 
 
 @pytest.mark.parametrize("other", ["y", "z"])
 def test_a_name_that_is_taken_hides_nothing(other: str) -> None:
     known = catalog(a={"tools": [tool("x")]}, b={"tools": [tool("y"), tool("z")]})
-    shown = view(known, "a", "b", selection=Selection(renames={"a.x": f"b__{other}", "b.z": "b__y"}))
+    shown = view(known, "a", "b", selection=ToolFilter(renames={"a.x": f"b__{other}", "b.z": "b__y"}))
     found = names(shown)
     assert len(set(found)) == 3
-    keys = [item.key for name in found if (item := shown.find("tools", name)) is not None]
+    keys = [item.name for name in found if (item := shown.find_item("tools", name)) is not None]
     assert keys == ["x", "y", "z"]
 
 
 def test_resources_are_shown_where_all_of_a_server_is() -> None:
     known = catalog(s={"tools": [tool("t")], "resources": [{"uri": "a://b", "name": "b"}]})
-    assert listed(view(known, "s", selection=Selection(("s.*",))), "resources")
-    assert not listed(view(known, "s", selection=Selection(("s.t",))), "resources")
-    assert view(known, "s", selection=Selection(("s.t",))).server_of_uri("a://b") is None
+    assert listed(view(known, "s", selection=ToolFilter(("s.*",))), "resources")
+    assert not listed(view(known, "s", selection=ToolFilter(("s.t",))), "resources")
+    assert view(known, "s", selection=ToolFilter(("s.t",))).server_for_uri("a://b") is None
 
 
 # -- through the gateway ----------------------------------------------------------------------------------------------
@@ -162,8 +164,8 @@ def test_resources_are_shown_where_all_of_a_server_is() -> None:
 
 @pytest.mark.anyio
 async def test_the_pages_of_an_endpoint_and_its_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "PAGE", 7)
-    groups = {"few": Selection(("one.e*", "!one.env"), {"one.echo": "say"}, {"one.echo": "Says it."})}
+    monkeypatch.setattr(views, "PAGE_SIZE", 7)
+    groups = {"few": ToolFilter(("one.e*", "!one.env"), {"one.echo": "say"}, {"one.echo": "Says it."})}
     async with (
         FakeHttp() as one,
         FakeHttp(tools=5) as two,
@@ -200,11 +202,11 @@ async def _pages(raw: Raw) -> list[str]:
 
 
 def test_a_name_says_which_server_has_it() -> None:
-    renamed = Selection(("*",), {"b.t": "short"})
+    renamed = ToolFilter(("*",), {"b.t": "short"})
     shown = view(catalog(a={"tools": [tool("t")]}, b={}), "a", "b", selection=renamed)
-    assert [shown.owner(name) for name in ("a__t", "b__later", "short")] == ["a", "b", "b"]
-    assert [shown.owner(name) for name in ("c__t", "plain", 3, None)] == [None] * 4
-    assert view(catalog(a={}), "a", alone="a").owner("anything") == "a"
+    assert [shown.server_for(name) for name in ("a__t", "b__later", "short")] == ["a", "b", "b"]
+    assert [shown.server_for(name) for name in ("c__t", "plain", 3, None)] == [None] * 4
+    assert view(catalog(a={}), "a", alone="a").server_for("anything") == "a"
 
 
 def test_a_list_is_made_once_until_something_changes() -> None:
@@ -215,22 +217,22 @@ def test_a_list_is_made_once_until_something_changes() -> None:
         made.append(cursor)
         return {"tools": items}
 
-    first = shown.encoded("tools", None, "modern", make)
-    assert shown.encoded("tools", None, "modern", make) is first
-    assert shown.encoded("tools", None, "handshake", make) is not first
+    first = shown.encoded_page("tools", None, "modern", make)
+    assert shown.encoded_page("tools", None, "modern", make) is first
+    assert shown.encoded_page("tools", None, "legacy", make) is not first
     assert len(made) == 2 and msgspec.json.decode(first)["tools"][0]["name"] == "a__t"
     of.replace("a", "tools", [tool("u")], [])
-    assert msgspec.json.decode(shown.encoded("tools", None, "modern", make))["tools"][0]["name"] == "a__u"
+    assert msgspec.json.decode(shown.encoded_page("tools", None, "modern", make))["tools"][0]["name"] == "a__u"
     with pytest.raises(ValueError, match="cursor"):
-        shown.encoded("tools", ["not", "hashable"], "modern", make)
+        shown.encoded_page("tools", ["not", "hashable"], "modern", make)
 
 
 def test_whether_a_server_has_not_said_yet_what_it_has() -> None:
     of = catalog(a={"tools": [tool("t")]})
     of.add_server("b")
     shown = view(of, "a", "b")
-    assert (shown.complete("tools"), shown.missing("tools")) == (False, ["b"])
+    assert (shown.is_complete("tools"), shown.unlisted_servers("tools")) == (False, ["b"])
     of.replace("b", "tools", [], [])
-    assert (shown.complete("tools"), shown.missing("tools")) == (True, [])
+    assert (shown.is_complete("tools"), shown.unlisted_servers("tools")) == (True, [])
     of.add_server("c")
-    assert view(of, "a", "b", "c").complete("tools") is False
+    assert view(of, "a", "b", "c").is_complete("tools") is False

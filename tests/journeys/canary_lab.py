@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.journeys.canary_servers import RUN, SERVERS, SPEAKER
 from tests.journeys.canary_watch import Canaries
-from toolway.config.scopes import find
+from toolway.config.scopes import find_config_paths
 from toolway.secrets import open_store
 
 
@@ -34,7 +34,7 @@ class Lab:
             (self.tools / name).write_text(SPEAKER + source)
         self.environ = self._environ()
         self.own = self._own(port)
-        block = {"timeout": "5s", "audit": {"arguments": True}, "escalations": True}
+        block = {"timeout": "5s", "audit": {"arguments": True}, "alerts": True}
         self._write(self.home / ".config/toolway/mcp.json", {"mcpServers": self.own, "toolway": block})
         self._clients(port)
         self._project_and_local()
@@ -168,7 +168,7 @@ class Lab:
         block = {"apiToken": self.canary("project-block")}
         self._write(self.project / ".mcp.json", {"mcpServers": {"project": project, "web": web}, "toolway": block})
         local = self._script("leaky", API_TOKEN=self.canary("local"))
-        self._write(find(self.environ, self.project).local, {"mcpServers": {"local": local}})
+        self._write(find_config_paths(self.environ, self.project).local, {"mcpServers": {"local": local}})
         self._write(
             self.project / ".vscode/mcp.json", {"servers": {"code": self._script("dead", A_KEY=self.canary("code"))}}
         )

@@ -193,10 +193,10 @@ def test_a_gateway_lets_no_secret_out(lab: Lab) -> None:
             gateway.send_signal(signal.SIGTERM)
             gateway.wait(LIMIT)
     assert b"serving at" in log.read_bytes()
-    assert b"asking the gateway" in written
+    assert b"using the gateway" in written
     kept = lab.home / ".local/state/toolway/gateway"
     assert b'"call.outcome"' in b"".join(file.read_bytes() for file in kept.glob("audit.sqlite*"))
-    assert list((kept / "escalations").glob("*-given-up-*.md"))
+    assert list((kept / "alerts").glob("*-given-up-*.md"))
     assert lab.canary.seen_in(written) == set(), _around(written, lab, next(iter(lab.canary.seen_in(written)), ""))
     assert arguments.leaks == set()
     assert lab.leaks_on_disk() == []
@@ -241,7 +241,7 @@ def test_a_terminal_is_shown_no_secret(lab: Lab, words: list[str]) -> None:
             written += os.read(ours, 65536)
         except OSError:  # the other side is closed
             break
-        if b"not shown" in written and b"kept in" not in written and "typed" not in lab.canary.all:
+        if b"not shown" in written and b"stored" not in written and "typed" not in lab.canary.all:
             os.write(ours, lab.canary("typed").encode() + b"\n")
     os.close(ours)
     assert process.wait(LIMIT) in (0, 3, 4, 8, 9)

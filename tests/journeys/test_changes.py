@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from toolway import ConfigError, Hub, NotFound, OutcomeUnknown
+from toolway.hub import upstreams
 from toolway.testing import fake_server
-from toolway.upstream import retiring
 
 pytestmark = pytest.mark.anyio
 
@@ -29,9 +29,9 @@ async def until(condition: Callable[[], object]) -> None:
 async def test_a_server_removed_while_it_is_replaced_does_not_come_back() -> None:
     async with Hub({"one": fake_server()}) as hub:
         await hub.wait_ready()
-        await asyncio.gather(hub.replace("one", fake_server(era="handshake")), hub.remove("one"))
+        await asyncio.gather(hub.replace_server("one", fake_server(era="legacy")), hub.remove_server("one"))
         assert hub.status() == {}
-        assert hub.tools() == []
+        assert hub.known_tools() == []
         with pytest.raises(NotFound):
             await hub.call_tool("one.echo")
 
@@ -39,17 +39,18 @@ async def test_a_server_removed_while_it_is_replaced_does_not_come_back() -> Non
 async def test_a_server_added_while_one_of_its_name_is_removed_is_there() -> None:
     async with Hub({"one": fake_server()}) as hub:
         await hub.wait_ready()
-        await asyncio.gather(hub.remove("one"), hub.add("one", fake_server(era="handshake")))
+        await asyncio.gather(hub.remove_server("one"), hub.add_server("one", fake_server(era="legacy")))
         assert (await hub.call_tool("one.echo", {"text": "x"})).text == "x"
-        assert hub.status()["one"].era == "handshake"
-        assert [tool for tool in hub.tools() if tool.name == "one.echo"]
+        assert hub.status()["one"].era == "legacy"
+        assert [tool for tool in hub.known_tools() if tool.qualified_name == "one.echo"]
 
 
 async def test_of_two_replacements_at_once_the_later_stays() -> None:
     async with Hub({"one": fake_server()}) as hub:
         await hub.wait_ready()
         await asyncio.gather(
-            hub.replace("one", fake_server(era="handshake")), hub.replace("one", fake_server(era="modern"))
+            hub.replace_server("one", fake_server(era="legacy")),
+            hub.replace_server("one", fake_server(era="modern")),
         )
         assert (await hub.call_tool("one.echo", {"text": "x"})).text == "x"
         assert hub.status()["one"].era == "modern"
@@ -57,9 +58,9 @@ async def test_of_two_replacements_at_once_the_later_stays() -> None:
 
 async def test_a_name_is_given_once_and_a_server_removed_once() -> None:
     async with Hub({}) as hub:
-        added = await asyncio.gather(*(hub.add("one", fake_server()) for _ in range(2)), return_exceptions=True)
+        added = await asyncio.gather(*(hub.add_server("one", fake_server()) for _ in range(2)), return_exceptions=True)
         assert [type(each) for each in added] == [type(None), ConfigError]
-        removed = await asyncio.gather(*(hub.remove("one") for _ in range(2)), return_exceptions=True)
+        removed = await asyncio.gather(*(hub.remove_server("one") for _ in range(2)), return_exceptions=True)
         assert [type(each) for each in removed] == [type(None), NotFound]
 
 
@@ -68,7 +69,7 @@ async def test_a_call_under_way_is_finished_by_the_old_definition_while_the_new_
         old = (await hub.call_tool("one.pid")).data["pid"]
         slow = asyncio.create_task(hub.call_tool("one.sleep", {"seconds": 1.5, "nonce": "slow"}))
         await until(lambda: hub.status()["one"].in_flight == 1)
-        assert await hub.apply({"one": fake_server(era="handshake")}) == {"one": "changed"}
+        assert await hub.reload({"one": fake_server(era="legacy")}) == {"one": "changed"}
         new = (await hub.call_tool("one.pid")).data["pid"]
         assert new != old and not slow.done()
         assert (await slow).data["nonce"] == "slow"
@@ -81,7 +82,7 @@ async def test_a_server_is_removed_when_it_has_finished_what_it_was_doing() -> N
         pid = (await hub.call_tool("one.pid")).data["pid"]
         slow = asyncio.create_task(hub.call_tool("one.sleep", {"seconds": 1.0, "nonce": "slow"}))
         await until(lambda: hub.status()["one"].in_flight == 1)
-        removing = asyncio.create_task(hub.remove("one"))
+        removing = asyncio.create_task(hub.remove_server("one"))
         await asyncio.sleep(0)
         with pytest.raises(NotFound):
             await hub.call_tool("one.echo")
@@ -94,12 +95,12 @@ async def test_a_server_is_removed_when_it_has_finished_what_it_was_doing() -> N
 async def test_what_an_old_definition_cannot_finish_in_its_time_is_cut_off_and_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retiring, "WITHIN", 0.3)
+    monkeypatch.setattr(upstreams, "DRAIN_TIMEOUT_S", 0.3)
     async with Hub({"one": fake_server()}) as hub:
         await hub.wait_ready()
         endless = asyncio.create_task(hub.call_tool("one.bad", {"mode": "never"}))
         await until(lambda: hub.status()["one"].in_flight == 1)
-        await hub.replace("one", fake_server(era="handshake"))
+        await hub.replace_server("one", fake_server(era="legacy"))
         with pytest.raises(OutcomeUnknown):
             await endless
         assert (await hub.call_tool("one.echo", {"text": "x"})).text == "x"
@@ -107,9 +108,9 @@ async def test_what_an_old_definition_cannot_finish_in_its_time_is_cut_off_and_u
 
 async def test_a_call_that_waits_for_a_server_is_taken_by_the_definition_that_replaces_it() -> None:
     async with Hub({"one": fake_server("silent")}) as hub:
-        waiting = asyncio.create_task(hub.call_tool("one.echo", {"text": "x"}, retries=0))
+        waiting = asyncio.create_task(hub.call_tool("one.echo", {"text": "x"}, max_attempts=1))
         await until(lambda: hub.status()["one"].pid is not None)
-        await hub.replace("one", fake_server())
+        await hub.replace_server("one", fake_server())
         assert (await waiting).text == "x"
 
 
@@ -118,7 +119,7 @@ async def test_a_hub_that_closes_does_not_wait_for_what_an_old_definition_is_doi
         pid = (await hub.call_tool("one.pid")).data["pid"]
         endless = asyncio.create_task(hub.call_tool("one.bad", {"mode": "never"}))
         await until(lambda: hub.status()["one"].in_flight == 1)
-        await hub.apply({})
+        await hub.reload({})
         began = time.monotonic()
     assert time.monotonic() - began < 15
     assert not runs(pid)
@@ -129,7 +130,7 @@ async def test_a_hub_that_closes_does_not_wait_for_what_an_old_definition_is_doi
 async def test_a_definition_that_has_nothing_to_do_is_gone_before_the_next_one_starts() -> None:
     async with Hub({"one": fake_server()}) as hub:
         old = (await hub.call_tool("one.pid")).data["pid"]
-        await hub.apply({"one": fake_server(era="handshake")})
+        await hub.reload({"one": fake_server(era="legacy")})
         await until(lambda: hub.status()["one"].pid is not None)
         assert not runs(old)
 
@@ -138,7 +139,7 @@ async def test_servers_that_did_not_change_keep_their_process_and_order() -> Non
     three = {name: fake_server() for name in ("one", "two", "three")}
     async with Hub(three) as hub:
         pids = {name: (await hub.call_tool(f"{name}.pid")).data["pid"] for name in three}
-        done = await hub.apply({**three, "two": fake_server(era="modern"), "four": fake_server()})
+        done = await hub.reload({**three, "two": fake_server(era="modern"), "four": fake_server()})
         assert done == {"two": "changed", "four": "added"}
         assert list(hub.status()) == ["one", "two", "three", "four"]
         for name in ("one", "three"):

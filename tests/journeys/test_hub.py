@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from toolway import Hub, NotFound, ProtocolError, Reply, Server, ToolFailed, Unavailable
+from toolway import Hub, NotFound, ProtocolError, Server, ServerUnavailable, ToolError
 from toolway.events import CallFinished, CatalogChanged, Connected, EventsMissed, StateChanged
+from toolway.hub.sync import SyncHub
 from toolway.testing import fake_server
+from toolway.types import CallResult
 
 pytestmark = pytest.mark.anyio
 
-both_eras = pytest.mark.parametrize("era", ["modern", "handshake"])
+both_eras = pytest.mark.parametrize("era", ["modern", "legacy"])
 
 
 @both_eras
@@ -29,13 +31,13 @@ async def test_a_call_is_answered_and_the_era_is_found(era: str) -> None:
         status = hub.status()["fake"]
         assert (status.state, status.era) == ("ready", era)
         assert status.pid is not None
-        assert status.tools == len(hub.tools())
+        assert status.tools == len(hub.known_tools())
 
 
 @both_eras
 async def test_fields_unknown_to_anyone_survive_list_and_call(era: str) -> None:
     async with Hub({"fake": fake_server(era=era)}) as hub:
-        (tool,) = [t for t in await hub.list_tools(server="fake") if t.key == "unknown_fields"]
+        (tool,) = [t for t in await hub.list_tools(server="fake") if t.name == "unknown_fields"]
         assert "category" in tool.annotations
         assert "x-vendor" in tool.raw
         reply = await hub.call_tool("fake.unknown_fields")
@@ -46,7 +48,7 @@ async def test_fields_unknown_to_anyone_survive_list_and_call(era: str) -> None:
 @both_eras
 async def test_all_pages_of_a_list_are_read(era: str) -> None:
     async with Hub({"fake": fake_server(era=era, tools=25, page=4)}) as hub:
-        keys = [tool.key for tool in await hub.list_tools(server="fake")]
+        keys = [tool.name for tool in await hub.list_tools(server="fake")]
         assert len(keys) == len(set(keys)) > 25
 
 
@@ -58,9 +60,9 @@ async def test_prompts_resources_templates_and_completion(era: str) -> None:
         (template,) = await hub.list_resource_templates(server="fake")
         assert len(resources) == 2
         argument = prompt.raw["arguments"][0]["name"]
-        assert (await hub.get_prompt(prompt.name, {argument: "x"})).messages
+        assert (await hub.get_prompt(prompt.qualified_name, {argument: "x"})).messages
         assert (await hub.read_resource(resources[0].uri)).contents
-        assert await hub.complete(prompt.name, argument, "") is not None
+        assert await hub.complete(prompt.qualified_name, argument, "") is not None
         assert await hub.complete(template.uri, "name", "", server="fake") is not None
         with pytest.raises(NotFound):
             await hub.read_resource("nowhere://x")
@@ -71,8 +73,8 @@ async def test_progress_reaches_its_own_caller(era: str) -> None:
     async with Hub({"fake": fake_server(era=era)}) as hub:
         seen: dict[int, list[float]] = {1: [], 2: []}
         await asyncio.gather(
-            hub.call_tool("fake.progress", {"n": 3}, on_progress=lambda p, t, m: seen[1].append(p)),
-            hub.call_tool("fake.progress", {"n": 5}, on_progress=lambda p, t, m: seen[2].append(p)),
+            hub.call_tool("fake.progress", {"n": 3}, progress_callback=lambda p, t, m: seen[1].append(p)),
+            hub.call_tool("fake.progress", {"n": 5}, progress_callback=lambda p, t, m: seen[2].append(p)),
         )
         assert (len(seen[1]), len(seen[2])) == (3, 5)
 
@@ -83,7 +85,7 @@ async def test_a_progress_callback_that_fails_costs_nothing(era: str, caplog: py
         raise ValueError("mine")
 
     async with Hub({"fake": fake_server(era=era)}) as hub:
-        reply = await hub.call_tool("fake.progress", {"n": 3}, on_progress=bad)
+        reply = await hub.call_tool("fake.progress", {"n": 3}, progress_callback=bad)
         assert not reply.is_error
     assert "progress callback" in caplog.text
 
@@ -96,7 +98,12 @@ async def test_what_a_server_asks_back_is_answered_by_the_callers_callbacks(era:
     async def sample(server: str, params: dict[str, Any]) -> dict[str, Any]:
         return {"role": "assistant", "content": {"type": "text", "text": "sampled"}, "model": "m"}
 
-    async with Hub({"fake": fake_server(era=era)}, elicitation=elicit, sampling=sample, roots=["/some/where"]) as hub:
+    async with Hub(
+        {"fake": fake_server(era=era)},
+        elicitation_callback=elicit,
+        sampling_callback=sample,
+        list_roots_callback=["/some/where"],
+    ) as hub:
         assert "for fake" in (await hub.call_tool("fake.elicit", {"rounds": 2})).text
         assert "sampled" in (await hub.call_tool("fake.sample")).text
         assert "/some/where" in (await hub.call_tool("fake.roots")).text
@@ -107,9 +114,9 @@ async def test_what_nobody_can_answer_is_said_plainly(era: str) -> None:
     async with Hub({"fake": fake_server(era=era)}) as hub:
         outcome = (await asyncio.gather(hub.call_tool("fake.elicit", timeout=5), return_exceptions=True))[0]
         if isinstance(outcome, ProtocolError):
-            assert outcome.rpc_code is not None or "nobody" in outcome.evidence
+            assert outcome.rpc_code is not None or "nobody" in outcome.detail
         else:
-            assert isinstance(outcome, Reply)
+            assert isinstance(outcome, CallResult)
             assert outcome.is_error or "not supported" in outcome.text
 
 
@@ -118,7 +125,7 @@ async def test_a_tools_own_failure_is_a_reply(era: str) -> None:
     async with Hub({"fake": fake_server(era=era)}) as hub:
         reply = await hub.call_tool("fake.fail")
         assert reply.is_error
-        with pytest.raises(ToolFailed) as caught:
+        with pytest.raises(ToolError) as caught:
             reply.raise_for_error()
         assert caught.value.executed == "yes"
 
@@ -142,20 +149,20 @@ async def test_a_changed_list_is_fetched_again_and_told(era: str) -> None:
         await hub.list_tools(server="fake")
         await asyncio.sleep(0.2)  # the subscription of the modern era is opened after the start
         events = hub.events()
-        before = {tool.key for tool in hub.tools()}
+        before = {tool.name for tool in hub.known_tools()}
         await hub.call_tool("fake.change_tools")
         async with asyncio.timeout(5):
             async for event in events:
                 if isinstance(event, CatalogChanged) and event.kind == "tools":
                     break
-        assert len({tool.key for tool in hub.tools()} - before) == 1
+        assert len({tool.name for tool in hub.known_tools()} - before) == 1
 
 
 async def test_names_for_people_and_names_for_models_reach_the_same_tool() -> None:
     async with Hub({"my-fake": fake_server()}) as hub:
         await hub.wait_ready()
         assert (await hub.call_tool("my-fake__echo", {"text": "a"})).text == "a"
-        (tool,) = [t for t in hub.tools() if t.key == "echo"]
+        (tool,) = [t for t in hub.known_tools() if t.name == "echo"]
         assert (await hub.call_tool(tool.model_name, {"text": "b"})).text == "b"
 
 
@@ -178,14 +185,14 @@ async def test_an_unknown_tool_of_a_server_that_is_still_starting_is_not_found_e
 
 async def test_a_failing_server_says_why() -> None:
     async with Hub({"gone": "no-such-command-here --x", "ends": fake_server("exit_at_start=3")}) as hub:
-        with pytest.raises(Unavailable) as missing:
+        with pytest.raises(ServerUnavailable) as missing:
             await hub.call_tool("gone.x")
         assert missing.value.executed == "no"
         assert missing.value.code == "E-STDIO-ENOENT"
         assert "no-such-command-here" in str(missing.value)
-        with pytest.raises(Unavailable) as ended:
+        with pytest.raises(ServerUnavailable) as ended:
             await hub.call_tool("ends.x")
-        assert "exit code 3" in ended.value.evidence
+        assert "exit code 3" in ended.value.detail
         assert hub.status()["ends"].stderr
 
 
@@ -193,29 +200,29 @@ async def test_servers_come_and_go_while_the_hub_runs() -> None:
     async with Hub({"one": fake_server()}) as hub:
         await hub.wait_ready()
         first = hub.status()["one"].pid
-        await hub.add("two", fake_server())
+        await hub.add_server("two", fake_server())
         assert (await hub.call_tool("two.echo", {"text": "x"})).text == "x"
-        await hub.replace("one", fake_server())
+        await hub.replace_server("one", fake_server())
         assert hub.status()["one"].pid == first, "the same definition keeps its process"
-        await hub.replace("one", fake_server(era="handshake"))
+        await hub.replace_server("one", fake_server(era="legacy"))
         await hub.call_tool("one.echo", {"text": "x"})
-        assert hub.status()["one"].era == "handshake"
-        await hub.remove("two")
+        assert hub.status()["one"].era == "legacy"
+        await hub.remove_server("two")
         with pytest.raises(NotFound):
             await hub.call_tool("two.echo")
-        assert {tool.server for tool in hub.tools()} == {"one"}
+        assert {tool.server for tool in hub.known_tools()} == {"one"}
 
 
 async def test_a_disabled_server_is_not_started_and_says_so() -> None:
     async with Hub({"off": {**fake_server(), "enabled": False}}) as hub:
         assert hub.status()["off"].state == "disabled"
-        with pytest.raises(Unavailable):
+        with pytest.raises(ServerUnavailable):
             await hub.call_tool("off.echo")
 
 
 async def test_a_lazy_server_starts_with_the_first_call_and_stops_when_unused() -> None:
-    made = Hub({"fake": fake_server()})._servers["fake"]
-    server = Server(command=made.command, args=made.args, lazy=True, idle_stop=0.2)
+    made = Hub({"fake": fake_server()})._core._servers["fake"]
+    server = Server(command=made.command, args=made.args, lazy=True, idle_timeout=0.2)
     async with Hub({"fake": server}) as hub:
         await asyncio.sleep(0.05)
         assert hub.status()["fake"].state == "idle"
@@ -227,16 +234,16 @@ async def test_a_lazy_server_starts_with_the_first_call_and_stops_when_unused() 
 
 
 async def test_the_last_known_lists_are_served_at_once_and_marked_stale(tmp_path: Path) -> None:
-    async with Hub({"fake": fake_server()}, catalog_dir=tmp_path) as hub:
-        known = {tool.name for tool in await hub.list_tools()}
+    async with Hub({"fake": fake_server()}, catalog_storage=tmp_path) as hub:
+        known = {tool.qualified_name for tool in await hub.list_tools()}
         await hub.list_prompts()
     slow = fake_server()
-    async with Hub({"fake": slow}, catalog_dir=tmp_path) as hub:
-        assert {tool.name for tool in hub.tools()} == known
-        assert all(tool.stale for tool in hub.tools())
+    async with Hub({"fake": slow}, catalog_storage=tmp_path) as hub:
+        assert {tool.qualified_name for tool in hub.known_tools()} == known
+        assert all(tool.stale for tool in hub.known_tools())
         assert hub.status()["fake"].stale
         await hub.list_tools()
-        assert not any(tool.stale for tool in hub.tools())
+        assert not any(tool.stale for tool in hub.known_tools())
 
 
 async def test_one_malformed_tool_is_set_aside_and_the_rest_can_be_called() -> None:
@@ -266,7 +273,7 @@ async def test_events_tell_the_story_and_a_slow_watcher_is_told_what_it_missed()
         assert (seen[-1].outcome, seen[-1].executed) == ("ok", "yes")
         slow = hub.events()
         for _ in range(1200):
-            hub.emit(seen[-1])
+            hub._core.emit(seen[-1])
         assert isinstance(await anext(slow), EventsMissed)
 
 
@@ -288,7 +295,7 @@ async def test_the_environment_of_a_server_is_built_from_nothing(monkeypatch: py
 async def test_a_silent_probe_and_a_probe_that_kills_are_survived() -> None:
     began = time.monotonic()
     async with Hub(
-        {"mute": fake_server("silent_probe", era="handshake"), "dies": fake_server("die_on_probe", era="handshake")}
+        {"mute": fake_server("silent_probe", era="legacy"), "dies": fake_server("die_on_probe", era="legacy")}
     ) as hub:
         assert (await hub.call_tool("mute.echo", {"text": "x"})).text == "x"
         for _ in range(50):
@@ -296,7 +303,7 @@ async def test_a_silent_probe_and_a_probe_that_kills_are_survived() -> None:
                 break
             await asyncio.sleep(0.1)
         assert (await hub.call_tool("dies.echo", {"text": "x"})).text == "x"
-        assert hub.status()["mute"].era == hub.status()["dies"].era == "handshake"
+        assert hub.status()["mute"].era == hub.status()["dies"].era == "legacy"
     assert time.monotonic() - began < 10
 
 
@@ -305,10 +312,10 @@ async def test_hubs_close_in_any_order() -> None:
     await first.__aenter__()
     await second.__aenter__()
     await asyncio.gather(first.call_tool("a.echo", {"text": "x"}), second.call_tool("b.echo", {"text": "x"}))
-    await first.close()
+    await first.aclose()
     assert (await second.call_tool("b.echo", {"text": "y"})).text == "y"
-    await asyncio.create_task(second.close())
-    await first.close()
+    await asyncio.create_task(second.aclose())
+    await first.aclose()
     with pytest.raises(RuntimeError):
         await first.call_tool("a.echo")
 
@@ -319,16 +326,16 @@ async def test_closing_while_calls_run_ends_them(tmp_path: Path) -> None:
     await hub.wait_ready()
     call = asyncio.create_task(hub.call_tool("fake.sleep", {"seconds": 30}))
     await asyncio.sleep(0.1)
-    await hub.close()
+    await hub.aclose()
     with pytest.raises(Exception) as caught:
         await asyncio.wait_for(call, 1)
     assert getattr(caught.value, "executed", None) == "unknown"
 
 
 def test_the_sync_face_has_the_same_names_and_errors() -> None:
-    with Hub.sync({"fake": fake_server()}) as hub:
+    with SyncHub({"fake": fake_server()}) as hub:
         assert hub.call_tool("fake.echo", {"text": "sync"}).text == "sync"
         assert hub.status()["fake"].state == "ready"
-        assert len(hub.tools()) == len(hub.list_tools())
+        assert len(hub.known_tools()) == len(hub.list_tools())
         with pytest.raises(NotFound):
             hub.call_tool("fake.nothing")

@@ -12,13 +12,14 @@ from typing import Any, Final
 
 from mcp.server import MCPServer
 
-from tests.long.fleet import table
+from tests.long.server_set import table
 from toolway import Hub, Server
-from toolway.model import Call, Era, Json, Reply
-from toolway.pipeline import chain
+from toolway.hub.core import HubCore
+from toolway.hub.environment import HubEnvironment
+from toolway.middleware.chain import compose
 from toolway.testing import fake_server
-from toolway.upstream.link import Inbound, LinkFacts, Loss, Request
-from toolway.world import World
+from toolway.types import Call, CallResult, Era, Json
+from toolway.upstream.transport import Disconnect, InboundHandler, Request, TransportInfo
 
 GOAL: Final = 0.7  # of the bare throughput
 _TOOL: Final[Json] = {"name": "echo", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
@@ -28,29 +29,29 @@ _RESULTS: Final[dict[str, Json]] = {
     "tools/call": {"content": [{"type": "text", "text": "x"}]},
 }
 
-Make = Callable[[], Awaitable[Reply]]
+Make = Callable[[], Awaitable[CallResult]]
 
 
 class Instant:
     """A link that answers at once, so that nothing but our own work is measured."""
 
-    async def open(self, inbound: Inbound) -> None: ...
+    async def open(self, inbound: InboundHandler) -> None: ...
 
     async def request(self, request: Request) -> Json:
         return _RESULTS[request.method]
 
     async def notify(self, method: str, params: Json) -> None: ...
 
-    def adopt(self, era: Era, version: str) -> None: ...
+    def set_protocol(self, era: Era, version: str) -> None: ...
 
-    def forget_session(self) -> None: ...
+    def reset_session(self) -> None: ...
 
-    async def wait_lost(self) -> Loss:
+    async def wait_closed(self) -> Disconnect:
         await asyncio.Event().wait()
         raise AssertionError
 
-    def facts(self) -> LinkFacts:
-        return LinkFacts()
+    def info(self) -> TransportInfo:
+        return TransportInfo()
 
     async def close(self) -> None: ...
 
@@ -79,13 +80,13 @@ class Report:
 
 async def instantly(rounds: int = 30, calls: int = 1000) -> Report:
     """Over a link that answers at once: nothing but our own work."""
-    server, world = Server(command="instant", era="modern"), World(make_link=_instant)
+    server, world = Server(command="instant", era="modern"), HubEnvironment(create_transport=_instant)
     return Report("a link that answers at once", await _measure(server, world, rounds, calls))
 
 
 async def over_a_pipe(rounds: int = 20, calls: int = 300) -> Report:
     """Over a real process: what the same work weighs in a real call."""
-    return Report("a process on a pipe", await _measure(Server(**fake_server()), World(), rounds, calls))
+    return Report("a process on a pipe", await _measure(Server(**fake_server()), HubEnvironment(), rounds, calls))
 
 
 async def in_process(rounds: int = 20, calls: int = 200) -> Report:
@@ -96,11 +97,13 @@ async def in_process(rounds: int = 20, calls: int = 200) -> Report:
     def echo(text: str) -> str:
         return text
 
-    return Report("a server object in this process", await _measure(Server(instance=sdk), World(), rounds, calls))
+    return Report(
+        "a server object in this process", await _measure(Server(instance=sdk), HubEnvironment(), rounds, calls)
+    )
 
 
-async def _measure(server: Server, world: World, rounds: int, calls: int) -> dict[str, float]:
-    async with Hub({"s": server}, catalog_dir=None, world=world) as hub:
+async def _measure(server: Server, world: HubEnvironment, rounds: int, calls: int) -> dict[str, float]:
+    async with Hub._from_core(HubCore({"s": server}, catalog_storage=None, environment=world)) as hub:
         await hub.wait_ready()
         ways = _ways(hub)
         taken: dict[str, list[float]] = {name: [] for name in ways}
@@ -112,7 +115,7 @@ async def _measure(server: Server, world: World, rounds: int, calls: int) -> dic
 
 def _ways(hub: Hub) -> dict[str, Make]:
     """The ways to make the same call."""
-    bare = chain([], hub._reach)
+    bare = compose([], hub._core._dispatch)
     params: Json = {"name": "echo", "arguments": {"text": "x"}}
     keys = iter(range(10**9))
 
@@ -121,8 +124,8 @@ def _ways(hub: Hub) -> dict[str, Make]:
 
     return {
         "no stage": lambda: bare(call(server="s", name="echo")),
-        "all stages": lambda: hub._pipeline(call()),
-        "all stages, with a key": lambda: hub._pipeline(call(key=f"key-{next(keys)}")),
+        "all stages": lambda: hub._core._chain(call()),
+        "all stages, with a key": lambda: hub._core._chain(call(idempotency_key=f"key-{next(keys)}")),
         "call_tool": lambda: hub.call_tool("s.echo", {"text": "x"}),
     }
 

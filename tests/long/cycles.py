@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from tests.faults.footprint import Footprint, back_to, rss
-from tests.long.fleet import ERAS, fake_http, table
+from tests.long.server_set import ERAS, fake_http, table
 from toolway import Hub
 from toolway.testing import fake_server
 
@@ -47,7 +47,7 @@ async def run(cycles: int, warm_up: int = 10) -> Report:
 async def _cycle(url: str) -> float:
     """Start, call every server, stop. How long the stop took."""
     pipes = {f"pipe-{number}": fake_server(era=era) for number, era in enumerate((*ERAS, "both"))}
-    async with Hub({"web": url, **pipes}, catalog_dir=None) as hub:
+    async with Hub({"web": url, **pipes}, catalog_storage=None) as hub:
         await hub.wait_ready(timeout=30)
         for name in ("web", *pipes):
             assert (await hub.call_tool(f"{name}.echo", {"text": name})).text == name

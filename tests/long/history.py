@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from tests.long.fleet import fleet, restarts, table
 from tests.long.load import Load
+from tests.long.server_set import fleet, restarts, table
 from toolway.testing import History
-from toolway.testing.history import Violation, violations
+from toolway.testing.history import Violation, find_violations
 
 CALLERS = 100
 
@@ -71,6 +71,6 @@ async def run(calls: int, seed: int, callers: int = CALLERS) -> Report:
             restarts=ended,
             retried=sum(outcome.attempts > 1 for outcome in outcomes),
             faults=load.faults,
-            outcomes=history.outcomes(),
-            wrong=list(violations(history)),
+            outcomes=history.count_outcomes(),
+            wrong=list(find_violations(history)),
         )

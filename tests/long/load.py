@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from tests.long.fleet import REFUSALS, Fleet
-from toolway import Reply
+from tests.long.server_set import REFUSALS, Fleet
 from toolway.testing import History
+from toolway.types import CallResult
 
 FAULTY: Final = 0.01
 LIMIT: Final = 5.0  # seconds for a call
@@ -33,7 +33,7 @@ class Order:
 #: The calls that go well: how often, and what.
 _MIX: Final = (
     (40, Order("counter", unsafe=True)),
-    (20, Order("counter", options={"repeatable": True})),
+    (20, Order("counter", options={"idempotent": True})),
     (25, Order("bad_read", {"effect": True})),
     (15, Order("echo", {"text": "x"}, effect=False)),
 )
@@ -71,7 +71,7 @@ class Load:
             task.add_done_callback(running.discard)
         await asyncio.gather(*running)
 
-    async def one(self) -> Reply | None:
+    async def one(self) -> CallResult | None:
         server = self._dice.choice(self._servers)
         order = self._order(server)
         if order.fault:
@@ -79,12 +79,16 @@ class Load:
         limit = SILENCE if order.fault == "never" else LIMIT
         target = f"{server}.{order.tool}"
 
-        async def make(nonce: str) -> Reply:
+        async def make(nonce: str) -> CallResult:
             arguments = {**order.arguments, "nonce": nonce}
             return await self._fleet.hub.call_tool(target, arguments, timeout=limit, **order.options)
 
-        reply: Reply | None = await self._history.call(
-            make, unsafe=order.unsafe, limit=limit, target=f"{target} {order.fault}".strip(), effect=order.effect
+        reply: CallResult | None = await self._history.call(
+            make,
+            unsafe=order.unsafe,
+            time_limit=limit,
+            target=f"{target} {order.fault}".strip(),
+            has_effect=order.effect,
         )
         return reply
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tests.faults.matrix.b_scripted import Turn, scripted
 from tests.faults.neighbour import ALLOWED, NAME, Neighbour
-from tests.long.fleet import fake_http
+from tests.long.server_set import fake_http
 from tests.upstream.raw_http import json_response
 from toolway import CallError, Hub, Limits, Server
 from toolway.testing import fake_server
@@ -68,7 +68,7 @@ async def measure(fault: str, seconds: float) -> Row:
             nonlocal strikes
             tool, arguments, timeout = FAULTS[fault]
             try:
-                await hub.call_tool(tool, arguments, timeout=timeout, retries=0)
+                await hub.call_tool(tool, arguments, timeout=timeout, max_attempts=1)
             except CallError as exc:
                 strikes -= exc.executed == "no"  # it was held back, so nothing happened
             strikes += 1
@@ -110,6 +110,6 @@ async def _hub() -> AsyncIterator[Hub]:
             "web": Server(url=web, limits=Limits(compression=True)),
             "regex": Server(url=regex.url),
         }
-        hub = await stack.enter_async_context(Hub(servers, catalog_dir=None))
+        hub = await stack.enter_async_context(Hub(servers, catalog_storage=None))
         await hub.wait_ready(timeout=30)
         yield hub

@@ -10,10 +10,10 @@ from pathlib import Path
 from random import Random
 
 from tests.faults.footprint import Footprint, back_to, rss
-from tests.long.fleet import Fleet, fleet, restarts, table
 from tests.long.load import Load
+from tests.long.server_set import Fleet, fleet, restarts, table
 from toolway.testing import History
-from toolway.testing.history import violations
+from toolway.testing.history import find_violations
 
 SAMPLE = 1.0  # seconds between two looks at the memory
 PART = 10.0  # seconds of load that are checked together
@@ -84,11 +84,11 @@ async def _part(ships: Fleet, effects: Path, rate: float, seconds: float, dice: 
     history = History(effects)
     load = Load(ships, history, dice)
     await load.steadily(rate, seconds)
-    outcomes = history.outcomes()
+    outcomes = history.count_outcomes()
     sums.calls += outcomes.total()
     sums.answered += outcomes["ok"]
     sums.faults += load.faults.total()
-    sums.broken += [str(violation) for violation in violations(history)]
+    sums.broken += [str(violation) for violation in find_violations(history)]
 
 
 async def _watch(memory: list[float]) -> None:

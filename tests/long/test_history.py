@@ -49,9 +49,9 @@ async def test_the_stages_cost_less_than_half_a_millisecond() -> None:
     assert added < 0.0005, str(report)
 
 
-@pytest.mark.parametrize("era", ["modern", "handshake"])
+@pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_a_process_that_died_once_and_is_back_is_called_again(era: str, tmp_path: Path) -> None:
-    async with Hub({"s": fake_server(era=era)}, catalog_dir=None) as hub:
+    async with Hub({"s": fake_server(era=era)}, catalog_storage=None) as hub:
         await hub.wait_ready()
         work = [asyncio.create_task(hub.call_tool("s.bad", {"mode": "never"}, timeout=5)) for _ in range(10)]
         await asyncio.sleep(0.2)

@@ -8,16 +8,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
 
 from tests.machines.clock import LoopMachine
-from tests.resilience.acting import HeldEnd, a_call, a_reply, failure
-from toolway.errors import CallError, Certainty, ProtocolError, Unavailable
-from toolway.model import Reply
-from toolway.resilience.breaker import Position
-from toolway.resilience.breaking import Board, breaker
+from tests.middleware.chain_lab import HeldEnd, a_call, a_reply, failure
+from toolway.errors import CallError, Certainty, ProtocolError, ServerUnavailable
+from toolway.middleware.circuit_breaker import BreakerState, CircuitBreakers, circuit_breaker
+from toolway.types import CallResult
 
-CLOSED, OPEN, HALF_OPEN = Position
+CLOSED, OPEN, HALF_OPEN = BreakerState
 
 NOBODYS, SERVERS, TOOLS = "nobody's fault", "the server's", "the tool's"
-Trial = asyncio.Task[Reply]
+Trial = asyncio.Task[CallResult]
 
 
 class Model:
@@ -66,8 +65,8 @@ class BreakerMachine(LoopMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.board = Board(lambda: self.roll)
-        self.stage = breaker(self.board, self.loop.time, self.probe)
+        self.board = CircuitBreakers(lambda: self.roll)
+        self.stage = circuit_breaker(self.board, self.loop.time, self.probe)
         self.end = HeldEnd()
         self.roll = 0.5
         self.alive = True
@@ -78,7 +77,7 @@ class BreakerMachine(LoopMachine):
     async def probe(self, server: str) -> None:
         self.probes += 1
         if not self.alive:
-            raise failure(Certainty.C0)
+            raise failure(Certainty.NOT_SENT)
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
@@ -109,7 +108,7 @@ class BreakerMachine(LoopMachine):
             assert len(self.end.calls) == made
             self.check_refusal(task, expected)
 
-    async def made(self) -> Reply:
+    async def made(self) -> CallResult:
         return await self.stage(a_call(deadline=1e9), self.end)
 
     def expected(self) -> tuple[float | None, int]:
@@ -128,7 +127,7 @@ class BreakerMachine(LoopMachine):
 
     def check_refusal(self, task: Trial, wait: float) -> None:
         error = task.exception()
-        assert isinstance(error, Unavailable)
+        assert isinstance(error, ServerUnavailable)
         assert (error.code, error.executed, error.retryable) == ("E-BREAKER-OPEN", "no", False)
         assert error.retry_after is not None and abs(error.retry_after - wait) < 1e-6
 
@@ -178,14 +177,14 @@ class BreakerMachine(LoopMachine):
 
     @invariant()
     def the_breakers_are_where_their_models_are(self) -> None:
-        assert self.board.server("s").position is self.server.position
-        assert self.board.tool("s", "t").position is self.tool.position
+        assert self.board.server("s").state is self.server.position
+        assert self.board.tool("s", "t").state is self.tool.position
 
 
 def an_error(fault: str) -> CallError:
     if fault is TOOLS:
-        return ProtocolError("an internal error", rpc_code=-32603, certainty=Certainty.C2)
-    return failure(Certainty.C2 if fault is SERVERS else Certainty.C1)
+        return ProtocolError("an internal error", rpc_code=-32603, certainty=Certainty.UNKNOWN)
+    return failure(Certainty.UNKNOWN if fault is SERVERS else Certainty.REJECTED)
 
 
 def test_breakers_do_what_their_models_do() -> None:

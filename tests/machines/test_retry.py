@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
 
 from tests.machines.clock import LoopMachine
-from tests.resilience.acting import failure
-from toolway.config.spec import Retry
+from tests.middleware.chain_lab import failure
+from toolway.config.schema import RetryPolicy
 from toolway.errors import CallError, Certainty
-from toolway.model import Call, Effect, Reply
-from toolway.resilience.budget import Budget
-from toolway.resilience.retry import retry
+from toolway.middleware.retry import RetryBudget, retry
+from toolway.types import Call, CallResult, Effect
 
 C0, C1, C2, C3 = Certainty
 NEVER = {(Effect.UNSAFE, C2), *((effect, C3) for effect in Effect)}  # the table, by what it forbids
@@ -37,10 +36,10 @@ class Told:
 
     call: Call
     allowed: int
-    task: asyncio.Task[Reply] = field(init=False)
+    task: asyncio.Task[CallResult] = field(init=False)
     attempts: int = 0
     failures: list[Failed] = field(default_factory=list)
-    answer: asyncio.Future[Reply] | None = None  # of the attempt under way
+    answer: asyncio.Future[CallResult] | None = None  # of the attempt under way
 
     @property
     def running(self) -> bool:
@@ -67,13 +66,13 @@ class Told:
 class RetryMachine(LoopMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.budget = Budget()
+        self.budget = RetryBudget()
         self.roll = 0.5
         self.all: list[Told] = []
         self.calls_at: list[float] = []
         self.retries_at: list[float] = []
         self.stage = retry(
-            lambda call: Retry(attempts=self.told(call).allowed),
+            lambda call: RetryPolicy(max_attempts=self.told(call).allowed),
             lambda _: self.budget,
             self.loop.time,
             lambda: self.roll,
@@ -93,7 +92,7 @@ class RetryMachine(LoopMachine):
 
     # -- the end of the pipeline --------------------------------------------------------------------------------------
 
-    async def end(self, call: Call) -> Reply:
+    async def end(self, call: Call) -> CallResult:
         told = self.told(call)
         told.attempts += 1
         if told.attempts == 1:
@@ -123,7 +122,7 @@ class RetryMachine(LoopMachine):
         told.task = self.loop.create_task(self.reached(call))
         self.loop.turn(3)
 
-    async def reached(self, call: Call) -> Reply:
+    async def reached(self, call: Call) -> CallResult:
         return await self.stage(call, self.end)
 
     @precondition(lambda self: self.waiting)
@@ -148,7 +147,7 @@ class RetryMachine(LoopMachine):
         now, error = self.loop.time(), failure(certainty, retry_after=asked, retryable=retryable)
         failed = Failed(now, error, certainty, told.wait_after(now, error, certainty))
         affordable = self.affordable(told)
-        refused = self.budget.refused
+        refused = self.budget.denied
         told.failures.append(failed)
         assert told.answer is not None
         told.answer.set_exception(error)
@@ -157,7 +156,7 @@ class RetryMachine(LoopMachine):
             assert failed.wait is not None and affordable
             self.retries_at.append(now)
         else:
-            self.check_end(told, failed, refused=self.budget.refused > refused, affordable=affordable)
+            self.check_end(told, failed, refused=self.budget.denied > refused, affordable=affordable)
 
     def affordable(self, told: Told) -> bool:
         """The budget, by all calls of the last ten seconds. The attempt that failed has left it already."""
@@ -183,7 +182,7 @@ class RetryMachine(LoopMachine):
     def succeeds(self, which: int) -> None:
         told = self.waiting[which % len(self.waiting)]
         assert told.answer is not None
-        told.answer.set_result(Reply("s", "t", {}))
+        told.answer.set_result(CallResult("s", "t", {}))
         self.loop.turn(3)
         assert told.task.result().attempts == told.attempts
 

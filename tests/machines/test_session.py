@@ -13,10 +13,10 @@ from hypothesis.stateful import initialize, invariant, precondition, rule, run_s
 from tests.machines.clock import LoopMachine
 from tests.machines.upstreams import Nobody
 from tests.sim.loop import run
-from tests.upstream.scripted_link import HANDSHAKE, MODERN, ScriptedLink
-from toolway.model import Attempt, Call, Certainty, Json
-from toolway.upstream.link import Fault, Request, RpcError
-from toolway.upstream.session import SESSION_GONE, Session
+from tests.upstream.scripted_transport import HANDSHAKE, MODERN, ScriptedLink
+from toolway.types import Call, CallState, Certainty, Json
+from toolway.upstream.session import SESSION_LOST_CODE, Session
+from toolway.upstream.transport import JSONRPCError, Request, TransportError
 
 
 @dataclass(eq=False)
@@ -41,7 +41,7 @@ class ForgetfulLink(ScriptedLink):
     async def _hold(self, request: Request) -> Json:
         pending = Pending(request, self.session, asyncio.get_running_loop().create_future())
         self.pending.append(pending)
-        request.attempt.certainty = Certainty.C2
+        request.call_state.certainty = Certainty.UNKNOWN
         greeting = [each for each in self.pending if each.request.method == "initialize"]
         self.most_at_once = max(self.most_at_once, len(greeting))
         try:
@@ -50,8 +50,8 @@ class ForgetfulLink(ScriptedLink):
             if pending in self.pending:
                 self.pending.remove(pending)
 
-    def forget_session(self) -> None:
-        super().forget_session()
+    def reset_session(self) -> None:
+        super().reset_session()
         self.session = None
 
     def handle(self, pending: Pending, *, refuse: bool = False) -> None:
@@ -60,16 +60,20 @@ class ForgetfulLink(ScriptedLink):
         if pending.request.method == "initialize":
             self._greet(pending, refuse)
         elif pending.session is None:
-            pending.answer.set_exception(RpcError(-32600, "Bad Request: Missing session ID", status=400))
+            pending.answer.set_exception(JSONRPCError(-32600, "Bad Request: Missing session ID", status=400))
         elif pending.session != self.remembered:
-            gone = Fault("the server no longer knows the session", Certainty.C1, code=SESSION_GONE, status=404)
+            gone = TransportError(
+                "the server no longer knows the session", Certainty.REJECTED, code=SESSION_LOST_CODE, status=404
+            )
             pending.answer.set_exception(gone)
         else:
             pending.answer.set_result({"tag": pending.request.params["tag"]})
 
     def _greet(self, pending: Pending, refuse: bool) -> None:
         if refuse:
-            pending.answer.set_exception(Fault("overloaded", Certainty.C2, code="E-HTTP-STATUS", status=503))
+            pending.answer.set_exception(
+                TransportError("overloaded", Certainty.UNKNOWN, code="E-HTTP-STATUS", status=503)
+            )
             return
         self.handshakes += 1
         self.session = self.remembered = self.handshakes
@@ -79,7 +83,7 @@ class ForgetfulLink(ScriptedLink):
 @dataclass(eq=False)
 class Asked:
     tag: int
-    attempt: Attempt = field(default_factory=Attempt)
+    attempt: CallState = field(default_factory=CallState)
     task: asyncio.Task[Json] = field(init=False)
 
 
@@ -190,10 +194,10 @@ class SessionMachine(LoopMachine):
         error = asked.task.exception()
         if error is None:
             assert asked.task.result() == {"tag": asked.tag}
-            assert asked.attempt.certainty is Certainty.C2
+            assert asked.attempt.certainty is Certainty.UNKNOWN
             return
-        assert isinstance(error, Fault), f"sent without a session: {error!r}"
-        assert error.certainty <= Certainty.C1, "it was never processed, and may be told so"
+        assert isinstance(error, TransportError), f"sent without a session: {error!r}"
+        assert error.certainty <= Certainty.REJECTED, "it was never processed, and may be told so"
         assert self.losses >= (1 if self.troubled else 2)
 
     def finish(self) -> None:
@@ -216,20 +220,20 @@ def test_a_forgotten_session_is_made_again_once_for_all_who_need_it() -> None:
     run_state_machine_as_test(SessionMachine)
 
 
-@pytest.mark.parametrize("certainty", [Certainty.C0, Certainty.C1])
+@pytest.mark.parametrize("certainty", [Certainty.NOT_SENT, Certainty.REJECTED])
 def test_a_call_whose_first_round_was_answered_is_never_said_not_to_have_happened(certainty) -> None:
     async def answer(request: Request) -> Json:
         if request.method == "server/discover":
             return MODERN
         if "inputResponses" in request.params:
-            raise Fault("refused", certainty)
+            raise TransportError("refused", certainty)
         return {"resultType": "input_required", "inputRequests": {}}
 
     async def main() -> Certainty:
         session = Session("s", ScriptedLink(answer), Nobody(), lambda *_: None)
         await session.open("auto", None)
-        with pytest.raises(Fault) as caught:
+        with pytest.raises(TransportError) as caught:
             await session.call(Call("s.t", "tools/call", {"name": "t"}))
         return caught.value.certainty
 
-    assert run(main()) >= Certainty.C2
+    assert run(main()) >= Certainty.UNKNOWN

@@ -12,15 +12,15 @@ from hypothesis.stateful import initialize, invariant, precondition, rule, run_s
 
 from tests.machines.clock import LoopMachine
 from tests.machines.upstreams import PLAIN, Around, Weather, WeatherLink, a_call, tell
-from tests.upstream.scripted_link import MODERN
-from toolway.config.spec import Server
+from tests.upstream.scripted_transport import MODERN
+from toolway.config.schema import Server
 from toolway.errors import CallError
-from toolway.model import Certainty
-from toolway.upstream.link import Fault, Loss, RpcError
+from toolway.types import Certainty
 from toolway.upstream.state import TRANSITIONS, State
+from toolway.upstream.transport import Disconnect, JSONRPCError, TransportError
 from toolway.upstream.upstream import Upstream
 
-CRASH = Loss("the process ended", "E-STDIO-EXIT", exit_code=1)
+CRASH = Disconnect("the process ended", "E-STDIO-EXIT", exit_code=1)
 
 
 class SupervisorMachine(LoopMachine):
@@ -32,7 +32,7 @@ class SupervisorMachine(LoopMachine):
 
     @initialize(lazy=st.booleans(), idle_stop=st.sampled_from([0.0, 0.0, 5.0]))
     def begins(self, lazy: bool, idle_stop: float) -> None:
-        self.loop.run(self.make(replace(PLAIN, lazy=lazy, idle_stop=idle_stop)))
+        self.loop.run(self.make(replace(PLAIN, lazy=lazy, idle_timeout=idle_stop)))
         self.loop.turn()
 
     async def make(self, server: Server) -> None:
@@ -60,9 +60,9 @@ class SupervisorMachine(LoopMachine):
         ways: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
             "call": lambda: upstream.call(a_call()),
             "wait_ready": upstream.wait_ready,
-            "sign_of_life": upstream.sign_of_life,
-            "wait_listed": lambda: upstream.wait_listed("prompts"),
-            "fetch_now": lambda: upstream.fetch_now("tools"),
+            "sign_of_life": upstream.ping,
+            "wait_listed": lambda: upstream.wait_list_fetched("prompts"),
+            "fetch_now": lambda: upstream.refresh_now("tools"),
         }
         self.begin(ways[how]())
 
@@ -82,10 +82,10 @@ class SupervisorMachine(LoopMachine):
         if outcome == "ok":
             answer.set_result(MODERN | {"tools": []})
         elif outcome == "refused":
-            answer.set_exception(RpcError(-32602, "no"))
+            answer.set_exception(JSONRPCError(-32602, "no"))
         else:
-            certainty = Certainty.C0 if outcome == "not sent" else Certainty.C2
-            answer.set_exception(Fault("reset", certainty, code="E-STDIO-PIPE"))
+            certainty = Certainty.NOT_SENT if outcome == "not sent" else Certainty.UNKNOWN
+            answer.set_exception(TransportError("reset", certainty, code="E-STDIO-PIPE"))
         self.loop.turn(3)
 
     @precondition(lambda self: self.link is not None)

@@ -10,14 +10,14 @@ import pytest
 
 from tests.machines.upstreams import PLAIN, Around, Weather, a_call
 from tests.sim.loop import VirtualLoop, run
-from toolway.config.spec import Server, Timeout
-from toolway.errors import Unavailable
-from toolway.upstream.link import Loss
-from toolway.upstream.restarts import Restarts
+from toolway.config.schema import Server, Timeout
+from toolway.errors import ServerUnavailable
+from toolway.upstream.start_policy import RestartBackoff
 from toolway.upstream.state import State
+from toolway.upstream.transport import Disconnect
 from toolway.upstream.upstream import Upstream
 
-CRASH = Loss("the process ended", "E-STDIO-EXIT", exit_code=1)
+CRASH = Disconnect("the process ended", "E-STDIO-EXIT", exit_code=1)
 
 
 def begun(weather: Weather, server: Server = PLAIN) -> tuple[Upstream, Around]:
@@ -55,7 +55,7 @@ def test_whoever_waits_when_a_server_is_given_up_is_told_at_once() -> None:
         await asyncio.sleep(1.0)
         late = asyncio.ensure_future(upstream.call(a_call()))
         await asyncio.sleep(2.0)
-        told = late.done() and isinstance(late.exception(), Unavailable)
+        told = late.done() and isinstance(late.exception(), ServerUnavailable)
         assert upstream.state is State.FAILED
         await over(upstream, late)
         assert told
@@ -65,7 +65,7 @@ def test_whoever_waits_when_a_server_is_given_up_is_told_at_once() -> None:
 
 def test_a_server_that_nobody_uses_is_stopped_and_stays_stopped() -> None:
     async def main() -> None:
-        upstream, around = begun(Weather(opening="never"), replace(PLAIN, lazy=True, idle_stop=5.0))
+        upstream, around = begun(Weather(opening="never"), replace(PLAIN, lazy=True, idle_timeout=5.0))
         first = asyncio.ensure_future(upstream.wait_ready())
         await asyncio.sleep(1)
         second = asyncio.ensure_future(upstream.wait_ready())
@@ -83,7 +83,7 @@ def test_a_server_that_nobody_uses_is_stopped_and_stays_stopped() -> None:
 
 def test_a_server_that_is_slow_to_start_is_not_stopped_the_moment_it_is_ready() -> None:
     async def main() -> None:
-        upstream, around = begun(Weather(opening="never"), replace(PLAIN, idle_stop=5.0))
+        upstream, around = begun(Weather(opening="never"), replace(PLAIN, idle_timeout=5.0))
         await asyncio.sleep(10)
         around.links[-1].calls[0].set_result({})
         await upstream.wait_ready()
@@ -121,15 +121,17 @@ def test_a_server_that_answers_the_question_for_life_with_an_error_is_asked_once
 
 
 def test_waits_stay_at_their_cap_however_often_a_server_ended() -> None:
-    restarts = Restarts(PLAIN.restart, dice=lambda: 0.999)
+    restarts = RestartBackoff(PLAIN.restart, random=lambda: 0.999)
     for n in range(3000):
-        wait, failed = restarts.after_end(now=n * 20.0, ready_for=0.0)
+        wait, failed = restarts.next_delay(now=n * 20.0, ready_for=0.0)
         assert wait <= 30.0 and not failed
 
 
 def test_a_server_that_never_answers_is_still_tried_after_two_days() -> None:
     async def main() -> tuple[bool, int]:
-        server = replace(PLAIN, timeout=Timeout(start=30.0), restart=replace(PLAIN.restart, limit=1000, cap=1.0))
+        server = replace(
+            PLAIN, timeout=Timeout(start=30.0), restart=replace(PLAIN.restart, max_restarts=1000, max_backoff=1.0)
+        )
         upstream, around = begun(Weather(opening="never"), server)
         await asyncio.sleep(2 * 86_400)
         alive, tries = upstream._task is not None and not upstream._task.done(), len(around.links)
@@ -156,9 +158,9 @@ def test_a_call_waits_for_the_start_and_is_made() -> None:
 def test_a_call_to_a_server_that_failed_to_start_is_told_why_at_once() -> None:
     async def main() -> None:
         upstream, _ = begun(Weather(opening="refused"))
-        with pytest.raises(Unavailable) as caught:
+        with pytest.raises(ServerUnavailable) as caught:
             await upstream.call(a_call())
-        assert "connection refused" in caught.value.evidence
+        assert "connection refused" in caught.value.detail
         await over(upstream)
 
     run(main())

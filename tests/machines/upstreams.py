@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tests.upstream.scripted_link import MODERN, ScriptedLink
-from toolway.config.spec import Server
-from toolway.events import CatalogChanged, Kind, StateChanged
+from tests.upstream.scripted_transport import MODERN, ScriptedLink
+from toolway.config.schema import Server
+from toolway.events import CatalogChanged, ListKind, StateChanged
 from toolway.events import Event as Fact
-from toolway.model import Call, Certainty, Era, Json
-from toolway.upstream.gate import StartGate
-from toolway.upstream.link import Fault, Inbound, Link, Loss, Request, RpcError
+from toolway.types import Call, Certainty, Era, Json
+from toolway.upstream.start_policy import StartLimiter
+from toolway.upstream.transport import Disconnect, InboundHandler, JSONRPCError, Request, Transport, TransportError
 
 PLAIN = Server(command="x")
 
@@ -23,7 +23,7 @@ class Nobody:
 
     capabilities: ClassVar[Json] = {}
 
-    async def answer(self, server: str, method: str, params: Json) -> Json:
+    async def handle_request(self, server: str, method: str, params: Json) -> Json:
         raise LookupError(method)
 
 
@@ -44,15 +44,17 @@ class WeatherLink(ScriptedLink):
         self.calls: list[asyncio.Future[Json]] = []
         self._over = asyncio.Event()
 
-    async def open(self, inbound: Inbound) -> None:
+    async def open(self, inbound: InboundHandler) -> None:
         await super().open(inbound)
-        await self._in(self._weather.opening, Fault("connection refused", Certainty.C0, code="E-STDIO-SPAWN"))
+        await self._in(
+            self._weather.opening, TransportError("connection refused", Certainty.NOT_SENT, code="E-STDIO-SPAWN")
+        )
 
     async def _respond(self, request: Request) -> Json:
         if request.method == "tools/call":
-            request.attempt.certainty = Certainty.C2
+            request.call_state.certainty = Certainty.UNKNOWN
             return await self._held()
-        await self._in(self._weather.answering, RpcError(-32021, "no"))
+        await self._in(self._weather.answering, JSONRPCError(-32021, "no"))
         return MODERN | {"capabilities": {"tools": {}}} if request.method == "server/discover" else {"tools": []}
 
     async def _in(self, weather: str, refusal: Exception) -> None:
@@ -63,7 +65,7 @@ class WeatherLink(ScriptedLink):
 
     async def _held(self) -> Json:
         if self._over.is_set():
-            raise Fault("the link has ended", Certainty.C0, code="E-STDIO-EXIT")
+            raise TransportError("the link has ended", Certainty.NOT_SENT, code="E-STDIO-EXIT")
         answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
         self.calls.append(answer)
         try:
@@ -71,7 +73,7 @@ class WeatherLink(ScriptedLink):
         finally:
             self.calls.remove(answer)
 
-    def lose(self, loss: Loss) -> None:
+    def lose(self, loss: Disconnect) -> None:
         super().lose(loss)
         self._end()
 
@@ -79,7 +81,7 @@ class WeatherLink(ScriptedLink):
         self._over.set()
         for answer in self.calls:
             if not answer.done():
-                answer.set_exception(Fault("the link has ended", Certainty.C2, code="E-STDIO-EXIT"))
+                answer.set_exception(TransportError("the link has ended", Certainty.UNKNOWN, code="E-STDIO-EXIT"))
 
     async def close(self) -> None:
         await super().close()
@@ -94,27 +96,27 @@ class Around:
         self.weather = weather
         self.links: list[WeatherLink] = []
         self.moves: list[tuple[str, str]] = []
-        self.asks = Nobody()
-        self.gate = StartGate(1)
+        self.callbacks = Nobody()
+        self.start_limiter = StartLimiter(1)
 
     @property
-    def dice(self) -> Callable[[], float]:
+    def random(self) -> Callable[[], float]:
         return lambda: self.weather.roll
 
-    def open_link(self, name: str, server: Server, caller: str = "") -> Link:
+    def open_transport(self, name: str, server: Server, caller: str = "") -> Transport:
         self.links.append(WeatherLink(self.weather))
         return self.links[-1]
 
-    def emit(self, fact: Fact) -> None:
-        if isinstance(fact, StateChanged):
-            self.moves.append((fact.old, fact.new))
+    def emit(self, event: Fact) -> None:
+        if isinstance(event, StateChanged):
+            self.moves.append((event.old, event.new))
 
-    def on_list(
-        self, server: str, kind: Kind, items: list[Any], problems: list[str], era: Era
+    def update_list(
+        self, server: str, kind: ListKind, items: list[Any], problems: list[str], era: Era
     ) -> CatalogChanged | None:
         return None
 
-    def lacks_list(self, server: str, kind: Kind) -> bool:
+    def is_list_missing(self, server: str, kind: ListKind) -> bool:
         return False
 
     @property
@@ -122,7 +124,7 @@ class Around:
         return [link for link in self.links if not link.closed]
 
 
-async def tell(inbound: Inbound, method: str, count: int) -> None:
+async def tell(inbound: InboundHandler, method: str, count: int) -> None:
     for _ in range(count):
         inbound.on_notification(method, {})
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import uvicorn
 
-from tests.openapi.prescribed import Arrived
+from tests.openapi.expected_requests import Arrived
 
 
 @dataclass(frozen=True)

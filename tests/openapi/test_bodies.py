@@ -11,17 +11,17 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from tests.openapi.making import body_of, operation
-from toolway.model import Json
-from toolway.openapi.encoding import Encoded, encode
-from toolway.openapi.problems import BadArguments
+from tests.openapi.generated_documents import body_of, operation
+from toolway.openapi.models import InvalidArguments
+from toolway.openapi.request_encoder import EncodedRequest, encode_operation
+from toolway.types import Json
 
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 ANY = {"type": "object"}
 
 
-def parts(made: Encoded) -> list[tuple[str, str | None, str, bytes]]:
+def parts(made: EncodedRequest) -> list[tuple[str, str | None, str, bytes]]:
     """Name, file name, media type and bytes of each part, by a parser that is not ours."""
     whole = email.message_from_bytes(
         b"Content-Type: " + made.content_type.encode() + b"\r\n\r\n" + (made.body or b""), policy=email.policy.HTTP
@@ -40,14 +40,14 @@ def parts(made: Encoded) -> list[tuple[str, str | None, str, bytes]]:
 )
 @pytest.mark.parametrize("value", [{"a": "é"}, [1, None], "text", 3, None])
 def test_json_is_written_as_it_is(media: str, value: Any) -> None:
-    made = encode(body_of({}, media=media), {"body": value})
+    made = encode_operation(body_of({}, media=media), {"body": value})
     assert json.loads(made.body or b"") == value
     assert made.content_type == ("application/json" if "*" in media else media)
 
 
 def test_a_form_is_written_field_by_field() -> None:
     value = {"a": "x&y=z", "list": ["1", "2"], "object": {"k": "v"}, "yes": True, "none": None, "é": "ü"}
-    made = encode(body_of(ANY, media=FORM), {"body": value})
+    made = encode_operation(body_of(ANY, media=FORM), {"body": value})
     assert made.content_type == FORM
     assert parse_qsl((made.body or b"").decode(), strict_parsing=True) == [
         *(("a", "x&y=z"), ("list", "1"), ("list", "2"), ("object", '{"k":"v"}'), ("yes", "true"), ("é", "ü")),
@@ -61,7 +61,7 @@ def test_the_fields_of_a_form_have_the_styles_of_the_document() -> None:
         "piped": {"style": "pipeDelimited"},
     }
     of = body_of(ANY, media=FORM, entry={"encoding": encoding})
-    made = encode(of, {"body": {"deep": {"a": {"b": "1"}}, "csv": ["1", "2"], "piped": ["x", "y"]}})
+    made = encode_operation(of, {"body": {"deep": {"a": {"b": "1"}}, "csv": ["1", "2"], "piped": ["x", "y"]}})
     assert parse_qsl((made.body or b"").decode()) == [("deep[a][b]", "1"), ("csv", "1,2"), ("piped", "x|y")]
 
 
@@ -74,7 +74,7 @@ def test_a_file_in_a_form_of_parts_is_text_or_base64() -> None:
     of = body_of(schema, media=MULTIPART)
     raw = bytes(range(256))
     picture = {"base64": base64.b64encode(raw).decode(), "filename": "a.png", "contentType": "image/png"}
-    made = encode(of, {"body": {"one": picture, "two": ["plain é", picture], "note": "n"}})
+    made = encode_operation(of, {"body": {"one": picture, "two": ["plain é", picture], "note": "n"}})
     assert parts(made) == [
         ("one", "a.png", "image/png", raw),
         ("two", "two", "application/octet-stream", "plain é".encode()),
@@ -89,7 +89,7 @@ def test_objects_in_a_form_of_parts_are_json_and_the_document_may_say_otherwise(
         media=MULTIPART,
         entry={"encoding": {"tags": {"contentType": "application/json"}, "x": {"contentType": "text/x"}}},
     )
-    made = encode(of, {"body": {"meta": {"a": 1}, "list": [1, 2], "tags": [1, 2], "x": "y"}})
+    made = encode_operation(of, {"body": {"meta": {"a": 1}, "list": [1, 2], "tags": [1, 2], "x": "y"}})
     assert parts(made) == [
         ("meta", None, "application/json", b'{"a":1}'),
         ("list", None, "text/plain", b"1"),
@@ -101,7 +101,7 @@ def test_objects_in_a_form_of_parts_are_json_and_the_document_may_say_otherwise(
 
 @pytest.mark.parametrize("name", ['a"; filename="x', "a\r\nContent-Type: text/html\r\n\r\n<b>", "a\0b"])
 def test_no_name_of_a_part_ends_its_header(name: str) -> None:
-    made = encode(body_of(ANY, media=MULTIPART), {"body": {name: "value", "b": "c"}})
+    made = encode_operation(body_of(ANY, media=MULTIPART), {"body": {name: "value", "b": "c"}})
     assert [(file, kind, data) for _, file, kind, data in parts(made)] == [
         (None, "text/plain", b"value"),
         (None, "text/plain", b"c"),
@@ -109,58 +109,60 @@ def test_no_name_of_a_part_ends_its_header(name: str) -> None:
 
 
 def test_no_value_ends_its_part() -> None:
-    first = encode(body_of(ANY, media=MULTIPART), {"body": {"a": "x"}})
+    first = encode_operation(body_of(ANY, media=MULTIPART), {"body": {"a": "x"}})
     mark = first.content_type.partition("boundary=")[2]
     value = f"x\r\n--{mark}\r\nContent-Disposition: form-data; name=evil\r\n\r\n1\r\n--{mark}--"
-    made = encode(body_of(ANY, media=MULTIPART), {"body": {"a": value}})
+    made = encode_operation(body_of(ANY, media=MULTIPART), {"body": {"a": value}})
     assert [(name, data) for name, _, _, data in parts(made)] == [("a", value.encode())]
 
 
 def test_the_same_call_is_the_same_bytes() -> None:
     of = body_of(ANY, media=MULTIPART)
-    assert encode(of, {"body": {"a": "x"}}) == encode(of, {"body": {"a": "x"}})
+    assert encode_operation(of, {"body": {"a": "x"}}) == encode_operation(of, {"body": {"a": "x"}})
 
 
 def test_text_and_bytes_are_sent_as_they_are() -> None:
-    assert encode(body_of({}, media="text/plain"), {"body": "é"}).body == "é".encode()
-    assert encode(body_of({}, media="text/plain"), {"body": "é"}).content_type == "text/plain; charset=utf-8"
-    assert encode(body_of({}, media="application/xml"), {"body": "<a/>"}) == Encoded(
+    assert encode_operation(body_of({}, media="text/plain"), {"body": "é"}).body == "é".encode()
+    assert encode_operation(body_of({}, media="text/plain"), {"body": "é"}).content_type == "text/plain; charset=utf-8"
+    assert encode_operation(body_of({}, media="application/xml"), {"body": "<a/>"}) == EncodedRequest(
         "/things", (), b"<a/>", "application/xml"
     )
     picture = {"base64": base64.b64encode(b"\x89PNG").decode(), "contentType": "image/png"}
-    assert encode(body_of({}, media="image/*"), {"body": picture}) == Encoded("/things", (), b"\x89PNG", "image/png")
-    assert encode(body_of({}, media="application/pdf"), {"body": "%PDF"}).content_type == "application/pdf"
+    assert encode_operation(body_of({}, media="image/*"), {"body": picture}) == EncodedRequest(
+        "/things", (), b"\x89PNG", "image/png"
+    )
+    assert encode_operation(body_of({}, media="application/pdf"), {"body": "%PDF"}).content_type == "application/pdf"
 
 
 @pytest.mark.parametrize(
     "value", [{"base64": "!"}, {"base64": 3}, {"x": 1}, {"base64": "", "contentType": "a\r\nb: c"}]
 )
 def test_a_file_that_is_none_is_refused(value: Json) -> None:
-    with pytest.raises(BadArguments):
-        encode(body_of({}, media="image/png"), {"body": value})
+    with pytest.raises(InvalidArguments):
+        encode_operation(body_of({}, media="image/png"), {"body": value})
 
 
 @pytest.mark.parametrize("media", [FORM, MULTIPART])
 def test_a_form_is_an_object(media: str) -> None:
-    with pytest.raises(BadArguments, match="object"):
-        encode(body_of(ANY, media=media), {"body": ["a"]})
+    with pytest.raises(InvalidArguments, match="object"):
+        encode_operation(body_of(ANY, media=media), {"body": ["a"]})
 
 
 @pytest.mark.parametrize("media", ["application/json", FORM, MULTIPART, "text/plain"])
 def test_half_a_character_is_refused(media: str) -> None:
-    with pytest.raises(BadArguments, match="half a character"):
-        encode(body_of({}, media=media), {"body": "\ud800" if media == "text/plain" else {"a": "\ud800"}})
+    with pytest.raises(InvalidArguments, match="half a character"):
+        encode_operation(body_of({}, media=media), {"body": "\ud800" if media == "text/plain" else {"a": "\ud800"}})
 
 
 def test_a_caller_chooses_among_media_types_and_json_is_first() -> None:
     content = {FORM: {"schema": ANY}, "application/json": {"schema": ANY}, "application/xml": {"schema": ANY}}
     of = operation({"requestBody": {"content": content}}, method="post")
     assert of.tool["inputSchema"]["properties"]["contentType"]["enum"] == ["application/json", FORM]
-    assert encode(of, {"body": {"a": 1}}).content_type == "application/json"
-    assert encode(of, {"body": {"a": 1}, "contentType": FORM}).body == b"a=1"
-    assert encode(of, {}).body is None
-    with pytest.raises(BadArguments, match="contentType"):
-        encode(of, {"body": {}, "contentType": "text/html"})
+    assert encode_operation(of, {"body": {"a": 1}}).content_type == "application/json"
+    assert encode_operation(of, {"body": {"a": 1}, "contentType": FORM}).body == b"a=1"
+    assert encode_operation(of, {}).body is None
+    with pytest.raises(InvalidArguments, match="contentType"):
+        encode_operation(of, {"body": {}, "contentType": "text/html"})
 
 
 def test_form_data_of_swagger_is_a_form() -> None:
@@ -170,7 +172,7 @@ def test_form_data_of_swagger_is_a_form() -> None:
     ]
     of = operation({"parameters": fields, "consumes": [MULTIPART]}, method="post", version="2.0")
     assert of.tool["inputSchema"]["properties"]["body"]["required"] == ["file"]
-    made = encode(of, {"body": {"file": "x", "ids": ["1", "2"]}})
+    made = encode_operation(of, {"body": {"file": "x", "ids": ["1", "2"]}})
     assert parts(made) == [("file", "file", "application/octet-stream", b"x"), ("ids", None, "text/plain", b"1|2")]
     plain = operation({"parameters": fields[1:]}, method="post", version="2.0")
-    assert encode(plain, {"body": {"ids": ["1", "2"]}}) == Encoded("/things", (), b"ids=1%7C2", FORM)
+    assert encode_operation(plain, {"body": {"ids": ["1", "2"]}}) == EncodedRequest("/things", (), b"ids=1%7C2", FORM)

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.openapi import own_documents
-from tests.openapi.calling import call_all
-from tests.openapi.prescribed import Arrived, prescriptions
-from tests.openapi.real import SHARED, documents
+from tests.openapi.call_lab import call_all
+from tests.openapi.expected_requests import Arrived, prescriptions
+from tests.openapi.real_documents import SHARED, documents
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.openapi import real
-from toolway.openapi.load import load
+from tests.openapi import real_documents
+from toolway.openapi.loader import load_document
 
 COUNTS = {
     "adyen-checkout.yaml": 28,
@@ -25,11 +25,11 @@ COUNTS = {
 
 @pytest.mark.parametrize("name", sorted(COUNTS))
 def test_every_operation_of_a_real_document_is_a_valid_tool(name: str) -> None:
-    path: Path = real.SHARED / name
+    path: Path = real_documents.SHARED / name
     if not path.is_file():
         pytest.skip(f"{path} is not on this machine")
-    document = load(path.read_bytes(), where=name)
-    assert document.set_aside == () and document.warnings == ()
+    document = load_document(path.read_bytes(), source=name)
+    assert document.skipped == () and document.warnings == ()
     assert len(document.operations) == COUNTS[name]
     assert document.servers and document.title
-    assert real.flaws(document) == []
+    assert real_documents.flaws(document) == []

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.openapi import real
-from tests.openapi.making import document, input_of, operation, output_of
-from toolway.model import Json
-from toolway.openapi import tools
+from tests.openapi import real_documents
+from tests.openapi.generated_documents import document, input_of, operation, output_of
+from toolway.openapi import tool_builder
+from toolway.types import Json
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_another_document_is_never_opened(reference: str) -> None:
         }
     )
     assert [each.name for each in made.operations] == ["get_out"]  # an answer is only a hint
-    assert {each.path for each in made.set_aside} == {"/in", "/item", "/p"}
-    assert all(reference in each.reason and "bundle" in each.reason for each in made.set_aside)
+    assert {each.path for each in made.skipped} == {"/in", "/item", "/p"}
+    assert all(reference in each.reason and "bundle" in each.reason for each in made.skipped)
 
 
 def test_definitions_of_one_name_in_two_places_are_told_apart() -> None:
@@ -196,7 +196,7 @@ def test_an_answer_is_a_hint_and_no_contract() -> None:
 def test_an_answer_that_need_not_be_an_object_is_wrapped(schema: Json) -> None:
     raw = {"responses": {"200": {"content": {"application/json": {"schema": schema}}}, "404": {"content": {}}}}
     of = operation(raw)
-    assert of.wraps and set(of.tool["outputSchema"]["properties"]) == {"result"}
+    assert of.wraps_result and set(of.tool["outputSchema"]["properties"]) == {"result"}
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_an_answer_that_need_not_be_an_object_is_wrapped(schema: Json) -> None:
 def test_an_answer_that_is_an_object_stays_one(schema: Json) -> None:
     raw = {"responses": {"2XX": {"content": {"application/hal+json": {"schema": schema}}}}}
     of = operation(raw, components={"schemas": {"A": {"type": "object", "properties": {"x": {"items": {}}}}}})
-    assert not of.wraps and of.tool["outputSchema"]["type"] == "object"
+    assert not of.wraps_result and of.tool["outputSchema"]["type"] == "object"
 
 
 def test_several_good_answers_are_alternatives() -> None:
@@ -222,7 +222,7 @@ def test_several_good_answers_are_alternatives() -> None:
         }
 
     of = operation({"responses": {"200": answer("a"), "201": answer("b"), "204": {}, "400": answer("c")}})
-    assert not of.wraps and len(of.tool["outputSchema"]["anyOf"]) == 2
+    assert not of.wraps_result and len(of.tool["outputSchema"]["anyOf"]) == 2
 
 
 def big(fields: int, levels: int) -> Json:
@@ -236,10 +236,10 @@ def test_a_large_schema_is_cut_to_what_a_model_can_read(fields: int, levels: int
     raw = {"requestBody": {"content": {"application/json": {"schema": big(fields, levels)}}}}
     raw["responses"] = {"200": {"content": {"application/json": {"schema": big(fields, levels)}}}}
     made = document({"/a": {"post": raw}})
-    assert real.flaws(made) == []
+    assert real_documents.flaws(made) == []
     tool = made.operations[0].tool
-    assert len(json.dumps(tool["inputSchema"])) < tools.MAX_INPUT * 1.5
-    assert len(json.dumps(tool["outputSchema"])) < tools.MAX_OUTPUT * 1.5
+    assert len(json.dumps(tool["inputSchema"])) < tool_builder.MAX_INPUT_BYTES * 1.5
+    assert len(json.dumps(tool["outputSchema"])) < tool_builder.MAX_OUTPUT_BYTES * 1.5
 
 
 def test_definitions_are_kept_from_near_to_far() -> None:
@@ -261,7 +261,7 @@ def test_definitions_are_kept_from_near_to_far() -> None:
         },
         components={"schemas": schemas},
     )
-    assert real.flaws(made) == []
+    assert real_documents.flaws(made) == []
     found = made.operations[0].tool["inputSchema"]["$defs"]
     assert "next" in found["S1"]["properties"] and "S200" not in found
 
@@ -303,5 +303,5 @@ def test_every_tool_is_valid_whatever_its_schemas_are(one: Any, two: Any, three:
     }
     for version in ("3.0.0", "3.1.0"):
         made = document({"/a": {"post": raw}}, version, components={"schemas": {"A": two, "B": three}})
-        assert all("another document" in each.reason for each in made.set_aside)
-        assert len(made.operations) + len(made.set_aside) == 1 and real.flaws(made) == []
+        assert all("another document" in each.reason for each in made.skipped)
+        assert len(made.operations) + len(made.skipped) == 1 and real_documents.flaws(made) == []

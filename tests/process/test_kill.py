@@ -19,7 +19,7 @@ from toolway import Hub
 from toolway.testing import fake_server
 
 SERVERS = {
-    "plain": fake_server(), "old": fake_server(era="handshake"), "deaf": fake_server("ignore_eof"),
+    "plain": fake_server(), "old": fake_server(era="legacy"), "deaf": fake_server("ignore_eof"),
     "stubborn": fake_server("ignore_eof", "ignore_sigterm"), "child": fake_server("leaves_child"),
     "daemon": fake_server("leaves_setsid"), "family": fake_server(), "clan": fake_server("ignore_eof"),
     "slow": fake_server("slow_start=1"), "dies": fake_server("crash_every=0.5"),
@@ -35,7 +35,7 @@ async def busy(hub, name):
         await asyncio.sleep(0.3)
 
 async def main():
-    async with Hub(SERVERS, catalog_dir=None) as hub:
+    async with Hub(SERVERS, catalog_storage=None) as hub:
         print("entered", flush=True)
         await asyncio.gather(*(busy(hub, name) for name in SERVERS))
 
@@ -48,7 +48,7 @@ from toolway import Hub
 from toolway.testing import fake_server
 
 async def main():
-    async with Hub({"a": fake_server()}, catalog_dir=None) as hub:
+    async with Hub({"a": fake_server()}, catalog_storage=None) as hub:
         await hub.wait_ready()
 
 asyncio.run(main())
@@ -86,7 +86,7 @@ def test_a_next_keeper_ends_what_a_crash_of_both_left_behind() -> None:
         time.sleep(0.05)
     os.kill(holder.pid, signal.SIGSTOP)  # else it could start the next keeper in between
     family = descendants(holder.pid)
-    keepers = [pid for pid in family if b"keeper.py" in _cmdline(pid)]
+    keepers = [pid for pid in family if b"reaper.py" in _cmdline(pid)]
     assert len(keepers) == 1
     for pid in (keepers[0], holder.pid):
         os.kill(pid, signal.SIGKILL)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from toolway import Hub, OutcomeUnknown, Unavailable
+from toolway import Hub, OutcomeUnknown, ServerUnavailable
 from toolway.testing import fake_server
 
 pytestmark = pytest.mark.anyio
@@ -56,7 +56,7 @@ async def until(condition: object, seconds: float) -> float:
 
 
 async def test_entering_a_hub_with_many_servers_returns_at_once() -> None:
-    hub = Hub({f"s{n}": fake_server() for n in range(42)}, catalog_dir=None)
+    hub = Hub({f"s{n}": fake_server() for n in range(42)}, catalog_storage=None)
     began = time.monotonic()
     async with hub:
         assert time.monotonic() - began < 0.1
@@ -68,7 +68,7 @@ async def test_bad_starters_do_not_delay_a_healthy_server() -> None:
 
     async def first_call(servers: dict[str, object]) -> float:
         began = time.monotonic()
-        async with Hub(servers, catalog_dir=None) as hub:
+        async with Hub(servers, catalog_storage=None) as hub:
             await hub.call_tool("good.echo", {"text": "x"}, timeout=20)
             return time.monotonic() - began
 
@@ -84,9 +84,9 @@ async def test_bad_starters_do_not_delay_a_healthy_server() -> None:
     assert await first_call({**bad, **healthy, "good": fake_server()}) < alone + 0.5
 
 
-@pytest.mark.parametrize("era", ["modern", "handshake"])
+@pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_a_server_killed_in_mid_call_is_noticed_and_replaced(era: str) -> None:
-    async with Hub({"fake": fake_server(era=era)}, catalog_dir=None) as hub:
+    async with Hub({"fake": fake_server(era=era)}, catalog_storage=None) as hub:
         await hub.wait_ready()
         pid = hub.status()["fake"].pid
         assert pid is not None
@@ -105,7 +105,7 @@ async def test_a_server_killed_in_mid_call_is_noticed_and_replaced(era: str) -> 
 
 
 async def test_a_server_killed_while_idle_is_noticed_and_replaced() -> None:
-    async with Hub({"fake": fake_server()}, catalog_dir=None) as hub:
+    async with Hub({"fake": fake_server()}, catalog_storage=None) as hub:
         await hub.wait_ready()
         pid = hub.status()["fake"].pid
         assert pid is not None
@@ -115,7 +115,7 @@ async def test_a_server_killed_while_idle_is_noticed_and_replaced() -> None:
 
 
 async def test_a_call_in_the_moment_of_death_goes_to_the_next_process() -> None:
-    async with Hub({"fake": fake_server()}, catalog_dir=None) as hub:
+    async with Hub({"fake": fake_server()}, catalog_storage=None) as hub:
         await hub.wait_ready()
         for _ in range(3):
             pid = hub.status()["fake"].pid
@@ -129,12 +129,14 @@ async def test_a_call_in_the_moment_of_death_goes_to_the_next_process() -> None:
 async def test_a_server_that_fell_silent_is_restarted() -> None:
     from dataclasses import replace
 
-    from toolway import Health
+    from toolway import HealthCheck
 
     entry = fake_server("sigstop")
-    async with Hub({"fake": entry}, catalog_dir=None) as hub:
-        server = hub._servers["fake"]
-        await hub.replace("fake", replace(server, health=Health(interval=0.3, timeout=0.3, misses=2)))
+    async with Hub({"fake": entry}, catalog_storage=None) as hub:
+        server = hub._core._servers["fake"]
+        await hub.replace_server(
+            "fake", replace(server, health=HealthCheck(interval=0.3, timeout=0.3, failure_threshold=2))
+        )
         await hub.wait_ready()
         first = hub.status()["fake"].pid
         with pytest.raises(Exception, match="took longer"):
@@ -144,15 +146,15 @@ async def test_a_server_that_fell_silent_is_restarted() -> None:
 
 
 async def test_a_server_that_ends_too_often_is_given_up_and_comes_back_on_command() -> None:
-    async with Hub({"fake": {**fake_server("exit_at_start=1"), "maxRestarts": 2}}, catalog_dir=None) as hub:
+    async with Hub({"fake": {**fake_server("exit_at_start=1"), "maxRestarts": 2}}, catalog_storage=None) as hub:
         await until(lambda: hub.status()["fake"].state == "failed", 10)
         status = hub.status()["fake"]
         assert "failed too often" in status.why
         assert status.next_retry is not None
         assert status.next_retry > 200
-        with pytest.raises(Unavailable):
+        with pytest.raises(ServerUnavailable):
             await hub.call_tool("fake.echo")
-        hub.restart("fake")
+        hub.restart_server("fake")
         await until(lambda: hub.status()["fake"].state != "failed", 1)
 
 
@@ -166,7 +168,7 @@ async def test_a_normal_close_leaves_nothing_and_takes_under_six_seconds() -> No
         "daemon": fake_server("leaves_setsid"),
         "family": fake_server(),
     }
-    async with Hub(servers, catalog_dir=None) as hub:
+    async with Hub(servers, catalog_storage=None) as hub:
         await hub.wait_ready()
         await hub.call_tool("family.spawn_children")
         mine = descendants(os.getpid()) - before
@@ -177,7 +179,7 @@ async def test_a_normal_close_leaves_nothing_and_takes_under_six_seconds() -> No
 
 
 async def test_what_a_server_leaves_behind_when_it_ends_is_ended_too() -> None:
-    async with Hub({"fake": fake_server()}, catalog_dir=None) as hub:
+    async with Hub({"fake": fake_server()}, catalog_storage=None) as hub:
         await hub.wait_ready()
         reply = await hub.call_tool("fake.spawn_children")
         pids = list(reply.data.values())
@@ -190,9 +192,9 @@ async def test_what_a_server_leaves_behind_when_it_ends_is_ended_too() -> None:
 
 
 async def test_zombies_are_reaped() -> None:
-    async with Hub({"fake": fake_server("zombies")}, catalog_dir=None) as hub:
+    async with Hub({"fake": fake_server("zombies")}, catalog_storage=None) as hub:
         await hub.wait_ready()
-        keeper = hub._spawner._keeper
+        keeper = hub._core._spawner._reaper
         assert keeper is not None
         await hub.call_tool("fake.bad")
 
@@ -211,9 +213,9 @@ async def test_zombies_are_reaped() -> None:
 
 
 async def test_a_keeper_that_is_killed_takes_its_servers_along_and_is_replaced() -> None:
-    async with Hub({"fake": fake_server("ignore_eof")}, catalog_dir=None) as hub:
+    async with Hub({"fake": fake_server("ignore_eof")}, catalog_storage=None) as hub:
         await hub.wait_ready()
-        keeper, pid = hub._spawner._keeper, hub.status()["fake"].pid
+        keeper, pid = hub._core._spawner._reaper, hub.status()["fake"].pid
         assert keeper is not None
         assert pid is not None
         os.kill(keeper.pid, signal.SIGKILL)
@@ -222,7 +224,7 @@ async def test_a_keeper_that_is_killed_takes_its_servers_along_and_is_replaced()
 
 
 async def test_a_hundred_parallel_calls_of_half_a_second_take_under_a_second() -> None:
-    async with Hub({"fake": fake_server()}, catalog_dir=None) as hub:
+    async with Hub({"fake": fake_server()}, catalog_storage=None) as hub:
         await hub.wait_ready()
         began = time.monotonic()
         replies = await asyncio.gather(
@@ -235,8 +237,8 @@ async def test_a_hundred_parallel_calls_of_half_a_second_take_under_a_second() -
 async def test_no_answer_is_misplaced_or_lost() -> None:
     count = 10_000 if os.environ.get("TOOLWAY_LONG") else 2_000
     dice = random.Random(11)
-    servers = {f"s{n}": fake_server(era=("modern", "handshake")[n % 2]) for n in range(10)}
-    async with Hub(servers, catalog_dir=None) as hub:
+    servers = {f"s{n}": fake_server(era=("modern", "legacy")[n % 2]) for n in range(10)}
+    async with Hub(servers, catalog_storage=None) as hub:
         await hub.wait_ready()
         left = iter(range(count))
         good = 0

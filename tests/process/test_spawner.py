@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from toolway.upstream.process import spawn
-from toolway.upstream.process.spawn import Process, Spawner, SpawnFailed
+from toolway.upstream.process import spawner as spawner_module
+from toolway.upstream.process.spawner import Process, Spawner, SpawnError
 
 pytestmark = pytest.mark.anyio
 
@@ -29,12 +29,12 @@ class Shortage:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, code: int, times: int) -> None:
         self.left = times
-        self._send = spawn._send_to
+        self._send = spawner_module._send_command
         self._code = code
-        monkeypatch.setattr(spawn, "_send_to", self)
-        monkeypatch.setattr(spawn, "SHORT_TRIES", (5, 0.01))
+        monkeypatch.setattr(spawner_module, "_send_command", self)
+        monkeypatch.setattr(spawner_module, "SEND_RETRIES", (5, 0.01))
 
-    def __call__(self, control: object, order: spawn._Order) -> int:
+    def __call__(self, control: object, order: spawner_module._Command) -> int:
         if self.left:
             self.left -= 1
             raise OSError(self._code, os.strerror(self._code))
@@ -74,7 +74,7 @@ async def test_a_shortage_that_lasts_fails_the_start_and_no_other(
     before = descriptors()
     Shortage(monkeypatch, code, 6)
     first, second = await asyncio.gather(start(spawner), start(spawner), return_exceptions=True)
-    assert isinstance(first, SpawnFailed)
+    assert isinstance(first, SpawnError)
     assert first.code == errno.errorcode[code]
     assert isinstance(second, Process)
     await end(second)
@@ -87,7 +87,7 @@ async def test_an_order_that_is_no_start_is_sent_until_it_arrives(
 ) -> None:
     process = await start(spawner)
     Shortage(monkeypatch, errno.ENOBUFS, 20)
-    process.end()
+    process.kill_tree()
     async with asyncio.timeout(10):
         assert await process.exited == -9
     for fd in (process.stdin, process.stdout, process.stderr):

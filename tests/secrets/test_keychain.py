@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from toolway.secrets import SecretsError, open_store
-from toolway.secrets.both import Both
-from toolway.secrets.keychain import Keychain, within
-from toolway.secrets.sealed_file import SealedFile
+from toolway.secrets.encrypted_file import EncryptedFileStore
+from toolway.secrets.keychain import Keychain, run_with_timeout
+from toolway.secrets.store import LayeredStore
 
 CANARY = "canary-77aa01f3"
 needs_secret_service = pytest.mark.skipif(
@@ -48,7 +48,7 @@ def test_a_real_keychain_keeps_secrets_and_no_file_of_ours_does(environ):
 import os
 from toolway.secrets import open_store
 store = open_store(os.environ)
-print(store.where)
+print(store.location)
 store.set("github.TOKEN", "{CANARY}")
 again = open_store(os.environ)
 print(again.get("github.TOKEN") == "{CANARY}", again.names(), again.get("other"))
@@ -58,7 +58,7 @@ again.set("left.there", "{CANARY}")
     script = 'echo -n pass | gnome-keyring-daemon --unlock --components=secrets >/dev/null && exec "$0" "$@"'
     result = python(program, environ, ["dbus-run-session", "--", "sh", "-c", script])
     assert result.stdout.splitlines() == [
-        "the keychain of the system",
+        "the system keychain",
         "True ['github.TOKEN'] None",
         "True False None []",
     ], result.stderr
@@ -66,7 +66,7 @@ again.set("left.there", "{CANARY}")
     assert not (Path(environ["HOME"]) / ".local/share/toolway/secrets.sealed").exists()
 
     # Without the keychain, as over SSH, what lies in it is told, not silently missed.
-    with pytest.raises(SecretsError, match="lies in the keychain"):
+    with pytest.raises(SecretsError, match="is in the system keychain"):
         open_store({"HOME": environ["HOME"], "TOOLWAY_SECRETS": "file"}).get("left.there")
 
 
@@ -104,10 +104,10 @@ import os
 from toolway.secrets import open_store
 store = open_store(os.environ)
 store.set("a", "{CANARY}")
-print(store.where, store.get("a"))
+print(store.location, store.get("a"))
 """
     result = python(program, environ)
-    assert "the sealed file" in result.stdout
+    assert "the encrypted file" in result.stdout
     assert CANARY in result.stdout, result.stderr
     assert not told.exists()
     assert files_with(CANARY, environ["HOME"]) == []
@@ -116,7 +116,7 @@ print(store.where, store.get("a"))
 def test_a_keychain_that_is_wanted_and_does_not_answer_is_an_error(environ):
     program = "import os; from toolway.secrets import open_store; open_store(os.environ)"
     result = python(program, {**environ, "TOOLWAY_SECRETS": "keychain"})
-    assert "no keychain of the system answers here" in result.stderr
+    assert "no system keychain answers here" in result.stderr
 
 
 class Silent:
@@ -135,7 +135,7 @@ class Broken:
 
 
 def test_a_keychain_that_waits_for_a_person_does_not_hold_us_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("toolway.secrets.keychain.UNLOCK", 0.1)
+    monkeypatch.setattr("toolway.secrets.keychain.UNLOCK_TIMEOUT_S", 0.1)
     silent = Silent()
     began = time.monotonic()
     with pytest.raises(SecretsError, match="did not answer"):
@@ -148,17 +148,17 @@ def test_what_a_keychain_says_in_its_errors_is_not_repeated(tmp_path):
     with pytest.raises(SecretsError) as caught:
         Keychain(Broken(), tmp_path / "names").get("a")
     assert CANARY not in str(caught.value)
-    assert "RuntimeError" in caught.value.evidence
+    assert "RuntimeError" in caught.value.detail
 
 
 def test_an_answer_and_a_failure_come_through():
-    assert within(5, lambda: 7) == 7
+    assert run_with_timeout(5, lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
-        within(5, lambda: 1 / 0)
+        run_with_timeout(5, lambda: 1 / 0)
 
 
 class Memory:
-    where = "memory"
+    location = "memory"
 
     def __init__(self, **kept):
         self.kept = kept
@@ -177,9 +177,9 @@ class Memory:
 
 
 def test_a_new_secret_goes_to_the_keychain_and_its_old_value_leaves_the_file(tmp_path):
-    keychain, file = Memory(), SealedFile(tmp_path / "file", tmp_path / "key")
+    keychain, file = Memory(), EncryptedFileStore(tmp_path / "file", tmp_path / "key")
     file.set("a", "old-value")
-    store = Both(keychain, file, frozenset())
+    store = LayeredStore(keychain, file, frozenset())
     assert store.get("a") == "old-value"
     store.set("a", "new-value")
     assert (keychain.kept, file.names()) == ({"a": "new-value"}, [])

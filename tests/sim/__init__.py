@@ -1,12 +1,13 @@
-"""The core in virtual time: a real `Hub`, simulated servers, links and faults. One seed is one exact run.
+"""The core in virtual time: a real `Hub`, simulated servers, transports and faults. One seed is one exact run.
 
 loop.py       the event loop: time jumps to the next timer when nothing can run
 scenario.py   what a seed stands for: servers, calls, what happens to them
-weather.py    what goes wrong with a request, drawn from the seed
+faults.py     what goes wrong with a request, drawn from the seed
 servers.py    the far side: a server that keeps a log of what it did
-links.py      the near side: a pipe and an HTTP endpoint, behind the seam of `upstream/link.py`
+transports.py the near side: a pipe and an HTTP endpoint, behind the seam of `upstream/transport.py`
 history.py    what was called, answered and done, in order
 checks.py     whether the three agree
-leftovers.py  what a hub still holds when nothing is under way
-play.py       one run
+resources.py  what a hub still holds when nothing is under way
+idempotency.py a store of idempotency keys that is slow and fails
+run.py        one run
 """

@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Final
 
 from tests.sim.history import Act, Begun, Cut, Done, Ended, History, Moved, Progress, Reported, Sent
-from toolway.model import Effect
+from toolway.types import Effect
 
 GRACE: Final = 1.0  # seconds after its limit within which a call must have ended
 STOPPING: Final = 6.0  # seconds that it takes at most to stop a server

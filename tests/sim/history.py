@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TypeVar
 
 from toolway.errors import Executed
-from toolway.model import Effect
+from toolway.types import Effect
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
 
+from tests.sim.faults import ON_A_PIPE, ON_HTTP, TICK, Fate, ticks
 from tests.sim.servers import KEY_META, Traits
-from tests.sim.weather import ON_A_PIPE, ON_HTTP, TICK, Fate, ticks
-from toolway.config.spec import Health, Limits, Restart, Retry, Server, Timeout, ToolRule
-from toolway.model import Effect, Json
+from toolway.config.schema import HealthCheck, Limits, RestartPolicy, RetryPolicy, Server, Timeout, ToolSettings
+from toolway.types import Effect, Json
 
 MOST_ATTEMPTS: Final = 5  # whatever anyone says
 
@@ -25,9 +25,9 @@ _HINTS: Final[Mapping[str, Json]] = {
     "redo": {},
 }
 _RULES: Final = {
-    "peek": ToolRule(effect=Effect.READ),
-    "send": ToolRule(effect=Effect.UNSAFE, timeout=8.0),
-    "redo": ToolRule(repeatable=True),
+    "peek": ToolSettings(effect=Effect.READ),
+    "send": ToolSettings(effect=Effect.UNSAFE, timeout=8.0),
+    "redo": ToolSettings(idempotent=True),
 }
 TOOLS: Final = tuple(_HINTS)
 _TIMEOUTS: Final = ((None, TICK, 0.25, 1.0, 5.0, 20.0), (40, 2, 10, 10, 20, 10))  # and how often each is chosen
@@ -55,8 +55,8 @@ class Plan:
     limit: float
     attempts: int
     timeout: float | None = None
-    retries: int | None = None
-    repeatable: bool | None = None
+    max_attempts: int | None = None
+    idempotent: bool | None = None
     key: str | None = None
     shared: bool = False
     progress: bool = False
@@ -114,7 +114,7 @@ def draw(seed: int, calls: int) -> Scenario:
 def _part(dice: random.Random, rate: float) -> Part:
     transport = dice.choice(("pipe", "http"))
     on_a_pipe = transport == "pipe"
-    era = dice.choice(("modern", "handshake"))
+    era = dice.choice(("modern", "legacy"))
     probe = dice.choice(("refuses", "ignores", "dies")) if on_a_pipe else "refuses"
     traits = Traits(
         transport=transport,  # type: ignore[arg-type]
@@ -134,23 +134,25 @@ def _part(dice: random.Random, rate: float) -> Part:
 
 
 def _server(dice: random.Random, traits: Traits, *, reliable: bool) -> Server:
-    peek = ToolRule(effect=Effect.READ, cache=dice.choice((0.0, 2.0)))
-    spelled = "legacy" if traits.era == "handshake" else "modern"
+    peek = ToolSettings(effect=Effect.READ, cache=dice.choice((0.0, 2.0)))
+    spelled = "legacy" if traits.era == "legacy" else "modern"
     return Server(
         command="sim" if traits.transport == "pipe" else None,
         url="http://sim.invalid/" if traits.transport == "http" else None,
         era=dice.choice(("auto", "auto", "auto", spelled)),  # type: ignore[arg-type]
         lazy=dice.random() < 0.25,
-        idle_stop=dice.choice((0.0, 0.0, 1.0, 3.0)),
+        idle_timeout=dice.choice((0.0, 0.0, 1.0, 3.0)),
         timeout=Timeout(total=20.0, queue=dice.choice((0.25, 1.0, 5.0)), start=4.0 if dice.random() < 0.3 else 30.0),
-        retry=Retry(attempts=dice.choice((1, 2, 3, 3, 9)), delay=1 / 16),
-        repeatable=dice.random() < 0.15,
+        retry=RetryPolicy(max_attempts=dice.choice((1, 2, 3, 3, 9)), initial_backoff=1 / 16),
+        idempotent=dice.random() < 0.15,
         trusted=dice.random() < 0.25,
         tools={**_RULES, "peek": peek},
-        key_meta=KEY_META if traits.keys else None,
-        unprocessed=(-32603,) if traits.orderly else (),
-        restart=Restart() if dice.random() < 0.3 else Restart(limit=50),
-        health=Health(interval=dice.choice((5.0, 30.0)), timeout=2.0, misses=2, strict=dice.random() < 0.3),
+        idempotency_meta_key=KEY_META if traits.keys else None,
+        not_processed_codes=(-32603,) if traits.orderly else (),
+        restart=RestartPolicy() if dice.random() < 0.3 else RestartPolicy(max_restarts=50),
+        health=HealthCheck(
+            interval=dice.choice((5.0, 30.0)), timeout=2.0, failure_threshold=2, during_calls=dice.random() < 0.3
+        ),
         limits=Limits() if reliable else Limits(dice.choice((1, 2, 4, 128)), dice.choice((0, 2, 8, 1024))),
     )
 
@@ -160,14 +162,14 @@ def _server(dice: random.Random, traits: Traits, *, reliable: bool) -> Server:
 
 def effect_of(server: Server, tool: str, plan: bool | None, key: str | None) -> Effect:
     """The most that the hub may see in a call; written down again, so that it is not the hub's own opinion."""
-    rule = server.tools.get(tool, ToolRule())
+    rule = server.tools.get(tool, ToolSettings())
     effect = rule.effect
     if effect is None:
         hints = _HINTS[tool]
         effect = Effect.READ if hints.get("readOnlyHint") else Effect.UNSAFE
         effect = Effect.IDEMPOTENT if hints.get("idempotentHint") else effect
-    word = next((w for w in (plan, rule.repeatable, server.repeatable) if w is not None), False)
-    honoured = key is not None and server.key_meta is not None
+    word = next((w for w in (plan, rule.idempotent, server.idempotent) if w is not None), False)
+    honoured = key is not None and server.idempotency_meta_key is not None
     return Effect.IDEMPOTENT if effect is Effect.UNSAFE and (word or honoured) else effect
 
 
@@ -235,22 +237,22 @@ def _plan(
     timeout = dice.choices(*_TIMEOUTS)[0]
     if patient and timeout is not None and timeout > TICK:
         timeout = 10.0
-    rule = definition.tools.get(tool, ToolRule()).timeout
+    rule = definition.tools.get(tool, ToolSettings()).timeout
     limit = timeout if timeout is not None else rule if rule is not None else definition.timeout.total
-    retries = dice.choice((None, None, None, 0, 1, 7))
-    repeatable = dice.choice((None, None, None, None, True, False))
-    attempts = definition.retry.attempts if retries is None else retries + 1
+    max_attempts = dice.choice((None, None, None, 1, 2, 8))
+    idempotent = dice.choice((None, None, None, None, True, False))
+    attempts = definition.retry.max_attempts if max_attempts is None else max_attempts
     return Plan(
         call=call,
         server=server,
         tool=tool,
         nonce=nonce,
-        effect=effect_of(definition, tool, repeatable, key),
+        effect=effect_of(definition, tool, idempotent, key),
         limit=limit,
         attempts=min(attempts, MOST_ATTEMPTS),
         timeout=timeout,
-        retries=retries,
-        repeatable=repeatable,
+        max_attempts=max_attempts,
+        idempotent=idempotent,
         key=key,
         shared=shared,
         sure=patient and limit > 1 and key is None,

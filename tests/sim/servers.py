@@ -21,10 +21,10 @@ from mcp_types.jsonrpc import (
 )
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 
+from tests.sim.faults import CRASHES, SILENT, UNDONE, Fate, Later, Weather, ticks
 from tests.sim.history import Done, History, Struck
-from tests.sim.weather import CRASHES, SILENT, UNDONE, Fate, Later, Weather, ticks
-from toolway.model import Certainty, Era, Json
-from toolway.upstream.link import Fault, RpcError
+from toolway.types import Certainty, Era, Json
+from toolway.upstream.transport import JSONRPCError, TransportError
 
 CALL_META: Final = "sim/call"  # under which a call says which one it is
 KEY_META: Final = "sim/key"  # under which some servers take idempotency keys
@@ -32,7 +32,7 @@ OWN_ERROR: Final = 1234  # a code outside of JSON-RPC's: the tool ran and said s
 RETRY_AFTER: Final = (None, 0.25, 1.0, 3.0, 90.0)
 FOREVER: Final = 100_000.0
 
-Answer: TypeAlias = Json | RpcError | Fault
+Answer: TypeAlias = Json | JSONRPCError | TransportError
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class Process:
         if self._on_end is not None:
             self._on_end()
 
-    def _refusal(self, exchange: Exchange) -> Fault | RpcError | None:
+    def _refusal(self, exchange: Exchange) -> TransportError | JSONRPCError | None:
         """What whoever stands before the server says."""
         dice = self.server.dice
         match exchange.fate:
@@ -211,10 +211,12 @@ class Process:
             case Fate.FORGOTTEN:
                 self.sessions.clear()
             case Fate.MISMATCH:
-                return RpcError(HEADER_MISMATCH, "the headers do not match the definition")
-        keeps_sessions = self.server.traits.era == "handshake"
+                return JSONRPCError(HEADER_MISMATCH, "the headers do not match the definition")
+        keeps_sessions = self.server.traits.era == "legacy"
         if keeps_sessions and exchange.session is not None and exchange.session not in self.sessions:
-            return Fault("the server no longer knows the session", Certainty.C1, code="E-HTTP-SESSION", status=404)
+            return TransportError(
+                "the server no longer knows the session", Certainty.REJECTED, code="E-HTTP-SESSION", status=404
+            )
         return None
 
     def _tell_progress(self, exchange: Exchange) -> None:
@@ -258,15 +260,15 @@ class Process:
             if self.server.traits.era == "modern":
                 return self._modern(exchange)
             return self._handshake(exchange)
-        except RpcError as exc:
+        except JSONRPCError as exc:
             return exc
 
     def _modern(self, exchange: Exchange) -> Answer | None:
         if exchange.method in ("initialize", "ping"):
-            raise RpcError(METHOD_NOT_FOUND, "not in this era")
+            raise JSONRPCError(METHOD_NOT_FOUND, "not in this era")
         if exchange.meta(PROTOCOL_VERSION_META_KEY) != LATEST_MODERN_VERSION:
             supported = {"supported": [LATEST_MODERN_VERSION]}
-            raise RpcError(UNSUPPORTED_PROTOCOL_VERSION, "only the modern era is spoken here", supported)
+            raise JSONRPCError(UNSUPPORTED_PROTOCOL_VERSION, "only the modern era is spoken here", supported)
         if exchange.method == "server/discover":
             return {"supportedVersions": [LATEST_MODERN_VERSION], "capabilities": {"tools": {"listChanged": True}}}
         if exchange.method == "subscriptions/listen":
@@ -286,13 +288,13 @@ class Process:
         if exchange.method == "ping":
             return {}
         if not self.sessions or (self.server.traits.transport == "http" and exchange.session is None):
-            raise RpcError(INVALID_REQUEST, "no session")
+            raise JSONRPCError(INVALID_REQUEST, "no session")
         return self._either(exchange)
 
     def _at_the_probe(self) -> None:
         match self.server.traits.probe:
             case "refuses":
-                raise RpcError(METHOD_NOT_FOUND, "what is server/discover?")
+                raise JSONRPCError(METHOD_NOT_FOUND, "what is server/discover?")
             case "dies":
                 self.end()
 
@@ -301,7 +303,7 @@ class Process:
             return self._list(exchange)
         if exchange.method == "tools/call":
             return self._call(exchange)
-        raise RpcError(METHOD_NOT_FOUND, f"what is {exchange.method}?")
+        raise JSONRPCError(METHOD_NOT_FOUND, f"what is {exchange.method}?")
 
     def _list(self, exchange: Exchange) -> Json:
         half = len(self.server.traits.tools) // 2
@@ -320,7 +322,7 @@ class Process:
         server.history.add(Done(self._loop.time(), server.name, nonce, exchange.call, exchange.sent))
         failed = server.dice.random() < server.traits.fails
         if failed and server.dice.random() < 0.3:
-            return RpcError(OWN_ERROR, "the tool has an error code of its own")
+            return JSONRPCError(OWN_ERROR, "the tool has an error code of its own")
         result: Json = {"content": [{"type": "text", "text": nonce}], "isError": failed}
         if key is not None:
             server.done_keys[key] = result
@@ -332,16 +334,16 @@ def _spoil(fate: Fate, answer: Answer | None) -> Answer | None:
         case Fate.LOST_UNDONE | Fate.LOST_DONE:
             return _reset()
         case Fate.ERROR_UNDONE | Fate.ERROR_DONE:
-            return RpcError(INTERNAL_ERROR, "internal error")
+            return JSONRPCError(INTERNAL_ERROR, "internal error")
         case Fate.SPOILED_UNDONE | Fate.SPOILED_DONE:
-            return Fault("the server's answer cannot be read", Certainty.C2, code="E-ANSWER")
+            return TransportError("the server's response is invalid", Certainty.UNKNOWN, code="E-ANSWER")
     return answer
 
 
-def _reset() -> Fault:
-    return Fault("the connection was reset", Certainty.C2, code="E-HTTP-CUT")
+def _reset() -> TransportError:
+    return TransportError("the connection was reset", Certainty.UNKNOWN, code="E-HTTP-CUT")
 
 
-def _refused(status: int, retry_after: float | None) -> Fault:
-    reason = f"the server wants fewer requests ({status})"
-    return Fault(reason, Certainty.C1, code="E-HTTP-STATUS", status=status, retry_after=retry_after)
+def _refused(status: int, retry_after: float | None) -> TransportError:
+    reason = f"the server limits the request rate ({status})"
+    return TransportError(reason, Certainty.REJECTED, code="E-HTTP-STATUS", status=status, retry_after=retry_after)

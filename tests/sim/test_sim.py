@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.sim.checks import check
+from tests.sim.faults import Fate
 from tests.sim.history import Begun, Done, Ended
-from tests.sim.play import run
-from tests.sim.weather import Fate
+from tests.sim.run import run
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CALLS = 200
@@ -40,7 +40,7 @@ def test_a_seed_is_one_exact_run(seed):
 
 
 def test_a_seed_is_the_same_run_in_another_process():
-    program = "from tests.sim.play import run; print(run(5, 100).digest())"
+    program = "from tests.sim.run import run; print(run(5, 100).digest())"
     digests = set()
     for hashing in ("1", "2"):
         environ = {**os.environ, "PYTHONHASHSEED": hashing}

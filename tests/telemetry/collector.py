@@ -1,4 +1,4 @@
-"""An OTLP/HTTP collector on a real port, which keeps what it is sent, decoded."""
+"""OTLP/HTTP collector on a real port that stores the decoded requests."""
 
 from __future__ import annotations
 

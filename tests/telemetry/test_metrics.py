@@ -1,4 +1,4 @@
-"""`/metrics`: what a real parser reads, what bounds it, and who may see it."""
+"""`/metrics`: parsed by a real parser, bounded, and protected."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from tests.gateway.edge_lab import Edge, edge
-from toolway.events import CallFinished, Connected, Lost
-from toolway.telemetry.exposition import TABLE, text
-from toolway.telemetry.metrics import Metrics
-from toolway.telemetry.series import MOST_OUTCOMES, MOST_SERIES, MOST_TOOLS, OTHER
+from toolway.events import CallFinished, Connected, Disconnected
+from toolway.telemetry.metrics import MAX_OUTCOMES_PER_SERIES, MAX_SERIES, MAX_TOOLS_PER_SERVER, OTHER, Metrics
+from toolway.telemetry.prometheus import METRICS, render_metrics
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +31,7 @@ def read(page: str) -> dict[str, Metric]:
 
 
 def page(metrics: Metrics) -> dict[str, Metric]:
-    return read(text(metrics, (), "")[0].decode())
+    return read(render_metrics(metrics, (), "")[0].decode())
 
 
 def value(families: dict[str, Metric], name: str, **labels: str) -> float:
@@ -49,10 +48,10 @@ async def scraped(found: Edge, **more: Any) -> dict[str, Metric]:
     return read(answer.body.decode())
 
 
-async def test_a_gateway_counts_its_calls_and_says_how_everything_stands(tmp_path: Path) -> None:
+async def test_a_gateway_counts_its_calls_and_reports_its_state(tmp_path: Path) -> None:
     metrics = Metrics()
     async with edge(tmp_path, metrics=metrics) as found:
-        found.hub.listen(metrics)
+        found.hub.add_sink(metrics)
         for _ in range(3):
             await found.modern("tools/call", {"name": "a__echo", "arguments": {"text": "x"}})
         await found.modern("tools/call", {"name": "a__fail", "arguments": {}})
@@ -70,41 +69,41 @@ async def test_a_gateway_counts_its_calls_and_says_how_everything_stands(tmp_pat
     assert value(families, "toolway_server_state", server="b", state="ready", transport="http") == 1
     assert value(families, "toolway_server_tools", server="a") > 3
     assert value(families, "toolway_slots", server="a") == 128
-    assert value(families, "toolway_slots_taken", server="a") == 0
+    assert value(families, "toolway_slots_in_use", server="a") == 0
     assert value(families, "toolway_queue_waiting", server="a") == 0
     assert value(families, "toolway_gateway_connections") == 1
     assert value(families, "toolway_info") == 1
     assert families["process_resident_memory_bytes"].samples[0].value > 0
-    assert set(families) >= {name for name in TABLE if name != "toolway_breaker_open"}
+    assert set(families) >= {name for name in METRICS if name != "toolway_breaker_open"}
 
 
-async def test_calls_under_way_and_waiting_are_seen(tmp_path: Path) -> None:
+async def test_running_and_queued_calls_are_reported(tmp_path: Path) -> None:
     metrics = Metrics()
     async with edge(tmp_path, metrics=metrics) as found:
-        found.hub.listen(metrics)
+        found.hub.add_sink(metrics)
         slow = asyncio.create_task(found.modern("tools/call", {"name": "a__sleep", "arguments": {"seconds": 1}}))
-        while not found.hub.running():
+        while not found.hub.running_calls():
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
         families = await scraped(found)
         assert value(families, "toolway_calls_running", server="a") == 1
-        assert value(families, "toolway_slots_taken", server="a") == 1
+        assert value(families, "toolway_slots_in_use", server="a") == 1
         await slow
 
 
-async def test_a_breaker_that_opened_is_seen(tmp_path: Path) -> None:
+async def test_an_open_breaker_is_reported(tmp_path: Path) -> None:
     metrics = Metrics()
     async with edge(tmp_path, metrics=metrics) as found:
-        found.hub.trip("b")
-        found.hub.trip("a", "echo")
+        found.hub.trip_breaker("b")
+        found.hub.trip_breaker("a", "echo")
         families = await scraped(found)
     assert value(families, "toolway_breaker_open", server="b", tool="") == 1
     assert value(families, "toolway_breaker_open", server="a", tool="echo") == 1
 
 
-async def test_the_door_stands_before_the_metrics_too(tmp_path: Path) -> None:
+async def test_metrics_require_authentication(tmp_path: Path) -> None:
     async with edge(tmp_path, metrics=Metrics()) as found:
-        scraper = found.keyring.create("prometheus", ["/metrics"], False, 0.0)[0]
+        scraper = found.keyring.create_key_sync("prometheus", ["/metrics"], False, 0.0)[0]
         plain = found.key()
         for token, status in ((None, 401), ("tw_wrong", 401), (plain, 403), (scraper, 200)):
             assert (await found.ask("GET", "/metrics", token=token)).status == status
@@ -116,7 +115,7 @@ async def test_the_door_stands_before_the_metrics_too(tmp_path: Path) -> None:
         assert await found.tools(token=scraper) == []
 
 
-async def test_without_metrics_there_is_no_such_path(tmp_path: Path) -> None:
+async def test_without_metrics_the_path_does_not_exist(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
         assert (await found.ask("GET", "/metrics")).status == 404
 
@@ -126,17 +125,17 @@ def series_of(families: dict[str, Metric]) -> int:
     return sum(len(family.samples) for family in families.values())
 
 
-def test_ten_thousand_random_names_make_few_series() -> None:
+def test_ten_thousand_random_names_create_few_series() -> None:
     metrics, dice = Metrics(), random.Random(1)
     for number in range(10_000):
         tool = "".join(dice.choices(string.printable, k=12))
         metrics.on_call(ended("s", tool, "ok" if number % 2 else "E-TIMEOUT"))
     families = page(metrics)
     tools = {sample.labels["tool"] for sample in families["toolway_calls"].samples}
-    assert len(tools) == MOST_TOOLS + 1 and OTHER in tools
+    assert len(tools) == MAX_TOOLS_PER_SERVER + 1 and OTHER in tools
     assert value(families, "toolway_calls_total", server="s") == 10_000
-    assert value(families, "toolway_calls_folded_total") == value(families, "toolway_calls_total", tool=OTHER)
-    assert series_of(families) < 25 * (MOST_TOOLS + 10)
+    assert value(families, "toolway_calls_overflow_total") == value(families, "toolway_calls_total", tool=OTHER)
+    assert series_of(families) < 25 * (MAX_TOOLS_PER_SERVER + 10)
 
 
 def test_the_bound_holds_for_all_servers_together() -> None:
@@ -144,52 +143,52 @@ def test_the_bound_holds_for_all_servers_together() -> None:
     for server in range(50):
         for tool in range(200):
             metrics.on_call(ended(f"s{server}", f"t{tool}"))
-    assert len(metrics.book.series) <= MOST_SERIES + 50  # and the others of each server
-    assert sum(series.all().count for series in metrics.book.series.values()) == 10_000
+    assert len(metrics.store.series) <= MAX_SERIES + 50  # and the others of each server
+    assert sum(series.total().count for series in metrics.store.series.values()) == 10_000
 
 
-async def test_ten_thousand_names_that_a_client_makes_up_make_no_series(tmp_path: Path) -> None:
+async def test_ten_thousand_invented_names_create_no_series(tmp_path: Path) -> None:
     metrics = Metrics()
     async with edge(tmp_path, metrics=metrics) as found:
-        found.hub.listen(metrics)
+        found.hub.add_sink(metrics)
         for number in range(200):
             await found.modern("tools/call", {"name": f"made_up_{number}", "arguments": {}})
         for number in range(10_000):  # as if they had come so far as the hub
             metrics.on_call(ended(f"none{number}", f"made_up-{number}", "E-NOT-FOUND", executed="no"))
             metrics.on_call(ended("a", f"made_up-{number}", "E-NOT-FOUND", executed="no"))
         assert "made_up" not in (await found.ask("GET", "/metrics")).body.decode()
-    assert len(metrics.book.series) <= 2
+    assert len(metrics.store.series) <= 2
 
 
-def test_uris_and_methods_are_no_labels_of_their_own() -> None:
+def test_uris_and_unknown_methods_are_not_labels() -> None:
     metrics = Metrics()
     for number in range(1000):
         metrics.on_call(ended(tool=f"file:///{number}", method="resources/read"))
         metrics.on_call(ended(tool="", method=f"made/up{number}"))
-    assert set(metrics.book.series) == {("s", "resources/read", ""), ("s", OTHER, "")}
+    assert set(metrics.store.series) == {("s", "resources/read", ""), ("s", OTHER, "")}
 
 
 def test_outcomes_are_bounded() -> None:
     metrics = Metrics()
     for number in range(1000):
         metrics.on_call(ended(outcome=f"E-{number}"))
-    (series,) = metrics.book.series.values()
-    assert len(series.outcomes) == MOST_OUTCOMES + 1
+    (series,) = metrics.store.series.values()
+    assert len(series.outcomes) == MAX_OUTCOMES_PER_SERIES + 1
 
 
-def test_a_server_that_is_gone_is_counted_no_more() -> None:
+def test_counters_of_a_removed_server_are_dropped() -> None:
     metrics = Metrics()
     metrics.on_call(ended("old"))
     metrics.on_call(ended("new"))
     metrics.on_event(Connected("old", "modern", "2026-07-28"))
-    metrics.on_event(Lost("new", "it ended"))
-    metrics.book.forget(frozenset({"new"}))
+    metrics.on_event(Disconnected("new", "it ended"))
+    metrics.store.prune(frozenset({"new"}))
     families = page(metrics)
     assert {sample.labels["server"] for sample in families["toolway_calls"].samples} == {"new"}
-    assert value(families, "toolway_server_losses_total", server="new") == 1
+    assert value(families, "toolway_server_disconnects_total", server="new") == 1
 
 
-def test_a_call_that_may_have_happened_is_counted_for_somebody_to_look() -> None:
+def test_a_call_with_unknown_outcome_is_counted() -> None:
     metrics = Metrics()
     metrics.on_call(ended(outcome="E-TIMEOUT", executed="unknown"))
     assert value(page(metrics), "toolway_calls_unknown_total", server="s", tool="t") == 1
@@ -197,9 +196,9 @@ def test_a_call_that_may_have_happened_is_counted_for_somebody_to_look() -> None
 
 def test_exemplars_lead_from_a_bucket_to_a_trace() -> None:
     metrics, trace = Metrics(), "0af7651916cd43dd8448eb211c80319c"
-    metrics.on_call(ended(seconds=0.3, trace=trace, span="b7ad6b7169203331", at=1_700_000_000.0))
-    metrics.on_call(ended(seconds=0.3, trace="f" * 32))  # which nobody recorded
-    body, kind = text(metrics, (), "application/openmetrics-text; version=1.0.0")
+    metrics.on_call(ended(seconds=0.3, trace_id=trace, span_id="b7ad6b7169203331", started_at=1_700_000_000.0))
+    metrics.on_call(ended(seconds=0.3, trace_id="f" * 32))  # not recorded
+    body, kind = render_metrics(metrics, (), "application/openmetrics-text; version=1.0.0")
     assert kind.startswith("application/openmetrics-text")
     families = {family.name: family for family in parse_openmetrics(body.decode())}
     found = [s for s in families["toolway_call_duration_seconds"].samples if s.exemplar]

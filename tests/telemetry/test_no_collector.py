@@ -1,4 +1,4 @@
-"""A collector that is not there costs no call anything, and does not hold up the end."""
+"""A missing collector delays neither calls nor the shutdown."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.gateway.load_clients import Connection
 from tests.gateway.program import program
-from tests.gateway.riders import Connection
 from toolway.testing import fake_server
 
 pytestmark = pytest.mark.anyio
@@ -24,7 +24,7 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
-async def test_the_gateway_ends_in_time_and_its_calls_are_quick(
+async def test_without_a_collector_calls_are_fast_and_the_gateway_stops_in_time(
     tmp_path: Path, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", silent)

@@ -1,5 +1,4 @@
-"""Traces and metrics as a collector receives them, from real programs: a client and two servers of the SDK, and a
-gateway between them."""
+"""Traces and metrics at a collector, from real processes: a client, a gateway and two servers of the SDK."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from tests.telemetry.collector import Collector, Span
 
 pytestmark = pytest.mark.anyio
 TRACED = str(Path(__file__).parent / "traced.py")
-long = pytest.mark.skipif(not os.environ.get("TOOLWAY_LONG"), reason="ten seconds of CPU: make traces")
+long = pytest.mark.skipif(not os.environ.get("TOOLWAY_LONG"), reason="ten seconds of CPU: make long-tests ARGS=traces")
 CANARY = "canary-of-arguments-5f1c"
 SECRET = "canary-of-a-header-77aa31"
 
@@ -172,7 +171,7 @@ async def test_one_trace_from_a_client_through_a_gateway_and_a_retry_to_two_serv
 
 
 @long
-async def test_without_a_word_nothing_is_sent(tmp_path: Path, collector: Collector) -> None:
+async def test_nothing_is_exported_by_default(tmp_path: Path, collector: Collector) -> None:
     """Spans of clients and servers go where those say; a gateway that was not asked sends none."""
     async with scene(tmp_path, collector.url) as gateway:
         await called(gateway, collector.url, "auto")
@@ -184,7 +183,7 @@ async def test_without_a_word_nothing_is_sent(tmp_path: Path, collector: Collect
 
 
 @long
-async def test_the_file_says_where_traces_go_and_how_many(tmp_path: Path, collector: Collector) -> None:
+async def test_the_config_file_sets_endpoint_and_sample_ratio(tmp_path: Path, collector: Collector) -> None:
     settings = {"traces": {"endpoint": collector.url, "sample": 0.0}}
     with Collector() as theirs:
         async with scene(tmp_path, theirs.url, telemetry=settings) as gateway:

@@ -1,4 +1,4 @@
-"""What the file and the variables say about telemetry, and what is done where it cannot be had."""
+"""Telemetry settings of the config file and the environment, and missing packages."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from typing import Any
 
 import pytest
 
-from toolway.config.gateway import read_block
-from toolway.config.telemetry import TelemetrySettings, TraceSettings
+from toolway.config.settings import TelemetrySettings, TraceSettings, parse_gateway
 from toolway.errors import ConfigError
-from toolway.gateway.telemetry import Telemetry
+from toolway.serve.wiring import Telemetry
 from toolway.telemetry import otlp
 
-NAMED = {otlp.ALL: "http://127.0.0.1:9"}
+NAMED = {otlp.OTLP_ENDPOINT_VAR: "http://127.0.0.1:9"}
 
 
 def read(telemetry: Any) -> TelemetrySettings:
-    return read_block({"telemetry": telemetry}, {"HOST": "collector"}).telemetry
+    return parse_gateway({"telemetry": telemetry}, {"HOST": "collector"}).telemetry
 
 
-def test_metrics_are_on_and_traces_are_off_where_nobody_says_anything() -> None:
+def test_by_default_metrics_are_on_and_traces_are_off() -> None:
     assert read(None) == TelemetrySettings(metrics=True, calls=True, traces=None, log="text")
 
 
-def test_all_of_it_can_be_set() -> None:
+def test_every_setting_is_parsed() -> None:
     block = {
         "metrics": False,
         "calls": False,
@@ -50,7 +49,7 @@ def test_all_of_it_can_be_set() -> None:
         {"traces": {"headers": {"authorization": "x"}}},
     ],
 )
-def test_what_cannot_be_meant_is_refused(block: Any) -> None:
+def test_invalid_settings_are_rejected(block: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         read(block)
     assert caught.value.code.startswith("E-CONFIG")
@@ -63,21 +62,21 @@ def without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_opentelemetry")
-def test_a_file_that_asks_for_what_is_not_installed_is_refused() -> None:
+def test_traces_in_the_file_without_the_package_are_an_error() -> None:
     with pytest.raises(ConfigError) as caught:
         Telemetry(TelemetrySettings(traces=TraceSettings()), {})
-    assert caught.value.code == "E-OTEL-MISSING" and "toolway[otel]" in caught.value.fix
+    assert caught.value.code == "E-OTEL-MISSING" and "toolway[otel]" in caught.value.hint
 
 
 @pytest.mark.usefixtures("without_opentelemetry")
-def test_a_variable_that_may_be_meant_for_others_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_variable_without_the_package_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     assert Telemetry(TelemetrySettings(), NAMED).metrics is not None
     assert "E-OTEL-MISSING" in caplog.text and "pip install" in caplog.text
 
 
-def test_metrics_go_to_a_collector_only_where_they_are_counted_and_wanted() -> None:
-    assert otlp.wants_metrics(TelemetrySettings(), NAMED)
-    assert not otlp.wants_metrics(TelemetrySettings(), {})
-    assert not otlp.wants_metrics(TelemetrySettings(metrics=False), NAMED)
-    assert not otlp.wants_metrics(TelemetrySettings(), {**NAMED, "OTEL_METRICS_EXPORTER": "none"})
-    assert not otlp.wants_metrics(TelemetrySettings(), {otlp.TRACES: "http://x"})
+def test_metrics_are_exported_only_if_enabled_and_an_endpoint_is_set() -> None:
+    assert otlp.is_metrics_export_enabled(TelemetrySettings(), NAMED)
+    assert not otlp.is_metrics_export_enabled(TelemetrySettings(), {})
+    assert not otlp.is_metrics_export_enabled(TelemetrySettings(metrics=False), NAMED)
+    assert not otlp.is_metrics_export_enabled(TelemetrySettings(), {**NAMED, "OTEL_METRICS_EXPORTER": "none"})
+    assert not otlp.is_metrics_export_enabled(TelemetrySettings(), {otlp.OTLP_TRACES_ENDPOINT_VAR: "http://x"})

@@ -1,4 +1,4 @@
-"""Which calls have a trace, what is told to those behind us, and what stands in the spans."""
+"""Sampled calls, propagated trace contexts and the content of spans."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from toolway import Hub, ProtocolError, TimedOut
-from toolway.config.spec import Retry
-from toolway.config.telemetry import TelemetrySettings, TraceSettings
-from toolway.model import Call, TimedAttempt
+from toolway import CallTimeout, Hub, ProtocolError
+from toolway.config.schema import RetryPolicy
+from toolway.config.settings import TelemetrySettings, TraceSettings
 from toolway.telemetry import otlp
-from toolway.telemetry.otel import OtelTracer
+from toolway.telemetry.tracing import OtelTracer
 from toolway.testing import fake_server
+from toolway.types import Call, TimedCallState
 
 pytestmark = pytest.mark.anyio
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -37,9 +37,11 @@ def provider(**options: Any) -> tuple[TracerProvider, InMemorySpanExporter]:
 @asynccontextmanager
 async def traced(sample: float | None = 1.0, **options: Any) -> AsyncIterator[tuple[Hub, InMemorySpanExporter]]:
     made, kept = provider(**options)
-    async with Hub({"s": fake_server()}, retry=Retry(attempts=2, delay=0.01), catalog_dir=None) as hub:
+    async with Hub(
+        {"s": fake_server()}, retry=RetryPolicy(max_attempts=2, initial_backoff=0.01), catalog_storage=None
+    ) as hub:
         await hub.wait_ready()
-        hub.trace(made, sample)
+        hub.enable_tracing(made, sample_ratio=sample)
         yield hub, kept
 
 
@@ -47,7 +49,7 @@ def named(spans: Sequence[ReadableSpan], kind: trace.SpanKind) -> list[ReadableS
     return [span for span in spans if span.kind is kind]
 
 
-async def test_a_call_of_a_library_is_below_the_span_around_it() -> None:
+async def test_the_ambient_span_is_the_parent_of_a_library_call() -> None:
     async with traced() as (hub, kept):
         made, own = provider()
         with made.get_tracer("mine").start_as_current_span("mine") as around:
@@ -60,20 +62,20 @@ async def test_a_call_of_a_library_is_below_the_span_around_it() -> None:
         assert own.get_finished_spans()[0].name == "mine"
 
 
-async def test_a_call_without_a_trace_begins_one() -> None:
+async def test_a_call_without_a_trace_starts_one() -> None:
     async with traced() as (hub, kept):
         await asyncio.gather(*(hub.call_tool("s.echo", {"text": "x"}) for _ in range(3)))
         calls = [span for span in kept.get_finished_spans() if span.parent is None]
     assert len({span.context.trace_id for span in calls}) == 3
 
 
-async def test_no_trace_is_recorded_that_its_caller_does_not_record() -> None:
+async def test_an_unsampled_trace_of_a_caller_is_not_recorded() -> None:
     async with traced() as (hub, kept):
         await hub.call_tool("s.echo", {"text": "x"}, meta={"traceparent": QUIET})
         assert kept.get_finished_spans() == ()
 
 
-async def test_a_share_of_the_others_is_recorded() -> None:
+async def test_new_traces_are_sampled_by_ratio() -> None:
     async with traced(sample=0.2) as (hub, kept):
         for _ in range(200):
             await hub.call_tool("s.echo", {"text": "x"})
@@ -84,7 +86,7 @@ async def test_a_share_of_the_others_is_recorded() -> None:
         assert kept.get_finished_spans()  # its caller wants it
 
 
-async def test_the_sampler_of_the_program_decides_where_we_are_not_told() -> None:
+async def test_without_a_ratio_the_sampler_of_the_provider_decides() -> None:
     async with traced(sample=None, sampler=ALWAYS_OFF) as (hub, kept):
         await hub.call_tool("s.echo", {"text": "x"})
         assert kept.get_finished_spans() == ()
@@ -95,10 +97,10 @@ def stamped(tracer: OtelTracer, **meta: Any) -> dict[str, Any]:
     params: dict[str, Any] = {"name": "t", "arguments": {}}
     if meta:
         params["_meta"] = meta
-    call = Call("s.t", "tools/call", params, "s", "t", attempt=TimedAttempt())
-    call.attempt.begin()
-    found = tracer.begin(call)
-    told = found.stamped(call).params if found is not None else call.params
+    call = Call("s.t", "tools/call", params, "s", "t", state=TimedCallState())
+    call.state.begin_attempt()
+    found = tracer.start_trace(call)
+    told = found.inject(call).params if found is not None else call.params
     assert told["arguments"] == {}
     return dict(told.get("_meta", {}))
 
@@ -107,14 +109,14 @@ def tracer(ratio: float | None) -> OtelTracer:
     return OtelTracer(provider()[0].get_tracer("t"), lambda _: {}, ratio)
 
 
-def test_a_server_is_told_the_span_of_its_own_try_and_all_that_the_caller_said() -> None:
+def test_each_attempt_sends_its_span_and_keeps_other_meta() -> None:
     told = stamped(tracer(1.0), traceparent=PARENT, tracestate="vendor=1", baggage="user=7", other={"kept": True})
     version, id_, span, flags = told["traceparent"].split("-")
     assert (version, id_, flags) == ("00", PARENT.split("-")[1], "01") and span != PARENT.split("-")[2]
     assert (told["tracestate"], told["baggage"], told["other"]) == ("vendor=1", "user=7", {"kept": True})
 
 
-def test_a_server_is_told_where_nothing_is_recorded() -> None:
+def test_an_unrecorded_call_sends_an_unsampled_context() -> None:
     told = stamped(tracer(0.0))
     assert told["traceparent"].endswith("-00") and len(told["traceparent"]) == 55
     assert stamped(tracer(0.0), traceparent=QUIET) == {"traceparent": QUIET}  # as it came
@@ -124,15 +126,15 @@ def test_a_server_is_told_where_nothing_is_recorded() -> None:
 @pytest.mark.parametrize(
     "nonsense", ["", "00-xyz", 7, None, {"a": 1}, "00-" + "0" * 32 + "-b7ad6b7169203331-01", "x" * 9999]
 )
-def test_nonsense_of_a_caller_begins_a_new_trace(nonsense: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_trace_context_starts_a_new_trace(nonsense: Any, caplog: pytest.LogCaptureFixture) -> None:
     told = stamped(tracer(1.0), traceparent=nonsense)
     assert len(told["traceparent"]) == 55 and int(told["traceparent"][-2:], 16) & 1  # recorded
     assert caplog.text == ""  # nobody can fill our log so
 
 
-async def test_errors_are_named_and_nothing_of_their_text_is_told() -> None:
+async def test_spans_name_errors_without_their_text() -> None:
     async with traced() as (hub, kept):
-        with pytest.raises(TimedOut):
+        with pytest.raises(CallTimeout):
             await hub.call_tool("s.sleep", {"seconds": 30}, timeout=0.2)
         with pytest.raises(ProtocolError):
             await hub.call_tool("s.bad", {"mode": "error", "message": "secret-of-a-server"})
@@ -144,11 +146,13 @@ async def test_errors_are_named_and_nothing_of_their_text_is_told() -> None:
     assert "secret-of-a-server" not in json.dumps([span.to_json() for span in spans])
 
 
-async def test_a_try_that_was_never_sent_is_a_span_too() -> None:
+async def test_an_attempt_that_was_not_sent_has_a_span() -> None:
     made, kept = provider()
-    async with Hub({"s": {**fake_server(), "limits": {"concurrent": 1, "waiting": 1}}}, catalog_dir=None) as hub:
+    async with Hub(
+        {"s": {**fake_server(), "limits": {"maxConcurrent": 1, "maxQueued": 1}}}, catalog_storage=None
+    ) as hub:
         await hub.wait_ready()
-        hub.trace(made, 1.0)
+        hub.enable_tracing(made, sample_ratio=1.0)
         calls = [asyncio.create_task(hub.call_tool("s.sleep", {"seconds": 0.2})) for _ in range(3)]
         await asyncio.gather(*calls, return_exceptions=True)
     spans = kept.get_finished_spans()
@@ -166,28 +170,36 @@ async def test_a_try_that_was_never_sent_is_a_span_too() -> None:
         (None, {}, False, 1.0),
         (TraceSettings(), {}, True, 1.0),
         (TraceSettings("http://c:4318", 0.25), {}, True, 0.25),
-        (None, {otlp.ALL: "http://c:4318"}, True, 1.0),
-        (None, {otlp.TRACES: "http://c:4318/v1/traces"}, True, 1.0),
-        (None, {otlp.ALL: "http://c:4318", "OTEL_TRACES_EXPORTER": "none"}, False, 1.0),
+        (None, {otlp.OTLP_ENDPOINT_VAR: "http://c:4318"}, True, 1.0),
+        (None, {otlp.OTLP_TRACES_ENDPOINT_VAR: "http://c:4318/v1/traces"}, True, 1.0),
+        (None, {otlp.OTLP_ENDPOINT_VAR: "http://c:4318", "OTEL_TRACES_EXPORTER": "none"}, False, 1.0),
         (TraceSettings(), {"OTEL_SDK_DISABLED": "true"}, False, 1.0),
         (
             None,
-            {otlp.ALL: "x", "OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.1"},
+            {
+                otlp.OTLP_ENDPOINT_VAR: "x",
+                "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+                "OTEL_TRACES_SAMPLER_ARG": "0.1",
+            },
             True,
             0.1,
         ),
         (
             None,
-            {otlp.ALL: "x", "OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "?"},
+            {
+                otlp.OTLP_ENDPOINT_VAR: "x",
+                "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+                "OTEL_TRACES_SAMPLER_ARG": "?",
+            },
             True,
             1.0,
         ),
-        (None, {otlp.ALL: "x", "OTEL_TRACES_SAMPLER": "parentbased_always_off"}, True, 0.0),
-        (None, {otlp.ALL: "x", "OTEL_TRACES_SAMPLER": "traceidratio"}, True, None),
+        (None, {otlp.OTLP_ENDPOINT_VAR: "x", "OTEL_TRACES_SAMPLER": "parentbased_always_off"}, True, 0.0),
+        (None, {otlp.OTLP_ENDPOINT_VAR: "x", "OTEL_TRACES_SAMPLER": "traceidratio"}, True, None),
     ],
 )
-def test_traces_are_recorded_where_somebody_asks_for_them(
+def test_traces_are_recorded_only_if_enabled(
     settings: TraceSettings | None, environ: dict[str, str], wanted: bool, ratio: float | None
 ) -> None:
-    assert otlp.wants_traces(TelemetrySettings(traces=settings), environ) is wanted
-    assert otlp.ratio_of(settings, environ) == ratio
+    assert otlp.is_trace_export_enabled(TelemetrySettings(traces=settings), environ) is wanted
+    assert otlp.get_sample_ratio(settings, environ) == ratio

@@ -1,4 +1,4 @@
-"""Programs that somebody else wrote, with traces of their own: an MCP client and MCP servers of the SDK.
+"""MCP client and MCP servers of the SDK with their own traces.
 
 python tests/telemetry/traced.py client URL TOKEN     a root span, and calls inside of it
 python tests/telemetry/traced.py http                 a server on a port of its own, which fails its first call with 503

@@ -13,7 +13,7 @@ from typing import Any
 from toolway.testing import fake_server
 
 Json = dict[str, Any]
-ERAS = ("modern", "handshake")
+ERAS = ("modern", "legacy")
 PREFIX = "io.modelcontextprotocol/"
 CAPABILITIES: Json = {"elicitation": {}, "sampling": {}, "roots": {}}
 META = {PREFIX + "protocolVersion": "2026-07-28", PREFIX + "clientCapabilities": CAPABILITIES}
@@ -116,9 +116,9 @@ class Client:
 def fake(*modes: str, era: str = "modern", met: bool = True, **options: Any) -> Iterator[Client]:
     """A client of a fake server; in the handshake era, after the handshake unless not yet `met`."""
     client = Client(fake_server(*modes, era=era, **options))
-    client.modern = era != "handshake"
+    client.modern = era != "legacy"
     try:
-        if era == "handshake" and met:
+        if era == "legacy" and met:
             client.shake_hands()
         yield client
     finally:

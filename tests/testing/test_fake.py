@@ -132,7 +132,7 @@ def test_nothing_a_client_sends_ends_it() -> None:
 
 
 def test_a_cancelled_call_waits_for_no_answer() -> None:
-    with fake(era="handshake") as client:
+    with fake(era="legacy") as client:
         call = client.send_call("elicit")
         assert client.message()["method"] == "elicitation/create"
         client.write({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": call}})
@@ -141,14 +141,14 @@ def test_a_cancelled_call_waits_for_no_answer() -> None:
 
 
 def test_it_runs_as_a_module_too() -> None:
-    command = [sys.executable, "-m", "toolway.testing.fake"]
+    command = [sys.executable, "-m", "toolway.testing.stdio_main"]
     probe = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": META}})
     out = subprocess.run(command, input=probe + "\n", capture_output=True, text=True, check=True, timeout=20).stdout
     assert json.loads(out)["result"]["supportedVersions"] == ["2026-07-28"]
     listing = subprocess.run([*command, "--list-modes"], capture_output=True, text=True, check=True, timeout=20).stdout
     assert "exit_held_stdout" in listing
     wrong = subprocess.run([*command, "--mode", "nope"], capture_output=True, text=True, check=False, timeout=20)
-    assert (wrong.returncode, "no mode 'nope'" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "unknown mode 'nope'" in wrong.stderr) == (2, True)
 
 
 # The modern era
@@ -224,13 +224,13 @@ def test_listens_are_acknowledged_tagged_and_ended_by_cancelling() -> None:
     ("offered", "agreed"), [("2024-11-05", "2024-11-05"), ("2025-06-18", "2025-06-18"), ("1999-01-01", "2025-11-25")]
 )
 def test_the_handshake_agrees_on_a_version(offered: str, agreed: str) -> None:
-    with fake(era="handshake", met=False) as client:
+    with fake(era="legacy", met=False) as client:
         assert client.shake_hands(offered)["protocolVersion"] == agreed
         assert "resultType" not in client.call("echo")
 
 
 def test_before_the_handshake_there_is_only_ping() -> None:
-    with fake(era="handshake", met=False) as client:
+    with fake(era="legacy", met=False) as client:
         assert client.ask("ping")["result"] == {}
         assert client.ask("server/discover")["error"]["code"] == -32601
         client.send("tools/list")
@@ -244,7 +244,7 @@ def test_before_the_handshake_there_is_only_ping() -> None:
     [("elicit", "elicitation/create"), ("sample", "sampling/createMessage"), ("roots", "roots/list")],
 )
 def test_handshake_tools_ask_in_the_middle_of_a_call(tool: str, method: str) -> None:
-    with fake(era="handshake") as client:
+    with fake(era="legacy") as client:
         call = client.send_call(tool)
         question = client.message()
         assert question["method"] == method
@@ -255,7 +255,7 @@ def test_handshake_tools_ask_in_the_middle_of_a_call(tool: str, method: str) -> 
 
 
 def test_handshake_clients_are_told_of_changed_tools() -> None:
-    with fake(era="handshake") as client:
+    with fake(era="legacy") as client:
         client.send_call("change_tools")
         assert client.message()["method"] == "notifications/tools/list_changed"
         client.message()

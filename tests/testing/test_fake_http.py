@@ -69,7 +69,7 @@ async def test_counts_and_effects_can_be_asserted_on() -> None:
 
 @story
 async def test_a_crash_resets_everything_and_a_start_revives() -> None:
-    async with fake(era="handshake") as client:
+    async with fake(era="legacy") as client:
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await client.send_call("crash")
         with pytest.raises(ConnectionError):
@@ -130,7 +130,7 @@ async def test_a_listen_is_a_stream_that_hears_of_changes() -> None:
         assert changed["params"]["_meta"] == {PREFIX + "subscriptionId": 1}
         stream.close()
         await _until(lambda: client.server.stats.cancelled == [1])
-        assert not client.server.server.listens
+        assert not client.server.server.subscriptions
 
 
 @story
@@ -154,7 +154,7 @@ async def _until(holds: Callable[[], bool]) -> None:
 
 @story
 async def test_sessions_are_needed_counted_and_lost_with_a_restart() -> None:
-    async with fake(era="handshake") as client:
+    async with fake(era="legacy") as client:
         assert (await client.call("echo"))["isError"] is False
         session, client.session = client.session, ""
         assert (await client.send("tools/list")).status == 400
@@ -172,7 +172,7 @@ async def test_sessions_are_needed_counted_and_lost_with_a_restart() -> None:
 
 @story
 async def test_notifications_come_on_the_get_stream() -> None:
-    async with fake(era="handshake") as client:
+    async with fake(era="legacy") as client:
         stream = await client.request("GET", {**ACCEPT, "Mcp-Session-Id": client.session})
         await client.call("change_tools")
         assert (await anext(stream.events()))["method"] == "notifications/tools/list_changed"
@@ -182,7 +182,7 @@ async def test_notifications_come_on_the_get_stream() -> None:
 @pytest.mark.parametrize("answer", ["json", "sse"])
 @story
 async def test_handshake_tools_ask_on_the_stream_of_their_call(answer: str) -> None:
-    async with fake(era="handshake", answer=answer) as client:
+    async with fake(era="legacy", answer=answer) as client:
         events = (await client.send_call("elicit")).events()
         question = await anext(events)
         assert question["method"] == "elicitation/create"
@@ -193,7 +193,7 @@ async def test_handshake_tools_ask_on_the_stream_of_their_call(answer: str) -> N
 
 @story
 async def test_handshake_calls_are_cancelled_by_notification_only() -> None:
-    async with fake(era="handshake") as client:
+    async with fake(era="legacy") as client:
         stream = await client.send_call("progress", {"progressToken": 1}, n=100, seconds=0.05)
         params = {"requestId": 2}
         note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
@@ -225,7 +225,7 @@ async def test_one_server_speaks_both_eras() -> None:
 
 def test_it_runs_as_a_process_of_its_own(tmp_path: Path) -> None:
     effects = tmp_path / "effects"
-    command = [sys.executable, "-m", "toolway.testing.fake_http", "--effects", str(effects), "--mode", "html;on=add"]
+    command = [sys.executable, "-m", "toolway.testing.http_server", "--effects", str(effects), "--mode", "html;on=add"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

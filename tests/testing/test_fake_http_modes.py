@@ -212,7 +212,7 @@ async def _collect(response: Response, events: list[Json]) -> None:
 
 @story
 async def test_a_cut_stream_with_event_ids_can_be_resumed_in_the_handshake_era() -> None:
-    async with fake("cut_sse=between;ids=1", era="handshake") as client:
+    async with fake("cut_sse=between;ids=1", era="legacy") as client:
         response = await client.send_call("bad", nonce="n")
         chunk = await anext(response.chunks())
         id = chunk.split(b"\n")[0].removeprefix(b"id: ").decode()
@@ -227,7 +227,7 @@ async def test_floods_of_events() -> None:
         comments = await (await client.send_call("bad", mode="sse_comment_flood=1")).body()
         assert comments.count(b"\n: ") > 9000
         reports = await (await client.send_call("bad", mode="progress_flood=700")).body()
-        assert reports.count(b'"nobody"') == 700
+        assert reports.count(b'"unknown"') == 700
         assert b'"result"' in reports
 
 
@@ -236,7 +236,7 @@ async def test_floods_of_events() -> None:
 
 @story
 async def test_sessions_are_dropped() -> None:
-    async with fake(era="handshake") as client:
+    async with fake(era="legacy") as client:
         assert (await client.call("bad", mode="drop_sessions"))["content"]
         assert (await client.send("tools/list")).status == 404
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.testing.pipe import ERAS, PREFIX, SOON, Client, fake, text
-from toolway.testing.fakes import http_modes, process_modes
-from toolway.testing.fakes.modes import Mode
+from toolway.testing import http_faults, stdio_faults
+from toolway.testing.faults import FaultMode
 
 
 def alive(pid: int) -> bool:
@@ -96,7 +96,7 @@ def test_stray_bytes_twins_and_strangers() -> None:
         client.send_call("bad", mode="twice")
         assert client.line() == client.line()
         client.send_call("bad", mode="unknown_id")
-        assert [client.message()["id"] for _ in range(3)] == [987654321, "nobody", 3]
+        assert [client.message()["id"] for _ in range(3)] == [987654321, "unknown", 3]
         assert client.ask("tools/call", {"name": "bad", "arguments": {"mode": "nope"}})["error"]["code"] == -32602
 
 
@@ -143,7 +143,7 @@ def test_floods_come_before_the_answer() -> None:
         assert {notice["params"]["_meta"][PREFIX + "subscriptionId"] for notice in notices} == {1}
         assert client.message()["id"] == 2
         client.send_call("bad", mode="progress_flood=600")
-        assert {client.message()["params"]["progressToken"] for _ in range(600)} == {"nobody"}
+        assert {client.message()["params"]["progressToken"] for _ in range(600)} == {"unknown"}
         assert client.message()["id"] == 3
 
 
@@ -320,8 +320,8 @@ def test_it_leaves_zombies() -> None:
         assert all(Path(f"/proc/{pid}").exists() and not alive(pid) for pid in zombies)
 
 
-@pytest.mark.parametrize("table", [process_modes.MODES, http_modes.MODES])
-def test_every_mode_says_in_one_line_what_it_does(table: dict[str, Mode]) -> None:
+@pytest.mark.parametrize("table", [stdio_faults.STDIO_FAULTS, http_faults.HTTP_FAULTS])
+def test_every_mode_says_in_one_line_what_it_does(table: dict[str, FaultMode]) -> None:
     for mode in table.values():
         assert mode.doc.endswith(".")
         assert "\n" not in mode.doc

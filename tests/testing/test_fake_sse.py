@@ -12,7 +12,7 @@ from mcp import Client
 from mcp.client.sse import sse_client
 
 from toolway.testing import FakeHttp
-from toolway.testing.fakes.sse_endpoint import SseEndpoint
+from toolway.testing.http_server import SseEndpoint
 
 pytestmark = [
     pytest.mark.anyio,
@@ -81,5 +81,5 @@ async def test_modes_about_answers_strike_the_stream_and_modes_about_responses_t
 
 
 def test_there_is_no_third_transport() -> None:
-    with pytest.raises(ValueError, match="no transport 'pigeon': http or sse"):
+    with pytest.raises(ValueError, match="unknown transport 'pigeon': must be http or sse"):
         FakeHttp(transport="pigeon")

@@ -14,7 +14,7 @@ import pytest
 
 from tests.upstream.raw_http import loops
 from toolway.testing import Fault, FaultProxy, Flow
-from toolway.testing.fault_proxy import HALF_OPEN, Passage
+from toolway.testing.fault_proxy import HALF_OPEN, FlowFilter
 
 # uvloop closes what it was left with in a later turn of its loop, which a test that ends does not have.
 LATE = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -63,7 +63,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 async def echo(dice: Random | None = None) -> AsyncIterator[FaultProxy]:
     server = await asyncio.start_server(_echo, "127.0.0.1", 0)
     try:
-        async with FaultProxy("127.0.0.1", server.sockets[0].getsockname()[1], dice=dice) as proxy:
+        async with FaultProxy("127.0.0.1", server.sockets[0].getsockname()[1], random=dice) as proxy:
             yield proxy
     finally:
         server.close()
@@ -84,10 +84,10 @@ async def test_without_a_fault_everything_passes_and_is_counted() -> None:
         async with through(proxy) as client:
             data = bytes(range(256)) * 4000
             assert await client.ask(data) == data
-            assert (proxy.counts.connections, proxy.open) == (1, 1)
-            assert (proxy.counts.up, proxy.counts.down) == (len(data), len(data))
+            assert (proxy.counts.connections, proxy.open_connections) == (1, 1)
+            assert (proxy.counts.bytes_up, proxy.counts.bytes_down) == (len(data), len(data))
         async with asyncio.timeout(SOON):
-            while proxy.open:
+            while proxy.open_connections:
                 await asyncio.sleep(0.01)
 
 
@@ -100,7 +100,7 @@ async def test_an_end_in_order_is_passed_on() -> None:
 
 async def test_faults_are_for_one_connection_each_and_none_for_those_after() -> None:
     async with echo() as proxy:
-        proxy.faults([Fault(), Fault(down=Flow(cut_at=2)), Fault(down=Flow(flip=(0,)))])
+        proxy.set_faults([Fault(), Fault(down=Flow(cut_at=2)), Fault(down=Flow(flip=(0,)))])
         answers = []
         for _ in range(4):
             async with through(proxy) as client:
@@ -110,17 +110,17 @@ async def test_faults_are_for_one_connection_each_and_none_for_those_after() -> 
 
 async def test_faults_can_be_chosen_by_the_number_of_the_connection() -> None:
     async with echo() as proxy:
-        proxy.faults(lambda number: Fault(up=Flow(cut_at=number)))
+        proxy.set_faults(lambda number: Fault(up=Flow(cut_at=number)))
         for number in range(3):
             async with through(proxy) as client:
                 assert await client.ask(b"abcd") == b"abcd"[:0]
-            assert proxy.counts.up == sum(range(number + 1))
+            assert proxy.counts.bytes_up == sum(range(number + 1))
 
 
 @pytest.mark.parametrize("reset", [False, True])
 async def test_a_cut_ends_the_connection_after_just_so_many_bytes(reset: bool) -> None:
     async with echo() as proxy:
-        proxy.faults([Fault(down=Flow(cut_at=100, reset=reset))])
+        proxy.set_faults([Fault(down=Flow(cut_at=100, reset=reset))])
         async with through(proxy) as client:
             client.writer.write(b"x" * 100)
             assert await asyncio.wait_for(client.reader.readexactly(100), SOON) == b"x" * 100
@@ -129,13 +129,13 @@ async def test_a_cut_ends_the_connection_after_just_so_many_bytes(reset: bool) -
                     await asyncio.wait_for(client.reader.read(), SOON)
             else:
                 assert await asyncio.wait_for(client.reader.read(), SOON) == b""
-        assert (proxy.counts.cut, proxy.counts.down) == (1, 100)
+        assert (proxy.counts.cut, proxy.counts.bytes_down) == (1, 100)
 
 
 async def test_delay_and_rate_take_their_time() -> None:
     async with echo() as proxy:
         for fault, least in ((Fault(down=Flow(delay=0.2)), 0.2), (Fault(up=Flow(rate=1000)), 0.2)):
-            proxy.faults([fault])
+            proxy.set_faults([fault])
             async with through(proxy) as client:
                 began = time.monotonic()
                 assert await client.ask(b"x" * 250) == b"x" * 250
@@ -144,17 +144,17 @@ async def test_delay_and_rate_take_their_time() -> None:
 
 async def test_a_half_open_connection_takes_everything_and_says_nothing() -> None:
     async with echo() as proxy:
-        proxy.faults([HALF_OPEN])
+        proxy.set_faults([HALF_OPEN])
         async with through(proxy) as client:
             client.writer.write(b"x" * 1_000_000)
             await asyncio.wait_for(client.writer.drain(), SOON)
             assert await client.silent()
-            assert (proxy.counts.up, proxy.counts.swallowed) == (0, 1_000_000)
+            assert (proxy.counts.bytes_up, proxy.counts.bytes_swallowed) == (0, 1_000_000)
 
 
 async def test_a_stalled_flow_fills_the_senders_buffers() -> None:
     async with echo() as proxy:
-        proxy.faults([Fault(up=Flow(stall_at=4))])
+        proxy.set_faults([Fault(up=Flow(stall_at=4))])
         async with through(proxy) as client:
             assert await client.ask(b"abcd") == b"abcd"
             with pytest.raises(TimeoutError):
@@ -177,8 +177,8 @@ async def test_open_connections_can_be_frozen_and_new_ones_are_not() -> None:
 async def test_open_connections_can_be_cut(reset: bool) -> None:
     async with echo() as proxy, through(proxy) as client:
         assert await client.ask(b"before") == b"before"
-        await proxy.cut(reset=reset)
-        assert proxy.open == 0
+        await proxy.cut_connections(reset=reset)
+        assert proxy.open_connections == 0
         if reset:
             with pytest.raises(ConnectionResetError):
                 await asyncio.wait_for(client.reader.read(), SOON)
@@ -188,7 +188,7 @@ async def test_open_connections_can_be_cut(reset: bool) -> None:
 
 async def test_a_connection_can_be_refused_after_it_was_accepted() -> None:
     async with echo() as proxy:
-        proxy.faults([Fault(refuse=True)])
+        proxy.set_faults([Fault(refuse=True)])
         with pytest.raises(ConnectionResetError):
             async with through(proxy) as client:
                 await client.reader.read()
@@ -197,10 +197,10 @@ async def test_a_connection_can_be_refused_after_it_was_accepted() -> None:
 
 async def test_the_door_can_be_shut_and_opened_again() -> None:
     async with echo() as proxy:
-        await proxy.refuse()
+        await proxy.refuse_connections()
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", proxy.port)
-        await proxy.welcome()
+        await proxy.accept_connections()
         async with through(proxy) as client:
             assert await client.ask(b"back") == b"back"
 
@@ -213,7 +213,7 @@ async def test_a_black_hole_leaves_an_attempt_to_connect_without_an_answer() -> 
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(asyncio.get_running_loop().sock_connect(attempt, ("127.0.0.1", proxy.port)), 0.5)
         assert proxy.counts.connections == 0
-        await proxy.welcome()
+        await proxy.accept_connections()
         async with through(proxy) as client:
             assert await client.ask(b"back") == b"back"
 
@@ -236,19 +236,19 @@ async def test_urls_lead_through_the_proxy() -> None:
 
 async def test_leaving_ends_every_connection() -> None:
     async with echo() as proxy:
-        proxy.faults([HALF_OPEN])
+        proxy.set_faults([HALF_OPEN])
         async with through(proxy) as client:
             await proxy.__aexit__()
             assert await asyncio.wait_for(client.reader.read(), SOON) == b""
-            assert proxy.open == 0
+            assert proxy.open_connections == 0
 
 
 # -- the bytes alone
 
 
 def passed(flow: Flow, data: bytes, size: int, dice: Random | None = None) -> bytes:
-    passage = Passage(flow, dice or Random(0))
-    return b"".join(passage.take(data[at : at + size]) for at in range(0, len(data), size))
+    passage = FlowFilter(flow, dice or Random(0))
+    return b"".join(passage.apply(data[at : at + size]) for at in range(0, len(data), size))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from toolway.testing import History, check
-from toolway.testing.history import Outcome, violations
+from toolway.testing.history import Outcome, find_violations
 
 pytestmark = pytest.mark.anyio
 
@@ -41,10 +41,10 @@ class Run:
             file.write(f"call\t{nonce}\n" * times)
 
     def begin(self, *, unsafe: bool = True, limit: float = 5.0) -> str:
-        return self.history.begin(unsafe=unsafe, limit=limit, target="s.counter")
+        return self.history.start_call(unsafe=unsafe, time_limit=limit, target="s.counter")
 
     def kinds(self) -> list[tuple[str, str]]:
-        return [(violation.rule, violation.kind) for violation in violations(self.history)]
+        return [(violation.rule, violation.kind) for violation in find_violations(self.history)]
 
 
 @pytest.fixture
@@ -57,12 +57,12 @@ def test_a_run_that_kept_every_promise_is_clean(run: Run) -> None:
     run.happen(done)
     run.happen(lost)
     run.happen(again, times=2)
-    run.history.answered(done, Reply({"nonce": done}))
-    run.history.failed(lost, Failure("unknown"))
-    run.history.failed(refused, Failure("no"))
-    run.history.answered(again, Reply({"nonce": again}))
+    run.history.record_result(done, Reply({"nonce": done}))
+    run.history.record_failure(lost, Failure("unknown"))
+    run.history.record_failure(refused, Failure("no"))
+    run.history.record_result(again, Reply({"nonce": again}))
     assert check(run.history) == []
-    assert run.history.outcomes() == {"ok": 2, "Failure": 2}
+    assert run.history.count_outcomes() == {"ok": 2, "Failure": 2}
 
 
 def test_a_call_without_an_outcome_is_lost(run: Run) -> None:
@@ -73,7 +73,7 @@ def test_a_call_without_an_outcome_is_lost(run: Run) -> None:
 def test_two_outcomes_are_one_too_many(run: Run) -> None:
     nonce = run.begin()
     for _ in range(2):
-        run.history.failed(nonce, Failure("no"))
+        run.history.record_failure(nonce, Failure("no"))
     assert run.kinds() == [("I1", "twice")]
 
 
@@ -81,12 +81,12 @@ def test_an_outcome_may_be_a_second_late_and_no_more(run: Run) -> None:
     early, late = run.begin(limit=5), run.begin(limit=4)
     run.time = 5.9
     for nonce in (early, late):
-        run.history.failed(nonce, Failure("no"))
+        run.history.record_failure(nonce, Failure("no"))
     assert run.kinds() == [("I1", "late")]
 
 
 def test_a_failure_that_does_not_say_whether_it_was_executed_is_found(run: Run) -> None:
-    run.history.failed(run.begin(), ValueError())
+    run.history.record_failure(run.begin(), ValueError())
     assert run.kinds() == [("I1", "silent")]
 
 
@@ -94,7 +94,7 @@ def test_the_answer_of_another_call_is_found(run: Run) -> None:
     mine, yours = run.begin(unsafe=False), run.begin(unsafe=False)
     for nonce in (mine, yours):
         run.happen(nonce)
-        run.history.answered(nonce, Reply({"nonce": mine}))
+        run.history.record_result(nonce, Reply({"nonce": mine}))
     assert run.kinds() == [("I2", "misplaced")]
 
 
@@ -102,24 +102,24 @@ def test_the_answer_of_another_call_is_found(run: Run) -> None:
 def test_only_what_must_not_happen_twice_is_counted(run: Run, unsafe: bool, found: list[Any]) -> None:
     nonce = run.begin(unsafe=unsafe)
     run.happen(nonce, times=2)
-    run.history.failed(nonce, Failure("unknown"))
+    run.history.record_failure(nonce, Failure("unknown"))
     assert run.kinds() == found
 
 
 def test_an_answer_without_its_effect_is_found_unless_none_was_to_be(run: Run) -> None:
     nonce = run.begin()
-    run.history.answered(nonce, Reply())
-    read = run.history.begin(unsafe=False, limit=1, effect=False)
-    run.history.answered(read, Reply())
+    run.history.record_result(nonce, Reply())
+    read = run.history.start_call(unsafe=False, time_limit=1, has_effect=False)
+    run.history.record_result(read, Reply())
     assert run.kinds() == [("I3", "missing")]
 
 
 def test_an_effect_that_is_denied_is_found(run: Run) -> None:
     nonce = run.begin()
     run.happen(nonce)
-    run.history.failed(nonce, Failure("no"))
+    run.history.record_failure(nonce, Failure("no"))
     assert run.kinds() == [("I4", "denied")]
-    assert check(run.history) == [f"I4 {nonce}: s.counter happened, and Failure denies it"]
+    assert check(run.history) == [f"I4 {nonce}: s.counter took effect, but Failure denies it"]
 
 
 def test_an_effect_that_nobody_asked_for_is_found(run: Run) -> None:
@@ -136,8 +136,8 @@ async def test_calls_are_recorded_with_what_they_bring(tmp_path: Path) -> None:
     async def answers(nonce: str) -> Reply:
         return Reply({"nonce": nonce}, is_error=True)
 
-    assert await history.call(fails, unsafe=True, limit=1) is None
-    assert (await history.call(answers, unsafe=True, limit=1)).is_error
+    assert await history.call(fails, unsafe=True, time_limit=1) is None
+    assert (await history.call(answers, unsafe=True, time_limit=1)).is_error
     (first,), (second,) = (each.outcomes for each in history.invocations.values())
     assert (first.name, first.executed, first.attempts) == ("Failure", "no", 2)
     assert (second.name, second.executed) == ("tool_error", "yes")
@@ -151,8 +151,8 @@ async def test_what_is_no_failure_of_a_call_is_recorded_and_raised() -> None:
         raise KeyError(nonce)
 
     with pytest.raises(KeyError):
-        await history.call(breaks, unsafe=True, limit=1)
-    assert [violation.kind for violation in violations(history)] == ["silent"]
+        await history.call(breaks, unsafe=True, time_limit=1)
+    assert [violation.kind for violation in find_violations(history)] == ["silent"]
 
 
 async def test_a_call_whose_caller_leaves_has_that_for_an_outcome() -> None:
@@ -162,7 +162,7 @@ async def test_a_call_whose_caller_leaves_has_that_for_an_outcome() -> None:
         await asyncio.sleep(60)
         raise AssertionError
 
-    task = asyncio.create_task(history.call(waits, unsafe=True, limit=1))
+    task = asyncio.create_task(history.call(waits, unsafe=True, time_limit=1))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -171,10 +171,10 @@ async def test_a_call_whose_caller_leaves_has_that_for_an_outcome() -> None:
 
 
 def test_nonces_of_two_histories_never_meet() -> None:
-    assert History().begin(unsafe=True, limit=1) != History().begin(unsafe=True, limit=1)
+    assert History().start_call(unsafe=True, time_limit=1) != History().start_call(unsafe=True, time_limit=1)
 
 
 def test_an_outcome_can_be_recorded_by_hand(run: Run) -> None:
     nonce = run.begin()
-    run.history.end(nonce, Outcome("ok", "no", 0.0))
+    run.history.record_outcome(nonce, Outcome("ok", "no", 0.0))
     assert run.kinds() == [("I3", "missing")]

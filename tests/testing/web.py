@@ -12,7 +12,7 @@ from typing import Any
 from toolway.testing import FakeHttp
 
 Json = dict[str, Any]
-ERAS = ("modern", "handshake")
+ERAS = ("modern", "legacy")
 PREFIX = "io.modelcontextprotocol/"
 CAPABILITIES: Json = {"elicitation": {}, "sampling": {}, "roots": {}}
 META = {PREFIX + "protocolVersion": "2026-07-28", PREFIX + "clientCapabilities": CAPABILITIES}
@@ -143,9 +143,9 @@ class Client:
 async def fake(*modes: str, era: str = "modern", **options: Any) -> AsyncIterator[Client]:
     """A client of a fake server, and `client.server`; in the handshake era, after the handshake."""
     async with FakeHttp(era=era, modes=modes, **options) as server:
-        client = Client(server, era != "handshake")
+        client = Client(server, era != "legacy")
         try:
-            if era == "handshake":
+            if era == "legacy":
                 await client.shake_hands()
             yield client
         finally:

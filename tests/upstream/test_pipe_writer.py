@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from toolway.upstream.transports.stdio.pipe_writer import PipeBroken, PipeWriter
+from toolway.upstream.transports.stdio_pipes import PipeBroken, PipeWriter
 
 pytestmark = pytest.mark.anyio
 
@@ -47,8 +47,8 @@ async def test_what_was_not_begun_can_be_taken_back_and_what_was_begun_is_finish
     begun = writer.write_nowait(b"a" * 200_000 + b"\n")
     waiting = writer.write_nowait(b"b\n")
     last = writer.write_nowait(b"c\n")
-    assert writer.take_back(begun) is False
-    assert writer.take_back(waiting) is True
+    assert writer.cancel(begun) is False
+    assert writer.cancel(waiting) is True
     assert await drain(reader, 200_003) == b"a" * 200_000 + b"\nc\n"
     assert last.sent
     writer.close()
@@ -89,7 +89,7 @@ async def test_what_is_written_in_one_turn_of_the_loop_leaves_together() -> None
     reader, writer, _ = make()
     frames = [writer.write_nowait(b"%d\n" % n) for n in range(200)]
     assert [frame.sent for frame in frames[:3]] == [True, False, False]  # the first at once
-    assert writer.take_back(frames[5]) is True
+    assert writer.cancel(frames[5]) is True
     await asyncio.sleep(0)
     expected = b"".join(b"%d\n" % n for n in range(200) if n != 5)
     assert await drain(reader, len(expected)) == expected

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.machines.upstreams import Nobody
-from tests.upstream.scripted_link import ScriptedLink
-from toolway.model import Json
+from tests.upstream.scripted_transport import ScriptedLink
+from toolway.types import Json
 from toolway.upstream.session import Session
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +22,7 @@ async def unanswered(_: Any) -> Json:
 async def test_a_token_that_is_not_the_very_number_is_nobodys(token: Any) -> None:
     session = Session("s", ScriptedLink(unanswered), Nobody(), lambda *_: None)
     told: list[float] = []
-    assert session._watch_progress(lambda progress, total, message: told.append(progress)) == 1
+    assert session._register_progress(lambda progress, total, message: told.append(progress)) == 1
     session.on_notification("notifications/progress", {"progressToken": token, "progress": 5})
     assert told == []
     session.on_notification("notifications/progress", {"progressToken": 1, "progress": 6})

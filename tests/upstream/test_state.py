@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolway.upstream.state import TRANSITIONS, Event, IllegalEvent, State, diagram, step
+from toolway.upstream.state import TRANSITIONS, IllegalEvent, State, StateEvent, diagram, step
 
 
 def test_every_state_has_a_row_and_only_the_end_has_no_way_out() -> None:
@@ -18,16 +18,16 @@ def test_every_state_can_be_reached_and_stopped() -> None:
         reached |= new
     assert reached == set(State)
     for state in set(State) - {State.STOPPING, State.STOPPED}:
-        assert step(state, Event.STOP) in (State.STOPPING, State.STOPPED)
+        assert step(state, StateEvent.STOP) in (State.STOPPING, State.STOPPED)
 
 
 def test_every_event_is_used() -> None:
-    assert {event for row in TRANSITIONS.values() for event in row} == set(Event)
+    assert {event for row in TRANSITIONS.values() for event in row} == set(StateEvent)
 
 
 def test_an_event_that_cannot_happen_is_a_fault_of_ours() -> None:
     with pytest.raises(IllegalEvent):
-        step(State.IDLE, Event.CONNECTED)
+        step(State.IDLE, StateEvent.CONNECTED)
 
 
 def test_the_diagram_shows_every_transition() -> None:

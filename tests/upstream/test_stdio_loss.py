@@ -8,33 +8,33 @@ from pathlib import Path
 import pytest
 
 from toolway.errors import Certainty
-from toolway.hub import Hub
-from toolway.model import Attempt
+from toolway.hub.hub import Hub
 from toolway.testing import fake_server
-from toolway.upstream.link import Fault, Loss
-from toolway.upstream.transports.stdio.link import StdioLink
+from toolway.types import CallState
+from toolway.upstream.transport import Disconnect, TransportError
+from toolway.upstream.transports.stdio import StdioTransport
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_what_waits_to_be_written_when_a_link_ends_is_never_executed(tmp_path: Path) -> None:
     effects = tmp_path / "effects"
-    async with Hub({"fake": fake_server(effects=str(effects))}, catalog_dir=None) as hub:
+    async with Hub({"fake": fake_server(effects=str(effects))}, catalog_storage=None) as hub:
         await hub.wait_ready(timeout=30)
-        session = hub._fleet.upstreams["fake"].session
-        assert session is not None and isinstance(session.link, StdioLink)
-        attempts = [Attempt() for _ in range(20)]
+        session = hub._core._upstreams.upstreams["fake"].session
+        assert session is not None and isinstance(session.transport, StdioTransport)
+        attempts = [CallState() for _ in range(20)]
         calls = [
             asyncio.create_task(session.request("tools/call", _counter(number), attempt))
             for number, attempt in enumerate(attempts)
         ]
         await asyncio.sleep(0)  # all have written, the first at once and the others to leave with the end of the turn
-        session.link._lose(Loss("a fault", "E-FRAME-BAD"))
+        session.transport._disconnect(Disconnect("a fault", "E-FRAME-BAD"))
         results = await asyncio.gather(*calls, return_exceptions=True)
         unsent = {
             f"n{number}"
             for number, result in enumerate(results)
-            if isinstance(result, Fault) and result.certainty is Certainty.C0
+            if isinstance(result, TransportError) and result.certainty is Certainty.NOT_SENT
         }
         assert len(unsent) >= 18, results
         await asyncio.sleep(0.5)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from toolway.upstream import subscriptions
-from toolway.upstream.link import Fault, RpcError
 from toolway.upstream.session import Session
-from toolway.upstream.subscriptions import RESOURCE, TASK, Subscriptions
+from toolway.upstream.subscriptions import RESOURCE_KIND, TASK_KIND, Subscriptions
+from toolway.upstream.transport import JSONRPCError, TransportError
 
 pytestmark = pytest.mark.anyio
 
@@ -22,8 +22,8 @@ class Server:
     """The session of a server that remembers what it was told."""
 
     def __init__(self, era: str) -> None:
-        self.agreed = SimpleNamespace(era=era)
-        self.on_renewed: Any = None
+        self.protocol = SimpleNamespace(era=era)
+        self.on_reinitialized: Any = None
         self.told: list[tuple[str, str]] = []
         self.listens: list[Mapping[str, Sequence[str]]] = []
         self.open: list[Mapping[str, Sequence[str]]] = []
@@ -33,10 +33,10 @@ class Server:
     async def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         self.told.append((method.removeprefix("resources/"), params["uri"]))
         if self.refuses:
-            raise RpcError(-32601, "no such method")
+            raise JSONRPCError(-32601, "no such method")
         return {}
 
-    async def listen_for(self, wanted: Mapping[str, Sequence[str]], acknowledged: asyncio.Event) -> bool:
+    async def listen_for_resources(self, wanted: Mapping[str, Sequence[str]], acknowledged: asyncio.Event) -> bool:
         self.listens.append(wanted)
         if self.refuses:
             return False
@@ -47,13 +47,13 @@ class Server:
         finally:
             self.open.remove(wanted)
         self.lose.clear()
-        raise Fault("lost", certainty=0, code="E")  # type: ignore[arg-type]  # nobody looks at it
+        raise TransportError("lost", certainty=0, code="E")  # type: ignore[arg-type]  # nobody looks at it
 
 
 @asynccontextmanager
 async def kept(wishes: Subscriptions, server: Server) -> AsyncIterator[None]:
     session: Session = server  # type: ignore[assignment]  # as much of one as is needed
-    keeping = asyncio.create_task(wishes.keep(session))
+    keeping = asyncio.create_task(wishes.run(session))
     try:
         yield
     finally:
@@ -70,15 +70,15 @@ async def settle() -> None:
 
 
 async def test_each_resource_is_told_once_however_many_want_it() -> None:
-    wishes, server = made([]), Server("handshake")
+    wishes, server = made([]), Server("legacy")
     async with kept(wishes, server):
         for uri in ("a", "b", "a"):
-            await wishes.add(RESOURCE, uri)
+            await wishes.add(RESOURCE_KIND, uri)
         assert sorted(server.told) == [("subscribe", "a"), ("subscribe", "b")]
-        wishes.remove(RESOURCE, "a")
+        wishes.remove(RESOURCE_KIND, "a")
         await settle()
         assert len(server.told) == 2 and len(wishes) == 2
-        wishes.remove(RESOURCE, "a")
+        wishes.remove(RESOURCE_KIND, "a")
         await settle()
         assert server.told[2:] == [("unsubscribe", "a")]
 
@@ -86,40 +86,42 @@ async def test_each_resource_is_told_once_however_many_want_it() -> None:
 async def test_a_modern_server_has_one_stream_for_all() -> None:
     wishes, server = made([]), Server("modern")
     async with kept(wishes, server):
-        await wishes.add(RESOURCE, "a")
-        assert server.open == [{RESOURCE: ["a"]}]
-        await asyncio.gather(wishes.add(RESOURCE, "b"), wishes.add(TASK, "t"))
+        await wishes.add(RESOURCE_KIND, "a")
+        assert server.open == [{RESOURCE_KIND: ["a"]}]
+        await asyncio.gather(wishes.add(RESOURCE_KIND, "b"), wishes.add(TASK_KIND, "t"))
         await settle()
-        assert server.open == [{RESOURCE: ["a", "b"], TASK: ["t"]}] and len(server.listens) == 2
-        wishes.remove(RESOURCE, "a")
-        wishes.remove(RESOURCE, "b")
-        wishes.remove(TASK, "t")
+        assert server.open == [{RESOURCE_KIND: ["a", "b"], TASK_KIND: ["t"]}] and len(server.listens) == 2
+        wishes.remove(RESOURCE_KIND, "a")
+        wishes.remove(RESOURCE_KIND, "b")
+        wishes.remove(TASK_KIND, "t")
         await settle()
         assert server.open == [] and not wishes
     assert server.open == []
 
 
-@pytest.mark.parametrize("era", ["modern", "handshake"])
+@pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_after_a_new_link_all_is_told_again_and_counts_as_changed(era: str) -> None:
     changed: list[str] = []
     wishes = made(changed)
     async with kept(wishes, Server(era)):
-        await wishes.add(RESOURCE, "a")
-        await wishes.add(TASK, "t")
+        await wishes.add(RESOURCE_KIND, "a")
+        await wishes.add(TASK_KIND, "t")
     assert changed == []
     again = Server(era)
     async with kept(wishes, again):
         await settle()
         assert changed == ["a"]
         assert (
-            again.told == [("subscribe", "a")] if era == "handshake" else again.open == [{RESOURCE: ["a"], TASK: ["t"]}]
+            again.told == [("subscribe", "a")]
+            if era == "legacy"
+            else again.open == [{RESOURCE_KIND: ["a"], TASK_KIND: ["t"]}]
         )
 
 
 async def test_what_is_wanted_before_there_is_a_link_is_told_when_there_is() -> None:
     changed: list[str] = []
-    wishes, server = made(changed), Server("handshake")
-    waiting = asyncio.create_task(wishes.add(RESOURCE, "a"))
+    wishes, server = made(changed), Server("legacy")
+    waiting = asyncio.create_task(wishes.add(RESOURCE_KIND, "a"))
     await settle()
     assert not waiting.done()
     async with kept(wishes, server):
@@ -129,10 +131,10 @@ async def test_what_is_wanted_before_there_is_a_link_is_told_when_there_is() -> 
 
 async def test_a_new_handshake_begins_with_nothing() -> None:
     changed: list[str] = []
-    wishes, server = made(changed), Server("handshake")
+    wishes, server = made(changed), Server("legacy")
     async with kept(wishes, server):
-        await wishes.add(RESOURCE, "a")
-        server.on_renewed()
+        await wishes.add(RESOURCE_KIND, "a")
+        server.on_reinitialized()
         await settle()
         assert server.told == [("subscribe", "a")] * 2 and changed == ["a"]
 
@@ -140,19 +142,19 @@ async def test_a_new_handshake_begins_with_nothing() -> None:
 async def test_a_lost_stream_is_opened_again_and_its_resources_count_as_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(subscriptions, "AGAIN", (0.01, 0.1))
+    monkeypatch.setattr(subscriptions, "RESUBSCRIBE_BACKOFF_S", (0.01, 0.1))
     changed: list[str] = []
     wishes, server = made(changed), Server("modern")
     async with kept(wishes, server):
-        await wishes.add(RESOURCE, "a")
+        await wishes.add(RESOURCE_KIND, "a")
         server.lose.set()
         await settle()
-        assert server.open == [{RESOURCE: ["a"]}] and changed == ["a"]
+        assert server.open == [{RESOURCE_KIND: ["a"]}] and changed == ["a"]
 
 
-@pytest.mark.parametrize("era", ["modern", "handshake"])
+@pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_a_server_that_cannot_tell_keeps_nobody_waiting(era: str) -> None:
     wishes, server = made([]), Server(era)
     server.refuses = True
-    async with kept(wishes, server), asyncio.timeout(subscriptions.TOLD_WITHIN / 2):
-        await wishes.add(RESOURCE, "a")
+    async with kept(wishes, server), asyncio.timeout(subscriptions.ACKNOWLEDGE_TIMEOUT_S / 2):
+        await wishes.add(RESOURCE_KIND, "a")

@@ -1,10 +1,10 @@
-import { CallGrid } from "../parts/callgrid";
+import { CallTable } from "../components/call_table";
 
 export function Calls() {
   return (
     <div className="page full">
       <h1>Calls</h1>
-      <CallGrid />
+      <CallTable />
     </div>
   );
 }

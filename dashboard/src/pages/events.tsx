@@ -1,22 +1,22 @@
 import { useLive } from "../live";
-import { Empty, Happened } from "../parts/bits";
-import { type Column, Grid } from "../parts/grid";
+import { Empty, EventText } from "../components/common";
+import { type Column, Table } from "../components/table";
 import { Link, go, path, setQuery, useRoute } from "../route";
-import type { Happening } from "../types";
-import { clock } from "../words";
+import type { GatewayEvent } from "../types";
+import { formatTime } from "../format";
 
-const KINDS: [string, string][] = [["", "All"], ["state", "States"], ["link", "Links"], ["catalog", "Lists"], ["change", "By people"], ["matter", "For people"], ["loop", "Event loop"]];
+const KINDS: [string, string][] = [["", "All"], ["state", "States"], ["connection", "Connections"], ["catalog", "Tool lists"], ["change", "Operator actions"], ["alert", "Alerts"], ["loop", "Event loop"]];
 
 export function Events() {
   const { events } = useLive();
   const { query } = useRoute();
   const [kind, text] = [query.get("kind") ?? "", query.get("q") ?? ""];
   const rows = events.filter((event) => (!kind || event.kind === kind) && (!text || `${event.server} ${event.text}`.toLowerCase().includes(text.toLowerCase())));
-  const columns: Column<Happening>[] = [
-    { id: "at", title: "Time", width: "minmax(84px, 150px)", phone: true, show: (event) => <time dateTime={new Date(event.at * 1000).toISOString()}>{clock(event.at)}</time> },
-    { id: "kind", title: "Kind", width: "80px", show: (event) => event.kind },
+  const columns: Column<GatewayEvent>[] = [
+    { id: "at", title: "Time", width: "minmax(84px, 150px)", phone: true, show: (event) => <time dateTime={new Date(event.at * 1000).toISOString()}>{formatTime(event.at)}</time> },
+    { id: "kind", title: "Kind", width: "92px", show: (event) => event.kind },
     { id: "server", title: "Server", width: "minmax(90px, 160px)", phone: true, show: (event) => (event.server ? <Link to={path("servers", event.server)}>{event.server}</Link> : "–") },
-    { id: "text", title: "What", width: "minmax(120px, 1fr)", phone: true, show: (event) => <span className="cut" title={event.text}><Happened of={event} /></span> },
+    { id: "text", title: "Event", width: "minmax(120px, 1fr)", phone: true, show: (event) => <span className="cut" title={event.text}><EventText event={event} /></span> },
   ];
   return (
     <div className="page full">
@@ -27,7 +27,7 @@ export function Events() {
           {KINDS.map(([id, title]) => <button key={id} type="button" aria-pressed={kind === id} onClick={() => setQuery({ kind: id })}>{title}</button>)}
         </div>
       </div>
-      <Grid label="Events" columns={columns} rows={rows} id={(event) => String(event.n)} open={(event) => event.server && go(path("servers", event.server))} empty={<Empty title="Nothing has happened that fits." />} />
+      <Table label="Events" columns={columns} rows={rows} id={(event) => String(event.n)} open={(event) => event.server && go(path("servers", event.server))} empty={<Empty title="No event matches." />} />
     </div>
   );
 }

@@ -1,70 +1,70 @@
-import { useAsked } from "../live";
-import { Copyable, Empty, Problem, Tabs } from "../parts/bits";
+import { useAdmin } from "../live";
+import { Copyable, Empty, ErrorBox, Tabs } from "../components/common";
 import { Link, path, setQuery, useRoute } from "../route";
 import type { Endpoints } from "../types";
-import { many, tokens } from "../words";
+import { formatCount, estimateTokens } from "../format";
 
 const TOKEN = "Bearer YOUR-KEY";
-const CLIENTS: [id: string, title: string, make: (name: string, url: string) => string][] = [
+const CLIENTS: [id: string, title: string, format: (name: string, url: string) => string][] = [
   ["claude-code", "Claude Code", (name, url) => `claude mcp add --transport http ${name} ${url} --header "Authorization: ${TOKEN}"`],
   ["cursor", "Cursor", (name, url) => json({ mcpServers: { [name]: { url, headers: { Authorization: TOKEN } } } })],
   ["vscode", "VS Code", (name, url) => json({ servers: { [name]: { type: "http", url, headers: { Authorization: TOKEN } } } })],
   ["codex", "Codex", (name, url) => `[mcp_servers.${name}]\nurl = "${url}"\nhttp_headers = { Authorization = "${TOKEN}" }`],
-  ["generic", "Others", (name, url) => json({ mcpServers: { [name]: { type: "http", url, headers: { Authorization: TOKEN } } } })],
+  ["generic", "Other clients", (name, url) => json({ mcpServers: { [name]: { type: "http", url, headers: { Authorization: TOKEN } } } })],
 ];
-const FILES: Record<string, string> = {
-  "claude-code": "Run this:", cursor: "Into ~/.cursor/mcp.json:", vscode: "Into .vscode/mcp.json:", codex: "Into ~/.codex/config.toml:",
-  generic: "Into the client’s file of servers:",
+const INSTRUCTIONS: Record<string, string> = {
+  "claude-code": "Run:", cursor: "Add to ~/.cursor/mcp.json:", vscode: "Add to .vscode/mcp.json:", codex: "Add to ~/.codex/config.toml:",
+  generic: "Add to the config file of the client:",
 };
 
 const json = (value: unknown) => JSON.stringify(value, null, 2);
 
 export function Groups() {
-  const { data, error } = useAsked<Endpoints>("groups");
+  const { data, error } = useAdmin<Endpoints>("groups");
   const { query } = useRoute();
   const client = query.get("client") ?? "claude-code";
-  if (error) return <Problem of={error} />;
+  if (error) return <ErrorBox error={error} />;
   if (!data) return <p className="muted wait">…</p>;
-  const [, , make] = CLIENTS.find(([id]) => id === client) ?? CLIENTS[0]!;
-  const chosen = query.get("at") ?? "";
-  const url = `${location.origin}/mcp${chosen ? `/${chosen}` : ""}`;
-  const name = chosen ? `toolway-${chosen.replace("/", "-")}` : "toolway";
+  const [, , format] = CLIENTS.find(([id]) => id === client) ?? CLIENTS[0]!;
+  const selected = query.get("at") ?? "";
+  const url = `${location.origin}/mcp${selected ? `/${selected}` : ""}`;
+  const name = selected ? `toolway-${selected.replace("/", "-")}` : "toolway";
   return (
     <div className="page">
       <h1>Groups and endpoints</h1>
-      <p className="prose">A client connects to one endpoint and sees what belongs to it: everything, one group, or one server. Keys may be held to some of them.</p>
+      <p className="prose">A client connects to one endpoint and sees its tools: those of all servers, of one group or of one server. API keys can be limited to some endpoints.</p>
       <div className="columns">
-        <button type="button" className="card endpoint" aria-pressed={chosen === ""} onClick={() => setQuery({ at: "" })}>
-          <strong>Everything</strong><code>/mcp</code><span>{data.all.tools} tools</span>
+        <button type="button" className="card endpoint" aria-pressed={selected === ""} onClick={() => setQuery({ at: "" })}>
+          <strong>All servers</strong><code>/mcp</code><span>{data.all.tools} tools</span>
         </button>
         {data.groups.map((group) => (
-          <button key={group.name} type="button" className="card endpoint" aria-pressed={chosen === group.name} onClick={() => setQuery({ at: group.name })}>
+          <button key={group.name} type="button" className="card endpoint" aria-pressed={selected === group.name} onClick={() => setQuery({ at: group.name })}>
             <strong>{group.name}</strong><code>{group.path}</code>
-            <span>{group.tools} tools of {group.servers.length} servers, ≈ {many(tokens(group.size))} tokens</span>
+            <span>{group.tools} tools of {group.servers.length} servers, ≈ {formatCount(estimateTokens(group.size))} tokens</span>
             <small className="muted">{group.patterns.join(" ")}</small>
           </button>
         ))}
       </div>
       {!data.groups.length && (
-        <Empty title="There is no group yet. Write one into the file of servers; it is taken at once.">
+        <Empty title="No groups. Add one to the config file; it is applied at once.">
           <Copyable block text={json({ toolway: { groups: { triage: { tools: ["github.*", "!github.delete_*"] } } } })} />
         </Empty>
       )}
       <label className="inline">
         One server{" "}
-        <select value={chosen.startsWith("server/") ? chosen : ""} onChange={(event) => setQuery({ at: event.target.value })}>
+        <select value={selected.startsWith("server/") ? selected : ""} onChange={(event) => setQuery({ at: event.target.value })}>
           <option value="">–</option>
           {data.servers.map((server) => <option key={server} value={`server/${server}`}>{server}</option>)}
         </select>
       </label>
       <section className="card">
-        <h2>Connect a client to {chosen || "everything"}</h2>
-        <Tabs label="Client" tabs={CLIENTS.map(([id, title]) => [id, title])} chosen={client} choose={(id) => setQuery({ client: id })} />
-        <p>{FILES[client]}</p>
-        <Copyable block text={make(name, url)} />
+        <h2>Connect a client to {selected || "all servers"}</h2>
+        <Tabs label="Client" tabs={CLIENTS.map(([id, title]) => [id, title])} selected={client} onSelect={(id) => setQuery({ client: id })} />
+        <p>{INSTRUCTIONS[client]}</p>
+        <Copyable block text={format(name, url)} />
         <p className="muted">
-          Make a key for it under <Link to={path("keys")}>Keys</Link>, or let the terminal fill in this machine’s token:{" "}
-          <code>toolway connect {client}{chosen && ` --group ${chosen}`}</code>
+          Create an API key for it under <Link to={path("keys")}>Keys</Link>, or configure it in a terminal with the local token:{" "}
+          <code>toolway export {client} --via-gateway --print{selected && ` --group ${selected}`}</code>
         </p>
       </section>
     </div>

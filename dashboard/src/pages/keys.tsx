@@ -1,58 +1,58 @@
 import { type FormEvent, useState } from "react";
-import { type Failure, post, remove } from "../api";
-import { useAsked, useLive } from "../live";
-import { Ask, Copyable, Empty, Mark, Problem } from "../parts/bits";
-import { Matters } from "../parts/matters";
+import { type ApiError, post, remove } from "../api";
+import { useAdmin, useLive } from "../live";
+import { ConfirmDialog, Copyable, Empty, Badge, ErrorBox } from "../components/common";
+import { Alerts } from "../components/alerts";
 import { Link } from "../route";
 import type { Endpoints, Key } from "../types";
-import { ago, many } from "../words";
+import { formatAge, formatCount } from "../format";
 
 export function Keys() {
-  const { data, error, again } = useAsked<{ keys: Key[] }>("keys");
-  const facts = useAsked<{ parked: number; connections: number; under_way: number; listening: number }>("").data;
+  const { data, error, reload } = useAdmin<{ keys: Key[] }>("keys");
+  const stats = useAdmin<{ pending: number; connections: number; running: number; subscriptions: number }>("").data;
   const { calls } = useLive();
-  const [made, setMade] = useState<{ token: string; name: string } | null>(null);
-  const used = (name: string) => calls.find((call) => call.who === name);
+  const [created, setCreated] = useState<{ token: string; name: string } | null>(null);
+  const lastCall = (name: string) => calls.find((call) => call.principal === name);
   return (
     <div className="page">
-      <h1>Keys and approvals</h1>
-      {facts && (
+      <h1>Keys and alerts</h1>
+      {stats && (
         <dl className="tiles">
-          <div><dt>Connections</dt><dd>{facts.connections}</dd></div>
-          <div><dt>Requests under way</dt><dd>{facts.under_way}</dd></div>
-          <div><dt>Listening</dt><dd>{facts.listening}</dd></div>
-          <div><dt>Calls that wait for a person’s answer</dt><dd className={facts.parked ? "warn" : ""}>{facts.parked}</dd></div>
+          <div><dt>Connections</dt><dd>{stats.connections}</dd></div>
+          <div><dt>Requests in flight</dt><dd>{stats.running}</dd></div>
+          <div><dt>Subscriptions</dt><dd>{stats.subscriptions}</dd></div>
+          <div><dt>Calls that wait for client input</dt><dd className={stats.pending ? "warn" : ""}>{stats.pending}</dd></div>
         </dl>
       )}
-      {facts && facts.parked > 0 && <p className="prose">A server has asked something, and its client has not answered yet. The question is in that client; it ends with the call.</p>}
-      <Matters />
-      {error && <Problem of={error} />}
-      {made && (
+      {stats && stats.pending > 0 && <p className="prose">A server has sent a request to its client, and the client has not answered yet. The client shows the request; it ends with the call.</p>}
+      <Alerts />
+      {error && <ErrorBox error={error} />}
+      {created && (
         <section className="card" role="status">
-          <h2>The key of {made.name}</h2>
-          <p>It is shown this once; only its hash is kept.</p>
-          <Copyable block text={made.token} />
-          <button type="button" onClick={() => setMade(null)}>I have it</button>
+          <h2>API key of {created.name}</h2>
+          <p>It is shown only once: Toolway stores only its hash.</p>
+          <Copyable block text={created.token} />
+          <button type="button" onClick={() => setCreated(null)}>Close</button>
         </section>
       )}
-      {data && <Create done={(key) => { setMade(key); again(); }} />}
-      {data && data.keys.length === 0 && <Empty title="There is no key yet: only this machine’s own token opens the gateway." command="toolway keys create alice" />}
+      {data && <CreateKey done={(key) => { setCreated(key); reload(); }} />}
+      {data && data.keys.length === 0 && <Empty title="No API keys: only the local token of this machine gives access." command="toolway keys create alice" />}
       {data && data.keys.length > 0 && (
         <div className="tablebox" tabIndex={0} role="region" aria-label="Keys">
           <table>
-            <thead><tr><th>Name</th><th>May use</th><th className="wideonly">Made</th><th>Last call</th><th className="right">Calls</th><th><span className="hidden">Actions</span></th></tr></thead>
+            <thead><tr><th>Name</th><th>Access</th><th className="wideonly">Created</th><th>Last call</th><th className="right">Calls</th><th><span className="hidden">Actions</span></th></tr></thead>
             <tbody>
               {data.keys.map((key) => (
                 <tr key={key.id}>
-                  <td>{key.name} {key.admin && <Mark tone="warn">administrator</Mark>}<br /><small className="muted">{key.id}</small></td>
-                  <td>{key.scopes ? key.scopes.join(", ") || "nothing" : "everything"}</td>
-                  <td className="wideonly">{key.created ? ago(key.created) : "–"}</td>
-                  <td>{used(key.name) ? ago(used(key.name)!.at) : <span className="muted">none remembered</span>}</td>
-                  <td className="right"><Link to={`/calls?who=${encodeURIComponent(key.name)}`}>{many(calls.filter((call) => call.who === key.name).length)}</Link></td>
+                  <td>{key.name} {key.admin && <Badge tone="warn">administrator</Badge>}<br /><small className="muted">{key.id}</small></td>
+                  <td>{key.scopes ? key.scopes.join(", ") || "none" : "all servers"}</td>
+                  <td className="wideonly">{key.created ? formatAge(key.created) : "–"}</td>
+                  <td>{lastCall(key.name) ? formatAge(lastCall(key.name)!.at) : <span className="muted">none stored</span>}</td>
+                  <td className="right"><Link to={`/calls?principal=${encodeURIComponent(key.name)}`}>{formatCount(calls.filter((call) => call.principal === key.name).length)}</Link></td>
                   <td className="right">
-                    <Ask title={`Revoke the key of ${key.name}?`} text="Whatever its holder has open ends at once." yes="Revoke" act={async () => { await remove(`keys/${key.id}`); again(); }}>
-                      {(ask) => <button type="button" onClick={ask}>Revoke</button>}
-                    </Ask>
+                    <ConfirmDialog title={`Revoke the API key of ${key.name}?`} text="All its sessions end at once." confirmLabel="Revoke" action={async () => { await remove(`keys/${key.id}`); reload(); }}>
+                      {(open) => <button type="button" onClick={open}>Revoke</button>}
+                    </ConfirmDialog>
                   </td>
                 </tr>
               ))}
@@ -64,11 +64,11 @@ export function Keys() {
   );
 }
 
-function Create({ done }: { done: (key: { token: string; name: string }) => void }) {
-  const groups = useAsked<Endpoints>("groups").data?.groups ?? [];
+function CreateKey({ done }: { done: (key: { token: string; name: string }) => void }) {
+  const groups = useAdmin<Endpoints>("groups").data?.groups ?? [];
   const [name, setName] = useState("");
   const [scopes, setScopes] = useState<string[]>([]);
-  const [error, setError] = useState<Failure | null>(null);
+  const [error, setError] = useState<ApiError | null>(null);
   const submit = (event: FormEvent) => {
     event.preventDefault();
     setError(null);
@@ -77,12 +77,12 @@ function Create({ done }: { done: (key: { token: string; name: string }) => void
         done(key);
         setName("");
       },
-      (failed: Failure) => setError(failed),
+      (failed: ApiError) => setError(failed),
     );
   };
   return (
     <form className="bar" onSubmit={submit}>
-      <input type="text" aria-label="Whose key" placeholder="Whose key" maxLength={100} value={name} onChange={(event) => setName(event.target.value)} />
+      <input type="text" aria-label="Name of the key" placeholder="Name of the key" maxLength={100} value={name} onChange={(event) => setName(event.target.value)} />
       {groups.map((group) => (
         <label key={group.name} className="inline">
           <input
@@ -93,8 +93,8 @@ function Create({ done }: { done: (key: { token: string; name: string }) => void
           {group.name}
         </label>
       ))}
-      <button type="submit" className="primary" disabled={!name.trim()}>Make a key {scopes.length ? "for these groups" : "for everything"}</button>
-      {error && <Problem of={error} />}
+      <button type="submit" className="primary" disabled={!name.trim()}>Create key {scopes.length ? "for these groups" : "for all servers"}</button>
+      {error && <ErrorBox error={error} />}
     </form>
   );
 }

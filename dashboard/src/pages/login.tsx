@@ -1,37 +1,37 @@
 import { type FormEvent, useState } from "react";
-import { type Failure, enter } from "../api";
+import { type ApiError, login } from "../api";
 import { start } from "../live";
-import { Copyable, Problem } from "../parts/bits";
+import { Copyable, ErrorBox } from "../components/common";
 
 export function Login() {
   const [token, setToken] = useState("");
-  const [error, setError] = useState<Failure | null>(null);
-  const refused = sessionStorage.getItem("toolway-refused");
+  const [error, setError] = useState<ApiError | null>(null);
+  const loginError = sessionStorage.getItem("toolway-login-error");
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    enter({ token }).then(
+    login({ token }).then(
       () => {
-        sessionStorage.removeItem("toolway-refused");
+        sessionStorage.removeItem("toolway-login-error");
         start();
       },
-      (failed: Failure) => setError(failed),
+      (failed: ApiError) => setError(failed),
     );
     setToken("");
   };
   return (
     <main className="login" id="main">
       <h1>Toolway</h1>
-      {refused && <p className="muted">{refused}</p>}
+      {loginError && <p className="muted">{loginError}</p>}
       <p>Open this page from a terminal on the gateway’s machine:</p>
       <Copyable text="toolway ui" />
       <form onSubmit={submit}>
         <label>
-          Or hand in a token of an administrator
+          Or enter an API key of an administrator
           <input type="password" autoComplete="off" value={token} onChange={(event) => setToken(event.target.value)} />
         </label>
-        <button type="submit" className="primary" disabled={!token}>Enter</button>
+        <button type="submit" className="primary" disabled={!token}>Log in</button>
       </form>
-      {error && <Problem of={error} />}
+      {error && <ErrorBox error={error} />}
     </main>
   );
 }

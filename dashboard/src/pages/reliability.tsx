@@ -1,10 +1,10 @@
 import { useMemo } from "react";
-import { useAsked, useLive } from "../live";
-import { Empty, Happened, Mark, Outcome, Share } from "../parts/bits";
-import { BreakerCard } from "../parts/breakers";
+import { useAdmin, useLive } from "../live";
+import { Empty, EventText, Badge, Outcome, ProportionBar } from "../components/common";
+import { BreakerCard } from "../components/breakers";
 import { Link, path } from "../route";
 import type { Breaker } from "../types";
-import { ago, many, outcomeOf, share } from "../words";
+import { formatAge, formatCount, outcomeText, formatShare } from "../format";
 
 const CLASSES: [title: string, test: RegExp][] = [
   ["timeout", /TIMEOUT|SLOW|NO-ANSWER/],
@@ -19,60 +19,60 @@ const CLASSES: [title: string, test: RegExp][] = [
   ["cancelled", /cancelled/],
 ];
 
-export const classOf = (outcome: string) => CLASSES.find(([, test]) => test.test(outcome))?.[0] ?? "other";
+export const failureClass = (outcome: string) => CLASSES.find(([, test]) => test.test(outcome))?.[0] ?? "other";
 
 export function Reliability() {
   const { overview, calls, events } = useLive();
-  const { data, again } = useAsked<{ breakers: Breaker[] }>("breakers", overview?.now);
+  const { data, reload } = useAdmin<{ breakers: Breaker[] }>("breakers", overview?.now);
   const classes = useMemo(() => {
     const found = new Map<string, number>();
-    for (const call of calls) if (call.outcome !== "ok") found.set(classOf(call.outcome), (found.get(classOf(call.outcome)) ?? 0) + 1);
+    for (const call of calls) if (call.outcome !== "ok") found.set(failureClass(call.outcome), (found.get(failureClass(call.outcome)) ?? 0) + 1);
     return [...found].sort((a, b) => b[1] - a[1]);
   }, [calls]);
   const failed = classes.reduce((sum, [, count]) => sum + count, 0);
   const servers = overview?.servers ?? [];
-  const restless = servers.filter((server) => server.restarts > 0 || server.refused > 0 || server.waiting > 0).sort((a, b) => b.restarts - a.restarts);
+  const busy = servers.filter((server) => server.restarts > 0 || server.retries_denied > 0 || server.queued > 0).sort((a, b) => b.restarts - a.restarts);
   const open = data?.breakers.filter((each) => each.position !== "closed") ?? [];
-  const others = data?.breakers.filter((each) => each.position === "closed") ?? [];
+  const closed = data?.breakers.filter((each) => each.position === "closed") ?? [];
   return (
     <div className="page">
       <h1>Reliability</h1>
       <section>
-        <h2>Breakers {open.length ? <Mark tone="bad">{open.length} open</Mark> : <Mark tone="good">all closed</Mark>}</h2>
+        <h2>Breakers {open.length ? <Badge tone="bad">{open.length} open</Badge> : <Badge tone="good">all closed</Badge>}</h2>
         <div className="columns">
-          {[...open, ...others].slice(0, 24).map((each) => <BreakerCard key={`${each.server}.${each.tool}`} of={each} done={again} />)}
+          {[...open, ...closed].slice(0, 24).map((each) => <BreakerCard key={`${each.server}.${each.tool}`} breaker={each} done={reload} />)}
         </div>
-        {!open.length && !others.length && <p className="muted">No server and no tool has failed in the last 10 seconds.</p>}
+        {!open.length && !closed.length && <p className="muted">No failures in the last 10 seconds.</p>}
       </section>
       <div className="columns">
         <section className="card">
-          <h2>Why calls failed</h2>
-          {!classes.length && <p className="muted">None of the calls that are remembered did.</p>}
+          <h2>Causes of failed calls</h2>
+          {!classes.length && <p className="muted">No failed calls in the stored calls.</p>}
           <ul className="ranking">
             {classes.map(([name, count]) => (
               <li key={name}>
                 <span>{name}</span>
-                <Share of={count} most={failed} />
+                <ProportionBar value={count} max={failed} />
                 <span>{count}</span>
               </li>
             ))}
           </ul>
         </section>
         <section className="card">
-          <h2>What was done about it</h2>
-          <Actions />
+          <h2>Recovery</h2>
+          <Recovery />
         </section>
         <section className="card wide">
-          <h2>Restarts, queues and budgets</h2>
-          {!restless.length ? <Empty title="No server was restarted, and nobody waits." /> : (
-            <div className="tablebox bare" tabIndex={0} role="region" aria-label="Restarts, queues and budgets"><table>
-              <thead><tr><th>Server</th><th className="right">Restarts</th><th className="right">Waiting</th><th className="right">Retrying</th><th className="right">Refused by budget</th><th className="right">Failed</th></tr></thead>
+          <h2>Restarts, queues and retry budgets</h2>
+          {!busy.length ? <Empty title="No restarts, and no queued calls." /> : (
+            <div className="tablebox bare" tabIndex={0} role="region" aria-label="Restarts, queues and retry budgets"><table>
+              <thead><tr><th>Server</th><th className="right">Restarts</th><th className="right">Queued</th><th className="right">Retries</th><th className="right">Denied by budget</th><th className="right">Failed</th></tr></thead>
               <tbody>
-                {restless.slice(0, 50).map((server) => (
+                {busy.slice(0, 50).map((server) => (
                   <tr key={server.server}>
                     <td><Link to={path("servers", server.server)}>{server.server}</Link></td>
-                    <td className="right">{server.restarts}</td><td className="right">{server.waiting}</td><td className="right">{server.retrying}</td>
-                    <td className="right">{server.refused}</td><td className="right">{share(server.pulse.errors, server.pulse.calls)}</td>
+                    <td className="right">{server.restarts}</td><td className="right">{server.queued}</td><td className="right">{server.retries}</td>
+                    <td className="right">{server.retries_denied}</td><td className="right">{formatShare(server.minutes.errors, server.minutes.calls)}</td>
                   </tr>
                 ))}
               </tbody>
@@ -80,10 +80,10 @@ export function Reliability() {
           )}
         </section>
         <section className="card wide">
-          <h2><Link to="/events?kind=state">Changes of state</Link></h2>
-          <ol className="happenings">
+          <h2><Link to="/events?kind=state">State changes</Link></h2>
+          <ol className="events">
             {events.filter((event) => event.kind === "state" || event.kind === "change").slice(0, 12).map((event) => (
-              <li key={event.n}><time>{ago(event.at)}</time> {event.server && <Link to={path("servers", event.server)}>{event.server}</Link>} <Happened of={event} /></li>
+              <li key={event.n}><time>{formatAge(event.at)}</time> {event.server && <Link to={path("servers", event.server)}>{event.server}</Link>} <EventText event={event} /></li>
             ))}
           </ol>
         </section>
@@ -92,23 +92,23 @@ export function Reliability() {
   );
 }
 
-/** What the hub did so that calls went well all the same. */
-function Actions() {
+/** Counts of what the hub did to avoid or limit failures. */
+function Recovery() {
   const { calls } = useLive();
   const rows: [string, number, string][] = [
-    ["tried again, and it went well", calls.filter((call) => call.attempts > 1 && call.outcome === "ok").length, "/calls?retried=1"],
-    ["tried again in vain", calls.filter((call) => call.attempts > 1 && call.outcome !== "ok").length, "/calls?retried=1&status=failed"],
-    ["answered from the cache", calls.filter((call) => call.source === "cache").length, "/calls?source=cache"],
-    ["shared the answer of another", calls.filter((call) => call.source === "shared").length, "/calls?source=shared"],
-    ["left alone by a breaker", calls.filter((call) => call.outcome === "E-BREAKER-OPEN").length, "/calls?status=E-BREAKER-OPEN"],
-    ["said honestly: outcome unknown", calls.filter((call) => call.executed === "unknown").length, "/calls?status=unknown"],
+    ["succeeded after a retry", calls.filter((call) => call.attempts > 1 && call.outcome === "ok").length, "/calls?retried=1"],
+    ["failed after retries", calls.filter((call) => call.attempts > 1 && call.outcome !== "ok").length, "/calls?retried=1&status=failed"],
+    ["result from the cache", calls.filter((call) => call.source === "cache").length, "/calls?source=cache"],
+    ["result shared with an identical call", calls.filter((call) => call.source === "shared").length, "/calls?source=shared"],
+    ["rejected by an open breaker", calls.filter((call) => call.outcome === "E-BREAKER-OPEN").length, "/calls?status=E-BREAKER-OPEN"],
+    ["outcome unknown", calls.filter((call) => call.executed === "unknown").length, "/calls?status=unknown"],
   ];
   return (
     <>
       <ul className="ranking">
-        {rows.map(([title, count, to]) => <li key={title}><Link to={to}>{title}</Link><span>{many(count)}</span></li>)}
+        {rows.map(([title, count, to]) => <li key={title}><Link to={to}>{title}</Link><span>{formatCount(count)}</span></li>)}
       </ul>
-      <p className="muted">Of the last {many(calls.length)} calls{calls[0] && <>; the newest: <Outcome of={outcomeOf(calls[0].outcome)} /></>}</p>
+      <p className="muted">Last {formatCount(calls.length)} calls{calls[0] && <>; newest: <Outcome outcome={outcomeText(calls[0].outcome)} /></>}</p>
     </>
   );
 }

@@ -1,14 +1,14 @@
 import { useEffect, useState } from "react";
 import { post } from "../api";
-import { look, useAsked, useLive } from "../live";
-import { Act, Ask, Empty, Fix, Happened, Health, Json, Mark, Problem, Spark, Tabs } from "../parts/bits";
-import { BreakerCard } from "../parts/breakers";
-import { CallGrid } from "../parts/callgrid";
-import { Timeline } from "../parts/timeline";
-import { ToolGrid } from "../parts/toolgrid";
+import { refresh, useAdmin, useLive } from "../live";
+import { ActionButton, ConfirmDialog, Empty, Hint, EventText, Health, JsonView, Badge, ErrorBox, Sparkline, Tabs } from "../components/common";
+import { BreakerCard } from "../components/breakers";
+import { CallTable } from "../components/call_table";
+import { Timeline } from "../components/timeline";
+import { ToolTable } from "../components/tool_table";
 import { Link, setQuery, useRoute } from "../route";
-import type { Detail, Report, Server } from "../types";
-import { ago, clock, healthOf, many, seconds, share, span, stateOf } from "../words";
+import type { ServerDetail, Report, Server } from "../types";
+import { formatAge, formatTime, serverHealth, formatCount, formatSeconds, formatShare, formatSpan, serverState } from "../format";
 import { Checks } from "./doctor";
 
 const TABS: [string, string][] = [
@@ -19,93 +19,93 @@ export function ServerPage({ name }: { name: string }) {
   const { query } = useRoute();
   const { overview } = useLive();
   const row = overview?.servers.find((each) => each.server === name);
-  const [turn, setTurn] = useState(0);
-  useEffect(() => setTurn((n) => n + 1), [row?.state, row?.why, row?.breaker, row?.restarts]);
-  const { data, error, again } = useAsked<Detail>(`servers/${name}/detail`, turn);
-  const [last, setLast] = useState<Detail | null>(null);
+  const [refreshKey, setRefreshKey] = useState(0);
+  useEffect(() => setRefreshKey((n) => n + 1), [row?.state, row?.why, row?.breaker, row?.restarts]);
+  const { data, error, reload } = useAdmin<ServerDetail>(`servers/${name}/detail`, refreshKey);
+  const [last, setLast] = useState<ServerDetail | null>(null);
   useEffect(() => {
     if (data) setLast(data);
   }, [data]);
   const shown = data ?? last;
   const tab = query.get("tab") ?? "";
-  if (error && error.status === 404) return <Empty title={`There is no server “${name}”.`}><Link to="/servers">All servers</Link></Empty>;
-  if (error && !shown) return <Problem of={error} />;
+  if (error && error.status === 404) return <Empty title={`Server “${name}” does not exist.`}><Link to="/servers">All servers</Link></Empty>;
+  if (error && !shown) return <ErrorBox error={error} />;
   if (!shown) return <p className="muted wait">…</p>;
-  const act = (way: string) => async () => {
-    await post(way);
-    again();
-    await look();
+  const run = (adminPath: string) => async () => {
+    await post(adminPath);
+    reload();
+    await refresh();
   };
   const open = shown.breakers.some((each) => !each.tool && each.position !== "closed");
   return (
     <div className="page">
       <div className="bar">
         <h1>{name}</h1>
-        <Health of={row ?? shown.status} />
-        <span className="muted">{shown.status.transport}{shown.status.protocol && ` · ${shown.status.protocol}`}{shown.status.pid && ` · pid ${shown.status.pid}`}{shown.status.nodes.length > 0 && ` · owned by ${shown.status.nodes.join(", ")}`} · for {span(shown.status.since)}</span>
+        <Health server={row ?? shown.status} />
+        <span className="muted">{shown.status.transport}{shown.status.protocol && ` · ${shown.status.protocol}`}{shown.status.pid && ` · pid ${shown.status.pid}`}{shown.status.nodes.length > 0 && ` · owned by ${shown.status.nodes.join(", ")}`} · for {formatSpan(shown.status.since)}</span>
         <div className="actions">
-          <Act act={act(`servers/${name}/restart`)}>Restart</Act>
+          <ActionButton action={run(`servers/${name}/restart`)}>Restart</ActionButton>
           {shown.status.state === "disabled" ? (
-            <Act act={act(`servers/${name}/enable`)}>Enable</Act>
+            <ActionButton action={run(`servers/${name}/enable`)}>Enable</ActionButton>
           ) : (
-            <Ask title={`Disable ${name}?`} text="Its calls are refused until you enable it, or the file is read again. What is under way is finished first." yes="Disable" act={act(`servers/${name}/disable`)}>
-              {(ask) => <button type="button" onClick={ask}>Disable</button>}
-            </Ask>
+            <ConfirmDialog title={`Disable ${name}?`} text="Its calls are rejected until you enable it or reload the config file. Running calls finish first." confirmLabel="Disable" action={run(`servers/${name}/disable`)}>
+              {(open) => <button type="button" onClick={open}>Disable</button>}
+            </ConfirmDialog>
           )}
           {open ? (
-            <Act act={act(`breakers/${name}/reset`)}>Reset breaker</Act>
+            <ActionButton action={run(`breakers/${name}/reset`)}>Reset breaker</ActionButton>
           ) : (
-            <Ask title={`Trip the breaker of ${name}?`} text="For a minute nothing is sent to it; calls are told so at once." yes="Trip" act={act(`breakers/${name}/trip`)}>
-              {(ask) => <button type="button" onClick={ask}>Trip breaker</button>}
-            </Ask>
+            <ConfirmDialog title={`Trip the breaker of ${name}?`} text="For one minute, its calls are rejected at once." confirmLabel="Trip" action={run(`breakers/${name}/trip`)}>
+              {(open) => <button type="button" onClick={open}>Trip breaker</button>}
+            </ConfirmDialog>
           )}
         </div>
       </div>
       <Timeline changes={shown.timeline} now={shown.now} state={shown.status.state} />
-      <Tabs label="About this server" tabs={TABS} chosen={tab} choose={(id) => setQuery({ tab: id })} />
-      {tab === "" && <Why name={name} of={shown} />}
-      {tab === "calls" && <CallGrid fixed={{ server: name }} />}
-      {tab === "tools" && <ToolGrid server={name} />}
-      {tab === "log" && <Log of={shown.status} />}
-      {tab === "config" && <Definition of={shown} />}
-      {tab === "resilience" && <Resilience name={name} of={shown} done={again} />}
+      <Tabs label="About this server" tabs={TABS} selected={tab} onSelect={(id) => setQuery({ tab: id })} />
+      {tab === "" && <Why name={name} detail={shown} />}
+      {tab === "calls" && <CallTable fixed={{ server: name }} />}
+      {tab === "tools" && <ToolTable server={name} />}
+      {tab === "log" && <Log status={shown.status} />}
+      {tab === "config" && <Definition detail={shown} />}
+      {tab === "resilience" && <Resilience name={name} detail={shown} done={reload} />}
     </div>
   );
 }
 
-function Why({ name, of }: { name: string; of: Detail }) {
+function Why({ name, detail }: { name: string; detail: ServerDetail }) {
   const [report, setReport] = useState<Report | null>(null);
-  const { status, pulse } = of;
+  const { status, minutes } = detail;
   const tail = status.stderr.trim().split("\n").slice(-12).join("\n");
   return (
     <>
-      <section className={`card why ${healthOf(status)[0]}`} aria-label="Why">
+      <section className={`card why ${serverHealth(status)[0]}`} aria-label="Why">
         <h2>Why</h2>
-        <p className="reason">{status.why || stateOf(status.state)[1]}</p>
-        <Fix text={status.fix} />
+        <p className="reason">{status.why || serverState(status.state)[1]}</p>
+        <Hint text={status.hint} />
         {status.last_error && status.state !== "ready" && <p><strong>Last error</strong> {status.last_error}</p>}
         {tail && status.state !== "ready" && (<><h3>Last lines of stderr</h3><pre tabIndex={0}>{tail}</pre></>)}
-        {status.problems.length > 0 && (<><h3>Set aside</h3><ul>{status.problems.map((each) => <li key={each}>{each}</li>)}</ul></>)}
+        {status.problems.length > 0 && (<><h3>Ignored items</h3><ul>{status.problems.map((each) => <li key={each}>{each}</li>)}</ul></>)}
         <div className="actions">
-          <Act act={async () => setReport(await post<Report>("doctor", { server: name }))}>Ask the doctor</Act>
+          <ActionButton action={async () => setReport(await post<Report>("doctor", { server: name }))}>Run doctor</ActionButton>
         </div>
-        {report && <Checks of={report} />}
+        {report && <Checks report={report} />}
       </section>
       <dl className="tiles">
-        <div className="wide"><dt>Calls, last 30 minutes</dt><dd>{many(pulse.calls)}<Spark values={pulse.per_minute} errors={pulse.errors_per_minute} label={`${pulse.calls} calls`} /></dd></div>
-        <div><dt>Failed</dt><dd className={pulse.errors ? "bad" : ""}>{share(pulse.errors, pulse.calls)}</dd></div>
-        <div><dt>p50</dt><dd>{seconds(pulse.p50)}</dd></div>
-        <div><dt>p95</dt><dd>{seconds(pulse.p95)}</dd></div>
+        <div className="wide"><dt>Calls, last 30 minutes</dt><dd>{formatCount(minutes.calls)}<Sparkline values={minutes.per_minute} errors={minutes.errors_per_minute} label={`${minutes.calls} calls`} /></dd></div>
+        <div><dt>Failed</dt><dd className={minutes.errors ? "bad" : ""}>{formatShare(minutes.errors, minutes.calls)}</dd></div>
+        <div><dt>p50</dt><dd>{formatSeconds(minutes.p50)}</dd></div>
+        <div><dt>p95</dt><dd>{formatSeconds(minutes.p95)}</dd></div>
         <div><dt>In flight</dt><dd>{status.in_flight}</dd></div>
         <div><dt>Restarts</dt><dd>{status.restarts}</dd></div>
-        <div><dt>Tools</dt><dd>{status.tools}{status.stale && " (old)"}</dd></div>
+        <div><dt>Tools</dt><dd>{status.tools}{status.stale && " (from cache)"}</dd></div>
       </dl>
       <section className="card">
-        <h2>What happened to it</h2>
-        {of.events.length === 0 && <p className="muted">Nothing yet.</p>}
-        <ol className="happenings">
-          {of.events.slice(0, 20).map((event) => (
-            <li key={event.n}><time dateTime={new Date(event.at * 1000).toISOString()} title={ago(event.at)}>{clock(event.at)}</time> <Happened of={event} /></li>
+        <h2>Events</h2>
+        {detail.events.length === 0 && <p className="muted">No events yet.</p>}
+        <ol className="events">
+          {detail.events.slice(0, 20).map((event) => (
+            <li key={event.n}><time dateTime={new Date(event.at * 1000).toISOString()} title={formatAge(event.at)}>{formatTime(event.at)}</time> <EventText event={event} /></li>
           ))}
         </ol>
       </section>
@@ -113,25 +113,25 @@ function Why({ name, of }: { name: string; of: Detail }) {
   );
 }
 
-function Log({ of }: { of: Server }) {
-  if (!of.stderr.trim()) return <Empty title="It has written nothing to stderr." command={`toolway logs ${of.server}`} />;
-  return <pre className="log" tabIndex={0} aria-label="stderr">{of.stderr}</pre>;
+function Log({ status }: { status: Server }) {
+  if (!status.stderr.trim()) return <Empty title="No output on stderr." command={`toolway logs ${status.server}`} />;
+  return <pre className="log" tabIndex={0} aria-label="stderr">{status.stderr}</pre>;
 }
 
-function Definition({ of }: { of: Detail }) {
+function Definition({ detail }: { detail: ServerDetail }) {
   return (
     <section className="card">
-      <h2>In force</h2>
-      <p className="muted">What differs from the usual. Secrets are not shown.</p>
-      <Json of={of.definition} />
-      {of.origins.length > 0 && (
+      <h2>Current settings</h2>
+      <p className="muted">Only settings that differ from their defaults. Secrets are hidden.</p>
+      <JsonView value={detail.definition} />
+      {detail.origins.length > 0 && (
         <>
-          <h3>Where it is written</h3>
-          <div className="tablebox bare" tabIndex={0} role="region" aria-label="Where it is written">
+          <h3>Origin</h3>
+          <div className="tablebox bare" tabIndex={0} role="region" aria-label="Origin">
             <table>
-              <thead><tr><th>Value</th><th>Is</th><th>From</th></tr></thead>
+              <thead><tr><th>Setting</th><th>Value</th><th>File</th></tr></thead>
               <tbody>
-                {of.origins.map((each) => (
+                {detail.origins.map((each) => (
                   <tr key={each.path}>
                     <td><code>{each.path}</code></td>
                     <td><code>{each.value}</code></td>
@@ -147,19 +147,19 @@ function Definition({ of }: { of: Detail }) {
   );
 }
 
-function Resilience({ name, of, done }: { name: string; of: Detail; done: () => void }) {
-  const own = of.breakers.find((each) => !each.tool);
+function Resilience({ name, detail, done }: { name: string; detail: ServerDetail; done: () => void }) {
+  const own = detail.breakers.find((each) => !each.tool);
   return (
     <div className="columns">
-      <BreakerCard of={own ?? { server: name, tool: "", position: "closed", wait: 0, in_a_row: 0, ended: 0, failures: 0, openings: 0 }} done={done} />
-      {of.breakers.filter((each) => each.tool).map((each) => <BreakerCard key={each.tool} of={each} done={done} />)}
+      <BreakerCard breaker={own ?? { server: name, tool: "", position: "closed", wait: 0, consecutive_failures: 0, ended: 0, failures: 0, opened_count: 0 }} done={done} />
+      {detail.breakers.filter((each) => each.tool).map((each) => <BreakerCard key={each.tool} breaker={each} done={done} />)}
       <section className="card">
-        <h2>Waiting and retrying</h2>
+        <h2>Queue and retries</h2>
         <dl className="facts">
-          <dt>Waiting for a slot</dt><dd>{of.crowd.waiting}</dd>
-          <dt>Retries under way</dt><dd>{of.crowd.retrying}</dd>
-          <dt>Retries that the budget refused</dt><dd>{of.crowd.refused ? <Mark tone="warn">{of.crowd.refused}</Mark> : 0}</dd>
-          <dt>Restarts</dt><dd>{of.status.restarts}</dd>
+          <dt>Calls queued for a slot</dt><dd>{detail.load.queued}</dd>
+          <dt>Retries in flight</dt><dd>{detail.load.retries}</dd>
+          <dt>Retries denied by the budget</dt><dd>{detail.load.retries_denied ? <Badge tone="warn">{detail.load.retries_denied}</Badge> : 0}</dd>
+          <dt>Restarts</dt><dd>{detail.status.restarts}</dd>
         </dl>
       </section>
     </div>

@@ -1,10 +1,10 @@
-import { ToolGrid } from "../parts/toolgrid";
+import { ToolTable } from "../components/tool_table";
 
 export function Tools() {
   return (
     <div className="page full">
       <h1>Tools</h1>
-      <ToolGrid />
+      <ToolTable />
     </div>
   );
 }

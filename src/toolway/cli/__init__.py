@@ -1,6 +1,6 @@
-"""The command line: arguments → Hub → text. No logic of its own.
+"""Command line interface: arguments to Hub to text. It contains no other logic.
 
-What is heavy is imported inside the commands, so that `--version` and `--help` answer at once.
+Heavy modules are imported inside the commands, so that `--version` and `--help` respond at once.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from toolway._version import __version__
 
 
 def main() -> None:
+    """Run the CLI. Entry point of the `toolway` program."""
     if sys.argv[1:] in (["--version"], ["-V"]):
         print(f"toolway {__version__}")
         return
@@ -19,5 +20,5 @@ def main() -> None:
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a sign must not end the command
+            stream.reconfigure(errors="backslashreplace")  # a character the terminal cannot encode must not raise
     app()

@@ -1,4 +1,7 @@
-"""The root of the command line. What there is stands in `table.py`, what all commands share in `options.py`."""
+"""Root command of the CLI.
+
+`table.py` lists the commands, `options.py` the options that all commands share.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,15 @@ from typing import Annotated, Any
 import typer
 
 from toolway._version import __version__
-from toolway.cli.frame import Commands, run
-from toolway.cli.options import PLACE, Session, Shared, parameters
-from toolway.cli.table import MEANT, SECTIONS, TABLE
+from toolway.cli.framework import LazyGroup, run_command
+from toolway.cli.options import GATEWAY_OPTIONS, CommandContext, GlobalOptions, option_parameters
+from toolway.cli.table import ALIASES, COMMANDS, SECTIONS
 
 
-class _Root(Commands):
-    table = TABLE
+class _Root(LazyGroup):
+    table = COMMANDS
     sections = SECTIONS
-    meant = MEANT
+    aliases = ALIASES
 
 
 app = typer.Typer(
@@ -25,35 +28,37 @@ app = typer.Typer(
     help="One dependable way to every MCP server.",
     invoke_without_command=True,
     add_completion=False,  # `toolway completion` is ours
-    rich_markup_mode=None,  # rich would take longer than all the rest of `--help`
-    pretty_exceptions_enable=False,  # it would show local variables, and with them secrets
+    rich_markup_mode=None,  # importing rich takes longer than everything else in `--help`
+    pretty_exceptions_enable=False,  # it prints local variables, which contain secrets
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"toolway {__version__}")
         raise typer.Exit
 
 
-def _toolway(*, ctx: typer.Context, version: bool = False, **given: Any) -> int:
-    """Without a command: how the servers are, and what to do next."""
-    ctx.obj = shared = Shared(**given)
+def _root_command(*, ctx: typer.Context, version: bool = False, **option_values: Any) -> int:
+    """Show the state of all servers and the next step, if no command is given."""
+    ctx.obj = shared = GlobalOptions(**option_values)
     if ctx.invoked_subcommand is not None:
         return 0
-    from toolway.cli.overview import overview
+    from toolway.cli.commands.overview import show_overview
 
-    session = Session.of(shared)
-    return run(lambda: overview(session), session.output)
+    context = CommandContext.from_options(shared)
+    return run_command(lambda: show_overview(context), context.output)
 
 
-_Version = Annotated[bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version.")]
-_asked = [
-    inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
-    *parameters(PLACE),
-    inspect.Parameter("version", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_Version),
+_VersionOption = Annotated[
+    bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Show the version.")
 ]
-_toolway.__signature__ = inspect.Signature(_asked)  # type: ignore[attr-defined] # what `inspect` reads
-_toolway.__annotations__ = {each.name: each.annotation for each in _asked}
-app.callback()(_toolway)
+_parameters = [
+    inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+    *option_parameters(GATEWAY_OPTIONS),
+    inspect.Parameter("version", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_VersionOption),
+]
+_root_command.__signature__ = inspect.Signature(_parameters)  # type: ignore[attr-defined] # `inspect.signature` reads it
+_root_command.__annotations__ = {each.name: each.annotation for each in _parameters}
+app.callback()(_root_command)

@@ -1,40 +1,87 @@
-"""`toolway completion`: what makes a shell complete commands, options, servers and tools."""
+"""Completion callbacks for typer: names of servers, tools, clients and error codes.
+
+Any error means no suggestion.
+"""
 
 from __future__ import annotations
 
 import os
-import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-from typer.completion import get_completion_script  # type: ignore[attr-defined] # not listed there
-from typer.completion import install as put  # type: ignore[attr-defined] # not listed there
+import typer
 
-from toolway.cli.exits import Exit, UsageError
-from toolway.cli.frame import COMPLETE, NAME
-from toolway.cli.meant import did_you_mean
-from toolway.cli.options import Session
-
-SHELLS = ("bash", "zsh", "fish", "powershell")
+Suggestion = tuple[str, str]  # (word, description)
 
 
-def completion(session: Session, shell: str | None, *, install: bool) -> Exit:
-    """The script of a shell on stdout, or put where the shell finds it."""
-    chosen = shell or os.path.basename(os.environ.get("SHELL", ""))
-    if chosen not in SHELLS:
-        what = f"{chosen!r} is no shell that can be completed in" if chosen else "which shell is meant?"
-        raise UsageError(what, fix=did_you_mean(chosen, SHELLS) or f"name one: {', '.join(SHELLS)}")
-    output = session.output
-    if install:
-        _, path = put(shell=chosen, prog_name=NAME, complete_var=COMPLETE)
-        if output.as_json:
-            output.facts({"shell": chosen, "file": str(path)})
-        else:
-            output.say(f"written to {path}; it works in the next {chosen} you open", "green")
-        return Exit.OK
-    script = get_completion_script(prog_name=NAME, complete_var=COMPLETE, shell=chosen)
-    if output.as_json:
-        output.facts({"shell": chosen, "script": script})
-    else:
-        sys.stdout.write(script + "\n")
-        if sys.stdout.isatty():
-            output.say(f"to have it always: toolway completion {chosen} --install", "dim")
-    return Exit.OK
+def complete_servers(ctx: typer.Context, incomplete: str) -> list[Suggestion]:
+    """Suggest names of configured servers, described by their command or URL."""
+    return _list_or_empty(_suggest_servers(ctx))
+
+
+def complete_tools(ctx: typer.Context, incomplete: str) -> list[Suggestion]:
+    """Suggest `server.tool` names from cached lists.
+
+    A server without a cached list is suggested as `server.`.
+    """
+    return _list_or_empty(_suggest_tools(ctx))
+
+
+def complete_codes(ctx: typer.Context, incomplete: str) -> list[Suggestion]:
+    """Suggest error codes."""
+    return _list_or_empty(_suggest_codes())
+
+
+def complete_clients(ctx: typer.Context, incomplete: str) -> list[Suggestion]:
+    """Suggest clients that servers can be imported from or exported to."""
+    return _list_or_empty(_suggest_clients())
+
+
+def _suggest_servers(ctx: typer.Context) -> Iterator[Suggestion]:
+    from toolway.config.masking import mask_value
+
+    for name, server in _configured_servers(ctx).items():
+        yield name, mask_value(server.command or server.location)
+
+
+def _suggest_tools(ctx: typer.Context) -> Iterator[Suggestion]:
+    from toolway.cli.cached_lists import load_cached_lists
+
+    cached = load_cached_lists(_configured_servers(ctx))
+    for tool in cached.catalog.tools():
+        yield tool.qualified_name, (tool.description or tool.title).strip().partition("\n")[0][:60]
+    for name in cached.uncached:
+        yield f"{name}.", "no response yet"
+
+
+def _suggest_codes() -> Iterator[Suggestion]:
+    from toolway.cli.commands.reference import ERROR_PAGE_DIRS, first_paragraph
+
+    for page in sorted(page for folder in ERROR_PAGE_DIRS for page in folder.glob("E-*.md")):
+        yield page.stem, first_paragraph(page)[:60]
+
+
+def _suggest_clients() -> Iterator[Suggestion]:
+    from toolway.config.clients import CLIENTS
+
+    for name, client in CLIENTS.items():
+        yield name, client.title
+
+
+def _configured_servers(ctx: typer.Context) -> dict[str, Any]:
+    from toolway.config.scopes import load_config
+
+    config_path = ctx.params.get("config") or ctx.find_root().params.get("config")
+    return dict(load_config(os.environ, Path.cwd(), Path(config_path) if config_path else None).servers)
+
+
+def _list_or_empty(suggestions: Iterator[Suggestion]) -> list[Suggestion]:
+    """Return all suggestions, or none on any error.
+
+    A shell would print the error into the line being typed.
+    """
+    try:
+        return list(suggestions)
+    except Exception:
+        return []

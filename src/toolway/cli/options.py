@@ -1,6 +1,7 @@
-"""The options that commands share, in one place: how to talk, which file, which gateway.
+"""Global options shared by commands: output, config file, gateway.
 
-They may stand before or after the name of the command. A command never sees them one by one: it gets a `Session`.
+They are accepted before and after the command name. A command does not receive them one by one, but as a
+`CommandContext`.
 """
 
 from __future__ import annotations
@@ -16,19 +17,21 @@ import typer
 if TYPE_CHECKING:
     from toolway.cli.output import Output
 
-TALK: Final = frozenset({"as_json", "quiet", "verbose", "no_color"})
-FILE: Final = TALK | {"config"}
-PLACE: Final = FILE | {"gateway", "token", "no_gateway"}
+OUTPUT_OPTIONS: Final = frozenset({"as_json", "quiet", "verbose", "no_color"})
+CONFIG_OPTIONS: Final = OUTPUT_OPTIONS | {"config"}
+GATEWAY_OPTIONS: Final = CONFIG_OPTIONS | {"gateway", "token", "no_gateway"}
 
 
 @dataclass(frozen=True)
-class Shared:
+class GlobalOptions:
+    """Values of the global options. The annotations define the typer options."""
+
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", metavar="FILE", help="The file of servers.", show_default=False),
+        typer.Option("--config", "-c", metavar="FILE", help="Use this config file.", show_default=False),
     ] = None
     gateway: Annotated[
-        str | None, typer.Option("--gateway", "-g", metavar="URL", help="Ask this gateway.", show_default=False)
+        str | None, typer.Option("--gateway", "-g", metavar="URL", help="Use this gateway.", show_default=False)
     ] = None
     token: Annotated[
         str | None,
@@ -37,37 +40,38 @@ class Shared:
             metavar="TOKEN",
             envvar="TOOLWAY_TOKEN",
             show_envvar=False,
-            help="What opens it, or $TOOLWAY_TOKEN.",
+            help="Access token of the gateway. [env: TOOLWAY_TOKEN]",
             show_default=False,
         ),
     ] = None
-    no_gateway: Annotated[bool, typer.Option("--no-gateway", help="Ask no gateway, even if one runs here.")] = False
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the data and errors.")] = False
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="More about what happens, on stderr.")] = False
-    no_color: Annotated[bool, typer.Option("--no-color", help="No colour, as with NO_COLOR=1.")] = False
+    no_gateway: Annotated[bool, typer.Option("--no-gateway", help="Use the file even if a gateway runs here.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only data and errors.")] = False
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more details on stderr.")] = False
+    no_color: Annotated[bool, typer.Option("--no-color", help="Disable colours, like NO_COLOR=1.")] = False
 
-    def given(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
+        """Return the options that the user set."""
         return {name: value for name, value in vars(self).items() if value not in (None, False)}
 
-    def joined(self, later: Mapping[str, Any]) -> Shared:
-        """With what stands after the command's name, which counts more."""
-        return Shared(**{**self.given(), **Shared(**later).given()})
+    def merge(self, later: Mapping[str, Any]) -> GlobalOptions:
+        """Return the options merged with `later`, those after the command name. `later` wins."""
+        return GlobalOptions(**{**self.to_dict(), **GlobalOptions(**later).to_dict()})
 
 
-def parameters(names: frozenset[str]) -> list[Parameter]:
-    """The chosen ones, as parameters of a function."""
-    hints = get_type_hints(Shared, include_extras=True)
+def option_parameters(names: frozenset[str]) -> list[Parameter]:
+    """Return the named global options as keyword-only function parameters for typer."""
+    hints = get_type_hints(GlobalOptions, include_extras=True)
     return [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=getattr(Shared, name), annotation=hint)
+        Parameter(name, Parameter.KEYWORD_ONLY, default=getattr(GlobalOptions, name), annotation=hint)
         for name, hint in hints.items()
         if name in names
     ]
 
 
 @dataclass(frozen=True)
-class Where:
-    """Where the servers are that a command is about, as far as the options say."""
+class TargetOptions:
+    """Options that select the target of a command: a config file or a gateway."""
 
     config: Path | None = None
     gateway: str | None = None
@@ -76,15 +80,18 @@ class Where:
 
 
 @dataclass(frozen=True)
-class Session:
-    """What a command is given: how to talk, and where to look."""
+class CommandContext:
+    """First argument of every command: output settings and target options."""
 
     output: Output
-    where: Where
+    target_options: TargetOptions
 
     @classmethod
-    def of(cls, shared: Shared) -> Session:
+    def from_options(cls, options: GlobalOptions) -> CommandContext:
+        """Build the context from the global options."""
         from toolway.cli.output import Output
 
-        output = Output(as_json=shared.as_json, quiet=shared.quiet, verbose=shared.verbose, color=not shared.no_color)
-        return cls(output, Where(shared.config, shared.gateway, shared.token, shared.no_gateway))
+        output = Output(
+            as_json=options.as_json, quiet=options.quiet, verbose=options.verbose, color=not options.no_color
+        )
+        return cls(output, TargetOptions(options.config, options.gateway, options.token, options.no_gateway))

@@ -1,4 +1,8 @@
-"""What is written where: data on stdout, everything about it on stderr; with `--json` stdout is one JSON document."""
+"""Terminal output of commands: data on stdout, messages on stderr.
+
+With `--json`, stdout is one JSON document. Tables and colours are formatted here: a terminal library takes longer to
+load than most commands run.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +11,24 @@ import os
 import shutil
 import sys
 import textwrap
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
-from toolway.cli import layout
-from toolway.cli.exits import of_error
-from toolway.config.problems import Problem
-from toolway.errors import CallError, ConfigError, NotFound, ProtocolError, TimedOut, ToolwayError
-from toolway.protocol.shown import clean_text
+from toolway.cli.exit_codes import exit_code_for
+from toolway.config.schema import ConfigIssue
+from toolway.errors import CallError, CallTimeout, ConfigError, NotFound, ProtocolError, ToolwayError
+from toolway.protocol.sanitize import sanitize
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_UNLIMITED = 1_000_000
-_LABEL = 13  # columns of the name of a part of an error
-STDERR_LINES = 5
-STYLES = {
+_NO_LIMIT = 1_000_000
+_LABEL_WIDTH = 13  # width of the label column in a printed error
+MAX_STDERR_LINES = 5
+STATE_STYLES = {
     "ready": "green",
     "idle": "cyan",
     "starting": "yellow",
@@ -37,7 +41,7 @@ STYLES = {
 
 @dataclass
 class Output:
-    """How this command talks. `mask` hides the secrets of the configured servers."""
+    """Output settings of a command. `mask` hides the secrets of the configured servers."""
 
     as_json: bool = False
     quiet: bool = False
@@ -45,99 +49,104 @@ class Output:
     color: bool = True
     mask: Callable[[str], str] = field(default=lambda text: text)
 
-    def json(self, value: Any) -> None:
-        """A tool's answer: as it is."""
+    def print_raw_json(self, value: Any) -> None:
+        """Print a tool result as JSON, without masking secrets."""
         sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
-    def json_line(self, value: Any) -> None:
-        """One of many documents that come by and by: a line each."""
-        sys.stdout.write(json.dumps(self._masked(value), ensure_ascii=False) + "\n")
+    def print_json_line(self, value: Any) -> None:
+        """Print one JSON document of a stream as a single line, with secrets masked."""
+        sys.stdout.write(json.dumps(self._mask_values(value), ensure_ascii=False) + "\n")
 
-    def facts(self, value: Any) -> None:
-        """What we say ourselves, as JSON."""
-        self.json(self._masked(value))
+    def print_json(self, value: Any) -> None:
+        """Print a JSON document of our own, with secrets masked."""
+        self.print_raw_json(self._mask_values(value))
 
-    def line(self, text: str = "", style: str = "") -> None:
-        self._write(sys.stdout, self.shown(text), style)
+    def print_line(self, text: str = "", style: str = "") -> None:
+        """Print one line of data on stdout."""
+        self._write(sys.stdout, self.sanitize(text), style)
 
-    def prose(self, text: str, style: str = "", indent: str = "  ") -> None:
-        """A longer sentence on stderr; at a terminal its lines end between words."""
+    def info_wrapped(self, text: str, style: str = "", indent: str = "  ") -> None:
+        """Print a message on stderr, wrapped between words at a terminal."""
         if not self.quiet:
-            self._write(sys.stderr, self._folded(self.shown(text), indent), style)
+            self._write(sys.stderr, self._wrap(self.sanitize(text), indent), style)
 
-    def text_of_tool(self, text: str) -> None:
-        """A tool's own words: as they are for a program, without control characters for a terminal."""
-        sys.stdout.write((clean_text(text, _UNLIMITED * 100) if sys.stdout.isatty() else text) + "\n")
+    def print_tool_text(self, text: str) -> None:
+        """Print a tool's text: unchanged for a program, without control characters at a terminal."""
+        sys.stdout.write((sanitize(text, _NO_LIMIT * 100) if sys.stdout.isatty() else text) + "\n")
 
-    def table(
+    def print_table(
         self, heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (), cut: bool = False
     ) -> None:
-        """Columns. At a terminal the last one is wrapped, or cut where a line each is better; else it is as it is."""
-        shown = [[self.shown(cell) for cell in row] for row in (heads, *rows)]
+        """Print a table with aligned columns.
+
+        At a terminal the last column is wrapped, or truncated if `cut`. Else it is printed whole.
+        """
+        cells = [[self.sanitize(cell) for cell in row] for row in (heads, *rows)]
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        places = frozenset(number for number, head in enumerate(heads) if head in right)
+        right_columns = frozenset(number for number, head in enumerate(heads) if head in right)
         indent = ""
-        for number, row in enumerate(layout.rows_of(shown, width, right=places, cut=cut)):
-            styles = ["dim" if number == 0 else STYLES.get(cell, "") for cell in shown[number]]
-            front = [self._styled(sys.stdout, cell, style) for [cell], style in zip(row[:-1], styles, strict=False)]
+        for number, row in enumerate(format_rows(cells, width, right=right_columns, cut=cut)):
+            styles = ["dim" if number == 0 else STATE_STYLES.get(cell, "") for cell in cells[number]]
+            front = [self._style(sys.stdout, cell, style) for [cell], style in zip(row[:-1], styles, strict=False)]
             first, *more = row[-1]
-            last = self._styled(sys.stdout, first, styles[-1])
-            sys.stdout.write(layout.GAP.join([*front, last]).rstrip() + "\n")
-            indent = indent or " " * sum(layout.columns_of(cell) + len(layout.GAP) for [cell] in row[:-1])
+            last = self._style(sys.stdout, first, styles[-1])
+            sys.stdout.write(COLUMN_GAP.join([*front, last]).rstrip() + "\n")
+            indent = indent or " " * sum(display_width(cell) + len(COLUMN_GAP) for [cell] in row[:-1])
             for line in more:
                 sys.stdout.write(indent + line + "\n")
 
-    def say(self, text: str, style: str = "") -> None:
-        """Something about the data, for people."""
+    def info(self, text: str, style: str = "") -> None:
+        """Print a message for the user on stderr, unless --quiet is set."""
         if not self.quiet:
-            self._write(sys.stderr, self.shown(text), style)
+            self._write(sys.stderr, self.sanitize(text), style)
 
-    def problems(self, problems: Iterable[Problem], *, notes: bool = False) -> None:
+    def print_problems(self, problems: Iterable[ConfigIssue], *, notes: bool = False) -> None:
+        """Print config problems on stderr. Notes are printed only with --verbose or `notes`."""
         colors = {"error": "red", "warning": "yellow", "note": "dim"}
         for problem in problems:
             if problem.severity != "note" or self.verbose or notes:
-                self.prose(f"{problem.severity}: {problem}", colors[problem.severity])
+                self.info_wrapped(f"{problem.severity}: {problem}", colors[problem.severity])
 
-    def error(self, error: ToolwayError) -> None:
-        """The four parts: what, evidence, fix, code."""
-        facts = error_facts(error)
+    def print_error(self, error: ToolwayError) -> None:
+        """Print the parts of an error on stderr, or as JSON: message, detail, hint, code."""
+        document = error_to_json(error)
         if self.as_json:
-            self.facts({"error": facts})
+            self.print_json({"error": document})
             return
-        self._write(sys.stderr, self._folded(f"✗ {self.shown(error.what)}", "  "), "red")
-        for label, value in _parts(error):
-            text = self.shown(f"  {label:<{_LABEL}}{value}")
-            if label != "fix" or ": " not in value:  # else there is something to be copied as it is
-                text = self._folded(text, " " * (_LABEL + 2))
-            self._write(sys.stderr, text, "bold" if label == "fix" else "")
+        self._write(sys.stderr, self._wrap(f"✗ {self.sanitize(error.message)}", "  "), "red")
+        for label, value in _error_parts(error):
+            text = self.sanitize(f"  {label:<{_LABEL_WIDTH}}{value}")
+            if label != "hint" or ": " not in value:  # a hint with a command stays on one line, to be copied
+                text = self._wrap(text, " " * (_LABEL_WIDTH + 2))
+            self._write(sys.stderr, text, "bold" if label == "hint" else "")
 
-    def shown(self, text: str) -> str:
-        """Text of a server or an error made fit to be shown."""
-        return clean_text(self.mask(text), _UNLIMITED)
+    def sanitize(self, text: str) -> str:
+        """Return `text` with secrets masked and control characters removed."""
+        return sanitize(self.mask(text), _NO_LIMIT)
 
     @contextmanager
     def spinner(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Something is going on; at a terminal only. Gives a function that changes the text."""
+        """Show a spinner at a terminal. Yields a function that changes its text."""
         if self.quiet or self.as_json or not sys.stderr.isatty():
             yield lambda _: None
             return
         from rich.text import Text
 
-        def fit(said: str) -> Text:
-            return Text(layout.cut_to(self.shown(said).replace("\n", " "), shutil.get_terminal_size().columns - 3))
+        def fit(message: str) -> Text:
+            return Text(truncate(self.sanitize(message).replace("\n", " "), shutil.get_terminal_size().columns - 3))
 
         with self._console(sys.stderr).status(fit(text)) as status:
             yield lambda new: status.update(fit(new))
 
-    def _masked(self, value: Any) -> Any:
+    def _mask_values(self, value: Any) -> Any:
         if isinstance(value, str):
             return self.mask(value)
         if isinstance(value, dict):
-            return {key: self._masked(inner) for key, inner in value.items()}
-        return [self._masked(inner) for inner in value] if isinstance(value, list | tuple) else value
+            return {key: self._mask_values(inner) for key, inner in value.items()}
+        return [self._mask_values(inner) for inner in value] if isinstance(value, list | tuple) else value
 
-    def _folded(self, text: str, indent: str) -> str:
-        """Lines that end between words, where somebody looks at them."""
+    def _wrap(self, text: str, indent: str) -> str:
+        """Wrap `text` between words if stderr is a terminal."""
         if not sys.stderr.isatty() or len(text) <= (width := shutil.get_terminal_size().columns):
             return text
         return "\n".join(
@@ -145,10 +154,10 @@ class Output:
         )
 
     def _write(self, file: IO[str], text: str, style: str) -> None:
-        file.write(self._styled(file, text, style) + "\n")
+        file.write(self._style(file, text, style) + "\n")
 
-    def _styled(self, file: IO[str], text: str, style: str) -> str:
-        return layout.painted(text, style) if style and self._has_color(file) else text
+    def _style(self, file: IO[str], text: str, style: str) -> str:
+        return apply_style(text, style) if style and self._has_color(file) else text
 
     def _has_color(self, file: IO[str]) -> bool:
         plain = not self.color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
@@ -167,40 +176,43 @@ class Output:
         )
 
 
-def last_lines(stderr: str) -> list[str]:
-    """What of a server's stderr is worth showing unasked."""
-    return [line for line in stderr.splitlines() if line.strip()][-STDERR_LINES:]
+def last_stderr_lines(stderr: str) -> list[str]:
+    """Return the last non-empty lines of a server's stderr, at most `MAX_STDERR_LINES`."""
+    return [line for line in stderr.splitlines() if line.strip()][-MAX_STDERR_LINES:]
 
 
-def _parts(error: ToolwayError) -> Iterator[tuple[str, str]]:
+# -- errors and config problems ----------------------------------------------------------------------------------------
+
+
+def _error_parts(error: ToolwayError) -> Iterator[tuple[str, str]]:
     if isinstance(error, ConfigError) and error.file:
         yield "file", f"{error.file}:{error.line}" if error.line else error.file
-    if error.evidence:
-        yield "evidence", error.evidence
+    if error.detail:
+        yield "detail", error.detail
     for line in getattr(error, "__notes__", ()):
         yield "stderr", f"| {line}"
     if isinstance(error, CallError) and (error.tool or not isinstance(error, NotFound)):
         yield "executed", error.executed
     if isinstance(error, CallError) and error.retry_after:
         yield "retry after", f"{error.retry_after:.1f} s"
-    if error.fix:
-        yield "fix", error.fix
+    if error.hint:
+        yield "hint", error.hint
     yield "code", f"{error.code} (toolway explain {error.code})"
 
 
-def error_facts(error: ToolwayError) -> dict[str, Any]:
-    """An error as `--json` shows it."""
-    facts: dict[str, Any] = {
+def error_to_json(error: ToolwayError) -> dict[str, Any]:
+    """Convert an error to its `--json` form."""
+    document: dict[str, Any] = {
         "code": error.code,
-        "what": error.what,
-        "evidence": error.evidence,
-        "fix": error.fix,
-        "exit": int(of_error(error)),
+        "message": error.message,
+        "detail": error.detail,
+        "hint": error.hint,
+        "exit": int(exit_code_for(error)),
     }
     if isinstance(error, ConfigError):
-        facts |= {"file": error.file, "line": error.line}
+        document |= {"file": error.file, "line": error.line}
     if isinstance(error, CallError):
-        facts |= {
+        document |= {
             "server": error.server,
             "tool": error.tool,
             "executed": error.executed,
@@ -208,22 +220,136 @@ def error_facts(error: ToolwayError) -> dict[str, Any]:
             "retry_after": error.retry_after,
             "stderr": getattr(error, "__notes__", []),
         }
-    if isinstance(error, TimedOut):
-        facts["phase"] = error.phase
+    if isinstance(error, CallTimeout):
+        document["phase"] = error.phase
     if isinstance(error, ProtocolError):
-        facts |= {"rpc_code": error.rpc_code, "data": error.data}
-    return facts
+        document |= {"rpc_code": error.rpc_code, "data": error.data}
+    return document
 
 
-def problem_facts(problem: Problem) -> dict[str, Any]:
-    """A problem of a file as `--json` shows it."""
+def problem_to_json(problem: ConfigIssue) -> dict[str, Any]:
+    """Convert a config problem to its `--json` form."""
     return {
         "server": problem.server,
         "severity": problem.severity,
         "code": problem.code,
-        "what": problem.what,
-        "evidence": problem.evidence,
-        "fix": problem.fix,
+        "message": problem.message,
+        "detail": problem.detail,
+        "hint": problem.hint,
         "file": problem.file,
         "line": problem.line,
     }
+
+
+# -- columns and ANSI colours ------------------------------------------------------------------------------------------
+
+
+COLUMN_GAP: Final = "  "
+MIN_COLUMN_WIDTH: Final = 16  # minimum width: kept free for the last column, and other columns do not shrink below it
+_MIN_LAST_COLUMN_WIDTH: Final = 4  # minimum width of the last column in a very narrow terminal
+_ANSI_CODES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
+
+
+def apply_style(text: str, style: str) -> str:
+    """Return `text` with the ANSI codes of a style such as `bold red`."""
+    codes = ";".join(_ANSI_CODES[word] for word in style.split())
+    return f"\x1b[{codes}m{text}\x1b[0m" if codes and text else text
+
+
+def display_width(text: str) -> int:
+    """Return the number of terminal columns that `text` occupies."""
+    if text.isascii():
+        return len(text)
+    return sum(_char_width(char) for char in text)
+
+
+def _char_width(char: str) -> int:
+    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def truncate(text: str, width: int) -> str:
+    """Return `text` truncated to `width` columns; a truncated text ends with `…`."""
+    if display_width(text) <= width:
+        return text
+    kept_text, used = "", 1
+    for char in text:
+        used += _char_width(char)
+        if used > width:
+            break
+        kept_text += char
+    return kept_text.rstrip() + "…"
+
+
+def wrap_lines(text: str, width: int) -> list[str]:
+    """Wrap `text` into lines of at most `width` columns. Returns at least one line."""
+    lines = [line for part in text.splitlines() for line in textwrap.wrap(part, width, break_on_hyphens=False) or [""]]
+    return lines or [""]
+
+
+def format_rows(
+    cells: Sequence[Sequence[str]], width: int | None, *, right: frozenset[int] = frozenset(), cut: bool = False
+) -> list[list[list[str]]]:
+    """Return each cell as a list of padded lines, by row and column.
+
+    Without `width` nothing is cut or wrapped.
+    """
+    if not cells:
+        return []
+    last = len(cells[0]) - 1
+    widths = [max(display_width(row[number]) for row in cells) for number in range(last)]
+    if width is not None:
+        widths = _shrink_columns(widths, width)
+    last_width = None if width is None else max(_MIN_LAST_COLUMN_WIDTH, width - sum(widths) - len(COLUMN_GAP) * last)
+    found = []
+    for row in cells:
+        leading = [
+            _pad(truncate(cell, size), size, n in right)
+            for n, (cell, size) in enumerate(zip(row, widths, strict=False))
+        ]
+        last_lines = (
+            [row[last]]
+            if last_width is None
+            else [truncate(row[last], last_width)]
+            if cut
+            else wrap_lines(row[last], last_width)
+        )
+        found.append([[cell] for cell in leading] + [last_lines])
+    return found
+
+
+def _shrink_columns(widths: list[int], width: int) -> list[int]:
+    """Shrink the widest columns until the last column has room."""
+    widths = list(widths)
+    while (
+        widths
+        and sum(widths) + len(COLUMN_GAP) * len(widths) + MIN_COLUMN_WIDTH > width
+        and max(widths) > MIN_COLUMN_WIDTH
+    ):
+        widths[widths.index(max(widths))] -= 1
+    return widths
+
+
+def _pad(text: str, width: int, right: bool) -> str:
+    fill = " " * (width - display_width(text))
+    return fill + text if right else text + fill
+
+
+# -- durations and ages ------------------------------------------------------------------------------------------------
+
+
+_DURATION_UNITS = ((60, 1, "s"), (3600, 60, "min"), (2 * 86400, 3600, "h"))  # (upper limit in s, unit in s, unit name)
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration: `5 s`, `12 min`, `30 h`, `12 days`."""
+    for limit, size, unit in _DURATION_UNITS:
+        if seconds < limit:
+            return f"{int(seconds // size)} {unit}"
+    return f"{int(seconds // 86400)} days"
+
+
+def format_age(seconds: float) -> str:
+    """Format the age of an event: `just now`, `5 min ago`."""
+    return "just now" if seconds < 10 else f"{format_duration(seconds)} ago"

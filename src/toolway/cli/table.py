@@ -1,98 +1,110 @@
-"""Every command of `toolway`, a line each. `--help` shows this table and loads nothing else."""
+"""Table of all `toolway` commands. `--help` reads only this table and loads no command."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from toolway.cli.frame import Entry
-from toolway.cli.options import FILE, TALK
+from toolway.cli.framework import CommandSpec
+from toolway.cli.options import CONFIG_OPTIONS, OUTPUT_OPTIONS
 
-KEYS: Final = {
-    "create": Entry("Make a key and show it, once.", "gateway:keys_create"),
-    "ls": Entry("Show all keys.", "gateway:keys_ls"),
-    "revoke": Entry("End a key.", "gateway:keys_revoke"),
-}
-
-AUDIT: Final = {
-    "verify": Entry("Check that nobody changed the log since it was written.", "audit:audit_verify", FILE),
-    "ls": Entry("Show the newest records.", "audit:audit_ls", FILE),
-    "export": Entry("Write the records as lines of JSON.", "audit:audit_export", FILE),
-}
-
-CONFIG: Final = {
-    "path": Entry("Show which files of servers are used.", "configuration:path", FILE),
-    "validate": Entry("Check every entry; nothing is started.", "configuration:validate", FILE),
-    "diff": Entry("Show what has changed since an earlier version.", "configuration:diff", FILE),
-    "history": Entry("Show the earlier versions.", "configuration:history", FILE),
-    "rollback": Entry("Go back to an earlier version.", "configuration:rollback", FILE),
-}
-
-SECRETS: Final = {
-    "set": Entry("Keep a secret; the value is asked for.", "trust:secrets_set", TALK),
-    "ls": Entry("Show the names of all secrets, and who uses them.", "trust:secrets_ls", FILE),
-    "rm": Entry("Forget a secret.", "trust:secrets_rm", FILE),
-}
-
-TABLE: Final = {
-    "init": Entry("Find the servers of your clients, and take them over.", "clients:init", FILE),
-    "add": Entry("Add a server: a URL, a command, a package, a bundle.", "entries:add", FILE),
-    "import": Entry("Take over the servers of clients.", "clients:import_", FILE),
-    "export": Entry("Give your servers to clients.", "clients:export", FILE),
-    "sync": Entry("Take over and give, for all clients at once.", "clients:sync", FILE),
-    "ls": Entry("Show all servers: whether they work, and why not.", "servers:ls"),
-    "status": Entry("Show all that is known about a server.", "servers:status"),
-    "get": Entry("Show the entry of a server.", "entries:get", FILE),
-    "rm": Entry("Remove a server.", "entries:rm", FILE),
-    "enable": Entry("Let a server take part.", "entries:enable", FILE),
-    "disable": Entry("Let a server not take part.", "entries:disable", FILE),
-    "edit": Entry("Open the file of servers in your editor.", "entries:edit", FILE),
-    "restart": Entry("Start a server of the running gateway again.", "servers:restart"),
-    "tools": Entry("Search the tools of all servers.", "tools:tools"),
-    "call": Entry("Call one tool and show its answer.", "tools:call"),
-    "doctor": Entry("Find out what is wrong, why, and how to fix it.", "care:doctor", FILE),
-    "lint": Entry("Find what models refuse of the tools.", "care:lint"),
-    "config": Entry(
-        "Show what is configured, and where each value comes from.", "configuration:config", FILE, of=CONFIG
+KEYS_COMMANDS: Final = {
+    "create": CommandSpec("Create an API key and show it once.", "keys:keys_create"),
+    "ls": CommandSpec("List all API keys.", "keys:keys_ls"),
+    "revoke": CommandSpec("Revoke an API key.", "keys:keys_revoke"),
+    "local-token": CommandSpec(
+        "Show the access token of this machine's gateway.", "keys:keys_local_token", OUTPUT_OPTIONS
     ),
-    "secrets": Entry("What servers need and no file should hold.", of=SECRETS),
-    "login": Entry("Log in to a server that wants it.", "trust:login"),
-    "logout": Entry("Forget a login, and tell its issuer.", "trust:logout"),
-    "approve": Entry("Look at a project's file, and let it be used.", "trust:approve", TALK),
-    "top": Entry("Watch all servers: how busy they are, and how well.", "watching:top"),
-    "calls": Entry("Show the last calls: all, the failed, the slow.", "watching:calls"),
-    "trace": Entry("Show where the time of a call went.", "watching:trace"),
-    "replay": Entry("Make a call once more.", "watching:replay"),
-    "logs": Entry("Show what servers write to stderr.", "care:logs"),
-    "ps": Entry("Show the processes of servers, and what is left over.", "care:ps"),
-    "explain": Entry("Explain an error code.", "care:explain", TALK),
-    "serve": Entry("Serve all servers at one endpoint, for every client.", "serving:serve", FILE),
-    "ui": Entry("Open the dashboard in a browser.", "watching:ui"),
-    "connect": Entry("Show what connects a client to the gateway.", "gateway:connect"),
-    "keys": Entry("Keys for others who use the gateway.", of=KEYS),
-    "audit": Entry("What the gateway's audit log says, and whether it is whole.", of=AUDIT),
-    "token": Entry("Show the token that opens the gateway of this machine.", "gateway:token", TALK),
-    "nodes": Entry("Show the gateways of the cluster, and what each owns.", "cluster:nodes"),
-    "drain": Entry("Empty a gateway of the cluster before it is stopped.", "cluster:drain"),
-    "cluster-key": Entry("Make the key that all gateways of a cluster share.", "cluster:cluster_key", TALK),
-    "completion": Entry("Complete commands, servers and tools in a shell.", "care:completion", TALK),
-    "agent-help": Entry("All that a program needs to know, on one page.", "care:agent_help", TALK),
-    "list": Entry("The same as ls.", "servers:ls", hidden=True),
+}
+
+AUDIT_COMMANDS: Final = {
+    "verify": CommandSpec("Check that the log was not altered.", "audit:audit_verify", CONFIG_OPTIONS),
+    "ls": CommandSpec("Show the newest records.", "audit:audit_ls", CONFIG_OPTIONS),
+    "export": CommandSpec("Write the records as JSON lines.", "audit:audit_export", CONFIG_OPTIONS),
+}
+
+CONFIG_COMMANDS: Final = {
+    "path": CommandSpec("Show which config files are used.", "config:path", CONFIG_OPTIONS),
+    "validate": CommandSpec("Check every entry without starting a server.", "config:validate", CONFIG_OPTIONS),
+    "diff": CommandSpec("Show what changed since an earlier version.", "config:diff", CONFIG_OPTIONS),
+    "history": CommandSpec("List the earlier versions.", "config:history", CONFIG_OPTIONS),
+    "rollback": CommandSpec("Restore an earlier version.", "config:rollback", CONFIG_OPTIONS),
+}
+
+SECRETS_COMMANDS: Final = {
+    "set": CommandSpec("Store a secret; prompts for the value.", "trust:secrets_set", OUTPUT_OPTIONS),
+    "ls": CommandSpec(
+        "List the names of all secrets and the servers that use them.", "trust:secrets_ls", CONFIG_OPTIONS
+    ),
+    "rm": CommandSpec("Delete a secret.", "trust:secrets_rm", CONFIG_OPTIONS),
+}
+
+CLUSTER_COMMANDS: Final = {
+    "nodes": CommandSpec("List the nodes of the cluster and their servers.", "cluster:nodes"),
+    "drain": CommandSpec("Drain a node of the cluster before you stop it.", "cluster:drain"),
+    "keygen": CommandSpec("Generate the key that all nodes of a cluster share.", "cluster:keygen", OUTPUT_OPTIONS),
+}
+
+COMMANDS: Final = {
+    "init": CommandSpec("Find the servers of your clients and import them.", "import_:init", CONFIG_OPTIONS),
+    "add": CommandSpec("Add a server: a URL, a command, a package or a bundle.", "add:add", CONFIG_OPTIONS),
+    "import": CommandSpec("Import servers from clients.", "import_:import_", CONFIG_OPTIONS),
+    "export": CommandSpec("Export your servers, or the gateway, to clients.", "export:export"),
+    "sync": CommandSpec("Import from all clients, then export to all clients.", "export:sync", CONFIG_OPTIONS),
+    "ls": CommandSpec("List all servers, their state and the cause of failures.", "servers:ls"),
+    "status": CommandSpec("Show the full status of a server.", "servers:status"),
+    "get": CommandSpec("Show the config entry of a server.", "servers:get", CONFIG_OPTIONS),
+    "rm": CommandSpec("Remove a server.", "servers:rm", CONFIG_OPTIONS),
+    "enable": CommandSpec("Enable a server.", "servers:enable", CONFIG_OPTIONS),
+    "disable": CommandSpec("Disable a server.", "servers:disable", CONFIG_OPTIONS),
+    "edit": CommandSpec("Open the config file in your editor.", "servers:edit", CONFIG_OPTIONS),
+    "restart": CommandSpec("Restart a server of the running gateway.", "servers:restart"),
+    "tools": CommandSpec("List or search the tools of all servers.", "tools:tools"),
+    "call": CommandSpec("Call a tool and show its result.", "tools:call"),
+    "doctor": CommandSpec("Find problems, their causes and their fixes.", "diagnostics:doctor"),
+    "config": CommandSpec(
+        "Show the configuration and the source of each value.",
+        "config:config",
+        CONFIG_OPTIONS,
+        subcommands=CONFIG_COMMANDS,
+    ),
+    "secrets": CommandSpec("Store secrets of servers outside of config files.", subcommands=SECRETS_COMMANDS),
+    "login": CommandSpec("Log in to a server that requires it.", "login:login"),
+    "logout": CommandSpec("Delete a login and revoke it at its issuer.", "login:logout"),
+    "trust": CommandSpec("Review a project's config file and trust it.", "trust:trust", OUTPUT_OPTIONS),
+    "top": CommandSpec("Watch the load and health of all servers.", "activity:top"),
+    "calls": CommandSpec("Show recent calls: all, failed or slow ones.", "activity:calls"),
+    "trace": CommandSpec("Show how long each phase of a call took.", "activity:trace"),
+    "logs": CommandSpec("Show the stderr output of servers.", "diagnostics:logs"),
+    "ps": CommandSpec("Show server processes and orphaned processes.", "diagnostics:ps"),
+    "explain": CommandSpec("Explain an error code.", "reference:explain", OUTPUT_OPTIONS),
+    "serve": CommandSpec("Serve all servers to every client at one endpoint.", "serve:serve", CONFIG_OPTIONS),
+    "ui": CommandSpec("Open the dashboard in a browser.", "activity:ui"),
+    "keys": CommandSpec("Manage the API keys and tokens of the gateway.", subcommands=KEYS_COMMANDS),
+    "audit": CommandSpec("Read and verify the gateway's audit log.", subcommands=AUDIT_COMMANDS),
+    "cluster": CommandSpec("List and drain cluster nodes, generate a cluster key.", subcommands=CLUSTER_COMMANDS),
+    "completion": CommandSpec(
+        "Complete commands, servers and tools in a shell.", "completion:completion", OUTPUT_OPTIONS
+    ),
+    "agent-help": CommandSpec(
+        "Show a one-page reference for programs and agents.", "reference:agent_help", OUTPUT_OPTIONS
+    ),
+    "list": CommandSpec("Alias of ls.", "servers:ls", hidden=True),
+    "lint": CommandSpec("Alias of doctor --tools.", "diagnostics:lint", hidden=True),
 }
 
 SECTIONS: Final = {
-    "Begin": ("init", "add", "import", "export", "sync"),
+    "Start": ("init", "add", "import", "export", "sync"),
     "Servers": ("ls", "status", "get", "rm", "enable", "disable", "edit", "restart"),
     "Tools": ("tools", "call"),
-    "What happens": ("top", "calls", "trace", "replay"),
-    "When something is wrong": ("doctor", "lint", "logs", "ps", "explain"),
-    "Configuration": ("config", "secrets", "login", "logout", "approve"),
-    "The gateway": ("serve", "ui", "connect", "keys", "token", "audit"),
-    "A cluster": ("nodes", "drain", "cluster-key"),
-    "For shells and programs": ("completion", "agent-help"),
+    "Activity": ("top", "calls", "trace"),
+    "Diagnostics": ("doctor", "logs", "ps", "explain"),
+    "Configuration": ("config", "secrets", "login", "logout", "trust"),
+    "Gateway": ("serve", "ui", "keys", "audit", "cluster"),
+    "Shells and programs": ("completion", "agent-help"),
 }
 
-# What other programs call it: nobody has to learn our word by failing.
-MEANT: Final = {
+# Command names of other programs. The error for such a name suggests our command.
+ALIASES: Final = {
     "remove": "rm",
     "delete": "rm",
     "uninstall": "rm",
@@ -119,9 +131,10 @@ MEANT: Final = {
     "authenticate": "login",
     "signin": "login",
     "signout": "logout",
-    "cluster": "nodes",
-    "replicas": "nodes",
-    "members": "nodes",
-    "cordon": "drain",
+    "allow": "trust",
+    "nodes": "cluster nodes",
+    "replicas": "cluster nodes",
+    "members": "cluster nodes",
+    "cordon": "cluster drain",
     "help": "--help",
 }

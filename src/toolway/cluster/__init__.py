@@ -1,1 +1,4 @@
-"""Several gateways as one: who owns what, and what nodes tell each other. Loaded only by `toolway serve --cluster`."""
+"""Cluster mode: several gateway nodes that share one configuration.
+
+Loaded only by `toolway serve --cluster`.
+"""

@@ -1,197 +1,278 @@
-"""What nodes tell each other, on NATS core: at most once, so nothing that must be known is known from here alone.
+"""Messages between the nodes of a tenant over NATS core: publish, subscribe, heartbeats.
 
-Everything told is a hint to look at the record, or a sign of life. Whoever may have missed something (a connection was
-lost, or it was too slow to listen) is told so by `on_gap`, and looks at the record.
+NATS core delivers at most once, so no node depends on a message alone. A message is a hint to poll the database, or a
+heartbeat. If a node may have missed messages (connection lost, slow consumer), `on_gap` is called and the node polls.
 
-One wildcard subscription brings all news of a tenant. Signs of life are another matter: all nodes listening to all
-others would grow with the square of their number, so a node listens to those that it waits for (`ears.py`).
+One wildcard subscription receives all messages of a tenant. Heartbeats are separate: if every node subscribed to all
+other nodes, traffic would grow with the square of their number. A node subscribes only to the nodes that it currently
+waits for (`heartbeat.py`).
 
-News are sealed with the key of the cluster: who only reaches NATS can neither make them up nor read them.
+Messages are sealed with the cluster key: a process that merely reaches NATS can neither forge nor read them.
 
-All subjects of a tenant begin alike, and nothing crosses from one tenant to another. So a tenant can be an account of
-NATS, whose server then keeps it apart: its nodes are given the credentials of that account and nothing else differs.
+All subjects of a tenant have one prefix, and no message crosses tenants. So a tenant can be a NATS account of its own,
+isolated by the NATS server: its nodes get the credentials of that account, and nothing else differs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import logging
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import msgspec
 import nats
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from toolway.cluster.creds import options_of
-from toolway.cluster.ears import BEAT, SILENCE, Ear
-from toolway.cluster.passes import Sealer
-from toolway.model import Json
+from toolway.cluster.heartbeat import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, HeartbeatListener
+from toolway.cluster.node_auth import CallTokenSealer
+from toolway.types import Json
 
-LARGEST: Final = 64 * 1024  # bytes of one piece of news
-PENDING: Final = 10_000  # pieces of news that wait to be looked at; more is a gap
-CONNECT: Final = 2.0  # seconds
-COMPLAIN: Final = 60.0  # seconds
-KIND: Final = "news"  # of what we seal
-LASTS: Final = 300.0  # seconds: clocks of nodes may differ
-_PLAIN: Final = re.compile(r"[^A-Za-z0-9_-]")
+MAX_MESSAGE_BYTES: Final = 64 * 1024  # bytes of one message
+MAX_PENDING_MESSAGES: Final = 10_000  # received messages that wait for the handler; more is a gap
+CONNECT_TIMEOUT_S: Final = 2.0  # seconds
+WARNING_INTERVAL_S: Final = 60.0  # seconds between two warnings about unreadable messages
+MESSAGE_SEAL_KIND: Final = "news"  # purpose of the seal
+MESSAGE_LIFETIME_S: Final = 300.0  # seconds a sealed message is valid: clocks of nodes may differ
+_SUBJECT_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 
-Hear: TypeAlias = Callable[[str, Json], None]  # (kind, body); must not wait
+_CREDS_BLOCK: Final = re.compile(rb"-{3,}BEGIN ([A-Z ]+)-{3,}\s*([A-Za-z0-9_.=-]+)\s*-{3,}END \1-{3,}")
+_SEED_PREFIX: Final = 18 << 3  # first five bits of every seed: its text begins with S
+_MAX_CREDS_BYTES: Final = 64 * 1024  # bytes
 
-__all__ = ["BEAT", "SILENCE", "Bus", "Ear", "token"]
+MessageHandler: TypeAlias = Callable[[str, Json], None]  # (kind, body); must not block
+
+__all__ = ["HEARTBEAT_INTERVAL_S", "HEARTBEAT_TIMEOUT_S", "Bus", "HeartbeatListener", "subject_token"]
 log = logging.getLogger("toolway.cluster")
 
 
 class Bus:
-    """The news of one tenant of a cluster, as one node hears and tells them."""
+    """NATS connection of one node: publishes and receives the messages of its tenant."""
 
     def __init__(
         self,
         cluster: str,
         node: str,
-        hear: Hear,
+        on_message: MessageHandler,
         on_gap: Callable[[], None],
         tenant: str = "default",
-        sealer: Sealer | None = None,
+        sealer: CallTokenSealer | None = None,
     ) -> None:
-        self.root = f"toolway.{token(cluster)}.{token(tenant)}"  # of all subjects
-        self._node = token(node)
+        self.subject_prefix = f"toolway.{subject_token(cluster)}.{subject_token(tenant)}"  # prefix of all subjects
+        self._node = subject_token(node)
         self._sealer = sealer
-        self._left_out_at = -COMPLAIN
-        self._hear = hear
+        self._warned_at = -WARNING_INTERVAL_S
+        self._on_message = on_message
         self._on_gap = on_gap
         self._nats: Client | None = None
-        self.trouble: Exception | None = None  # the last one
+        self.last_error: Exception | None = None  # last error reported by the NATS client
         self._closing = False
-        self._beating: asyncio.Task[None] | None = None
-        self._ears: dict[str, Ear] = {}  # by node
+        self._heartbeat_task: asyncio.Task[None] | None = None
+        self._listeners: dict[str, HeartbeatListener] = {}  # by node
 
     @property
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         return self._nats is not None and self._nats.is_connected
 
-    async def open(self, servers: Sequence[str], credentials: str | os.PathLike[str] | None = None) -> None:
-        """Connect, and stay connected for as long as there is anybody. `credentials` is a file of NATS; a user and a
-        password may stand in the addresses. Raises `OSError`, `ValueError` or `nats.errors.Error`."""
-        who: dict[str, Any] = options_of(credentials) if credentials is not None else {}
+    async def connect(self, servers: Sequence[str], credentials: str | os.PathLike[str] | None = None) -> None:
+        """Connect to NATS and keep reconnecting until `close`.
+
+        `credentials` is a NATS `.creds` file. User and password may also be part of the server URLs. Raises `OSError`,
+        `ValueError` or `nats.errors.Error`.
+        """
+        auth_options: dict[str, Any] = nats_auth_options(credentials) if credentials is not None else {}
         self._nats = await nats.connect(
             list(servers),
-            **who,
+            **auth_options,
             name=self._node,
-            connect_timeout=int(CONNECT),
+            connect_timeout=int(CONNECT_TIMEOUT_S),
             max_reconnect_attempts=-1,
             reconnect_time_wait=0.2,
             ping_interval=1,
             max_outstanding_pings=2,
-            pending_size=0,  # what is told while nobody hears it is not kept: it would come late
-            disconnected_cb=self._lost,
-            reconnected_cb=self._back,
-            error_cb=self._failed,
+            pending_size=0,  # do not buffer while disconnected: a late hint is useless
+            disconnected_cb=self._on_disconnected,
+            reconnected_cb=self._on_reconnected,
+            error_cb=self._on_error,
         )
-        await self._nats.subscribe(f"{self.root}.news.>", cb=self._news, pending_msgs_limit=PENDING)
-        self._beating = asyncio.create_task(self._beat())
+        await self._nats.subscribe(
+            f"{self.subject_prefix}.news.>", cb=self._handle_message, pending_msgs_limit=MAX_PENDING_MESSAGES
+        )
+        self._heartbeat_task = asyncio.create_task(self._send_heartbeats())
 
     async def close(self) -> None:
         self._closing = True
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
-        for ear in list(self._ears.values()):
-            await ear.end()
+        if self._heartbeat_task is not None:
+            self._heartbeat_task.cancel()
+            await asyncio.gather(self._heartbeat_task, return_exceptions=True)
+        for listener in list(self._listeners.values()):
+            await listener.close()
         if self._nats is not None:
             with suppress(NatsError, OSError, asyncio.TimeoutError):
                 await self._nats.close()
 
-    async def tell(self, kind: str, body: Json) -> bool:
-        """Tell all others. Whether it left; those who did not hear it look at the record anyway."""
-        data = self._sealed({"kind": kind, "from": self._node, "body": body})
-        if not self.connected or len(data) > LARGEST:
+    async def publish(self, kind: str, body: Json) -> bool:
+        """Publish a message to all other nodes. Return False if it was not sent.
+
+        Nodes that miss it find the change when they poll the database.
+        """
+        data = self._seal({"kind": kind, "from": self._node, "body": body})
+        if not self.is_connected or len(data) > MAX_MESSAGE_BYTES:
             return False
         assert self._nats is not None
         try:
-            await self._nats.publish(f"{self.root}.news.{kind}", data)
+            await self._nats.publish(f"{self.subject_prefix}.news.{kind}", data)
         except (NatsError, OSError):
             return False
         return True
 
-    # -- what comes ---------------------------------------------------------------------------------------------------
+    # -- received messages --------------------------------------------------------------------------------------------
 
-    async def _news(self, message: Msg) -> None:
-        kind = message.subject.removeprefix(f"{self.root}.news.")
-        told = self._opened(message.data) if len(message.data) <= LARGEST else None
-        if not isinstance(told, dict) or told.get("kind") != kind or not isinstance(told.get("body"), dict):
-            self._leave_out(kind)
-        elif told.get("from") != self._node:
-            self._hear(kind, told["body"])
+    async def _handle_message(self, message: Msg) -> None:
+        kind = message.subject.removeprefix(f"{self.subject_prefix}.news.")
+        decoded = self._unseal(message.data) if len(message.data) <= MAX_MESSAGE_BYTES else None
+        if not isinstance(decoded, dict) or decoded.get("kind") != kind or not isinstance(decoded.get("body"), dict):
+            self._warn_unreadable(kind)
+        elif decoded.get("from") != self._node:
+            self._on_message(kind, decoded["body"])
 
-    def _leave_out(self, kind: str) -> None:
-        """Said once a minute: who floods us shall not flood the log too."""
+    def _warn_unreadable(self, kind: str) -> None:
+        """Warn about an unreadable message, at most once a minute.
+
+        A flood of messages must not flood the log.
+        """
         now = asyncio.get_running_loop().time()
-        if now - self._left_out_at >= COMPLAIN:
-            self._left_out_at = now
-            log.warning("news that cannot be read were left out (%r): another key, or clocks that differ?", kind[:80])
+        if now - self._warned_at >= WARNING_INTERVAL_S:
+            self._warned_at = now
+            log.warning("unreadable cluster message ignored (%r): different cluster key, or clock skew?", kind[:80])
 
-    def _sealed(self, told: Json) -> bytes:
+    def _seal(self, message: Json) -> bytes:
         if self._sealer is None:
-            return msgspec.json.encode(told)
-        return self._sealer.seal(KIND, told, LASTS).encode()
+            return msgspec.json.encode(message)
+        return self._sealer.seal(MESSAGE_SEAL_KIND, message, MESSAGE_LIFETIME_S).encode()
 
-    def _opened(self, data: bytes) -> Any:
-        """What was told, or None for what nobody of ours said."""
+    def _unseal(self, data: bytes) -> Any:
+        """Return the decoded message, or None if it is malformed or sealed with another key."""
         try:
-            return msgspec.json.decode(data) if self._sealer is None else self._sealer.open(KIND, data.decode())
+            return (
+                msgspec.json.decode(data)
+                if self._sealer is None
+                else self._sealer.open(MESSAGE_SEAL_KIND, data.decode())
+            )
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
 
-    async def _lost(self) -> None:
+    async def _on_disconnected(self) -> None:
         if not self._closing:
-            log.warning("the connection to NATS is lost")
+            log.warning("NATS connection lost")
 
-    async def _back(self) -> None:
-        log.info("connected to NATS again")
+    async def _on_reconnected(self) -> None:
+        log.info("NATS connection restored")
         self._on_gap()
 
-    async def _failed(self, exc: Exception) -> None:
-        self.trouble = exc
+    async def _on_error(self, exc: Exception) -> None:
+        self.last_error = exc
         if type(exc).__name__ == "SlowConsumerError":
             self._on_gap()
         log.debug("NATS: %s", type(exc).__name__)
 
-    # -- signs of life ------------------------------------------------------------------------------------------------
+    # -- heartbeats ---------------------------------------------------------------------------------------------------
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
-            if self.connected:
+            if self.is_connected:
                 assert self._nats is not None
                 with suppress(NatsError, OSError):
-                    await self._nats.publish(f"{self.root}.beat.{self._node}", b"")
-            await asyncio.sleep(BEAT)
+                    await self._nats.publish(f"{self.subject_prefix}.beat.{self._node}", b"")
+            await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 
     @asynccontextmanager
-    async def listening_to(self, node: str) -> AsyncIterator[Ear]:
-        """Hear whether a node lives, for as long as it matters. Many may listen to one at the same time."""
-        ear = self._ear(node)
-        ear.users += 1
+    async def watch(self, node: str) -> AsyncIterator[HeartbeatListener]:
+        """Listen for the heartbeats of a node while the context is open.
+
+        Concurrent callers share one listener.
+        """
+        listener = self._listener_for(node)
+        listener.users += 1
         try:
-            await ear.opened()
-            yield ear
+            await listener.wait_subscribed()
+            yield listener
         finally:
-            ear.users -= 1
+            listener.users -= 1
 
-    def _ear(self, node: str) -> Ear:
-        ear = self._ears.get(node)
-        if ear is None:
-            ear = self._ears[node] = Ear(
-                lambda: self._nats, f"{self.root}.beat.{token(node)}", lambda: self._ears.pop(node)
+    def _listener_for(self, node: str) -> HeartbeatListener:
+        listener = self._listeners.get(node)
+        if listener is None:
+            listener = self._listeners[node] = HeartbeatListener(
+                lambda: self._nats,
+                f"{self.subject_prefix}.beat.{subject_token(node)}",
+                lambda: self._listeners.pop(node),
             )
-        return ear
+        return listener
 
 
-def token(text: str) -> str:
-    """A name as one part of a subject: what has a meaning there is written as its number."""
-    return _PLAIN.sub(lambda found: f"%{ord(found[0]):x}%", text) or "%"
+def subject_token(text: str) -> str:
+    """Return `text` as one token of a NATS subject.
+
+    Special characters are replaced by their code point.
+    """
+    return _SUBJECT_UNSAFE.sub(lambda found: f"%{ord(found[0]):x}%", text) or "%"
+
+
+# -- NATS credentials files -------------------------------------------------------------------------------------------
+
+
+def nats_auth_options(file: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the authentication options for `nats.connect` from a `.creds` file.
+
+    Such a file has a user JWT and the seed of the Ed25519 key that proves it. The NATS client itself would need a
+    second cryptography library, one without a wheel: signing the nonce with the library that we already have is
+    shorter.
+
+    The file is read again for each connection, so it may be replaced. Raises `OSError`, and `ValueError` if the file is
+    not a valid `.creds` file.
+    """
+    _read_creds(file)
+    return {
+        "user_jwt_cb": lambda: bytearray(_read_creds(file)[0]),
+        "signature_cb": lambda nonce: _nonce_signer(file)(nonce),
+    }
+
+
+def _nonce_signer(file: str | os.PathLike[str]) -> Callable[[str], bytes]:
+    """Return a function that signs a NATS server nonce with the seed of a `.creds` file."""
+    key = Ed25519PrivateKey.from_private_bytes(_decode_seed(_read_creds(file)[1]))
+    return lambda nonce: base64.b64encode(key.sign(nonce.encode()))
+
+
+def _read_creds(file: str | os.PathLike[str]) -> tuple[bytes, bytes]:
+    """Return the user JWT and the seed of a `.creds` file."""
+    with Path(file).open("rb") as opened:
+        found = dict(_CREDS_BLOCK.findall(opened.read(_MAX_CREDS_BYTES)))
+    try:
+        jwt, seed = found[b"NATS USER JWT"], found[b"USER NKEY SEED"]
+    except KeyError:
+        raise ValueError("invalid NATS .creds file: JWT or seed missing") from None
+    _decode_seed(seed)
+    return jwt, seed
+
+
+def _decode_seed(seed: bytes) -> bytes:
+    """Return the 32 key bytes of a seed: base32 of a two-byte prefix, the key and a checksum."""
+    try:
+        data = base64.b32decode(seed + b"=" * (-len(seed) % 8))
+    except binascii.Error:
+        data = b""
+    is_seed = len(data) == 36 and data[0] & 0xF8 == _SEED_PREFIX
+    if not is_seed or binascii.crc_hqx(data[:-2], 0) != int.from_bytes(data[-2:], "little"):
+        raise ValueError("invalid NATS .creds file: seed damaged")
+    return data[2:-2]

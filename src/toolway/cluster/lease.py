@@ -1,86 +1,102 @@
-"""The lease of a node, kept: asked for, renewed, and let go in time (`tenure.py` says when)."""
+"""Lease of this node: acquire, renew and give up in time (rules in `lease_clock.py`)."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from toolway.cluster.asking import Asking
-from toolway.cluster.record.nodes import Card, Nodes
-from toolway.cluster.tenure import Tenure, Terms
-from toolway.cluster.trouble import Trouble
+from toolway.cluster.db.nodes import NodeInfo, NodeStore
+from toolway.cluster.lease_clock import LeaseClock, LeaseSettings
+from toolway.cluster.queries import LogThrottle, QueryRunner
 
-RETRY: Final = 0.5  # seconds after a record that did not answer
+DATABASE_RETRY_DELAY_S: Final = 0.5  # seconds after a failed database query
+_BOOT_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS: MONOTONIC counts sleep as well
 
 
 class Lease:
-    """`began` and `ended` are told at once, and must not wait; `load` is what the others are told that we run."""
+    """Lease of this node in the database.
+
+    `on_acquired` and `on_lost` are called synchronously and must not block. `load()` is published with each renewal.
+    """
 
     def __init__(
         self,
-        card: Card,
-        nodes: Nodes,
-        ask: Asking,
+        info: NodeInfo,
+        nodes: NodeStore,
+        run_query: QueryRunner,
         now: Callable[[], float],
-        terms: Terms,
+        settings: LeaseSettings,
         *,
-        began: Callable[[], None],
-        ended: Callable[[], None],
+        on_acquired: Callable[[], None],
+        on_lost: Callable[[], None],
         load: Callable[[], int],
     ) -> None:
-        self._card = card
+        self._info = info
         self._nodes = nodes
-        self._ask = ask
+        self._run_query = run_query
         self._now = now
-        self._terms = terms
-        self._began = began
-        self._ended = ended
+        self._settings = settings
+        self._on_acquired = on_acquired
+        self._on_lost = on_lost
         self._load = load
-        self._tenure = Tenure(terms)
-        self._trouble = Trouble("the record does not answer, and the lease is not renewed")
+        self._clock = LeaseClock(settings)
+        self._renewal_log = LogThrottle("cluster database unavailable, lease not renewed")
 
     @property
     def epoch(self) -> int | None:
-        """The number under which we own at this moment, by our own clock; None when we own nothing."""
-        return self._tenure.epoch(self._now())
+        """Epoch of the lease by our own clock, or None if we have no lease and own nothing."""
+        return self._clock.epoch(self._now())
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
+        """Acquire and renew the lease until cancelled."""
         while True:
-            asked_at = self._now()
+            requested_at = self._now()
             try:
-                await self._renew(self._tenure.epoch(asked_at), asked_at)
-                self._trouble.over()
-                wait = self._terms.renew if self.epoch is not None else 0.0
+                await self._renew(self._clock.epoch(requested_at), requested_at)
+                self._renewal_log.log_recovery()
+                wait = self._settings.renew_interval if self.epoch is not None else 0.0
             except Exception as exc:
-                self._trouble.say(exc)
-                wait = min(RETRY, self._terms.renew)
+                self._renewal_log.log_failure(exc)
+                wait = min(DATABASE_RETRY_DELAY_S, self._settings.renew_interval)
             if not await self._sleep_while_held(wait):
-                self._ended()
+                self._on_lost()
 
-    async def leave(self) -> None:
-        """What we owned is free at once, if the record can be told."""
+    async def release(self) -> None:
+        """Give the lease back.
+
+        Instances that we own become claimable at once if the database is reachable.
+        """
         epoch = self.epoch
-        self._tenure.refused()
+        self._clock.end()
         if epoch is not None:
             with suppress(Exception):
-                await self._ask(self._nodes.leave(self._card.id, epoch))
+                await self._run_query(self._nodes.leave(self._info.id, epoch))
 
-    async def _renew(self, epoch: int | None, asked_at: float) -> None:
+    async def _renew(self, epoch: int | None, requested_at: float) -> None:
         if epoch is None:
-            self._ended()
-            self._tenure.began(await self._ask(self._nodes.join(self._card)), asked_at)
-            self._began()
-        elif await self._ask(self._nodes.renew(self._card.id, epoch, self._load())):
-            self._tenure.renewed(asked_at, self._now())
+            self._on_lost()
+            self._clock.start(await self._run_query(self._nodes.join(self._info)), requested_at)
+            self._on_acquired()
+        elif await self._run_query(self._nodes.renew(self._info.id, epoch, self._load())):
+            self._clock.extend(requested_at, self._now())
         else:
-            self._tenure.refused()
+            self._clock.end()
 
     async def _sleep_while_held(self, seconds: float) -> bool:
-        """Whether we have a lease; woken when it ends, so that what we own is let go in time."""
-        await asyncio.sleep(max(0.0, min(seconds, self._left()) if self._left() > 0 else seconds))
+        """Sleep until the next renewal or the end of the lease. Return False if we have no lease.
+
+        Waking at the end of the lease lets us stop owned servers in time.
+        """
+        await asyncio.sleep(max(0.0, min(seconds, self._seconds_left()) if self._seconds_left() > 0 else seconds))
         return self.epoch is not None
 
-    def _left(self) -> float:
-        return self._tenure.ends_at() - self._now()
+    def _seconds_left(self) -> float:
+        return self._clock.expires_at() - self._now()
+
+
+def boot_time() -> float:
+    """Return seconds of a clock that runs on while the machine sleeps or the process is stopped: leases expire then."""
+    return time.clock_gettime(_BOOT_CLOCK)

@@ -1,16 +1,17 @@
-"""One node of the cluster: it keeps its lease, takes the places that it should own, and hands back what it should not.
+"""Cluster membership of this node: keep the lease, claim, hand over and drain instances.
 
-Three loops, each with one thing to wait for. `holds` is what everybody else asks, at every call and without waiting.
+Three loops, each with one thing to wait for. Every call checks `fence_of`, which does not wait.
 
-Rule 1. A place is ours from the moment the record says so until the lease is given up (`tenure.py`), by our own clock.
-Rule 2. The first node of a slot takes its places at once, the next ones later (`placement.py`), so that two rarely ask
-        for the same; the record decides. What nobody of these has room for is taken by whoever has.
-Rule 3. What another node should own is handed over to it (`handing.py`). A node that drains takes nothing and hands
-        back everything.
-Rule 4. The record is right: after an answer that was lost, and now and then, we make what we hold what it says. What
-        is on its way back is not ours again.
-Rule 5. Where nothing has changed, a look is one question (`record/glance.py`), and costs the same for one server and
-        for a thousand, among three nodes and among hundreds.
+Rule 1. An instance is ours from the moment the database says so until the lease is given up (`lease_clock.py`), by our
+        own clock.
+Rule 2. The first node of a slot claims its instances at once, the next nodes later (`placement.py`), so two nodes
+        rarely claim the same one; the database decides. If none of these has room, any node with room claims it.
+Rule 3. Instances that another node should own are handed over to it (`ownership.py`). A draining node claims nothing
+        and releases everything.
+Rule 4. The database is authoritative: after a lost result, and every RESYNC_INTERVAL_S seconds, our owned instances are
+        made equal to it. An instance that we are releasing does not become ours again.
+Rule 5. If nothing has changed, a poll is one query (`db/poll.py`). It costs the same for one server and for a thousand,
+        for three nodes and for hundreds.
 """
 
 from __future__ import annotations
@@ -20,250 +21,284 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
-from toolway.cluster.asking import Asking
-from toolway.cluster.handing import Handing
-from toolway.cluster.holdings import Holdings, Moved, Owner
-from toolway.cluster.lease import RETRY, Lease
-from toolway.cluster.placement import HURRY, STEP, Node, patience
-from toolway.cluster.plan import Plan
-from toolway.cluster.record.glance import Glance, Glimpse
-from toolway.cluster.record.nodes import Card, Nodes, Seen
-from toolway.cluster.record.places import Free, Held, Place, Places
-from toolway.cluster.tenure import TERMS, Terms
-from toolway.cluster.trouble import Trouble
+from toolway.cluster.db.instances import InstanceStore, Ownership, ServerInstance, UnownedInstance
+from toolway.cluster.db.nodes import NodeInfo, NodeStatus, NodeStore
+from toolway.cluster.db.poll import ClusterPoll, ClusterSnapshot
+from toolway.cluster.lease import DATABASE_RETRY_DELAY_S, Lease
+from toolway.cluster.lease_clock import DEFAULT_LEASE_SETTINGS, LeaseSettings
+from toolway.cluster.ownership import OnOwnershipChanged, OwnedInstances, OwnershipHandler, Rebalancer
+from toolway.cluster.placement import CLAIM_STEP_S, ORPHAN_CLAIM_STEP_S, Node, PlacementPlan, claim_delay
+from toolway.cluster.queries import LogThrottle, QueryRunner
 
-SETTLE: Final = 2.0  # seconds after our start in which nothing is taken: nodes that start together should share
-LOOK: Final = 1.0  # seconds between two looks at the record; news from others bring the next one forward
-MOMENT: Final = 0.02  # seconds after the end of a lease at which it is looked at
-THOROUGH: Final = 30.0  # seconds between two looks at everything that we own
-DOUBT: Final = 10.0  # seconds for which every look is a thorough one, after an answer that was lost
-AT_ONCE: Final = 500  # places that are looked at, and taken, in one go
-STRAYS: Final = 5  # places that are taken in one go though others come before us, who have no room
-STRAYS_EVERY: Final = 4.0  # seconds
+FIRST_CLAIM_DELAY_S: Final = 2.0  # seconds after the first lease without claims: nodes that start together should share
+POLL_INTERVAL_S: Final = 1.0  # seconds between two database polls; messages from other nodes trigger earlier polls
+LEASE_END_MARGIN_S: Final = 0.02  # seconds after the end of another node's lease at which we poll
+RESYNC_INTERVAL_S: Final = 30.0  # seconds between two resyncs of all owned instances
+FORCED_RESYNC_S: Final = 10.0  # seconds in which every poll resyncs, after a result was lost
+CLAIM_BATCH: Final = 500  # instances read and claimed in one batch
+OVERFLOW_BATCH: Final = 5  # instances claimed in one batch although nodes ranked before us exist, which have no room
+OVERFLOW_INTERVAL_S: Final = 4.0  # seconds
 
-__all__ = ["Member", "Moved", "Owner"]
+__all__ = ["Member", "OnOwnershipChanged", "OwnershipHandler"]
 
 
 class Member:
-    """`now` goes on while the machine sleeps."""
+    """Member of a cluster: claims and releases server instances for this node.
+
+    `now` is a clock that runs on while the machine sleeps.
+    """
 
     def __init__(
-        self, card: Card, nodes: Nodes, places: Places, owner: Owner, now: Callable[[], float], terms: Terms = TERMS
+        self,
+        info: NodeInfo,
+        nodes: NodeStore,
+        instances: InstanceStore,
+        handler: OwnershipHandler,
+        now: Callable[[], float],
+        settings: LeaseSettings = DEFAULT_LEASE_SETTINGS,
     ) -> None:
-        self.card = card
+        self.info = info
         self._nodes = nodes
-        self._places = places
-        self._glance = Glance(places.engine)
-        self._owner = owner
+        self._instances = instances
+        self._poll = ClusterPoll(instances.engine)
+        self._handler = handler
         self._now = now
-        self._ask = Asking(terms.give_up - terms.renew)
-        self._plan = Plan(_node(card))
-        self._held = Holdings(owner)
+        self._run_query = QueryRunner(settings.hold - settings.renew_interval)
+        self._plan = PlacementPlan(_placement_node(info))
+        self._owned = OwnedInstances(handler)
         self._lease = Lease(
-            card,
+            info,
             nodes,
-            self._ask,
+            self._run_query,
             now,
-            terms,
-            began=self._on_lease,
-            ended=self._held.lose_all,
-            load=lambda: self._held.load,
+            settings,
+            on_acquired=self._on_lease_acquired,
+            on_lost=self._owned.lose_all,
+            load=lambda: self._owned.load,
         )
-        self._handing = Handing(
-            card.id, card.tenant, nodes, places, self._plan, self._held, owner, self._ask, now, terms.ttl
+        self._rebalancer = Rebalancer(
+            info.id, info.tenant, nodes, instances, self._plan, self._owned, handler, self._run_query, now, settings.ttl
         )
-        self._trouble = Trouble("the record cannot be looked at")
+        self._poll_log = LogThrottle("cluster database poll failed")
         self._draining = False
-        self._news = asyncio.Event()
-        self._alive: dict[str, Seen] = {}
-        self._known = -1  # the revision of the nodes and pools that the plan was made from
-        self._thorough_at = 0.0  # when everything that we own is looked at again
-        self._doubtful_until = 0.0
-        self._strays_at = 0.0
-        self._look_in = LOOK  # seconds from now
-        self._takes_at: float | None = None  # when we begin to take places
+        self._wakeup = asyncio.Event()
+        self._alive: dict[str, NodeStatus] = {}
+        self._nodes_revision = -1  # revision of the nodes and pools that the plan was built from
+        self._resync_at = 0.0  # time of the next resync
+        self._force_resync_until = 0.0
+        self._overflow_at = 0.0
+        self._poll_delay = POLL_INTERVAL_S  # seconds from now
+        self._claim_from: float | None = None  # time of the first claim
 
-    # -- what others ask ----------------------------------------------------------------------------------------------
+    # -- queries from this process ------------------------------------------------------------------------------------
 
-    def holds(self, place: Place) -> int | None:
-        """The fence under which we own a place at this moment."""
-        held = self._held.get(place)
-        return held.fence if held is not None and self._lease.epoch is not None else None
+    def fence_of(self, instance: ServerInstance) -> int | None:
+        """Return the fence under which this node owns a server instance, or None if it does not."""
+        ownership = self._owned.get(instance)
+        return ownership.fence if ownership is not None and self._lease.epoch is not None else None
 
     @property
     def epoch(self) -> int | None:
-        """The number of our tenure, while we have a lease."""
+        """Epoch of the current lease, or None without a lease."""
         return self._lease.epoch
 
     @property
-    def held(self) -> Sequence[Held]:
-        return tuple(self._held) if self._lease.epoch is not None else ()
+    def owned(self) -> Sequence[Ownership]:
+        """Server instances that this node owns now."""
+        return tuple(self._owned) if self._lease.epoch is not None else ()
 
     @property
-    def on_moved(self) -> Moved:
-        """Told what is ours now, and what others may take; must not wait."""
-        return self._held.on_moved
+    def on_ownership_changed(self) -> OnOwnershipChanged:
+        """Callback with the acquired and the released ownerships; must not block."""
+        return self._owned.on_changed
 
-    @on_moved.setter
-    def on_moved(self, told: Moved) -> None:
-        self._held.on_moved = told
+    @on_ownership_changed.setter
+    def on_ownership_changed(self, callback: OnOwnershipChanged) -> None:
+        self._owned.on_changed = callback
 
     @property
-    def nodes(self) -> Sequence[Seen]:
-        """Those that had a lease when we last looked."""
+    def nodes(self) -> Sequence[NodeStatus]:
+        """Nodes that had a lease at the last poll."""
         return tuple(self._alive.values())
 
-    def node(self, id: str) -> Seen | None:
+    def get_node(self, id: str) -> NodeStatus | None:
+        """Return the status of a node at the last poll, or None if it had no lease."""
         return self._alive.get(id)
 
-    def look_soon(self) -> None:
-        """Somebody told us that something has changed."""
-        self._news.set()
+    def wake(self) -> None:
+        """Poll the database now: another node published a change."""
+        self._wakeup.set()
 
     @property
-    def draining(self) -> bool:
-        """Whether we were told to take nothing more, here or at another node."""
+    def is_draining(self) -> bool:
+        """True if this node claims nothing more; `drain` was requested here or at another node."""
         return self._draining
 
     def drain(self) -> None:
+        """Stop claiming, and release all owned instances."""
         self._draining = True
-        self._news.set()
+        self._wakeup.set()
 
     # -- the loops ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until it is cancelled; then nothing is ours any more, and the record is told if it can be reached."""
+        """Run until cancelled.
+
+        Then stop all owned servers and release the lease if the database is reachable.
+        """
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._lease.keep())
-                tasks.create_task(self._keep_places())
-                tasks.create_task(self._handing.keep_telling())
+                tasks.create_task(self._lease.run())
+                tasks.create_task(self._run_reconcile())
+                tasks.create_task(self._rebalancer.run_releases())
         finally:
-            self._handing.cancel()
-            self._held.lose_all()
-            await self._lease.leave()
-            await self._ask.wait_ended()
+            self._rebalancer.cancel()
+            self._owned.lose_all()
+            await self._lease.release()
+            await self._run_query.wait_pending()
 
-    async def _keep_places(self) -> None:
+    async def _run_reconcile(self) -> None:
         while True:
-            # Not `wait_for`: in Python 3.11 it loses a cancellation that comes together with what it waits for.
+            # Not `wait_for`: in Python 3.11 it loses a cancellation that arrives together with its result.
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._look_in):
-                    await self._news.wait()
-            self._news.clear()
-            self._look_in = LOOK
+                async with asyncio.timeout(self._poll_delay):
+                    await self._wakeup.wait()
+            self._wakeup.clear()
+            self._poll_delay = POLL_INTERVAL_S
             epoch = self._lease.epoch
             if epoch is None:
                 continue
             try:
-                await self._look(epoch)
-                self._trouble.over()
+                await self._reconcile(epoch)
+                self._poll_log.log_recovery()
             except Exception as exc:
-                self._trouble.say(exc)
-                self._doubt()
-                await asyncio.sleep(RETRY)
+                self._poll_log.log_failure(exc)
+                self._force_resync()
+                await asyncio.sleep(DATABASE_RETRY_DELAY_S)
 
-    # -- one look -----------------------------------------------------------------------------------------------------
+    # -- one poll -----------------------------------------------------------------------------------------------------
 
-    async def _look(self, epoch: int) -> None:
-        glimpse = await self._ask(self._glance.look(self.card.id, self.card.tenant, self._plan.pools))
-        await self._see(glimpse)
-        self._look_in = _next_look(glimpse)
-        if not self._draining and self._takes_at is not None and self._now() >= self._takes_at:
-            await self._take_free(epoch, glimpse)
-        if self._now() >= self._thorough_at:
-            await self._agree(epoch)
-            if glimpse.dead:
-                await self._ask(self._nodes.sweep(self.card.tenant))
-        elif glimpse.recalled:
-            self._held.note(await self._ask(self._places.owned_by(self.card.id, epoch, recalled=True)))
-            self._handing.unsettle()
-        await self._handing.look(self._draining)
+    async def _reconcile(self, epoch: int) -> None:
+        snapshot = await self._run_query(self._poll.fetch(self.info.id, self.info.tenant, self._plan.pools))
+        await self._update_nodes(snapshot)
+        self._poll_delay = _next_poll_delay(snapshot)
+        if not self._draining and self._claim_from is not None and self._now() >= self._claim_from:
+            await self._claim_unowned(epoch, snapshot)
+        if self._now() >= self._resync_at:
+            await self._resync(epoch)
+            if snapshot.dead_nodes:
+                await self._run_query(self._nodes.delete_expired(self.info.tenant))
+        elif snapshot.has_recalled:
+            self._owned.update(await self._run_query(self._instances.list_owned(self.info.id, epoch, recalled=True)))
+            self._rebalancer.mark_unsettled()
+        await self._rebalancer.reconcile(self._draining)
 
-    async def _see(self, glimpse: Glimpse) -> None:
-        """The nodes as they are now."""
-        for id in glimpse.dead:
+    async def _update_nodes(self, snapshot: ClusterSnapshot) -> None:
+        """Update the live nodes and the placement plan from a poll result."""
+        for id in snapshot.dead_nodes:
             self._alive.pop(id, None)
-        self._plan.lose(glimpse.dead)
-        if glimpse.revision == self._known:
+        self._plan.remove_nodes(snapshot.dead_nodes)
+        if snapshot.revision == self._nodes_revision:
             return
-        tenant = self.card.tenant
-        alive, pools = await self._ask(self._nodes.alive(tenant)), await self._ask(self._nodes.pools(tenant))
-        self._alive = {seen.card.id: seen for seen in alive}
-        own = self._alive.get(self.card.id)
+        tenant = self.info.tenant
+        alive, pools = (
+            await self._run_query(self._nodes.list_alive(tenant)),
+            await self._run_query(self._nodes.list_pools(tenant)),
+        )
+        self._alive = {status.info.id: status for status in alive}
+        own = self._alive.get(self.info.id)
         self._draining = self._draining or (own is not None and own.draining)
-        for _ in self._plan.see([_node(seen.card) for seen in alive if not seen.draining], pools):
+        for _ in self._plan.update([_placement_node(status.info) for status in alive if not status.draining], pools):
             await asyncio.sleep(0)
-        self._known = glimpse.revision
+        self._nodes_revision = snapshot.revision
 
-    async def _take_free(self, epoch: int, glimpse: Glimpse) -> None:
+    async def _claim_unowned(self, epoch: int, snapshot: ClusterSnapshot) -> None:
         for pool in self._plan.pools:
-            if glimpse.dead or pool in glimpse.free:
-                await self._take_of(epoch, pool, glimpse.dead)
-        if glimpse.free and self._now() >= self._strays_at:
-            self._strays_at = self._now() + STRAYS_EVERY
-            await self._take(epoch, await self._ask(self._places.waiting(self.card.tenant, self._plan.pools, STRAYS)))
+            if snapshot.dead_nodes or pool in snapshot.pools_with_unowned:
+                await self._claim_in_pool(epoch, pool, snapshot.dead_nodes)
+        if snapshot.pools_with_unowned and self._now() >= self._overflow_at:
+            self._overflow_at = self._now() + OVERFLOW_INTERVAL_S
+            await self._claim(
+                epoch,
+                await self._run_query(self._instances.list_overdue(self.info.tenant, self._plan.pools, OVERFLOW_BATCH)),
+            )
 
-    async def _take_of(self, epoch: int, pool: str, dead: Collection[str]) -> None:
-        """Those first that we should own, then those whose first nodes did not take them in their turn. They are asked
-        for one after the other, so that what others should own does not stand before what we should."""
-        tenant, places, plan = self.card.tenant, self._places, self._plan
-        found = await self._ask(places.ours(tenant, plan.turns(pool), AT_ONCE, pool=pool, dead=dead))
-        taken = await self._take(epoch, found)
-        if taken and len(found) == AT_ONCE:
-            self._news.set()  # there may be more
+    async def _claim_in_pool(self, epoch: int, pool: str, dead: Collection[str]) -> None:
+        """Claim unowned instances of one pool: first those that prefer this node, then overdue ones.
+
+        An instance is overdue if its preferred nodes did not claim it in time. Two separate queries keep instances
+        that prefer other nodes from displacing ours in the batch.
+        """
+        tenant, instances, plan = self.info.tenant, self._instances, self._plan
+        found = await self._run_query(
+            instances.list_claimable(tenant, plan.claimable_slots(pool), CLAIM_BATCH, pool=pool, dead_nodes=dead)
+        )
+        claimed = await self._claim(epoch, found)
+        if claimed and len(found) == CLAIM_BATCH:
+            self._wakeup.set()  # there may be more
             return
-        waited = patience(1, HURRY if dead else STEP)
-        left = places.free(tenant, plan.slots(pool), AT_ONCE, pool=pool, dead=dead, waited=waited)
-        await self._take(epoch, await self._ask(left))
+        waited = claim_delay(1, ORPHAN_CLAIM_STEP_S if dead else CLAIM_STEP_S)
+        overdue = instances.list_unowned(
+            tenant, plan.ranked_slots(pool), CLAIM_BATCH, pool=pool, dead_nodes=dead, min_wait=waited
+        )
+        await self._claim(epoch, await self._run_query(overdue))
 
-    async def _take(self, epoch: int, found: Sequence[Free]) -> int:
-        """How many are ours now."""
-        some = self._choose(found)
-        taken = await self._ask(self._places.take_all(some, self.card.id, epoch)) if some else ()
+    async def _claim(self, epoch: int, found: Sequence[UnownedInstance]) -> int:
+        """Claim server instances and return how many are ours now."""
+        selected = self._select_claimable(found)
+        claimed = await self._run_query(self._instances.claim_many(selected, self.info.id, epoch)) if selected else ()
         if self._lease.epoch == epoch:
-            self._held.begin(taken)
-            self._handing.took(taken)
-        return len(taken)
+            self._owned.add(claimed)
+            self._rebalancer.on_claimed(claimed)
+        return len(claimed)
 
-    def _choose(self, found: Sequence[Free]) -> list[Place]:
-        """Those that it is our turn to take, as far as there is room."""
-        chosen, room = [], self.card.capacity - self._held.load
-        for free in found:
-            rank = self._plan.rank(free.pool, free.place.slot, free.place.instance)
-            if free.since >= patience(rank, HURRY if free.orphaned else STEP) and free.cost <= room:
-                room -= free.cost
-                chosen.append(free.place)
+    def _select_claimable(self, found: Sequence[UnownedInstance]) -> list[ServerInstance]:
+        """Return the instances that this node may claim now by its rank, as far as it has room."""
+        chosen, room = [], self.info.capacity - self._owned.load
+        for unowned in found:
+            rank = self._plan.rank(unowned.pool, unowned.instance.slot, unowned.instance.index)
+            if (
+                unowned.waited_s >= claim_delay(rank, ORPHAN_CLAIM_STEP_S if unowned.is_orphaned else CLAIM_STEP_S)
+                and unowned.cost <= room
+            ):
+                room -= unowned.cost
+                chosen.append(unowned.instance)
         return chosen
 
-    async def _agree(self, epoch: int) -> None:
-        """Make what we hold what the record says, and let it say nothing of leases that are over."""
-        await self._ask(self._nodes.disown_past(self.card.id, epoch))
-        before = set(self._held.given)
-        said = await self._ask(self._places.owned_by(self.card.id, epoch))
+    async def _resync(self, epoch: int) -> None:
+        """Make the owned instances equal to the database, and release those of expired leases there."""
+        await self._run_query(self._nodes.release_stale(self.info.id, epoch))
+        released_before = set(self._owned.pending_releases)
+        stored = await self._run_query(self._instances.list_owned(self.info.id, epoch))
         now = self._now()
-        self._thorough_at = now if now < self._doubtful_until else now + THOROUGH
-        if self._lease.epoch == epoch:  # else it spoke of a tenure that is over
-            self._held.agree(said, before.union(self._held.given))
-            self._handing.unsettle()
+        self._resync_at = now if now < self._force_resync_until else now + RESYNC_INTERVAL_S
+        if self._lease.epoch == epoch:  # otherwise the result belongs to a lease that is over
+            self._owned.resync(stored, released_before.union(self._owned.pending_releases))
+            self._rebalancer.mark_unsettled()
 
-    def _on_lease(self) -> None:
-        if self._takes_at is None:
-            self._takes_at = self._now() + SETTLE
-        self._doubt()
-        self._news.set()
+    def _on_lease_acquired(self) -> None:
+        if self._claim_from is None:
+            self._claim_from = self._now() + FIRST_CLAIM_DELAY_S
+        self._force_resync()
+        self._wakeup.set()
 
-    def _doubt(self) -> None:
-        """What we believe to be ours may not be what the record says, or will say when a late question has ended."""
-        self._thorough_at, self._doubtful_until = 0.0, self._now() + DOUBT
+    def _force_resync(self) -> None:
+        """Resync with every poll for a while.
 
-
-def _next_look(glimpse: Glimpse) -> float:
-    """Seconds. What a dead node had is taken soon, since those before us in the line may have died as well; and one
-    that does not renew its lease is looked at when that ends."""
-    wait = HURRY if glimpse.dead else LOOK
-    return wait if glimpse.next_death is None else min(wait, glimpse.next_death + MOMENT)
+        A query result was lost, and the late query may still change the database.
+        """
+        self._resync_at, self._force_resync_until = 0.0, self._now() + FORCED_RESYNC_S
 
 
-def _node(card: Card) -> Node:
-    return Node(card.id, card.capacity, frozenset(card.labels))
+def _next_poll_delay(snapshot: ClusterSnapshot) -> float:
+    """Return the seconds until the next poll.
+
+    Instances of a dead node are claimed soon, since the nodes ranked before us may have died as well. If a node does
+    not renew its lease, we poll when the lease ends.
+    """
+    wait = ORPHAN_CLAIM_STEP_S if snapshot.dead_nodes else POLL_INTERVAL_S
+    return wait if snapshot.next_expiry_s is None else min(wait, snapshot.next_expiry_s + LEASE_END_MARGIN_S)
+
+
+def _placement_node(info: NodeInfo) -> Node:
+    return Node(info.id, info.capacity, frozenset(info.labels))

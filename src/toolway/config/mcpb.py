@@ -1,11 +1,11 @@
-"""MCPB bundles: a zip with a server and a `manifest.json` that says how to start it → an entry.
+"""MCPB bundles: zip files with a server and a `manifest.json` that defines how to start it.
 
-    bundle = read(path)                     # what it is and what it asks for; nothing is unpacked
-    unpack(bundle, folder)                  # all of it, or nothing
-    entry(bundle, folder, {"root": "/srv"}) # as our file has it
+    bundle = read_bundle(path)                            # its description and inputs; nothing is unpacked
+    unpack_bundle(bundle, folder)                         # all of it, or nothing
+    build_bundle_entry(bundle, folder, {"root": "/srv"})  # its entry for our configuration file
 
-A bundle comes from strangers: nothing in it may be written outside of its folder, what it unpacks to is bounded, and
-its manifest cannot refer to secrets of others.
+A bundle is untrusted: it cannot write outside of its folder, its unpacked size is limited, and its manifest cannot
+refer to secrets of other servers.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from toolway.config import jsonc
-from toolway.config.asks import Ask, short_name
-from toolway.config.syntaxes import literal
+from toolway.config.editing import jsonc
+from toolway.config.server_json import InstallInput, short_server_name
+from toolway.config.variables import escape_literal
 from toolway.errors import ConfigError
 
-MAX_BYTES: Final = 2 * 1024**3  # unpacked
+MAX_UNPACKED_BYTES: Final = 2 * 1024**3  # unpacked size
 MAX_FILES: Final = 100_000
-MAX_MANIFEST: Final = 1024**2
-_MANIFEST: Final = "manifest.json"
-_VARIABLE = re.compile(r"\$\{([^}]*)\}")
-_CODE: Final = "E-CONFIG-BUNDLE"
+MAX_MANIFEST_BYTES: Final = 1024**2
+_MANIFEST_NAME: Final = "manifest.json"
+_MANIFEST_VARIABLE = re.compile(r"\$\{([^}]*)\}")
+_BUNDLE_CODE: Final = "E-CONFIG-BUNDLE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,126 +38,139 @@ class Bundle:
     path: Path
     name: str
     version: str
-    asks: tuple[Ask, ...]
+    inputs: tuple[InstallInput, ...]
     sha256: str
     manifest: Mapping[str, Any] = field(repr=False)
 
 
-def read(path: Path) -> Bundle:
-    """Raises `ConfigError` where it is no bundle, or one that must not be unpacked."""
+def read_bundle(path: Path) -> Bundle:
+    """Read the manifest of a bundle. Raises `ConfigError` if it is invalid or unsafe to unpack."""
     try:
         with path.open("rb") as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
         with zipfile.ZipFile(path) as archive:
-            _check(archive, path)
-            with archive.open(_MANIFEST) as inner:
-                text = inner.read(MAX_MANIFEST).decode()
+            _check_archive(archive, path)
+            with archive.open(_MANIFEST_NAME) as inner:
+                text = inner.read(MAX_MANIFEST_BYTES).decode()
     except (OSError, KeyError, UnicodeDecodeError, zipfile.BadZipFile, zipfile.LargeZipFile) as exc:
-        reason = f"it has no {_MANIFEST}" if isinstance(exc, KeyError) else str(exc)
-        raise _wrong(path, reason) from None
-    manifest = jsonc.parse(text, f"{path}:{_MANIFEST}").value
+        reason = f"it has no {_MANIFEST_NAME}" if isinstance(exc, KeyError) else str(exc)
+        raise _bundle_error(path, reason) from None
+    manifest = jsonc.parse_jsonc(text, f"{path}:{_MANIFEST_NAME}").value
     server = manifest.get("server") if isinstance(manifest, Mapping) else None
     if not isinstance(server, Mapping) or not isinstance(manifest.get("name"), str):
-        raise _wrong(path, f"its {_MANIFEST} has no name or no server")
-    name = short_name(manifest["name"])
-    return Bundle(path, name, str(manifest.get("version", "")), tuple(_asks(manifest, name)), digest, manifest)
+        raise _bundle_error(path, f"its {_MANIFEST_NAME} has no name or no server")
+    name = short_server_name(manifest["name"])
+    return Bundle(path, name, str(manifest.get("version", "")), tuple(_parse_inputs(manifest, name)), digest, manifest)
 
 
-def unpack(bundle: Bundle, folder: Path) -> None:
-    """All of it into a new folder, or nothing. Raises `ConfigError`."""
-    part = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
+def unpack_bundle(bundle: Bundle, folder: Path) -> None:
+    """Unpack a bundle into a new folder, completely or not at all. Raises `ConfigError`."""
+    temporary = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(temporary, ignore_errors=True)
     try:
-        part.mkdir(parents=True)
+        temporary.mkdir(parents=True)
         with zipfile.ZipFile(bundle.path) as archive:
-            _check(archive, bundle.path)
+            _check_archive(archive, bundle.path)
             for info in archive.infolist():
-                archive.extract(info, part)
-                _make_executable(info, part)
+                archive.extract(info, temporary)
+                _make_executable(info, temporary)
         shutil.rmtree(folder, ignore_errors=True)
-        part.rename(folder)
+        temporary.rename(folder)
     except (OSError, zipfile.BadZipFile, RuntimeError) as exc:
-        raise _wrong(bundle.path, f"it cannot be unpacked: {exc}") from None
+        raise _bundle_error(bundle.path, f"it cannot be unpacked: {exc}") from None
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def entry(
+def build_bundle_entry(
     bundle: Bundle, folder: Path, answers: Mapping[str, Any] | None = None, platform: str = "linux"
 ) -> dict[str, Any]:
-    """How the unpacked server is started, as an entry of our file. Raises `ConfigError` where an answer is missing."""
-    given = {**{ask.name: ask.default for ask in bundle.asks if ask.default is not None}, **(answers or {})}
-    missing = [ask.name for ask in bundle.asks if ask.required and not ask.secret and ask.name not in given]
+    """Return the file entry that starts the unpacked server.
+
+    Raises `ConfigError` if an input is missing.
+    """
+    values = {**{ask.name: ask.default for ask in bundle.inputs if ask.default is not None}, **(answers or {})}
+    missing = [ask.name for ask in bundle.inputs if ask.required and not ask.secret and ask.name not in values]
     if missing:
-        raise ConfigError(f"{bundle.name} needs to know {', '.join(missing)}", evidence=str(bundle.path), code=_CODE)
-    filling = _Filling(bundle, folder, given)
-    config = _config(bundle.manifest["server"], platform)
-    made: dict[str, Any] = {"command": filling.text(str(config["command"])), "args": filling.words(config.get("args"))}
-    env = {key: filling.text(str(text)) for key, text in (config.get("env") or {}).items()}
-    # What was not answered and need not be is not there at all.
+        raise ConfigError(f"{bundle.name} needs {', '.join(missing)}", detail=str(bundle.path), code=_BUNDLE_CODE)
+    variables = _ManifestVariables(bundle, folder, values)
+    config = _resolve_mcp_config(bundle.manifest["server"], platform)
+    start: dict[str, Any] = {
+        "command": variables.expand_text(str(config["command"])),
+        "args": variables.expand_args(config.get("args")),
+    }
+    env = {key: variables.expand_text(str(text)) for key, text in (config.get("env") or {}).items()}
+    # Optional inputs without a value are left out.
     env = {key: text for key, text in env.items() if text}
-    return {**made, **({"env": env} if env else {}), "cwd": str(folder)}
+    return {**start, **({"env": env} if env else {}), "cwd": str(folder)}
 
 
-class _Filling:
-    """`${__dirname}`, `${user_config.x}`, `${HOME}`, `${/}`: the variables of a manifest."""
+class _ManifestVariables:
+    """Substitution of manifest variables: `${__dirname}`, `${user_config.x}`, `${HOME}`, `${/}`."""
 
-    def __init__(self, bundle: Bundle, folder: Path, given: Mapping[str, Any]) -> None:
-        self._secrets = {ask.name: ask.secret_name for ask in bundle.asks if ask.secret}
-        self._folder, self._given = folder, given
+    def __init__(self, bundle: Bundle, folder: Path, values: Mapping[str, Any]) -> None:
+        self._secrets = {ask.name: ask.secret_name for ask in bundle.inputs if ask.secret}
+        self._folder, self._values = folder, values
 
-    def words(self, args: Any) -> list[str]:
+    def expand_args(self, args: Any) -> list[str]:
         words: list[str] = []
         for arg in args or []:
-            whole = _VARIABLE.fullmatch(str(arg))
-            several = self._given.get(whole[1].removeprefix("user_config.")) if whole else None
-            words += [literal(str(each)) for each in several] if isinstance(several, list) else [self.text(str(arg))]
+            whole = _MANIFEST_VARIABLE.fullmatch(str(arg))
+            several = self._values.get(whole[1].removeprefix("user_config.")) if whole else None
+            words += (
+                [escape_literal(str(each)) for each in several]
+                if isinstance(several, list)
+                else [self.expand_text(str(arg))]
+            )
         return words
 
-    def text(self, text: str) -> str:
-        return _VARIABLE.sub(self._put, text)
+    def expand_text(self, text: str) -> str:
+        return _MANIFEST_VARIABLE.sub(self._replace_variable, text)
 
-    def _put(self, found: re.Match[str]) -> str:
+    def _replace_variable(self, found: re.Match[str]) -> str:
         name = found[1]
         if name.startswith("user_config."):
             key = name.removeprefix("user_config.")
             if key in self._secrets:
                 return f"${{keyring:{self._secrets[key]}}}"
-            answer = self._given.get(key, "")
-            return str(answer).lower() if isinstance(answer, bool) else literal(str(answer))
+            answer = self._values.get(key, "")
+            return str(answer).lower() if isinstance(answer, bool) else escape_literal(str(answer))
         homes = {"DESKTOP": "Desktop", "DOCUMENTS": "Documents", "DOWNLOADS": "Downloads"}
         known = {"__dirname": str(self._folder), "/": "/", "pathSeparator": "/", "HOME": "${HOME}"}
         known |= {key: f"${{HOME}}/{folder}" for key, folder in homes.items()}
-        return known.get(name, literal(found[0]))
+        return known.get(name, escape_literal(found[0]))
 
 
-def _config(server: Mapping[str, Any], platform: str) -> dict[str, Any]:
-    """`mcp_config` with what this system has otherwise. A `uv` server may do without any."""
+def _resolve_mcp_config(server: Mapping[str, Any], platform: str) -> dict[str, Any]:
+    """Return `mcp_config` with its overrides for this platform.
+
+    A `uv` server may have no `mcp_config`.
+    """
     config = dict(server.get("mcp_config") or {})
-    other = (config.pop("platform_overrides", None) or {}).get(platform) or {}
-    config |= {key: item for key, item in other.items() if key != "env"}
-    config["env"] = {**(config.get("env") or {}), **(other.get("env") or {})}
+    overrides = (config.pop("platform_overrides", None) or {}).get(platform) or {}
+    config |= {key: item for key, item in overrides.items() if key != "env"}
+    config["env"] = {**(config.get("env") or {}), **(overrides.get("env") or {})}
     if "command" not in config:
-        point = f"${{__dirname}}/{server.get('entry_point', '')}"
-        starts: dict[str, tuple[str, list[str]]] = {
+        entry_point = f"${{__dirname}}/{server.get('entry_point', '')}"
+        commands: dict[str, tuple[str, list[str]]] = {
             "uv": ("uv", ["run", "--directory", "${__dirname}", str(server.get("entry_point", ""))]),
-            "python": ("python3", [point]),
-            "node": ("node", [point]),
+            "python": ("python3", [entry_point]),
+            "node": ("node", [entry_point]),
         }
-        config["command"], config["args"] = starts.get(str(server.get("type")), (point, []))
+        config["command"], config["args"] = commands.get(str(server.get("type")), (entry_point, []))
     return config
 
 
-def _asks(manifest: Mapping[str, Any], name: str) -> list[Ask]:
+def _parse_inputs(manifest: Mapping[str, Any], name: str) -> list[InstallInput]:
     described = manifest.get("user_config")
     found = described.items() if isinstance(described, Mapping) else ()
     return [
-        Ask(
+        InstallInput(
             *(key, "user_config", str(each.get("description") or each.get("title") or "")),
             required=bool(each.get("required")),
             secret=bool(each.get("sensitive")),
             default=each.get("default"),
-            many=bool(each.get("multiple")),
+            allows_many=bool(each.get("multiple")),
             secret_name=f"{name}.{key}" if each.get("sensitive") else "",
         )
         for key, each in found
@@ -165,15 +178,15 @@ def _asks(manifest: Mapping[str, Any], name: str) -> list[Ask]:
     ]
 
 
-def _check(archive: zipfile.ZipFile, path: Path) -> None:
+def _check_archive(archive: zipfile.ZipFile, path: Path) -> None:
     files = archive.infolist()
-    if len(files) > MAX_FILES or sum(info.file_size for info in files) > MAX_BYTES:
-        raise _wrong(path, f"it unpacks to more than {MAX_BYTES} bytes or {MAX_FILES} files")
+    if len(files) > MAX_FILES or sum(info.file_size for info in files) > MAX_UNPACKED_BYTES:
+        raise _bundle_error(path, f"it unpacks to more than {MAX_UNPACKED_BYTES} bytes or {MAX_FILES} files")
     for info in files:
         name = PurePosixPath(info.filename.replace("\\", "/"))
         link = stat.S_ISLNK(info.external_attr >> 16)
         if name.is_absolute() or ".." in name.parts or ":" in (name.parts or ("",))[0] or link:
-            raise _wrong(path, "a file of it leads out of its folder")
+            raise _bundle_error(path, "it contains a file outside of its folder")
 
 
 def _make_executable(info: zipfile.ZipInfo, folder: Path) -> None:
@@ -181,6 +194,6 @@ def _make_executable(info: zipfile.ZipInfo, folder: Path) -> None:
         (folder / info.filename).chmod(0o755)
 
 
-def _wrong(path: Path, evidence: str) -> ConfigError:
-    fix = "get the bundle again, or add the server by its command"
-    return ConfigError(f"{path} is no bundle that can be used", file=str(path), evidence=evidence, fix=fix, code=_CODE)
+def _bundle_error(path: Path, detail: str) -> ConfigError:
+    hint = "get the bundle again, or add the server by its command"
+    return ConfigError(f"{path} is not a usable bundle", file=str(path), detail=detail, hint=hint, code=_BUNDLE_CODE)

@@ -1,16 +1,18 @@
-"""The files of a user, a project, and a user in a project, found and merged as hosts do it.
+"""Search and merge of the configuration files of all scopes: user, project, local.
 
     user      $XDG_CONFIG_HOME/toolway/mcp.json
-    project   mcp.json or .mcp.json of the project; used when its exact content was approved (`approvals.py`)
-    local     $XDG_CONFIG_HOME/toolway/projects/<project>/mcp.json: one person's own, for one project. It is not in the
-              project's folder, so that no repository can bring one
+    project   mcp.json or .mcp.json of the project; used only if its exact content is trusted (`TrustStore`)
+    local     $XDG_CONFIG_HOME/toolway/projects/<project>/mcp.json: of one user for one project. It is outside of the
+              project folder, so that a repository cannot contain one
 
-A later one goes before an earlier one, by whole entries: a server is what one file says, never a mixture of two.
-One file that cannot be read does not hide the others.
+A later scope overrides an earlier one by whole entries: a server is defined by one file, never by a mixture of two.
+A file that cannot be read does not hide the other files.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,225 +20,377 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from toolway.addresses.policy import PUBLIC, Addresses
-from toolway.config import jsonc
-from toolway.config.addresses import allowing
-from toolway.config.approvals import Approvals, digest, open_approvals
-from toolway.config.find import PROJECT_FILES, VARIABLE, Places, Scope, find, nothing_found
-from toolway.config.formats import OUR_BLOCK, Loaded, content, entries_of, normalised, parse, read, text_of
-from toolway.config.gateway import GatewaySettings, read_block
-from toolway.config.origins import LEVELS, Origin, Value, place, values
-from toolway.config.problems import Problem
-from toolway.config.spec import Server
+from toolway.config.editing import jsonc
+from toolway.config.loader import (
+    TOOLWAY_BLOCK,
+    LoadedConfig,
+    decode_config,
+    find_server_map,
+    load_file,
+    normalize_name,
+    parse_config,
+    read_config_bytes,
+)
+from toolway.config.locations import (
+    CONFIG_FILE_VARIABLE,
+    PROJECT_FILE_NAMES,
+    ConfigPaths,
+    Scope,
+    find_config_paths,
+    no_config_error,
+)
+from toolway.config.masking import mask_value
+from toolway.config.schema import ConfigIssue, Server
+from toolway.config.settings import GatewaySettings, parse_gateway, with_network_policy
 from toolway.errors import ConfigError
+from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
+from toolway.secrets.encrypted_file import locked, read_private, write_private
 
-__all__ = ["APPROVAL", "Merged", "Places", "Waiting", "find", "in_folder", "load", "loaded"]
-APPROVAL: Final = "E-CONFIG-APPROVAL"
+__all__ = [
+    "UNTRUSTED_CODE",
+    "ConfigPaths",
+    "MergedConfig",
+    "Provenance",
+    "TrustStore",
+    "UntrustedFile",
+    "ValueWithOrigin",
+    "find_config_paths",
+    "load_config",
+    "load_scopes",
+    "open_trust_store",
+    "with_project_cwd",
+]
+
+UNTRUSTED_CODE: Final = "E-CONFIG-APPROVAL"
+MAX_LINE_LEVELS: Final = 6  # depth of keys with a known line; deeper keys have the line of their ancestor at this depth
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """A file of a project that is not used, because nobody approved what it says now."""
+class Provenance:
+    """Origin of a value: scope, file and line."""
+
+    scope: Scope
+    file: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+@dataclass(frozen=True, slots=True)
+class ValueWithOrigin:
+    """Effective value with its origin. It is shown without secrets."""
+
+    path: tuple[str, ...]  # begins with the name of the server, or with `toolway`
+    masked_json: str  # as JSON, masked
+    origin: Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class UntrustedFile:
+    """Project file that is not used, because its present content is not trusted."""
 
     path: Path
     content: bytes = field(repr=False)
-    changed: bool  # another content of it was approved once
+    changed: bool  # an earlier content of the file was trusted
 
     @property
     def digest(self) -> str:
-        return digest(self.content)
+        return content_digest(self.content)
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
-    """What all files say together."""
+class MergedConfig:
+    """Merged content of all configuration files."""
 
-    places: Places
+    paths: ConfigPaths
     servers: dict[str, Server] = field(repr=False)
-    problems: tuple[Problem, ...]
+    issues: tuple[ConfigIssue, ...]
     gateway: GatewaySettings
-    files: tuple[Origin, ...]  # that were read, lowest first
-    values: tuple[Value, ...]  # each value that is in force, with its origin
-    shadowed: Mapping[str, tuple[Origin, ...]]  # by server: entries that another goes before
-    waiting: tuple[Waiting, ...]  # for approval
-    broken: tuple[ConfigError, ...]  # files that cannot be used at all
-    addresses: Addresses = PUBLIC  # what all of them allow
+    files: tuple[Provenance, ...]  # files that were read, lowest priority first
+    values: tuple[ValueWithOrigin, ...]  # each effective value with its origin
+    overridden: Mapping[str, tuple[Provenance, ...]]  # by server: origins of overridden entries
+    untrusted: tuple[UntrustedFile, ...]  # project files that are not trusted
+    file_errors: tuple[ConfigError, ...]  # files that cannot be used at all
+    network_policy: NetworkPolicy = PUBLIC_ONLY  # network policies of all files together
 
     @property
-    def origins(self) -> dict[tuple[str, ...], Origin]:
+    def origins(self) -> dict[tuple[str, ...], Provenance]:
         return {value.path: value.origin for value in self.values}
 
 
-def load(environment: Mapping[str, str], directory: Path) -> Merged:
-    """All that is found, merged. A project's file that is not approved is not used, and `waiting` has it."""
-    return _Merging(find(environment, directory), environment).merged()
+def load_scopes(environment: Mapping[str, str], directory: Path) -> MergedConfig:
+    """Find and merge all configuration files.
+
+    Project files that are not trusted are listed in `untrusted`.
+    """
+    return _ScopeMerger(find_config_paths(environment, directory), environment).merge()
 
 
-def loaded(environment: Mapping[str, str], directory: Path, named: Path | None = None) -> Loaded:
-    """The servers to use: of the file that is named, be it by `$TOOLWAY_CONFIG`, which needs no approval, or of all
-    scopes. Raises `ConfigError` where there is nothing that can be used."""
-    if named is None and environment.get(VARIABLE):
-        named = Path(environment[VARIABLE]).expanduser()
-    if named is not None:
-        return read(named, environment)
-    merged = load(environment, directory)
-    if not merged.files and not merged.waiting and not merged.broken:
-        raise nothing_found(merged.places)
+def load_config(environment: Mapping[str, str], directory: Path, named_file: Path | None = None) -> LoadedConfig:
+    """Load the servers of the named file, or of all scopes.
+
+    `named_file`, or the file named by `$TOOLWAY_CONFIG`, needs no trust. Raises `ConfigError` if there is no server.
+    """
+    if named_file is None and environment.get(CONFIG_FILE_VARIABLE):
+        named_file = Path(environment[CONFIG_FILE_VARIABLE]).expanduser()
+    if named_file is not None:
+        return load_file(named_file, environment)
+    merged = load_scopes(environment, directory)
+    if not merged.files and not merged.untrusted and not merged.file_errors:
+        raise no_config_error(merged.paths)
     if not merged.servers:
-        _raise_why(merged)
-    main = merged.files[0].file if merged.files else os.fspath(merged.places.user)
-    watched = [os.fspath(path) for path in _watched(merged.places, environment)]
-    again = partial(loaded, environment, directory)
-    return Loaded(merged.servers, merged.problems, main, merged.gateway, again, tuple(watched), merged.addresses)
+        _raise_no_servers(merged)
+    main_file = merged.files[0].file if merged.files else os.fspath(merged.paths.user)
+    watched_files = [os.fspath(path) for path in _iter_watched_files(merged.paths, environment)]
+    reload = partial(load_config, environment, directory)
+    return LoadedConfig(
+        merged.servers, merged.issues, main_file, merged.gateway, reload, tuple(watched_files), merged.network_policy
+    )
 
 
-def _raise_why(merged: Merged) -> None:
-    """With no server at all, what is wrong is more than a remark."""
-    if merged.broken:
-        raise merged.broken[0]
-    if merged.waiting:
-        problem = _waits(merged.waiting[0])
-        raise ConfigError(problem.what, file=problem.file, evidence=problem.evidence, fix=problem.fix, code=APPROVAL)
+def _raise_no_servers(merged: MergedConfig) -> None:
+    """Raise the reason why there is no server: without any server, issues are errors."""
+    if merged.file_errors:
+        raise merged.file_errors[0]
+    if merged.untrusted:
+        issue = _untrusted_issue(merged.untrusted[0])
+        raise ConfigError(issue.message, file=issue.file, detail=issue.detail, hint=issue.hint, code=UNTRUSTED_CODE)
 
 
-def _watched(places: Places, environment: Mapping[str, str]) -> Iterator[Path]:
-    """What can change what is loaded: every file, there or not yet, and the approvals."""
-    yield from (places.user, *(places.root / name for name in PROJECT_FILES), places.local)
+def _iter_watched_files(paths: ConfigPaths, environment: Mapping[str, str]) -> Iterator[Path]:
+    """Yield all files that affect the configuration, existing or not, and the trust store."""
+    yield from (paths.user, *(paths.root / name for name in PROJECT_FILE_NAMES), paths.local)
     try:
-        yield open_approvals(environment).file
+        yield open_trust_store(environment).file
     except ConfigError:
         return
 
 
-class _Merging:
-    """Files are taken one after the other, lowest first."""
+class _ScopeMerger:
+    """Merge of configuration files, lowest priority first."""
 
-    def __init__(self, places: Places, environment: Mapping[str, str]) -> None:
-        self._places = places
+    def __init__(self, paths: ConfigPaths, environment: Mapping[str, str]) -> None:
+        self._paths = paths
         self._environment = environment
         self._servers: dict[str, Server] = {}
-        self._values: dict[str, list[Value]] = {}
-        self._places_of: dict[str, Origin] = {}
-        self._shadowed: dict[str, tuple[Origin, ...]] = {}
+        self._values: dict[str, list[ValueWithOrigin]] = {}
+        self._origins: dict[str, Provenance] = {}
+        self._overridden: dict[str, tuple[Provenance, ...]] = {}
         self._block: dict[str, Any] = {}
-        self._problems: list[Problem] = []
-        self._files: list[Origin] = []
-        self._waiting: list[Waiting] = []
-        self._broken: list[ConfigError] = []
-        self._addresses = PUBLIC
+        self._issues: list[ConfigIssue] = []
+        self._files: list[Provenance] = []
+        self._untrusted: list[UntrustedFile] = []
+        self._file_errors: list[ConfigError] = []
+        self._network_policy = PUBLIC_ONLY
 
-    def merged(self) -> Merged:
-        for scope, path in self._places.all():
+    def merge(self) -> MergedConfig:
+        for scope, path in self._paths.iter_by_scope():
             if path.is_file():
                 try:
-                    self._take(scope, path)
+                    self._add_file(scope, path)
                 except ConfigError as exc:
-                    self._broken.append(exc)
-                    self._problems.append(Problem.of(exc))
-        return Merged(
-            self._places,
+                    self._file_errors.append(exc)
+                    self._issues.append(ConfigIssue.from_error(exc))
+        return MergedConfig(
+            self._paths,
             self._servers,
-            tuple(self._problems),
-            read_block(self._block, self._environment),  # each file's own was read before, so it can be
+            tuple(self._issues),
+            parse_gateway(self._block, self._environment),  # valid: the block of each file was parsed before
             tuple(self._files),
             tuple(value for values in self._values.values() for value in values),
-            self._shadowed,
-            tuple(self._waiting),
-            tuple(self._broken),
-            self._addresses,
+            self._overridden,
+            tuple(self._untrusted),
+            tuple(self._file_errors),
+            self._network_policy,
         )
 
-    def _take(self, scope: Scope, path: Path) -> None:
-        """What is approved is what is parsed: the file is read once. Raises `ConfigError`."""
+    def _add_file(self, scope: Scope, path: Path) -> None:
+        """Add one file. It is read once, so the content checked for trust is the content parsed."""
         file = os.fspath(path)
-        data = content(file)
-        if scope == "project" and not self._approved(path, data):
+        data = read_config_bytes(file)
+        if scope == "project" and not self._is_trusted(path, data):
             return
-        text = text_of(data, file)
-        loaded = parse(text, file, self._environment)
-        origin = Origin(scope, file)
+        text = decode_config(data, file)
+        config = parse_config(text, file, self._environment)
+        origin = Provenance(scope, file)
         self._files.append(origin)
-        self._problems.extend(loaded.problems)
-        self._addresses = self._addresses.joined(loaded.addresses)
-        self._add(loaded, text, origin)
+        self._issues.extend(config.issues)
+        self._network_policy = self._network_policy.union(config.network_policy)
+        self._add_entries(config, text, origin)
 
-    def _approved(self, path: Path, data: bytes) -> bool:
+    def _is_trusted(self, path: Path, data: bytes) -> bool:
         try:
-            approvals = open_approvals(self._environment)
+            trust_store = open_trust_store(self._environment)
         except ConfigError:
-            approvals = Approvals(Path(os.devnull))
-        if approvals.approved(path, data):
+            trust_store = TrustStore(Path(os.devnull))
+        if trust_store.is_trusted(path, data):
             return True
-        waiting = Waiting(path, data, os.path.realpath(path) in approvals.all())
-        self._waiting.append(waiting)
-        self._problems.append(_waits(waiting))
+        untrusted = UntrustedFile(path, data, os.path.realpath(path) in trust_store.load())
+        self._untrusted.append(untrusted)
+        self._issues.append(_untrusted_issue(untrusted))
         return False
 
-    def _add(self, loaded: Loaded, text: str, origin: Origin) -> None:
-        document = jsonc.parse(text, origin.file)
-        lines = jsonc.deep_lines(text, LEVELS)
-        root, entries = entries_of(document, origin.file)
-        for written in sorted(
-            entries, key=lambda each: each in loaded.servers
-        ):  # a name as it stands goes last, and wins
-            name = written if written in loaded.servers else normalised(written)
-            if name in loaded.servers:
-                self._put(name, loaded.servers[name], place(origin, (*root, written), lines))
-                self._values[name] = values(entries[written], (name,), (*root, written), lines, origin)
-        block = document.value.get(OUR_BLOCK)
+    def _add_entries(self, config: LoadedConfig, text: str, origin: Provenance) -> None:
+        document = jsonc.parse_jsonc(text, origin.file)
+        lines = jsonc.find_key_lines(text, MAX_LINE_LEVELS)
+        root, entries = find_server_map(document, origin.file)
+        # Valid names are last, so that they override normalized ones.
+        for raw_name in sorted(entries, key=lambda each: each in config.servers):
+            name = raw_name if raw_name in config.servers else normalize_name(raw_name)
+            if name in config.servers:
+                self._add_server(name, config.servers[name], locate(origin, (*root, raw_name), lines))
+                self._values[name] = list_values(entries[raw_name], (name,), (*root, raw_name), lines, origin)
+        block = document.value.get(TOOLWAY_BLOCK)
         for key, value in block.items() if isinstance(block, dict) else ():
-            found = values(value, (OUR_BLOCK, key), (OUR_BLOCK, key), lines, origin)
-            self._put_setting(key, value, found)
+            found = list_values(value, (TOOLWAY_BLOCK, key), (TOOLWAY_BLOCK, key), lines, origin)
+            self._merge_setting(key, value, found)
 
-    def _put(self, name: str, server: Server, origin: Origin) -> None:
-        before = self._places_of.get(name)
-        if before is not None and before.file != origin.file:
-            self._shadowed[name] = (*self._shadowed.get(name, ()), before)
-            evidence = f"that of {origin} goes before it"
-            self._problems.append(
-                Problem(
+    def _add_server(self, name: str, server: Server, origin: Provenance) -> None:
+        overridden = self._origins.get(name)
+        if overridden is not None and overridden.file != origin.file:
+            self._overridden[name] = (*self._overridden.get(name, ()), overridden)
+            detail = f"that of {origin} overrides it"
+            self._issues.append(
+                ConfigIssue(
                     name,
-                    f"the {before.scope} entry of {name} is not used",
-                    evidence,
+                    f"the {overridden.scope} entry of {name} is not used",
+                    detail,
                     "",
                     "E-CONFIG-SCOPE",
                     "note",
-                    before.file,
-                    before.line,
+                    overridden.file,
+                    overridden.line,
                 )
             )
-        self._places_of[name] = origin
+        self._origins[name] = origin
         self._servers.pop(name, None)
-        # A file may use what those before it allow; what it allows itself is not for their servers.
-        server = allowing(server, self._addresses)
-        self._servers[name] = server if origin.scope == "user" else in_folder(server, self._places.root)
+        # A file may use the network policy of earlier files. Its own policy does not apply to their servers.
+        server = with_network_policy(server, self._network_policy)
+        self._servers[name] = server if origin.scope == "user" else with_project_cwd(server, self._paths.root)
 
-    def _put_setting(self, key: str, value: Any, found: list[Value]) -> None:
-        """Of `gateway` and `groups` each key counts for itself, so that a project adds a group and loses none."""
-        before, kept = self._block.get(key), self._values.get(OUR_BLOCK, [])
-        if isinstance(value, dict) and isinstance(before, dict):
-            value, new = {**before, **value}, {each.path[:3] for each in found}
-            kept = [each for each in kept if each.path[:3] not in new]
+    def _merge_setting(self, key: str, value: Any, found: list[ValueWithOrigin]) -> None:
+        """Merge one key of the `toolway` block.
+
+        Objects such as `groups` merge by key: a project adds a group.
+        """
+        existing, remaining = self._block.get(key), self._values.get(TOOLWAY_BLOCK, [])
+        if isinstance(value, dict) and isinstance(existing, dict):
+            value, new = {**existing, **value}, {each.path[:3] for each in found}
+            remaining = [each for each in remaining if each.path[:3] not in new]
         else:
-            kept = [each for each in kept if each.path[1] != key]
+            remaining = [each for each in remaining if each.path[1] != key]
         self._block[key] = value
-        self._values[OUR_BLOCK] = kept + found
+        self._values[TOOLWAY_BLOCK] = remaining + found
 
 
-def in_folder(server: Server, folder: Path) -> Server:
-    """A command of a project runs in the project's folder, wherever we are."""
+def with_project_cwd(server: Server, folder: Path) -> Server:
+    """Set the working directory of a command to the project folder, or below it."""
     if server.command is None:
         return server
     return replace(server, cwd=os.fspath(folder / server.cwd) if server.cwd else os.fspath(folder))
 
 
-def _waits(waiting: Waiting) -> Problem:
-    why = "its content has changed since it was approved" if waiting.changed else "nobody has approved it yet"
-    return Problem(
+def _untrusted_issue(untrusted: UntrustedFile) -> ConfigIssue:
+    reason = "its content has changed since it was trusted" if untrusted.changed else "it is not trusted yet"
+    return ConfigIssue(
         "",
-        f"{waiting.path} is not used until you approve it",
-        evidence=f"{why}; it is the project's, and can start programs",
-        fix="look at it: toolway approve",
-        code=APPROVAL,
-        file=os.fspath(waiting.path),
+        f"{untrusted.path} is not used until you trust it",
+        detail=f"{reason}; it belongs to the project and can start programs",
+        hint="review it: toolway trust",
+        code=UNTRUSTED_CODE,
+        file=os.fspath(untrusted.path),
     )
+
+
+# -- trust in project files -------------------------------------------------------------------------------------------
+
+
+class TrustStore:
+    """Project files that the user trusts, in a JSON file of the user: real path → digest of the content.
+
+    A project file starts programs, and everyone who can change the repository can change it. So nothing in it is used
+    before the user has reviewed it, and any change needs a new review. An unreadable trust store trusts nothing.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def is_trusted(self, path: Path, content: bytes) -> bool:
+        return self.load().get(os.path.realpath(path)) == content_digest(content)
+
+    def trust(self, path: Path, content: bytes) -> None:
+        """Trust this content of the file, and no other content. Raises `ConfigError`."""
+        self._update({os.path.realpath(path): content_digest(content)})
+
+    def revoke(self, path: Path) -> bool:
+        """Revoke the trust in a file. Return True if it was trusted. Raises `ConfigError`."""
+        was_trusted = os.path.realpath(path) in self.load()
+        if was_trusted:
+            self._update({os.path.realpath(path): None})
+        return was_trusted
+
+    def load(self) -> dict[str, str]:
+        try:
+            found = json.loads(read_private(self.file))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _update(self, changes: Mapping[str, str | None]) -> None:
+        try:
+            with locked(self.file):
+                new = {path: digest for path, digest in {**self.load(), **changes}.items() if digest is not None}
+                write_private(self.file, json.dumps(new, indent=2).encode())
+        except OSError as exc:
+            raise ConfigError(
+                "the trust cannot be saved", detail=f"{self.file}: {exc.strerror or exc}", code="E-STATE"
+            ) from None
+
+
+def open_trust_store(environment: Mapping[str, str]) -> TrustStore:
+    """Open the trust store of this user. Raises `ConfigError`."""
+    base = environment.get("XDG_STATE_HOME")
+    if not base and not environment.get("HOME"):
+        raise ConfigError(
+            "no folder for the list of trusted files",
+            detail="neither HOME nor XDG_STATE_HOME is set",
+            hint="name the file to use: --config FILE",
+            code="E-STATE",
+        )
+    return TrustStore(Path(base or f"{environment['HOME']}/.local/state") / "toolway" / "approvals.json")
+
+
+def content_digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+# -- origin of values -------------------------------------------------------------------------------------------------
+
+
+def list_values(
+    entry: Any, path: tuple[str, ...], at: jsonc.JsonPath, lines: Mapping[jsonc.JsonPath, int], file: Provenance
+) -> list[ValueWithOrigin]:
+    """List the values below `entry`, which is named `path` and located at `at` in its file."""
+    return [
+        ValueWithOrigin((*path, *keys), _value_to_json(leaf, (*path, *keys)), locate(file, (*at, *keys), lines))
+        for keys, leaf in _iter_leaves(entry)
+    ]
+
+
+def locate(file: Provenance, at: jsonc.JsonPath, lines: Mapping[jsonc.JsonPath, int]) -> Provenance:
+    """Return the provenance of the key at `at`, or the line of its nearest known ancestor."""
+    known = next((lines[at[:end]] for end in range(len(at), 0, -1) if at[:end] in lines), None)
+    return Provenance(file.scope, file.file, known)
+
+
+def _value_to_json(leaf: Any, path: tuple[str, ...]) -> str:
+    return json.dumps(mask_value(leaf, *path), ensure_ascii=False)
+
+
+def _iter_leaves(value: Any, parents: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, Mapping) and value and len(parents) < MAX_LINE_LEVELS:
+        for key, inner in value.items():
+            yield from _iter_leaves(inner, (*parents, str(key)))
+    else:
+        yield parents, value

@@ -1,100 +1,211 @@
-"""The secrets that a server's entry names, and the server with them filled in."""
+"""Secrets of a server entry: substitute references, and move plain-text secrets into the secret store.
+
+    moves = plan_secret_moves("github", entry)      # the secrets that can be moved, without showing them
+    entry = migrate_secrets(entry, moves, store)    # the secrets are in the store, the entry refers to them
+
+An entry is an object of a configuration file. Secrets are detected under any key, by the name of the key or by their
+own shape.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
-from typing import Any
-from urllib.parse import quote
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+from urllib.parse import quote, unquote
 
-from toolway.config.references import Reference, Unresolved
-from toolway.config.spec import OAuth, OpenApi, Server
+from toolway.config.masking import find_secrets_in_args
+from toolway.config.schema import OAuth, OpenApi, Server
+from toolway.config.secret_refs import SecretRef, SecretTemplate
 from toolway.errors import ConfigError
+from toolway.secrets import SecretStore, looks_like_secret, remember_secret
+from toolway.secrets.detection import secrets_in_url
 
-Values = Mapping[Reference, str]
+SecretValues = Mapping[SecretRef, str]
+
+_INVALID_VALUE_CODE: Final = "E-SECRETS-VALUE"
+_ARGUMENT_KEYS: Final = frozenset({"command", "args", "cwd", "cmd"})  # a resolved reference would be a process argument
+_INVALID_NAME_CHARS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
-def references(server: Server) -> tuple[Reference, ...]:
-    """What must be fetched before the server can be started, each once."""
-    return tuple(dict.fromkeys(found for text in _texts(server) for found in text.references))
+# -- references → values ----------------------------------------------------------------------------------------------
 
 
-def filled(server: Server, values: Values) -> Server:
-    """The server with its references filled in. Raises `ConfigError`, which repeats no value, or `KeyError`."""
-    if not references(server):
+def list_secret_refs(server: Server) -> tuple[SecretRef, ...]:
+    """Return the distinct secret references to resolve before the server is started."""
+    return tuple(dict.fromkeys(found for text in _secret_templates(server) for found in text.references))
+
+
+def substitute_secrets(server: Server, values: SecretValues) -> Server:
+    """Substitute the secret references of a server.
+
+    Raises `ConfigError`, which repeats no value, or `KeyError` if a value is missing.
+    """
+    if not list_secret_refs(server):
         return server
     try:
         return replace(
             server,
-            env={name: _fill(text, values, _in_env(name)) for name, text in server.env.items()},
-            headers={name: _fill(text, values, _in_header(name)) for name, text in server.headers.items()},
-            url=server.url and _fill(server.url, values, _in_url),
-            auth=server.auth and _auth(server.auth, values),
-            openapi=server.openapi and _openapi(server.openapi, values),
+            env={name: _substitute(text, values, _env_checker(name)) for name, text in server.env.items()},
+            headers={name: _substitute(text, values, _header_checker(name)) for name, text in server.headers.items()},
+            url=server.url and _substitute(server.url, values, _quote_for_url),
+            auth=server.auth and _substitute_in_auth(server.auth, values),
+            openapi=server.openapi and _substitute_in_openapi(server.openapi, values),
         )
     except ConfigError as exc:
-        # What checks the whole server may repeat a value that is a secret now.
-        raise exc if exc.code == _UNFIT else ConfigError(exc.what, fix=exc.fix, code=exc.code) from None
+        # The error of `Server` validation may repeat a value that is now a secret, so its detail is dropped.
+        raise (
+            exc if exc.code == _INVALID_VALUE_CODE else ConfigError(exc.message, hint=exc.hint, code=exc.code)
+        ) from None
 
 
-def _auth(auth: OAuth, values: Values) -> OAuth:
+def _substitute_in_auth(auth: OAuth, values: SecretValues) -> OAuth:
     texts = {each.name: getattr(auth, each.name) for each in fields(auth)}
-    new: dict[str, Any] = {k: _fill(v, values, str) for k, v in texts.items() if isinstance(v, Unresolved)}
+    new: dict[str, Any] = {k: _substitute(v, values, str) for k, v in texts.items() if isinstance(v, SecretTemplate)}
     return replace(auth, **new)
 
 
-def _openapi(openapi: OpenApi, values: Values) -> OpenApi:
+def _substitute_in_openapi(openapi: OpenApi, values: SecretValues) -> OpenApi:
     return replace(
         openapi,
-        url=openapi.url and _fill(openapi.url, values, _in_url),
-        headers={name: _fill(text, values, _in_header(name)) for name, text in openapi.headers.items()},
+        url=openapi.url and _substitute(openapi.url, values, _quote_for_url),
+        headers={name: _substitute(text, values, _header_checker(name)) for name, text in openapi.headers.items()},
         credentials=tuple(
-            replace(each, value=_fill(each.value, values, _in_header(each.name or "security")))
+            replace(each, value=_substitute(each.value, values, _header_checker(each.name or "security")))
             for each in openapi.credentials
         ),
     )
 
 
-def _texts(server: Server) -> Iterator[Unresolved]:
+def _secret_templates(server: Server) -> Iterator[SecretTemplate]:
     auth = [getattr(server.auth, each.name) for each in fields(server.auth)] if server.auth is not None else []
     api: list[str | None] = []
     if server.openapi is not None:
         keys = [each.value for each in server.openapi.credentials]
         api = [server.openapi.url, *server.openapi.headers.values(), *keys]
     for text in (*server.env.values(), *server.headers.values(), server.url, *auth, *api):
-        if isinstance(text, Unresolved):
+        if isinstance(text, SecretTemplate):
             yield text
 
 
-def _fill(text: str, values: Values, fit: Callable[[str], str]) -> str:
-    if not isinstance(text, Unresolved):
+def _substitute(text: str, values: SecretValues, check: Callable[[str], str]) -> str:
+    if not isinstance(text, SecretTemplate):
         return text
-    return "".join(part if isinstance(part, str) else fit(values[part]) for part in text.parts)
+    return "".join(part if isinstance(part, str) else check(values[part]) for part in text.parts)
 
 
-# Each place has its grammar; a value that would end it there and begin something else is not put in.
-
-_UNFIT = "E-SECRETS-VALUE"
+# Each field has its grammar. A value that would break out of it is rejected.
 
 
-def _in_env(name: str) -> Callable[[str], str]:
-    return lambda value: _without("\0", value, f"env.{name}")
+def _env_checker(name: str) -> Callable[[str], str]:
+    return lambda value: _reject_characters("\0", value, f"env.{name}")
 
 
-def _in_header(name: str) -> Callable[[str], str]:
-    return lambda value: _without("\r\n\0", value, f"headers.{name}")
+def _header_checker(name: str) -> Callable[[str], str]:
+    return lambda value: _reject_characters("\r\n\0", value, f"headers.{name}")
 
 
-def _in_url(value: str) -> str:
+def _quote_for_url(value: str) -> str:
     return quote(value, safe="")
 
 
-def _without(refused: str, value: str, where: str) -> str:
-    if any(character in value for character in refused):
+def _reject_characters(forbidden: str, value: str, field_name: str) -> str:
+    if any(character in value for character in forbidden):
         raise ConfigError(
-            f"the secret for {where} has a line break or a NUL in it",
-            evidence="it cannot be passed on so",
-            fix="set it again, as one line",
-            code=_UNFIT,
+            f"the secret for {field_name} contains a line break or NUL",
+            detail="it cannot be sent in this form",
+            hint="set it again, as one line",
+            code=_INVALID_VALUE_CODE,
         )
     return value
+
+
+# -- plain-text secrets → references ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SecretMove:
+    """Plain-text secret of an entry that can be moved into the secret store."""
+
+    path: tuple[str, ...]  # keys from the entry to the secret
+    name: str  # its name in the secret store
+    secret: str = dataclasses.field(repr=False)
+
+    @property
+    def location(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def reference(self) -> str:
+        return str(SecretRef("keyring", self.name))
+
+
+def plan_secret_moves(server: str, entry: Mapping[str, Any]) -> list[SecretMove]:
+    """List the plain-text secrets of an entry, each with its name in the secret store."""
+    moves: dict[str, SecretMove] = {}
+    for path, secret in _find_plain_secrets(entry):
+        label = _INVALID_NAME_CHARS.sub("-", path[-1] if path[0] in ("env", "headers") else ".".join(path))
+        names = (f"{server}.{label}{number or ''}" for number in range(1000))
+        name = next(each for each in names if each not in moves)
+        moves[name] = SecretMove(path, name, secret)
+    return list(moves.values())
+
+
+def find_unmovable_secrets(entry: Mapping[str, Any]) -> list[str]:
+    """List the secrets that cannot be moved: process arguments are visible to every process."""
+    args = entry.get("args")
+    texts = [each for each in args if isinstance(each, str)] if isinstance(args, list | tuple) else []
+    return list(find_secrets_in_args(texts))
+
+
+def migrate_secrets(entry: Mapping[str, Any], moves: Iterable[SecretMove], store: SecretStore) -> dict[str, Any]:
+    """Store the secrets and return the entry with references to them.
+
+    Each one is read back first.
+
+    Raises `SecretsError`, or `ConfigError` if the store did not keep a secret. The entry must then stay unchanged.
+    """
+    for move in moves:
+        remember_secret(move.secret)
+        store.set(move.name, move.secret)
+        if store.get(move.name) != move.secret:
+            message = f"secret {move.name} cannot be read back from {store.location}"
+            raise ConfigError(message, hint="the entry is unchanged", code="E-SECRETS")
+    return replace_with_references(entry, moves)
+
+
+def replace_with_references(entry: Mapping[str, Any], moves: Iterable[SecretMove]) -> dict[str, Any]:
+    """Return the entry with references instead of the secrets."""
+    result = dict(entry)
+    for move in moves:
+        result = _replace_at(result, move.path, move)
+    return result
+
+
+def _find_plain_secrets(
+    entry: Mapping[str, Any], parents: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    for key, value in entry.items():
+        path = (*parents, str(key))
+        if isinstance(value, Mapping):
+            yield from _find_plain_secrets(value, path)
+        elif isinstance(value, str) and path[0] not in _ARGUMENT_KEYS and looks_like_secret(path[-1], value):
+            # Of "Bearer TOKEN" only the token is moved.
+            for secret in secrets_in_url(value) or [value if "\n" in value else value.split()[-1]]:
+                yield path, secret
+
+
+def _replace_at(entry: Mapping[str, Any], path: tuple[str, ...], move: SecretMove) -> dict[str, Any]:
+    key, *rest = path
+    inner = _replace_at(entry[key], tuple(rest), move) if rest else _replace_in_text(entry[key], move)
+    return {**entry, key: inner}
+
+
+def _replace_in_text(text: str, move: SecretMove) -> str:
+    """Replace the secret in `text` by its reference. In a URL the secret may be percent-encoded."""
+    encoded = next((form for form in (move.secret, quote(move.secret, safe="")) if form in text), None)
+    if encoded is None:
+        text, encoded = unquote(text), move.secret
+    return text.replace(encoded, move.reference, 1)

@@ -1,5 +1,7 @@
-"""What is wrong with a setup, in the words of the person who has it: cause, evidence, and a fix that works.
+"""Diagnosis of an MCP setup: config files, entries, servers, leftover processes.
 
-`report.py` is the answer, `examine.py` the way to it: files and entries are looked at first, then every server is
-started once, all at the same time, and watched. Whatever judges is a plain function of what was seen.
+Every problem is reported with its cause, detail and a hint that works.
+
+`report.py` holds the result, `run.py` produces it. Files and entries are checked first. Then every server is started
+once, all of them in parallel, and observed. Every check is a pure function of the observations.
 """

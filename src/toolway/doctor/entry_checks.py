@@ -1,210 +1,330 @@
-"""What an entry shows before its server is started: is it valid, are its values there, can its command be found."""
+"""Checks of a config entry before its server starts: validity, environment values, command."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from toolway.config.problems import Problem
-from toolway.config.spec import Server
-from toolway.doctor.commands import Found, desktop_path
-from toolway.doctor.repairs import EntryRepair, Executable
-from toolway.doctor.report import Check, split_fix
-from toolway.doctor.runtimes import OLDEST_NODE, is_old, unpinned
-from toolway.doctor.targets import Target
-from toolway.doctor.values import ago, ended_tokens, is_reference, references
-from toolway.secrets import is_secret_like
-from toolway.upstream.causes import likely_cause
+from toolway.config.schema import ConfigIssue, Server
+from toolway.doctor.command_lookup import MIN_NODE_VERSION, CommandMatch, desktop_path, is_old_node, unpinned_package
+from toolway.doctor.report import Check, EntryFix, MakeExecutable, split_hint
+from toolway.secrets import looks_like_secret
+from toolway.upstream.diagnosis import diagnose
 
-UNSET: Final = "E-CONFIG-VARIABLE"
+UNSET_VARIABLE_CODE: Final = "E-CONFIG-VARIABLE"
+_JWT_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{8,}\.([A-Za-z0-9_-]{8,})\.[A-Za-z0-9_-]*")
+_REFERENCE_PATTERN: Final = re.compile(r"\$\{[^}]+\}|\{env:[^}]+\}|\$[A-Za-z_]\w*|%[A-Za-z_]\w*%")
 
 
-def config(target: Target, twin: str = "", others: Sequence[str] = ()) -> Iterator[Check]:
-    """What is wrong with the entry itself. `twin` is another entry of its file for the same server, `others` are those
-    of other files."""
-    said = [problem for problem in target.problems if problem.code != UNSET]
-    for problem in said:
-        yield _of_type(target, problem) if problem.code == "E-CONFIG-TYPE" else _of_problem(problem)
-    if twin:
+@dataclass(frozen=True, slots=True)
+class CheckTarget:
+    """One config entry to check, as read from its file."""
+
+    name: str
+    server: Server | None  # None: unusable, see `problems`
+    file: str = ""
+    line: int | None = None
+    root: tuple[str, ...] = ("mcpServers",)  # path of the servers' object in the file
+    raw_name: str = ""  # as the file spells it
+    raw_entry: Mapping[str, Any] = field(default_factory=dict, repr=False)  # raw entry: may hold secrets
+    client: str = ""  # the client that the file belongs to: `cursor`; empty for our own
+    title: str = ""  # Cursor
+    is_desktop_client: bool = False  # the client is not started from a terminal
+    problems: tuple[ConfigIssue, ...] = ()
+    untrusted: bool = False  # it is from an untrusted project file: nothing of it is started
+    overridden_by: str = ""  # location of the entry that overrides this one
+
+    @property
+    def endpoint(self) -> str:
+        """Return the command line or URL as written in the file.
+
+        A secret in it is a reference; otherwise the code that displays this text masks it.
+        """
+        if self.server is None:
+            return ""
+        if self.server.command is not None:
+            return shlex.join([self.server.command, *self.server.args])
+        return self.server.location or "in this process"
+
+
+# -- validity ----------------------------------------------------------------------------------------------------------
+
+
+def check_entry(target: CheckTarget, duplicate: str = "", same_elsewhere: Sequence[str] = ()) -> Iterator[Check]:
+    """Check the entry itself: its problems, duplicates and an overriding entry.
+
+    `duplicate` is another entry of the same file for the same server. `same_elsewhere` are such entries in other files.
+    """
+    problems = [problem for problem in target.problems if problem.code != UNSET_VARIABLE_CODE]
+    for problem in problems:
+        yield (
+            _check_transport_type(target, problem) if problem.code == "E-CONFIG-TYPE" else _check_from_problem(problem)
+        )
+    if duplicate:
         yield Check(
             "config",
             "warn",
-            f"the same server stands here twice, also as {twin}",
-            fix=f"remove one of the two: it would be started twice, and every tool would be there twice ({twin})",
+            f"duplicate entry: {duplicate} is the same server",
+            hint="remove one of the two: the server would start twice, and every tool would appear twice"
+            f" ({duplicate})",
             code="E-DOCTOR-DUPLICATE",
         )
-    if target.shadow:
+    if target.overridden_by:
         yield Check(
             "config",
             "warn",
-            f"this entry is not used: another {target.name} goes before it",
-            target.shadow,
+            f"this entry is not used: another {target.name} overrides it",
+            target.overridden_by,
             "remove one of the two, or give it another name",
             code="E-CONFIG-SCOPE",
         )
-    if not said and not twin and not target.shadow:
-        yield Check("config", "ok", f"valid; the same server as {', '.join(others)}" if others else "valid")
+    if not problems and not duplicate and not target.overridden_by:
+        yield Check(
+            "config", "ok", f"valid; the same server as {', '.join(same_elsewhere)}" if same_elsewhere else "valid"
+        )
 
 
-def _of_problem(problem: Problem) -> Check:
+def _check_from_problem(problem: ConfigIssue) -> Check:
     state: Mapping[str, Any] = {"error": "fail", "warning": "warn", "note": "ok"}
-    fix, copy = split_fix(problem.fix)
-    return Check("config", state[problem.severity], problem.what, problem.evidence, fix, copy, problem.code)
+    hint, copy = split_hint(problem.hint)
+    return Check("config", state[problem.severity], problem.message, problem.detail, hint, copy, problem.code)
 
 
-def _of_type(target: Target, problem: Problem) -> Check:
-    """A word for the transport that is not known: the rest of the entry tells what was meant."""
-    check = _of_problem(problem)
-    if check.copy or "not supported yet" in problem.what:
+def _check_transport_type(target: CheckTarget, problem: ConfigIssue) -> Check:
+    """Return the check for an unknown transport type; the other keys show which type was meant."""
+    check = _check_from_problem(problem)
+    if check.copy or "not supported yet" in problem.message:
         return check
-    wanted = "stdio" if "command" in target.written else "http"
-    key = "type" if "type" in target.written else "transport"
-    what = f'write "{key}": "{wanted}" in the entry of {target.written_name}'
-    repair = EntryRepair(what, Path(target.file), (*target.root, target.written_name), (((key,), wanted),))
-    return replace(check, fix="write", copy=entry_text({key: wanted}), repair=repair)
+    transport_type = "stdio" if "command" in target.raw_entry else "http"
+    key = "type" if "type" in target.raw_entry else "transport"
+    description = f'write "{key}": "{transport_type}" in the entry of {target.raw_name}'
+    auto_fix = EntryFix(description, Path(target.file), (*target.root, target.raw_name), (((key,), transport_type),))
+    return replace(check, hint="write", copy=format_entry_keys({key: transport_type}), auto_fix=auto_fix)
 
 
-def env(target: Target, now: float) -> Iterator[Check]:
-    """Values that are missing, that have ended, or that everybody can read."""
-    found = [*_unset(target), *_ended(target, now), *_plain(target)]
+# -- environment values ------------------------------------------------------------------------------------------------
+
+
+def check_env(target: CheckTarget, now: float) -> Iterator[Check]:
+    """Check the entry's env and header values: unset, expired, or secrets in plain text."""
+    found = [*_check_unset(target), *_check_expired_tokens(target, now), *_check_plaintext_secrets(target)]
     yield from found
     if not found and target.server is not None and (target.server.env or target.server.headers):
         count = len(target.server.env) + len(target.server.headers)
         yield Check("env", "ok", f"{count} value{'s' if count > 1 else ''}, all set")
 
 
-def _unset(target: Target) -> Iterator[Check]:
+def _check_unset(target: CheckTarget) -> Iterator[Check]:
     for problem in target.problems:
-        if problem.code == UNSET:
-            named = re.fullmatch(r"the variable (\w+) is not set", problem.what)
-            fix, copy = ("set it", f"export {named[1]}=…") if named else (problem.fix, "")
-            yield Check("env", "fail", problem.what, problem.evidence, fix, copy, UNSET)
+        if problem.code == UNSET_VARIABLE_CODE:
+            match = re.fullmatch(r"the variable (\w+) is not set", problem.message)
+            hint, copy = ("set it", f"export {match[1]}=…") if match else (problem.hint, "")
+            yield Check("env", "fail", problem.message, problem.detail, hint, copy, UNSET_VARIABLE_CODE)
     for name, value in target.server.env.items() if target.server is not None else ():
-        if not value and is_reference(str(_written(target, "env").get(name, ""))):
-            yield Check("env", "warn", f"env.{name} is empty", fix="give the variable it names a value", code=UNSET)
+        if not value and has_reference(str(_raw_group(target, "env").get(name, ""))):
+            yield Check(
+                "env",
+                "warn",
+                f"env.{name} is empty",
+                hint="set the variable that it refers to",
+                code=UNSET_VARIABLE_CODE,
+            )
 
 
-def _ended(target: Target, now: float) -> Iterator[Check]:
-    for token in ended_tokens(target.server, now) if target.server is not None else ():
-        written = str(_written(target, *token.place.split(".")[:1]).get(token.place.partition(".")[2], ""))
-        where = f"it comes from {references(written)}" if is_reference(written) else f"it stands in {target.file}"
+def _check_expired_tokens(target: CheckTarget, now: float) -> Iterator[Check]:
+    for token in expired_tokens(target.server, now) if target.server is not None else ():
+        raw_value = str(_raw_group(target, *token.location.split(".")[:1]).get(token.location.partition(".")[2], ""))
+        source = (
+            f"it is read from {extract_references(raw_value)}"
+            if has_reference(raw_value)
+            else f"it is written in {target.file}"
+        )
         yield Check(
             "env",
             "fail",
-            f"the token in {token.place} expired {ago(token.seconds)} ago",
-            where,
-            "get a new token from the service, and put it there",
+            f"the token in {token.location} expired {format_age(token.expired_for_s)} ago",
+            source,
+            "get a new token from the service, and store it there",
             code="E-DOCTOR-EXPIRED",
         )
 
 
-def _plain(target: Target) -> Iterator[Check]:
-    """Secrets that stand in a file."""
+def _check_plaintext_secrets(target: CheckTarget) -> Iterator[Check]:
+    """Yield a check for every env or header value that is a secret in plain text."""
     for group in ("env", "headers"):
-        for name, value in _written(target, group).items():
-            if isinstance(value, str) and is_secret_like(str(name), value) and not is_reference(value):
+        for name, value in _raw_group(target, group).items():
+            if isinstance(value, str) and looks_like_secret(str(name), value) and not has_reference(value):
                 yield Check(
                     "env",
                     "warn",
                     f"{group}.{name} is a secret in plain text",
-                    f"everything that reads {target.file} reads it",
-                    "keep it in the store, and name it in the file",
+                    f"every program that reads {target.file} can read it",
+                    "put it into the secret store, and refer to it in the file",
                     f"toolway secrets set {target.name}.{name}",
                     "E-DOCTOR-PLAIN",
                 )
 
 
-def _written(target: Target, group: str) -> Mapping[str, Any]:
-    found = target.written.get(group)
+def _raw_group(target: CheckTarget, group: str) -> Mapping[str, Any]:
+    found = target.raw_entry.get(group)
     return found if isinstance(found, Mapping) else {}
 
 
-def command(target: Target, server: Server, found: Found, runtime: str = "") -> Check:
-    """Whether the program is where it will be looked for. `runtime` is what runs it, with its version."""
+class ExpiredToken(NamedTuple):
+    """A token whose expiry time is readable and has passed."""
+
+    location: str  # headers.Authorization
+    expired_for_s: float  # since expiry
+
+
+def expired_tokens(server: Server, now: float) -> Iterator[ExpiredToken]:
+    """Yield the entry's JSON Web Tokens that have expired."""
+    for group, values in (("headers", server.headers), ("env", server.env)):
+        for name, value in values.items():
+            end = token_expiry(value)
+            if end is not None and end <= now:
+                yield ExpiredToken(f"{group}.{name}", now - end)
+
+
+def token_expiry(text: str) -> float | None:
+    """Return the expiry time of the token in a value, in Unix seconds.
+
+    None if it has no `exp` claim.
+    """
+    found = _JWT_PATTERN.search(text)
+    if found is None:
+        return None
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(found[1] + "=" * (-len(found[1]) % 4)))
+    except (ValueError, binascii.Error):
+        return None
+    end = claims.get("exp") if isinstance(claims, dict) else None
+    return float(end) if isinstance(end, int | float) and not isinstance(end, bool) else None
+
+
+def has_reference(text: str) -> bool:
+    """Return True if a value contains a reference to a variable or stored secret."""
+    return bool(_REFERENCE_PATTERN.search(text))
+
+
+def strip_references(text: str) -> str:
+    """Return the value without its references."""
+    return _REFERENCE_PATTERN.sub("", text).strip()
+
+
+def extract_references(text: str) -> str:
+    """Return only the references in a value, separated by spaces."""
+    return " ".join(_REFERENCE_PATTERN.findall(text))
+
+
+def format_age(seconds: float) -> str:
+    """Format a duration in its largest unit, like `3 hours`."""
+    for size, word in ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute")):
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {word}{'s' if count > 1 else ''}"
+    return f"{seconds:.0f} s"
+
+
+# -- command -----------------------------------------------------------------------------------------------------------
+
+
+def check_command(target: CheckTarget, server: Server, found: CommandMatch, runtime: str = "") -> Check:
+    """Check that the server's command can be found.
+
+    `runtime` is the program that runs it, with its version.
+    """
     name = server.command or ""
     if found.path is None:
-        return _not_found(target, name, server, found)
-    what = found.path if os.path.dirname(name) else f"{name} → {found.path}"
-    if is_old(runtime):
-        fix = f"install Node.js 22 or newer; most servers need {OLDEST_NODE} at least"
-        return Check("command", "warn", f"{runtime} is too old for most servers", what, fix, code="E-DOCTOR-RUNTIME")
-    what += f" ({runtime})" if runtime else ""
-    if package := unpinned(server):
-        what += f"; {package} is not pinned to a version"
-    if target.desktop and found.desktop is None:
-        changes = full_path(target, server, found.path)
+        return _command_not_found(target, name, server, found)
+    message = found.path if os.path.dirname(name) else f"{name} → {found.path}"
+    if is_old_node(runtime):
+        hint = f"install Node.js 22 or newer; most servers need {MIN_NODE_VERSION} at least"
+        return Check(
+            "command", "warn", f"{runtime} is too old for most servers", message, hint, code="E-DOCTOR-RUNTIME"
+        )
+    message += f" ({runtime})" if runtime else ""
+    if package := unpinned_package(server):
+        message += f"; {package} is not pinned to a version"
+    if target.is_desktop_client and found.path_on_desktop is None:
+        changes = full_path_changes(target, server, found.path)
         return Check(
             "command",
             "warn",
             f"{target.title} will not find {name}: it is not on the PATH of desktop applications",
-            f"{what}\n{found.looked_in}",
+            f"{message}\n{found.searched_folders}",
             "write the full path",
-            entry_text(changes),
+            format_entry_keys(changes),
             "E-DOCTOR-DESKTOP-PATH",
-            _full_path(target, changes),
+            _full_path_fix(target, changes),
         )
-    return Check("command", "ok", what)
+    return Check("command", "ok", message)
 
 
-def _not_found(target: Target, name: str, server: Server, found: Found) -> Check:
+def _command_not_found(target: CheckTarget, name: str, server: Server, found: CommandMatch) -> Check:
     full = os.path.join(server.cwd or "", name)
     if os.path.dirname(name) and os.path.isfile(full):
         return Check(
             "command",
             "fail",
-            f"{name} may not be run: it is a file without the right to be executed",
-            fix="give it that right",
+            f"{name} is not executable",
+            hint="make it executable",
             copy=f"chmod +x {full}",
             code="E-STDIO-EACCES",
-            repair=Executable(Path(full)),
+            auto_fix=MakeExecutable(Path(full)),
         )
     if name.lower() in ("cmd", "cmd.exe") and len(server.args) > 1 and server.args[0].lower() == "/c":
         changes = {"command": server.args[1], "args": list(server.args[2:])}
-        what = f"cmd /c is how Windows starts {server.args[1]}, and this is another system"
-        return Check("command", "fail", what, "", "write", entry_text(changes), "E-STDIO-ENOENT")
-    if found.elsewhere:
-        changes = full_path(target, server, found.elsewhere)
+        message = f"cmd /c starts {server.args[1]} only on Windows, and this is another system"
+        return Check("command", "fail", message, "", "write", format_entry_keys(changes), "E-STDIO-ENOENT")
+    if found.other_path:
+        changes = full_path_changes(target, server, found.other_path)
         return Check(
             "command",
             "fail",
-            f"{name} is not on PATH; {found.keeper} has it",
-            f"{found.elsewhere}\n{found.looked_in}",
+            f"{name} is not on PATH; {found.manager} has it",
+            f"{found.other_path}\n{found.searched_folders}",
             "write the full path",
-            entry_text(changes),
+            format_entry_keys(changes),
             "E-STDIO-ENOENT",
-            _full_path(target, changes),
+            _full_path_fix(target, changes),
         )
-    cause = likely_cause(name, None, "", "E-STDIO-ENOENT")
+    cause = diagnose(name, None, "", "E-STDIO-ENOENT")
     assert cause is not None
-    evidence = f"{full} is not there" if os.path.dirname(name) else found.looked_in
-    return Check("command", "fail", cause.cause, evidence, *split_fix(cause.fix), "E-STDIO-ENOENT")
+    detail = f"{full} does not exist" if os.path.dirname(name) else found.searched_folders
+    return Check("command", "fail", cause.cause, detail, *split_hint(cause.hint), "E-STDIO-ENOENT")
 
 
-def full_path(target: Target, server: Server, path: str) -> dict[str, Any]:
-    """The keys of an entry that finds its program everywhere. What the program itself starts (npx starts node) stands
-    in the same folder, so that goes on PATH."""
+def full_path_changes(target: CheckTarget, server: Server, path: str) -> dict[str, Any]:
+    """Return the entry keys that make the command's full path explicit.
+
+    Programs that the command starts itself (npx starts node) are in the same folder, so the folder is added to PATH.
+    """
     changes: dict[str, Any] = {"command": path}
     if "PATH" not in server.env:
-        # How other clients write a variable differs, and some fill in none.
+        # Other clients spell variables differently, and some expand none.
         rest = "${PATH}" if not target.client else desktop_path()
         changes["env"] = {"PATH": f"{os.path.dirname(path)}:{rest}"}
     return changes
 
 
-def _full_path(target: Target, changes: Mapping[str, Any]) -> EntryRepair | None:
-    if not target.file.endswith((".json", ".jsonc")) or "command" not in target.written:
+def _full_path_fix(target: CheckTarget, changes: Mapping[str, Any]) -> EntryFix | None:
+    if not target.file.endswith((".json", ".jsonc")) or "command" not in target.raw_entry:
         return None
     flat: list[tuple[tuple[str, ...], str]] = [(("command",), changes["command"])]
     flat += [(("env", name), value) for name, value in changes.get("env", {}).items()]
-    what = f"write {changes['command']} as the command of {target.written_name}"
-    return EntryRepair(what, Path(target.file), (*target.root, target.written_name), tuple(flat))
+    description = f"write {changes['command']} as the command of {target.raw_name}"
+    return EntryFix(description, Path(target.file), (*target.root, target.raw_name), tuple(flat))
 
 
-def entry_text(changes: Mapping[str, Any]) -> str:
-    """Keys of an entry, as they are written in a file."""
+def format_entry_keys(changes: Mapping[str, Any]) -> str:
+    """Format entry keys as JSON members, ready to be copied into a config file."""
     return ", ".join(f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in changes.items())

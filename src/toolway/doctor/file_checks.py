@@ -1,6 +1,6 @@
-"""What is wrong with a file as a whole: its encoding, its syntax, the key under which its servers stand.
+"""Checks of config files as a whole: encoding, syntax, the key that holds the servers, the audit log.
 
-Each client reads its file in its own way, and ignores without a word what it does not expect.
+Each client reads its file in its own way and silently ignores unexpected content.
 """
 
 from __future__ import annotations
@@ -8,201 +8,432 @@ from __future__ import annotations
 import codecs
 import difflib
 import json
+import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from toolway.config import jsonc
-from toolway.config.entries import URL_KEYS
-from toolway.doctor.repairs import FileRepair
-from toolway.doctor.report import Check, State
-from toolway.errors import ConfigError
+from toolway.audit.chain import read_verified
+from toolway.audit.log import create_sink
+from toolway.audit.sink import AuditSink, SinkBroken
+from toolway.audit.verify import TamperedLog
+from toolway.config import scopes
+from toolway.config.editing import jsonc
+from toolway.config.loader import LoadedConfig, decode_config, normalize_name, parse_config, read_config_bytes
+from toolway.config.locations import CONFIG_FILE_VARIABLE, gateway_state_folder
+from toolway.config.server_entry import URL_KEYS
+from toolway.config.settings import AlertSettings, AuditSettings, GatewaySettings, with_network_policy
+from toolway.doctor.entry_checks import CheckTarget
+from toolway.doctor.report import Check, CheckState, FileFix, SubjectReport
+from toolway.errors import ConfigError, ToolwayError
+from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
+from toolway.secrets.detection import mask_secrets
 
-#: Every key under which some client keeps its servers.
-ROOTS: Final = ("mcpServers", "servers", "mcp_servers", "context_servers", "amp.mcpServers")
-_UTF16: Final = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
-#: A key, or a value, which may not be closed, or be in the wrong quotes.
-_STRING: Final = re.compile(r"""(?:"(?:[^"\\]|\\.)*+"?|'[^']*+'?)(\s*:)?""")
-_LONG: Final = re.compile(r"[^\s\"{}\[\],:]{16,}")
-_MARKS: Final = frozenset({"command", *URL_KEYS})
+#: All keys that hold the servers in some client's file.
+SERVER_KEYS: Final = ("mcpServers", "servers", "mcp_servers", "context_servers", "amp.mcpServers")
+_UTF16_BOMS: Final = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+#: A key or a value; it may be unterminated or in the wrong quotes.
+_STRING_PATTERN: Final = re.compile(r"""(?:"(?:[^"\\]|\\.)*+"?|'[^']*+'?)(\s*:)?""")
+_LONG_WORD: Final = re.compile(r"[^\s\"{}\[\],:]{16,}")
+_ENTRY_KEYS: Final = frozenset({"command", *URL_KEYS})
+
+
+# -- one file, as a client reads it ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
-    """Who reads a file, and how strictly."""
+class ReaderRules:
+    """Rules of the program that reads a config file: accepted keys and strictness."""
 
     title: str = "Toolway"
-    roots: tuple[str, ...] = ("mcpServers", "servers", "mcp_servers")  # any of these
-    comments: bool = True  # comments and trailing commas are allowed
-    mark: bool = True  # a byte order mark is allowed
-    bare: bool = True  # the servers may stand at the top
+    server_keys: tuple[str, ...] = ("mcpServers", "servers", "mcp_servers")  # any of these
+    allows_comments: bool = True  # comments and trailing commas are allowed
+    allows_bom: bool = True  # a byte order mark is allowed
+    allows_top_level: bool = True  # the servers may be at the top level
 
 
 @dataclass(slots=True)
-class File:
-    """A JSON file that was looked at."""
+class CheckedFile:
+    """A checked JSON config file: its checks and, if it is readable, its entries."""
 
     path: Path
     checks: list[Check] = field(default_factory=list)
     root: tuple[str, ...] = ()
-    entries: Mapping[str, Any] | None = None  # None: there is nothing to be had
+    entries: Mapping[str, Any] | None = None  # None: not readable
     lines: Mapping[tuple[str, ...], int] = field(default_factory=dict)
 
-    def line(self, name: str) -> int | None:
+    def line_of(self, name: str) -> int | None:
         return self.lines.get((*self.root, name))
 
-    def add(self, state: State, what: str, evidence: str = "", fix: str = "", copy: str = "", **more: Any) -> None:
-        self.checks.append(Check("file", state, what, evidence, fix, copy, **more))
+    def add_check(
+        self, state: CheckState, message: str, detail: str = "", hint: str = "", copy: str = "", **more: Any
+    ) -> None:
+        self.checks.append(Check("file", state, message, detail, hint, copy, **more))
 
 
-def look(path: Path, reader: Reader) -> File:
-    """Read a file as `reader` would, and say what he would not say."""
-    file = File(path)
+def check_file(path: Path, rules: ReaderRules) -> CheckedFile:
+    """Read a config file by `rules` and report everything that its program silently ignores."""
+    file = CheckedFile(path)
     try:
         data = path.read_bytes()
     except OSError as exc:
-        file.add(
+        file.add_check(
             "fail", f"{path.name} cannot be read", exc.strerror or str(exc), "correct the path", code="E-CONFIG-FILE"
         )
         return file
-    text = _text(file, data, reader)
+    text = _decode(file, data, rules)
     if text is None:
         return file
     try:
-        document = jsonc.parse(text, str(path))
+        document = jsonc.parse_jsonc(text, str(path))
     except ConfigError as exc:
-        shown = _line_of(text, exc.line)
-        file.add("fail", f"{path.name} is not valid JSON: {exc.evidence}", shown, exc.fix, code=exc.code)
+        shown = _masked_line(text, exc.line)
+        file.add_check("fail", f"{path.name} is not valid JSON: {exc.detail}", shown, exc.hint, code=exc.code)
         return file
     file.lines = document.lines
-    if not reader.comments:
-        _strict(file, text, reader)
-    _root(file, document.value, reader)
+    if not rules.allows_comments:
+        _check_plain_json(file, text, rules)
+    _find_servers(file, document.value, rules)
     return file
 
 
-def _text(file: File, data: bytes, reader: Reader) -> str | None:
-    """What the bytes say. A file in another encoding is not read on: nobody else would."""
+def _decode(file: CheckedFile, data: bytes, rules: ReaderRules) -> str | None:
+    """Decode the file. Return None for another encoding than UTF-8, which no client reads."""
     name = file.path.name
-    for mark, encoding in _UTF16.items():
-        if data.startswith(mark):
-            repair = FileRepair(f"write {name} as UTF-8", file.path, partial(_recode, encoding=encoding))
-            what = f"{name} is UTF-16, and has to be UTF-8"
+    for bom, encoding in _UTF16_BOMS.items():
+        if data.startswith(bom):
+            auto_fix = FileFix(f"write {name} as UTF-8", file.path, partial(_to_utf8, encoding=encoding))
+            message = f"{name} is encoded as UTF-16 instead of UTF-8"
             copy = f"iconv -f UTF-16 -t UTF-8 {file.path} > new.json"
-            file.add("fail", what, fix="save it as UTF-8", copy=copy, code="E-CONFIG-FILE", repair=repair)
+            file.add_check("fail", message, hint="save it as UTF-8", copy=copy, code="E-CONFIG-FILE", auto_fix=auto_fix)
             return None
     if data.startswith(codecs.BOM_UTF8):
-        repair = FileRepair(f"remove the byte order mark of {name}", file.path, _unmark)
-        state: State = "warn" if reader.mark else "fail"
-        who = "other programs" if reader.mark else reader.title
-        what = f"{name} begins with a byte order mark, which {who} cannot read"
+        auto_fix = FileFix(f"remove the byte order mark of {name}", file.path, _remove_bom)
+        state: CheckState = "warn" if rules.allows_bom else "fail"
+        program = "other programs" if rules.allows_bom else rules.title
+        message = f"{name} begins with a byte order mark, which {program} cannot read"
         copy = f"sed -i '1s/^\\xEF\\xBB\\xBF//' {file.path}"
-        file.add(state, what, "EF BB BF", "save it as UTF-8 without BOM", copy, code="E-CONFIG-FILE", repair=repair)
+        file.add_check(
+            state, message, "EF BB BF", "save it as UTF-8 without BOM", copy, code="E-CONFIG-FILE", auto_fix=auto_fix
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
-        what = f"{name} is not UTF-8: byte {exc.start} cannot be read"
-        file.add("fail", what, fix="save it as UTF-8", code="E-CONFIG-FILE")
+        message = f"{name} is not UTF-8: byte {exc.start} is invalid"
+        file.add_check("fail", message, hint="save it as UTF-8", code="E-CONFIG-FILE")
         return None
 
 
-def _recode(data: bytes, encoding: str) -> bytes:
+def _to_utf8(data: bytes, encoding: str) -> bytes:
     return data.decode(encoding).removeprefix("\ufeff").encode()
 
 
-def _unmark(data: bytes) -> bytes:
+def _remove_bom(data: bytes) -> bytes:
     return data.removeprefix(codecs.BOM_UTF8)
 
 
-def _strict(file: File, text: str, reader: Reader) -> None:
-    """Comments and trailing commas, for a reader who does not know them."""
+def _check_plain_json(file: CheckedFile, text: str, rules: ReaderRules) -> None:
+    """Add a failed check if a comment or trailing comma makes the file invalid as plain JSON."""
     try:
         json.loads(text)
     except json.JSONDecodeError as exc:
-        shown = _line_of(text, exc.lineno)
+        shown = _masked_line(text, exc.lineno)
         comment = "//" in shown or "/*" in shown
         word = "a comment" if comment else "a trailing comma"
-        what = f"{file.path.name} has {word} in line {exc.lineno}, and {reader.title} reads plain JSON only"
-        file.add("fail", what, shown, f"remove {'it' if comment else 'the comma'}", code="E-CONFIG-SYNTAX")
+        message = f"{file.path.name} has {word} in line {exc.lineno}, and {rules.title} reads plain JSON only"
+        file.add_check("fail", message, shown, f"remove {'it' if comment else 'the comma'}", code="E-CONFIG-SYNTAX")
 
 
-def _line_of(text: str, line: int | None) -> str:
-    """A line of the file without its values: they may be secrets, and the file cannot be read to know which."""
+def _masked_line(text: str, line: int | None) -> str:
+    """Return a line of the file without its values.
+
+    Any value of an unparsable file may be a secret.
+    """
     lines = text.splitlines()
     if not line or line > len(lines):
         return ""
-    shown = _STRING.sub(lambda found: found[0] if found[1] else '"…"', lines[line - 1].strip())
-    return f"{line}: {_LONG.sub('…', shown)[:120]}"
+    shown = _STRING_PATTERN.sub(lambda found: found[0] if found[1] else '"…"', lines[line - 1].strip())
+    return f"{line}: {_LONG_WORD.sub('…', shown)[:120]}"
 
 
-def _root(file: File, value: Any, reader: Reader) -> None:
-    """Where the servers are, and whether that is where they are looked for."""
+def _find_servers(file: CheckedFile, value: Any, rules: ReaderRules) -> None:
+    """Find the servers in the document and check that they are under a key that `rules` accepts."""
     if not isinstance(value, dict):
-        file.add(
+        file.add_check(
             "fail",
-            f"{file.path.name} holds no object",
-            fix=f'write {{"{reader.roots[0]}": {{…}}}}',
+            f"{file.path.name} is not a JSON object",
+            hint=f'write {{"{rules.server_keys[0]}": {{…}}}}',
             code="E-CONFIG-SHAPE",
         )
         return
-    for key in reader.roots:
+    for key in rules.server_keys:
         if isinstance(value.get(key), dict):
             file.root, file.entries = (key,), value[key]
-            _ok(file)
+            _add_ok(file)
             return
-    found = _other_root(value, reader)
+    found = _find_unread_key(value, rules)
     if found is not None:
-        wanted = reader.roots[0]
-        repair = FileRepair(f"call the key {wanted}", file.path, partial(_rename, old=found, new=wanted))
-        what = f'the servers stand under "{found}", and {reader.title} looks for "{wanted}"'
-        file.add(
+        wanted = rules.server_keys[0]
+        auto_fix = FileFix(f"call the key {wanted}", file.path, partial(_rename_key, old=found, new=wanted))
+        message = f'the servers are under "{found}", but {rules.title} reads "{wanted}"'
+        file.add_check(
             "fail",
-            what,
+            message,
             f"line {file.lines.get((found,))}",
             "rename the key",
             f'"{wanted}": {{…}}',
             code="E-CONFIG-SHAPE",
-            repair=repair,
+            auto_fix=auto_fix,
         )
         return
     bare = {key: each for key, each in value.items() if _is_entry(each)}
-    if bare and reader.bare:
+    if bare and rules.allows_top_level:
         file.root, file.entries = (), bare
-        _ok(file)
+        _add_ok(file)
     elif bare:
-        wanted = reader.roots[0]
-        what = f'the servers stand at the top, and {reader.title} looks for them under "{wanted}"'
-        file.add("fail", what, fix=f'put them into {{"{wanted}": {{…}}}}', code="E-CONFIG-SHAPE")
+        wanted = rules.server_keys[0]
+        message = f'the servers are at the top level, but {rules.title} reads "{wanted}"'
+        file.add_check("fail", message, hint=f'move them into {{"{wanted}": {{…}}}}', code="E-CONFIG-SHAPE")
     else:
-        file.add("ok", f"{file.path.name} has no servers")
-        file.root, file.entries = (reader.roots[0],), {}
+        file.add_check("ok", f"{file.path.name} has no servers")
+        file.root, file.entries = (rules.server_keys[0],), {}
 
 
-def _ok(file: File) -> None:
+def _add_ok(file: CheckedFile) -> None:
     if not file.checks:
         count = len(file.entries or {})
-        file.add("ok", f"{count} server{'' if count == 1 else 's'}")
+        file.add_check("ok", f"{count} server{'' if count == 1 else 's'}")
 
 
-def _other_root(value: Mapping[str, Any], reader: Reader) -> str | None:
-    """A key that holds servers and is not looked at: another client's, or a misspelling."""
+def _find_unread_key(value: Mapping[str, Any], rules: ReaderRules) -> str | None:
+    """Return a key that holds servers but is not read: another client's key, or a misspelling."""
     maps = [key for key, each in value.items() if isinstance(each, dict) and any(map(_is_entry, each.values()))]
-    named = [key for key in maps if key in ROOTS or difflib.get_close_matches(key.lower(), ("mcpservers",), 1, 0.7)]
-    # A file of settings has other things that look like servers; one of our own has nothing else.
-    return next(iter([*named, *maps] if reader.bare else named), None)
+    named = [
+        key for key in maps if key in SERVER_KEYS or difflib.get_close_matches(key.lower(), ("mcpservers",), 1, 0.7)
+    ]
+    # A general settings file has other keys that resemble servers; our own file has not.
+    return next(iter([*named, *maps] if rules.allows_top_level else named), None)
 
 
 def _is_entry(value: Any) -> bool:
-    return isinstance(value, dict) and bool(_MARKS & value.keys())
+    return isinstance(value, dict) and bool(_ENTRY_KEYS & value.keys())
 
 
-def _rename(data: bytes, old: str, new: str) -> bytes:
-    """Another name for a key at the top of a file; nothing else changes."""
+def _rename_key(data: bytes, old: str, new: str) -> bytes:
+    """Rename a top-level key of a JSON file and leave every other byte as it is."""
     text = data.decode()
-    line = jsonc.parse(text).lines[(old,)]
+    line = jsonc.parse_jsonc(text).lines[(old,)]
     begin = sum(len(each) for each in text.splitlines(keepends=True)[: line - 1])
-    written = re.escape(json.dumps(old, ensure_ascii=False))
-    return (text[:begin] + re.sub(rf"{written}(\s*:)", rf"{json.dumps(new)}\1", text[begin:], count=1)).encode()
+    pattern = re.escape(json.dumps(old, ensure_ascii=False))
+    return (text[:begin] + re.sub(rf"{pattern}(\s*:)", rf"{json.dumps(new)}\1", text[begin:], count=1)).encode()
+
+
+# -- our own files; their entries become check targets -----------------------------------------------------------------
+
+
+OptionalPath = Path | None
+
+
+@dataclass(slots=True)
+class CheckPlan:
+    """Results of the file checks, and the entries that are still to be checked."""
+
+    files: list[SubjectReport] = field(default_factory=list)
+    targets: list[CheckTarget] = field(default_factory=list)
+    network_policy: NetworkPolicy = PUBLIC_ONLY  # network policy of the files read so far
+
+
+def plan_own_files(environ: Mapping[str, str], directory: Path, config_path: OptionalPath = None) -> CheckPlan:
+    """Check the named file (or `$TOOLWAY_CONFIG`), or else all user and project files.
+
+    An untrusted project file is checked but not started. Raises `ConfigError` if there is no file.
+    """
+    if config_path is None and environ.get(CONFIG_FILE_VARIABLE):
+        config_path = Path(environ[CONFIG_FILE_VARIABLE]).expanduser()
+    plan = CheckPlan()
+    if config_path is not None:
+        _add_file(plan, config_path, environ, None)
+        return plan
+    scope_paths = scopes.find_config_paths(environ, directory)
+    files = [(scope, path) for scope, path in scope_paths.iter_by_scope() if path.is_file()]
+    if not files:
+        scopes.load_config(environ, directory)  # raises an error that lists the searched files
+    untrusted_files = {os.fspath(each.path): each for each in scopes.load_scopes(environ, directory).untrusted}
+    for scope, path in files:
+        untrusted = untrusted_files.get(os.fspath(path))
+        if untrusted is not None:
+            plan.files.append(_report_untrusted(untrusted))
+        else:
+            _add_file(plan, path, environ, scope_paths.root if scope != "user" else None)
+    plan.targets = _mark_overridden(plan.targets)
+    return plan
+
+
+def _report_untrusted(untrusted: scopes.UntrustedFile) -> SubjectReport:
+    why = "its content has changed since it was trusted" if untrusted.changed else "it is not trusted yet"
+    check = Check(
+        "file",
+        "fail",
+        f"{untrusted.path.name} is not used until you trust it",
+        f"{why}; it belongs to the project and can start programs",
+        "review it, then trust it",
+        "toolway trust",
+        scopes.UNTRUSTED_CODE,
+    )
+    return SubjectReport("file", untrusted.path.name, (check,), source=os.fspath(untrusted.path))
+
+
+def _add_file(plan: CheckPlan, path: Path, environ: Mapping[str, str], folder: Path | None) -> None:
+    file = check_file(path, ReaderRules())
+    loaded = _load(file, environ)
+    if loaded is not None:
+        file.checks.extend(check_audit(loaded.gateway, environ))
+    plan.files.append(SubjectReport("file", path.name, tuple(file.checks), source=os.fspath(path)))
+    if loaded is not None:
+        plan.network_policy = plan.network_policy.union(loaded.network_policy)
+        plan.targets += [_build_target(loaded, file, name, folder, plan.network_policy) for name in file.entries or {}]
+
+
+def _load(file: CheckedFile, environ: Mapping[str, str]) -> LoadedConfig | None:
+    if file.entries is None:
+        return None
+    name = os.fspath(file.path)
+    try:
+        loaded = parse_config(decode_config(read_config_bytes(name), name), name, environ)
+        for problem in loaded.issues:
+            if not problem.server:
+                file.add_check("fail", problem.message, problem.detail, problem.hint, code=problem.code)
+        return loaded
+    except ConfigError as exc:
+        file.add_check("fail", exc.message, exc.detail, exc.hint, code=exc.code)
+        return None
+
+
+def _build_target(
+    loaded: LoadedConfig, file: CheckedFile, raw_name: str, folder: Path | None, network_policy: NetworkPolicy
+) -> CheckTarget:
+    problems = tuple(problem for problem in loaded.issues if problem.server == raw_name)
+    usable = not any(problem.severity == "error" for problem in problems)
+    name = raw_name if raw_name in loaded.servers else normalize_name(raw_name)
+    server = loaded.servers.get(name) if usable else None
+    if server is not None and folder is not None:
+        server = scopes.with_project_cwd(with_network_policy(server, network_policy), folder)
+    value = (file.entries or {}).get(raw_name)
+    return CheckTarget(
+        name=name if usable else raw_name,
+        server=server,
+        file=loaded.file,
+        line=file.line_of(raw_name),
+        root=file.root,
+        raw_name=raw_name,
+        raw_entry=value if isinstance(value, dict) else {},
+        problems=problems,
+    )
+
+
+def _mark_overridden(targets: list[CheckTarget]) -> list[CheckTarget]:
+    """Mark each entry that an entry of a later file overrides."""
+    last = {target.name: target for target in targets if target.server is not None}
+    found = []
+    for target in targets:
+        winner = last.get(target.name)
+        is_overridden = winner is not None and winner is not target and winner.file != target.file
+        found.append(
+            replace(target, overridden_by=f"{winner.file}:{winner.line}") if is_overridden and winner else target
+        )
+    return found
+
+
+# -- audit log and pending alerts --------------------------------------------------------------------------------------
+
+
+MAX_CHECKED_RECORDS: Final = 5000  # newest records; `toolway audit verify` checks all
+MIN_FREE_BYTES: Final = 100 * 1024 * 1024
+_VERIFY_COMMAND: Final = "toolway audit verify"
+
+
+def check_audit(gateway: GatewaySettings, environ: Mapping[str, str]) -> Iterator[Check]:
+    """Check the audit log and the alert folder of the config file."""
+    folder = gateway_state_folder(environ)
+    if folder is None:
+        return  # no gateway could be started here at all
+    if gateway.audit is not None:
+        yield from _check_audit_log(gateway.audit.with_folder(folder))
+    if gateway.alerts is not None:
+        yield from _check_alerts(gateway.alerts, folder)
+
+
+def _check_audit_log(settings: AuditSettings) -> Iterator[Check]:
+    if settings.to != "postgresql":
+        problem = _check_log_location(Path(settings.file))
+        if problem is not None:
+            yield problem
+            return
+        if not Path(settings.file).exists():
+            yield Check("audit", "ok", f"the audit log will be created: {settings.file}")
+            return
+    try:
+        sink = create_sink(settings, read_only=True)
+        with closing(sink):
+            yield _check_audit_records(sink)
+    except ToolwayError as exc:
+        yield Check("audit", "fail", exc.message, exc.detail, exc.hint, code=exc.code)
+
+
+def _check_log_location(file: Path) -> Check | None:
+    """Return a check if the audit log is not writable or its disk is nearly full, else None."""
+    folder = next(each for each in (file.parent, *file.parents) if each.exists())
+    if not os.access(file if file.exists() else folder, os.W_OK):
+        message = f"the audit log cannot be written, so the gateway will not start: {file}"
+        return Check(
+            "audit",
+            "fail",
+            message,
+            hint=f"make {folder} writable, or name another toolway.audit.file",
+            code="E-AUDIT-OPEN",
+        )
+    free = shutil.disk_usage(folder).free
+    if free < MIN_FREE_BYTES:
+        message = f"the disk of the audit log is nearly full: {free // 2**20} MiB left"
+        hint = "free disk space: when it is full, calls that change something are rejected"
+        return Check("audit", "warn", message, detail=str(folder), hint=hint, code="E-AUDIT")
+    return None
+
+
+def _check_audit_records(sink: AuditSink) -> Check:
+    try:
+        sink.open()
+        count = sum(1 for _ in islice(read_verified(sink.read_backward()), MAX_CHECKED_RECORDS))
+    except (TamperedLog, SinkBroken) as exc:
+        message = f"the audit log was changed or damaged, so the gateway will not start: {sink.location}"
+        return Check(
+            "audit",
+            "fail",
+            message,
+            mask_secrets(str(exc)),
+            "find the damaged record",
+            _VERIFY_COMMAND,
+            "E-AUDIT-ALTERED",
+        )
+    except Exception as exc:
+        message = f"the audit log cannot be read: {sink.location}"
+        return Check(
+            "audit", "fail", message, mask_secrets(str(exc)), "restore its disk or database", code="E-AUDIT-OPEN"
+        )
+    which = "all" if count < MAX_CHECKED_RECORDS else "the last"
+    return Check("audit", "ok", f"the audit log is intact ({which} {count:,} records checked): {sink.location}")
+
+
+def _check_alerts(settings: AlertSettings, folder: Path) -> Iterator[Check]:
+    alert_folder = Path(settings.folder) if settings.folder else folder / "alerts"
+    pending = sorted(alert_folder.glob("*Z-*.md")) if alert_folder.exists() else []
+    if pending:
+        message = f"{len(pending)} alerts are pending" if len(pending) > 1 else "an alert is pending"
+        detail = "\n".join(file.name for file in pending[-5:])
+        yield Check("alerts", "warn", message, detail, "handle it, then delete its file", f"ls {alert_folder}")

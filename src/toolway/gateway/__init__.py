@@ -1,1 +1,1 @@
-"""The hub behind HTTP: one endpoint for every client, whatever its era."""
+"""MCP gateway: one HTTP endpoint in front of many servers, for legacy and modern clients."""

@@ -1,6 +1,6 @@
-"""The gateway as a whole: a hub, its door and its clients, from the first connection to the last answer.
+"""Wiring of one gateway: hub, authentication, endpoints and HTTP server.
 
-async with Hub(loaded) as hub:
+async with HubCore(loaded) as hub:
     gateway = Gateway(hub, …)
     await gateway.listen("127.0.0.1", 8765)
     await gateway.drain()
@@ -13,204 +13,221 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from toolway.gateway.admin import Admin
-from toolway.gateway.app import App
-from toolway.gateway.browser import Browsers
-from toolway.gateway.dashboard import Dashboard
-from toolway.gateway.desk import Desk, Doctor
-from toolway.gateway.discovery import Discovery
-from toolway.gateway.door import Door
-from toolway.gateway.files import Files
-from toolway.gateway.handshake import Handshake
-from toolway.gateway.handshake_http import HandshakeHttp
-from toolway.gateway.http.limits import HttpLimits
-from toolway.gateway.http.server import HttpServer
-from toolway.gateway.listen import Listening
-from toolway.gateway.metrics import MetricsPage
-from toolway.gateway.modern import Modern, TakePass
-from toolway.gateway.others import Others
-from toolway.gateway.parking import Parking
-from toolway.gateway.principals import OWNER, KnownKeys, Principal
-from toolway.gateway.rates import MemoryRates, Rates
-from toolway.gateway.relay import Relay, Result
-from toolway.gateway.sealed import Sealer
-from toolway.gateway.selection import Selection
-from toolway.gateway.sse import Sse
-from toolway.gateway.stdio import StdioClient
-from toolway.gateway.visit import Tell
-from toolway.gateway.watch import Watch
-from toolway.hub import Hub
-from toolway.model import Json
-from toolway.protocol.wire import Message
+from toolway.gateway.admin.activity import ActivityRecorder
+from toolway.gateway.admin.calls import CallsAdmin
+from toolway.gateway.admin.config import ConfigHistory
+from toolway.gateway.admin.dashboard import BrowserSessions, DashboardEndpoint
+from toolway.gateway.admin.metrics import MetricsEndpoint
+from toolway.gateway.admin.overview import OverviewAdmin, RunDoctor
+from toolway.gateway.admin.routes import AdminEndpoint
+from toolway.gateway.admin.servers import ServersAdmin
+from toolway.gateway.authenticator import Authenticator
+from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
+from toolway.gateway.mcp.context import Notify
+from toolway.gateway.mcp.dispatcher import RequestDispatcher
+from toolway.gateway.mcp.legacy_http import LegacyHttpEndpoint
+from toolway.gateway.mcp.legacy_sessions import LegacySessions
+from toolway.gateway.mcp.legacy_sse import LegacySseEndpoint
+from toolway.gateway.mcp.modern import Discovery, ModernEndpoint
+from toolway.gateway.mcp.pending_input import PendingCalls
+from toolway.gateway.mcp.responses import RpcResult
+from toolway.gateway.mcp.stdio import StdioClient
+from toolway.gateway.mcp.subscriptions import SubscriptionService
+from toolway.gateway.principals import LOCAL_ADMIN, ApiKeyStore
+from toolway.gateway.rate_limit import LocalRateLimiter, RateLimiter
+from toolway.gateway.router import Router
+from toolway.gateway.sealing import Sealer
+from toolway.gateway.tool_filter import ToolFilter
+from toolway.http.limits import ServerLimits
+from toolway.http.server import HttpServer
+from toolway.hub.core import HubCore
+from toolway.protocol.jsonrpc import Message
 from toolway.telemetry.metrics import Metrics
+from toolway.types import Json
 
-DRAIN_DELAY: Final = 3.0  # seconds in which balancers may notice that we are not ready any more
-DRAIN_TIME: Final = 30.0  # seconds that calls under way may take
-CLOSE_TIME: Final = 3.0  # seconds that clients may take for the last bytes
-
-Those = TypeVar("Those", bound=Others)
+DRAIN_DELAY_S: Final = 3.0  # seconds for load balancers to see that /readyz fails
+DRAIN_TIMEOUT_S: Final = 30.0  # seconds that active calls may take
+CLOSE_TIMEOUT_S: Final = 3.0  # seconds that clients may take to read the last bytes
 
 
 class Gateway:
-    """`keyring` opens the door; None leaves it open, for a test or behind a door of somebody else's."""
+    """One gateway around a hub.
+
+    If `api_keys` is None, authentication is off: for tests, or behind another proxy. `cluster` connects the gateway to
+    the other nodes of a cluster.
+    """
 
     def __init__(
         self,
-        hub: Hub,
+        hub: HubCore,
         key: bytes,
-        keyring: KnownKeys | None,
+        api_keys: ApiKeyStore | None,
         *,
-        groups: Callable[[], Mapping[str, Selection]] = dict,
-        commands: Callable[[], Collection[str]] = tuple,
+        groups: Callable[[], Mapping[str, ToolFilter]] = dict,
+        allowed_commands: Callable[[], Collection[str]] = tuple,
         reload: Callable[[], Awaitable[Json]] | None = None,
-        files: Files | None = None,
-        doctor: Doctor | None = None,
-        limits: HttpLimits | None = None,
-        parking: Parking | None = None,
+        config_history: ConfigHistory | None = None,
+        doctor: RunDoctor | None = None,
+        limits: ServerLimits | None = None,
+        pending_calls: PendingCalls | None = None,
         hosts: Iterable[str] = (),
         origins: Iterable[str] = (),
         metrics: Metrics | None = None,
-        rates: Rates | None = None,
+        rate_limiter: RateLimiter | None = None,
+        cluster: ClusterHooks = NO_CLUSTER,
     ) -> None:
         self._hub = hub
         sealer = Sealer(key, time.time)
-        self.parking = parking if parking is not None else Parking()
-        self._relay = Relay(hub, sealer, self.parking, rates if rates is not None else MemoryRates(time.monotonic))
-        self._discovery = Discovery(hub)
-        self.listening = Listening(hub, self._relay.task)
-        self._sessions = Handshake(self._relay, self._discovery, self.listening, sealer)
-        self._sse = Sse(self._sessions, sealer)
-        self._door = Door(keyring, hosts, origins)
-        self._secure = False
-        browsers = Browsers(sealer, keyring, time.time)
-        self.watch = Watch(lambda: hub.servers, self._fix_of)
-        hub.listen(self.watch)
-        self._desk = desk = Desk(hub, self.watch, keyring, browsers, groups, files, doctor)
-        self.link = partial(desk.link, OWNER)  # opens the dashboard once
-        take = reload if reload is not None else _nothing_to_reload
-        self._modern = Modern(self._relay, self._discovery, self.listening)
-        self.admin = Admin(hub, keyring, commands, take, self._facts, desk)
-        self.app = App(
+        self.pending_calls = pending_calls if pending_calls is not None else PendingCalls()
+        self._dispatcher = RequestDispatcher(
             hub,
-            self._door,
-            self._modern,
-            HandshakeHttp(self._sessions),
-            self._sse,
-            self.admin,
-            Dashboard(self._door, browsers, lambda: self._secure),
-            browsers,
-            groups,
+            sealer,
+            self.pending_calls,
+            rate_limiter if rate_limiter is not None else LocalRateLimiter(time.monotonic),
+            cluster,
         )
-        if metrics is not None:
-            self.app.metrics = MetricsPage(hub, metrics, self._facts)
-        self.http = HttpServer(self.app.handle, limits, self.app.greet)
-        if keyring is not None:
-            keyring.on_revoked = self.app.shut_out
-        self._began = time.time()
+        self._discovery = Discovery(hub)
+        self.subscriptions = SubscriptionService(hub, self._dispatcher.open_task_id)
+        self.legacy_sessions = LegacySessions(self._dispatcher, self._discovery, self.subscriptions, sealer, cluster)
+        self.legacy_sse = LegacySseEndpoint(self.legacy_sessions, sealer)
+        self._authenticator = Authenticator(api_keys, hosts, origins, cluster)
+        self._uses_tls = False
+        browser_sessions = BrowserSessions(sealer, api_keys, time.time)
+        self.activity = ActivityRecorder(lambda: hub.servers, self._hint_for)
+        hub.add_sink(self.activity)
+        calls = CallsAdmin(hub, self.activity, api_keys)
+        self._overview = overview = OverviewAdmin(
+            hub, self.activity, calls, browser_sessions, groups, config_history, doctor
+        )
+        self.dashboard_url = partial(overview.dashboard_url, LOCAL_ADMIN)  # a dashboard path with a one-time code
+        self._modern = ModernEndpoint(self._dispatcher, self._discovery, self.subscriptions, cluster)
+        admin = AdminEndpoint(
+            ServersAdmin(hub, self.activity, config_history, allowed_commands, cluster),
+            calls,
+            overview,
+            hub,
+            api_keys,
+            reload if reload is not None else _reload_nothing,
+            self._stats,
+            cluster,
+        )
+        self.router = Router(
+            hub,
+            self._authenticator,
+            self._modern,
+            LegacyHttpEndpoint(self.legacy_sessions),
+            self.legacy_sse,
+            admin,
+            DashboardEndpoint(self._authenticator, browser_sessions, lambda: self._uses_tls),
+            browser_sessions,
+            groups,
+            MetricsEndpoint(hub, metrics, self._stats, cluster) if metrics is not None else None,
+            cluster,
+        )
+        self.http_server = HttpServer(self.router.handle, limits, self.router.authenticate_head)
+        if api_keys is not None:
+            api_keys.on_revoked(self.router.disconnect)
+        self._started_at = time.time()
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Serve; the port, where 0 was asked for. Raises `OSError`."""
-        self.listening.start()
-        self._secure = tls is not None
-        port = await self.http.listen(host, port, tls)
-        self._door.stands_at(host, port)
+        """Start listening.
+
+        Return the port, which differs from `port` if that is 0. Raises `OSError`.
+        """
+        self.subscriptions.start()
+        self._uses_tls = tls is not None
+        port = await self.http_server.listen(host, port, tls)
+        self._authenticator.set_bound_address(host, port)
         return port
 
-    def let_nodes_in(
-        self, nodes: Callable[[str], Principal | None], take_pass: TakePass, elsewhere: Callable[[str], bool]
-    ) -> None:
-        """Be one of a cluster: `nodes` knows the others by what they show, `take_pass` whose calls they bring, and
-        `elsewhere` whether a server is called at another."""
-        self._door.nodes = nodes
-        self._modern.take_pass = take_pass
-        self._relay.elsewhere = elsewhere
-
-    def share_sessions(self, others: Callable[[Handshake, Sse], Those]) -> Those:
-        """Be one of a cluster: sessions of the handshake era are known to all."""
-        made = others(self._sessions, self._sse)
-        self._sessions.others = made
-        self.app.errand = made.take
-        return made
-
     @property
-    def brought(self) -> Callable[[str, Message, Tell], Coroutine[Any, Any, Result]]:
-        """Answers a request for a server that another node brings without HTTP. Raises `Failure`."""
-        return self._modern.brought
+    def handle_forwarded(self) -> Callable[[str, Message, Notify], Coroutine[Any, Any, RpcResult]]:
+        """Handler of a request that another node forwards without HTTP. Raises `RpcFailure`."""
+        return self._modern.handle_forwarded
 
-    def also_called(self, host: str) -> None:
-        """Others know us by this name, too."""
+    def set_advertised_host(self, host: str) -> None:
+        """Accept this host name too; other nodes use it. An empty name is ignored."""
         if host:
-            self._door.also_called(host)
+            self._authenticator.set_advertised_host(host)
 
-    def pipe(self) -> StdioClient:
-        """The one client of our own pipes. Nobody else looks."""
-        self._hub.unlisten(self.watch)
-        self.listening.start()
-        view = self.app.view(OWNER, "")
+    def stdio_client(self) -> StdioClient:
+        """Return the stdio client.
+
+        Stops recording activity: with stdio there is no dashboard to show it.
+        """
+        self._hub.remove_sink(self.activity)
+        self.subscriptions.start()
+        view = self.router.view_for(LOCAL_ADMIN, "")
         assert view is not None
-        return StdioClient(self._relay, self._discovery, self.listening, self._sessions, view)
+        return StdioClient(self._dispatcher, self._discovery, self.subscriptions, self.legacy_sessions, view)
 
-    def _fix_of(self, server: str) -> str:
+    def _hint_for(self, server: str) -> str:
         found = self._hub.status().get(server)
-        return found.fix if found is not None else ""
+        return found.hint if found is not None else ""
 
-    def _facts(self) -> Json:
+    def _stats(self) -> Json:
         return {
-            "started": self._began,
-            "connections": len(self.http),
-            "under_way": self.http.busy,
-            "listening": len(self.listening),
-            "parked": len(self.parking),
-            "draining": not self.app.ready,
+            "started": self._started_at,
+            "connections": len(self.http_server),
+            "running": self.http_server.active_count,
+            "subscriptions": len(self.subscriptions),
+            "pending": len(self.pending_calls),
+            "draining": not self.router.ready,
         }
 
-    def reconfigured(self, hosts: Iterable[str], origins: Iterable[str]) -> None:
-        """The configuration has changed: who may enter, what there is to see, and whose lists are yet to come."""
-        self._door.know(hosts, origins)
-        self.app.renew_views()
-        self.listening.look()
-        self._relay.expect_lists()
+    def on_config_changed(self, hosts: Iterable[str], origins: Iterable[str]) -> None:
+        """Apply a changed configuration to hosts, origins, views and lists of new servers."""
+        self._authenticator.configure(hosts, origins)
+        self.router.refresh_views()
+        self.subscriptions.recheck()
+        self._dispatcher.on_servers_changed()
 
-    # -- the end ------------------------------------------------------------------------------------------------------
+    # -- shutdown -----------------------------------------------------------------------------------------------------
 
-    async def drain(self, hurry: asyncio.Event, delay: float = DRAIN_DELAY, within: float = DRAIN_TIME) -> None:
-        """End in order: no new work, the answers of what runs, and then the rest, told the truth. `hurry` skips the
-        waiting."""
-        self.app.ready = False
-        await _first_of(hurry.wait(), asyncio.sleep(delay), delay)
-        self.app.refusing = True
-        self.http.stop_accepting()
-        await self.listening.close()
-        self._sessions.close_streams()
-        self._sse.close_streams()
-        self._desk.close_streams()
-        await _first_of(hurry.wait(), self._wait_quiet(), within)
-        self._relay.ending = True
-        self.parking.close()
-        await self._sse.cancel_all()
-        await self.http.cancel_all()
-        self._sessions.close()
-        await self.http.close(CLOSE_TIME)
+    async def drain(
+        self, skip_waiting: asyncio.Event, delay: float = DRAIN_DELAY_S, timeout: float = DRAIN_TIMEOUT_S
+    ) -> None:
+        """Shut down: reject new work, finish active calls, then cancel the rest.
 
-    async def _wait_quiet(self) -> None:
-        """Until nobody is being answered, and nothing runs for an older client whose connection was lost."""
-        await self.http.wait_quiet()
-        while self._sessions.under_way:  # noqa: ASYNC110 - rare, and nothing else needs to know
+        A cancelled call gets an error that says if it may have been executed.
+
+        Setting `skip_waiting` skips the waiting.
+        """
+        self.router.ready = False
+        await _wait_first(skip_waiting.wait(), asyncio.sleep(delay), delay)
+        self.router.rejects_new_requests = True
+        self.http_server.stop_accepting()
+        await self.subscriptions.close()
+        self.legacy_sessions.close_streams()
+        self.legacy_sse.close_streams()
+        self._overview.close_streams()
+        await _wait_first(skip_waiting.wait(), self._wait_idle(), timeout)
+        self._dispatcher.shutting_down = True
+        self.pending_calls.close()
+        await self.legacy_sse.cancel_all()
+        await self.http_server.cancel_all()
+        self.legacy_sessions.close()
+        await self.http_server.close(CLOSE_TIMEOUT_S)
+
+    async def _wait_idle(self) -> None:
+        """Wait until no request is active, including legacy requests whose connection was lost."""
+        await self.http_server.wait_idle()
+        while self.legacy_sessions.has_active_requests:  # noqa: ASYNC110 - rare, and no other waiter needs an event
             await asyncio.sleep(0.05)
 
 
-async def _first_of(one: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any], within: float) -> None:
-    """Until either is done, or the time is over."""
+async def _wait_first(one: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any], timeout: float) -> None:
+    """Wait until either coroutine is done or the timeout has passed, then cancel both."""
     tasks = [asyncio.ensure_future(one), asyncio.ensure_future(other)]
     try:
-        await asyncio.wait(tasks, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _nothing_to_reload() -> Json:
+async def _reload_nothing() -> Json:
     return {"changed": []}

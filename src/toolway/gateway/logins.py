@@ -1,12 +1,12 @@
-"""`/login`: each caller's own login to a server that wants one.
+"""`/login`: login of each caller to a server that requires OAuth.
 
     POST /login/github      {"redirect_uri": "http://127.0.0.1:33418/callback"} → {"id": …, "url": …}
-    POST /login/github/end  {"id": …, "ended_at": the address at which the browser came back} → {"logged_in": true}
+    POST /login/github/end  {"id": …, "ended_at": the URL that the browser was redirected to} → {"logged_in": true}
     DELETE /login/github                                                        → {"had": true}
 
-The browser and the port it comes back to are the caller's; the gateway begins the login, keeps what proves that it did
-(PKCE's verifier, the state) and gets the token, which never leaves it. A login that was begun is ended by the caller
-who began it and by nobody else: to all others it does not exist.
+The browser and the redirect port are the caller's. The gateway starts the login, keeps the secrets that prove it (PKCE
+verifier, state) and obtains the token, which never leaves the gateway. Only the caller who started a login can finish
+it; for other callers it does not exist.
 """
 
 from __future__ import annotations
@@ -18,134 +18,139 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from toolway.auth.urls import is_loopback
 from toolway.errors import CallError, NotFound, ToolwayError
-from toolway.gateway.door import problem
-from toolway.gateway.http.exchange import Exchange
-from toolway.gateway.http.messages import JSON
+from toolway.gateway.authenticator import json_error
 from toolway.gateway.principals import Principal
-from toolway.hub import Hub
-from toolway.model import Json
-from toolway.protocol import wire
-from toolway.security.urls import is_loopback
+from toolway.http.exchange import JSON_TYPE, Exchange
+from toolway.hub.core import HubCore
+from toolway.protocol import jsonrpc
+from toolway.types import Json
 
-MOST: Final = 100  # logins under way; one more ends the oldest
-LONGEST: Final = 16 * 1024  # characters of an address
-_FIELDS: Final = (("content-type", JSON), ("cache-control", "no-store"))
+MAX_PENDING_LOGINS: Final = 100  # pending logins; a new one beyond this cancels the oldest
+MAX_URL_CHARS: Final = 16 * 1024  # characters of a URL
+_NO_STORE_HEADERS: Final = (("content-type", JSON_TYPE), ("cache-control", "no-store"))
 
 
 @dataclass
-class _Begun:
-    """A login that is under way, and whose it is."""
+class PendingLogin:
+    """A login in progress, with its principal and server."""
 
-    principal: str
+    principal_id: str
     server: str
-    work: asyncio.Task[None] | None = None
+    task: asyncio.Task[None] | None = None
     url: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    ended_at: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    redirected_to: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
-    async def ask(self, server: str, url: str) -> str:
-        """The caller is told where to go, and tells us where he came back to."""
+    async def wait_for_redirect(self, server: str, url: str) -> str:
+        """Publish the authorization URL, then wait for the URL that the browser was redirected to."""
         self.url.set_result(url)
-        return await self.ended_at
+        return await self.redirected_to
 
-    def stop(self) -> None:
-        if self.work is not None:
-            self.work.cancel()
+    def cancel(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
 
 
-class Logins:
-    """`may_use` says whether a principal sees anything of a server."""
+class LoginEndpoint:
+    """Handler of all `/login` requests.
 
-    def __init__(self, hub: Hub, may_use: Callable[[Principal, str], bool]) -> None:
+    `can_access` returns True if a principal may see any tool of a server.
+    """
+
+    def __init__(self, hub: HubCore, can_access: Callable[[Principal, str], bool]) -> None:
         self._hub = hub
-        self._may_use = may_use
-        self._begun: dict[str, _Begun] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._can_access = can_access
+        self._pending: dict[str, PendingLogin] = {}
+        self._logout_tasks: set[asyncio.Task[None]] = set()
 
     async def handle(self, exchange: Exchange, principal: Principal) -> None:
         request = exchange.request
         parts = request.path.split("/")[2:]
         try:
-            body = wire.decode(request.body) if request.body else {}
+            body = jsonrpc.decode_json(request.body) if request.body else {}
             if not isinstance(body, dict):
-                raise ValueError("an object is expected")
-            answer = await self._answer(request.method, parts, body, principal)
+                raise ValueError("expected an object")
+            result = await self._route(request.method, parts, body, principal)
         except ValueError as exc:
-            exchange.reply(*problem(400, f"the request cannot be read: {exc}"))
+            exchange.reply(*json_error(400, f"invalid request: {exc}"))
         except NotFound as exc:
-            exchange.reply(*_of_error(404, exc))
+            exchange.reply(*_error_reply(404, exc))
         except CallError as exc:
-            exchange.reply(*_of_error(502, exc))
+            exchange.reply(*_error_reply(502, exc))
         else:
-            if answer is None:
-                exchange.reply(*problem(404, "there is nothing at this path", endpoints=["/login/{server}"]))
+            if result is None:
+                exchange.reply(*json_error(404, "unknown path", endpoints=["/login/{server}"]))
             else:
-                exchange.reply(200, wire.encode(answer), _FIELDS)
+                exchange.reply(200, jsonrpc.encode_json(result), _NO_STORE_HEADERS)
 
-    async def _answer(self, method: str, parts: list[str], body: Json, principal: Principal) -> Json | None:
+    async def _route(self, method: str, parts: list[str], body: Json, principal: Principal) -> Json | None:
         match method, parts:
             case "POST", [server]:
-                self._must_see(principal, server)
-                return await self._begin(server, principal, _loopback(body.get("redirect_uri")))
+                self._check_access(principal, server)
+                return await self._start_login(server, principal, _check_loopback_uri(body.get("redirect_uri")))
             case "POST", [server, "end"]:
-                return await self._end(server, principal, body.get("id"), body.get("ended_at"))
+                return await self._finish_login(server, principal, body.get("id"), body.get("ended_at"))
             case "DELETE", [server]:
-                self._must_see(principal, server)
-                return {"had": await self._hub.log_out(server, caller=principal.caller)}
+                self._check_access(principal, server)
+                return {"had": await self._hub.logout(server, caller=principal.caller_id)}
         return None
 
-    def _must_see(self, principal: Principal, server: str) -> None:
-        if server not in self._hub.servers or not self._may_use(principal, server):
-            raise NotFound(f"there is no server {server!r}", server=server)
+    def _check_access(self, principal: Principal, server: str) -> None:
+        if server not in self._hub.servers or not self._can_access(principal, server):
+            raise NotFound(f"unknown server {server!r}", server=server)
 
-    async def _begin(self, server: str, principal: Principal, redirect_uri: str) -> Json:
-        begun = _Begun(principal.id, server)
+    async def _start_login(self, server: str, principal: Principal, redirect_uri: str) -> Json:
+        login = PendingLogin(principal.id, server)
         id_ = secrets.token_urlsafe(24)
-        while len(self._begun) >= MOST:
-            self._begun.pop(next(iter(self._begun))).stop()
-        self._begun[id_] = begun
-        begun.work = asyncio.create_task(
-            self._hub.log_in(server, begun.ask, caller=principal.caller, redirect_uri=redirect_uri)
+        while len(self._pending) >= MAX_PENDING_LOGINS:
+            self._pending.pop(next(iter(self._pending))).cancel()
+        self._pending[id_] = login
+        login.task = asyncio.create_task(
+            self._hub.login(server, login.wait_for_redirect, caller=principal.caller_id, redirect_uri=redirect_uri)
         )
-        begun.work.add_done_callback(lambda work: self._over(id_, work))
-        either: set[asyncio.Future[Any]] = {begun.work, begun.url}
+        login.task.add_done_callback(lambda work: self._on_login_done(id_, work))
+        either: set[asyncio.Future[Any]] = {login.task, login.url}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not begun.url.done():
-            await begun.work  # raises why not
-            raise AssertionError("a login cannot end before it is begun")
-        return {"id": id_, "url": begun.url.result()}
+        if not login.url.done():
+            await login.task  # raises the error
+            raise AssertionError("login ended without an authorization URL")
+        return {"id": id_, "url": login.url.result()}
 
-    async def _end(self, server: str, principal: Principal, id_: object, ended_at: object) -> Json:
-        begun = self._begun.get(id_) if isinstance(id_, str) else None
-        if begun is None or begun.principal != principal.id or begun.server != server or begun.ended_at.done():
-            raise NotFound("there is no such login under way", fix=f"begin again: toolway login {server}")
-        if not isinstance(ended_at, str) or len(ended_at) > LONGEST:
-            raise ValueError("ended_at must be an address")
-        begun.ended_at.set_result(ended_at)
-        assert begun.work is not None
-        await asyncio.shield(begun.work)
+    async def _finish_login(self, server: str, principal: Principal, id_: object, redirected_to: object) -> Json:
+        login = self._pending.get(id_) if isinstance(id_, str) else None
+        if login is None or login.principal_id != principal.id or login.server != server or login.redirected_to.done():
+            raise NotFound("unknown or finished login", hint=f"start again: toolway login {server}")
+        if not isinstance(redirected_to, str) or len(redirected_to) > MAX_URL_CHARS:
+            raise ValueError("ended_at must be a URL")
+        login.redirected_to.set_result(redirected_to)
+        assert login.task is not None
+        await asyncio.shield(login.task)
         return {"logged_in": True}
 
-    def _over(self, id_: str, work: asyncio.Task[None]) -> None:
-        self._begun.pop(id_, None)
-        if not work.cancelled():
-            work.exception()  # whoever waited has seen it
+    def _on_login_done(self, id_: str, task: asyncio.Task[None]) -> None:
+        self._pending.pop(id_, None)
+        if not task.cancelled():
+            task.exception()  # marks it as retrieved: the waiting request has already raised it
 
-    def end(self, caller: str) -> None:
-        """A key was revoked: its logins end with it."""
-        task = asyncio.get_running_loop().create_task(self._hub.log_out_everywhere(caller))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+    def log_out_everywhere(self, caller: str) -> None:
+        """Log a caller out of all servers, after its API key was revoked."""
+        task = asyncio.get_running_loop().create_task(self._hub.logout_everywhere(caller))
+        self._logout_tasks.add(task)
+        task.add_done_callback(self._logout_tasks.discard)
 
 
-def _loopback(uri: Any) -> str:
-    """A login ends on the machine of whoever began it, or a code could be sent anywhere. Raises `ValueError`."""
-    parts = urlsplit(uri) if isinstance(uri, str) and len(uri) < LONGEST else None
+def _check_loopback_uri(uri: Any) -> str:
+    """Return `uri` if it is a loopback HTTP URL; other targets could leak the code.
+
+    Raises `ValueError`.
+    """
+    parts = urlsplit(uri) if isinstance(uri, str) and len(uri) < MAX_URL_CHARS else None
     if parts is None or parts.scheme != "http" or not is_loopback(parts.hostname or "") or parts.username is not None:
         raise ValueError("redirect_uri must be http://127.0.0.1:PORT/…")
     assert isinstance(uri, str)
     return uri
 
 
-def _of_error(status: int, error: ToolwayError) -> tuple[int, bytes, Any]:
-    return problem(status, error.what, evidence=error.evidence, fix=error.fix, code=error.code)
+def _error_reply(status: int, error: ToolwayError) -> tuple[int, bytes, Any]:
+    return json_error(status, error.message, detail=error.detail, hint=error.hint, code=error.code)

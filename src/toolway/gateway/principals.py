@@ -1,7 +1,7 @@
-"""Who may enter: the person at this machine, and the holders of API keys.
+"""Principals and API keys: the local administrator, and the holders of keys.
 
-The token of this machine is made at the first start and lies in a file that only its owner may read. Keys are random,
-shown once, and kept as hashes; each is held to the endpoints it was made for.
+The token of this machine is created at the first start, in a file that only its user can read. API keys are random,
+shown once, and stored as hashes. Each key is restricted to the endpoints it was created for.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from typing import Final
 import msgspec
 
 from toolway.errors import ConfigError
-from toolway.gateway.rates import Rate
-from toolway.gateway.sealed import made_once, write_private
+from toolway.gateway.rate_limit import Rate
+from toolway.gateway.sealing import read_or_create, write_private
 
 TOKEN_PREFIX: Final = "tw_"
-_LEAST: Final = 16  # characters of the token of this machine, whoever made it
-_MAX_FILE: Final = 16 * 1024 * 1024
+_MIN_TOKEN_CHARS: Final = 16  # characters of the token of this machine, also if the user wrote it
+_MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """Who is asking."""
+    """The authenticated sender of a request."""
 
     id: str
     name: str
-    caller: str  # the authorization context of calls; empty for the owner of the hub
+    caller_id: str  # caller id that selects the credentials of calls; "" for the local administrator
     admin: bool = False
     scopes: tuple[str, ...] | None = None  # groups, and `server/name`; None = everything
-    rate: Rate | None = None  # how often it may call; None = as often as it likes
-    node: bool = False  # another gateway of a cluster, which speaks for those who come with a pass
+    rate: Rate | None = None  # rate limit; None = unlimited
+    is_node: bool = False  # another node of the cluster, which forwards calls of callers named by a call token
 
-    def may_use(self, endpoint: str) -> bool:
-        """Whether an endpoint (a group's name, `server/name`, or nothing for all) is open to this principal."""
+    def can_access(self, endpoint: str) -> bool:
+        """Return True if this principal may use the endpoint: a group, `server/name`, or "" for all."""
         return self.scopes is None or not endpoint or endpoint in self.scopes
 
 
-OWNER: Final = Principal("local", "the owner of this gateway", "", admin=True)
+LOCAL_ADMIN: Final = Principal("local", "the owner of this gateway", "", admin=True)
 
 
 class ApiKey(msgspec.Struct, frozen=True):
-    """A key as it is kept: never itself."""
+    """An API key as it is stored: its hash, never the key itself."""
 
     id: str
     name: str
@@ -58,63 +58,74 @@ class ApiKey(msgspec.Struct, frozen=True):
     created: float = 0.0
     rate: Rate | None = None
 
-    def principal(self) -> Principal:
+    def to_principal(self) -> Principal:
         return Principal(self.id, self.name, f"key:{self.id}", self.admin, self.scopes, self.rate)
 
 
-class _File(msgspec.Struct):
+class _KeysFile(msgspec.Struct):
     format: int = 1
     keys: list[ApiKey] = msgspec.field(default_factory=list)
 
 
-class KnownKeys(ABC):
-    """All that opens the door, as this process knows it. Looking one up costs one hash, however many there are.
-    `on_revoked` hears of every key that opens it no more."""
+class ApiKeyStore(ABC):
+    """The local token and all API keys, in memory.
+
+    A lookup costs one hash, independent of the number of keys.
+    """
 
     def __init__(self, token: str) -> None:
-        self._token_hash = _hash(token)
+        self._token_hash = _hash_token(token)
         self._keys: dict[str, ApiKey] = {}  # by hash
-        self.changes = 0  # how often the keys have changed
-        self.on_revoked: Callable[[str], None] | None = None
+        self.change_count = 0  # how often the keys have changed
+        self._revocation_callbacks: list[Callable[[str], None]] = []
 
-    def who(self, token: str) -> Principal | None:
-        hashed = _hash(token)
+    def on_revoked(self, callback: Callable[[str], None]) -> None:
+        """Call `callback` with the id of every key that is revoked or changed from now on."""
+        self._revocation_callbacks.append(callback)
+
+    def authenticate(self, token: str) -> Principal | None:
+        """Return the principal of a token, or None if it is unknown."""
+        hashed = _hash_token(token)
         if hmac.compare_digest(hashed, self._token_hash):
-            return OWNER
+            return LOCAL_ADMIN
         key = self._keys.get(hashed)
-        return key.principal() if key is not None else None
+        return key.to_principal() if key is not None else None
 
-    def principal(self, id: str) -> Principal | None:
-        """The holder of a key, for as long as there is such a key."""
-        return next((key.principal() for key in self._keys.values() if key.id == id), None)
+    def principal_for(self, id: str) -> Principal | None:
+        """Return the principal of the API key with this id, or None if it was revoked."""
+        return next((key.to_principal() for key in self._keys.values() if key.id == id), None)
 
-    def all(self) -> Sequence[ApiKey]:
+    def list_keys(self) -> Sequence[ApiKey]:
         return list(self._keys.values())
 
     @abstractmethod
-    async def issue(
+    async def create_key(
         self, name: str, scopes: Iterable[str] | None, admin: bool, now: float, rate: Rate | None = None
     ) -> tuple[str, ApiKey]:
-        """A new key, and what is kept of it. The key itself is never seen again. Raises `OSError`, `Unavailable`."""
+        """Create an API key.
+
+        Return its token, which is not stored, and its entry. Raises `OSError`, `Unavailable`.
+        """
 
     @abstractmethod
-    async def withdraw(self, id: str) -> bool:
-        """A key opens the door no more. Whether there was such a key. Raises `OSError`, `Unavailable`."""
+    async def revoke_key(self, id: str) -> bool:
+        """Revoke an API key. Return False if it is unknown. Raises `OSError`, `Unavailable`."""
 
     @abstractmethod
     def reload(self) -> None:
-        """Take what another process changed. Raises `ConfigError` where it cannot be trusted."""
+        """Load changes made by another process. Raises `ConfigError` if the stored keys are invalid."""
 
-    def _know(self, keys: Iterable[ApiKey]) -> None:
-        before, self._keys = self._keys, {key.hash: key for key in keys}
-        self.changes += 1
-        for hashed, key in before.items():
-            if self._keys.get(hashed) != key and self.on_revoked is not None:
-                self.on_revoked(key.id)
+    def _replace_keys(self, keys: Iterable[ApiKey]) -> None:
+        previous, self._keys = self._keys, {key.hash: key for key in keys}
+        self.change_count += 1
+        for hashed, key in previous.items():
+            if self._keys.get(hashed) != key:
+                for callback in self._revocation_callbacks:
+                    callback(key.id)
 
 
-class Keyring(KnownKeys):
-    """The keys in a file."""
+class FileApiKeyStore(ApiKeyStore):
+    """API keys in a JSON file."""
 
     def __init__(self, file: Path, token: str) -> None:
         super().__init__(token)
@@ -122,62 +133,62 @@ class Keyring(KnownKeys):
         self._stamp: tuple[int, ...] | None = None
         self.reload()
 
-    async def issue(
+    async def create_key(
         self, name: str, scopes: Iterable[str] | None, admin: bool, now: float, rate: Rate | None = None
     ) -> tuple[str, ApiKey]:
-        return self.create(name, scopes, admin, now, rate)
+        return self.create_key_sync(name, scopes, admin, now, rate)
 
-    async def withdraw(self, id: str) -> bool:
-        return self.revoke(id)
+    async def revoke_key(self, id: str) -> bool:
+        return self.revoke_key_sync(id)
 
-    def create(
+    def create_key_sync(
         self, name: str, scopes: Iterable[str] | None, admin: bool, now: float, rate: Rate | None = None
     ) -> tuple[str, ApiKey]:
-        """What `issue` does. Raises `OSError`."""
-        token, key = new_key(name, scopes, admin, now, rate)
-        with self._alone():
+        """Create an API key, as `create_key`. Raises `OSError`."""
+        token, key = generate_key(name, scopes, admin, now, rate)
+        with self._locked():
             self._save([*self._keys.values(), key])
         return token, key
 
-    def revoke(self, id: str) -> bool:
-        """What `withdraw` does. Raises `OSError`."""
-        with self._alone():
-            kept = [key for key in self._keys.values() if key.id != id]
-            if len(kept) == len(self._keys):
+    def revoke_key_sync(self, id: str) -> bool:
+        """Revoke an API key, as `revoke_key`. Raises `OSError`."""
+        with self._locked():
+            remaining = [key for key in self._keys.values() if key.id != id]
+            if len(remaining) == len(self._keys):
                 return False
-            self._save(kept)
+            self._save(remaining)
         return True
 
     def reload(self) -> None:
-        """Take what another process changed. Raises `ConfigError` where the file cannot be trusted."""
+        """Load the file if another process changed it. Raises `ConfigError` if it is invalid."""
         try:
             stat = self._file.stat()
         except FileNotFoundError:
-            self._take([], None)
+            self._set_keys([], None)
             return
         stamp = (stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino)
         if stamp == self._stamp:
             return
         try:
-            if stat.st_size > _MAX_FILE:
-                raise ValueError("it is too large")
-            kept = msgspec.json.decode(self._file.read_bytes(), type=_File).keys
+            if stat.st_size > _MAX_FILE_BYTES:
+                raise ValueError("file is too large")
+            keys = msgspec.json.decode(self._file.read_bytes(), type=_KeysFile).keys
         except (OSError, ValueError) as exc:
             raise ConfigError(
-                f"the file of API keys cannot be read: {self._file}",
-                evidence=str(exc),
-                fix="move it away; keys must then be made anew",
+                f"cannot read the file of API keys: {self._file}",
+                detail=str(exc),
+                hint="move the file away; all keys must then be created again",
                 code="E-KEYS-FILE",
             ) from None
-        self._take(kept, stamp)
+        self._set_keys(keys, stamp)
 
-    def _take(self, keys: Iterable[ApiKey], stamp: tuple[int, ...] | None) -> None:
+    def _set_keys(self, keys: Iterable[ApiKey], stamp: tuple[int, ...] | None) -> None:
         self._stamp = stamp
-        self._know(keys)
+        self._replace_keys(keys)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Change the keys as they are now, and nobody else meanwhile: a key that was revoked must not come back."""
+    def _locked(self) -> Iterator[None]:
+        """Lock the file and reload it, so that a concurrent change cannot restore a revoked key."""
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(self._file.with_name(f".{self._file.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -188,29 +199,35 @@ class Keyring(KnownKeys):
             os.close(handle)
 
     def _save(self, keys: list[ApiKey]) -> None:
-        write_private(self._file, msgspec.json.encode(_File(keys=keys)))
-        self._stamp = None  # the clock of the file system may be too coarse to tell
+        write_private(self._file, msgspec.json.encode(_KeysFile(keys=keys)))
+        self._stamp = None  # the file system clock may be too coarse to show the change
         self.reload()
 
 
-def new_key(name: str, scopes: Iterable[str] | None, admin: bool, now: float, rate: Rate | None) -> tuple[str, ApiKey]:
+def generate_key(
+    name: str, scopes: Iterable[str] | None, admin: bool, now: float, rate: Rate | None
+) -> tuple[str, ApiKey]:
+    """Generate an API key. Return its token and its entry, which contains only the hash."""
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
-    chosen = tuple(scopes) if scopes is not None else None
-    return token, ApiKey(secrets.token_hex(4), name, _hash(token), chosen, admin, now, rate)
+    scope_names = tuple(scopes) if scopes is not None else None
+    return token, ApiKey(secrets.token_hex(4), name, _hash_token(token), scope_names, admin, now, rate)
 
 
-def token_in(file: Path) -> str:
-    """The token of this machine, made at first use. Raises `OSError`, and `ConfigError` for one that can be guessed."""
-    token = made_once(file, lambda: (TOKEN_PREFIX + secrets.token_urlsafe(32)).encode()).decode("latin-1").strip()
-    if len(token) < _LEAST:
+def read_local_token(file: Path) -> str:
+    """Return the token of this machine, created at first use.
+
+    Raises `OSError`, `ConfigError` if too short.
+    """
+    token = read_or_create(file, lambda: (TOKEN_PREFIX + secrets.token_urlsafe(32)).encode()).decode("latin-1").strip()
+    if len(token) < _MIN_TOKEN_CHARS:
         raise ConfigError(
-            f"the token of this machine cannot be used: {file}",
-            evidence=f"it has {len(token)} characters; a token has at least {_LEAST}",
-            fix="move the file away; a new one is made at the next start",
+            f"token of this machine is unusable: {file}",
+            detail=f"it has {len(token)} characters; at least {_MIN_TOKEN_CHARS} are required",
+            hint="move the file away; a new token is created at the next start",
             code="E-STATE",
         )
     return token
 
 
-def _hash(token: str) -> str:
+def _hash_token(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()

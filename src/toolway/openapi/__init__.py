@@ -1,5 +1,5 @@
-"""HTTP APIs that are described by a document: bytes of an OpenAPI document → operations → requests.
+"""HTTP APIs described by OpenAPI documents: bytes of a document → operations → requests.
 
-Pure functions; nothing here waits or opens anything. `load.py` reads a document, `operation.py` has the values that
-come out of it, `encoding.py` makes a request of an operation and arguments.
+Pure functions without I/O. `loader.py` reads a document, `models.py` defines its values, `request_encoder.py` builds a
+request from an operation and arguments.
 """

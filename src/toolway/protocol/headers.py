@@ -1,6 +1,6 @@
-"""The HTTP headers that a request mirrors from its body. The rules are the SDK's; this applies them.
+"""HTTP headers of a modern request that repeat parts of its body. The rules are the SDK's.
 
-In a module of its own because the SDK's rules come with the whole SDK, which only HTTP servers need.
+This is a separate module because the rules import the whole SDK, which only HTTP servers need.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from mcp.shared.inbound import (
     x_mcp_header_map,
 )
 
-from toolway.model import Json
+from toolway.types import Json
 
 _TASK_METHODS = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 
 
-def for_request(version: str, method: str, params: Json, input_schema: Any = None) -> dict[str, str]:
-    """The headers of one modern request. `input_schema` is the tool's, for arguments that are mirrored too."""
+def request_headers(version: str, method: str, params: Json, input_schema: Any = None) -> dict[str, str]:
+    """Return the HTTP headers of a modern request.
+
+    `input_schema` is the tool's; it names the arguments that are repeated in headers.
+    """
     headers = {MCP_PROTOCOL_VERSION_HEADER: version, MCP_METHOD_HEADER: method}
     key = "taskId" if method in _TASK_METHODS else NAME_BEARING_METHODS.get(method)
     name = params.get(key) if key else None
@@ -36,6 +39,6 @@ def for_request(version: str, method: str, params: Json, input_schema: Any = Non
     return headers
 
 
-def schema_problem(input_schema: Any) -> str | None:
-    """Why a tool with this schema cannot be called over HTTP, or None."""
+def check_header_schema(input_schema: Any) -> str | None:
+    """Return why a tool with this input schema cannot be called over HTTP, or None if it can."""
     return find_invalid_x_mcp_header(input_schema)

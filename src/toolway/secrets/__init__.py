@@ -1,9 +1,17 @@
-"""Where secrets are kept, what looks like one, and what was one in this process. Nothing heavy is loaded before it is
-needed."""
+"""Secret stores, detection of likely secrets, and masking of known ones.
 
-from toolway.secrets.known import hide, remember
-from toolway.secrets.likely import is_secret_like
-from toolway.secrets.opening import open_store
-from toolway.secrets.store import SecretsError, Store, check_name
+Heavy libraries are loaded on first use.
+"""
 
-__all__ = ["SecretsError", "Store", "check_name", "hide", "is_secret_like", "open_store", "remember"]
+from toolway.secrets.detection import looks_like_secret, mask_secrets, remember_secret
+from toolway.secrets.store import SecretsError, SecretStore, check_secret_name, open_store
+
+__all__ = [
+    "SecretStore",
+    "SecretsError",
+    "check_secret_name",
+    "looks_like_secret",
+    "mask_secrets",
+    "open_store",
+    "remember_secret",
+]

@@ -1,8 +1,8 @@
-"""The keychain of the system, where a real one answers.
+"""System keychain, if a real one answers.
 
-Known back ends are tried by name. What the `keyring` library would choose by itself is never asked: a file or a
-variable can make it choose one that writes plain text. A keychain may want a person to unlock it, so nothing waits for
-it longer than a while; it is asked in threads that nobody waits for at the end.
+Known backends are tried by name. The backend that the `keyring` library selects by itself is never used: a file or a
+variable can make it select one that writes plain text. A keychain may wait for the user to unlock it. So each wait is
+bounded, and runs in a daemon thread that does not delay the end of the process.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from toolway.secrets.files import locked, read_private, write_private
+from toolway.secrets.encrypted_file import locked, read_private, write_private
 from toolway.secrets.store import SecretsError
 
 SERVICE: Final = "toolway"
-ANSWER: Final = 3.0  # seconds in which a keychain must say that it is there
-UNLOCK: Final = 30.0  # seconds for an answer: a person may have to unlock it
-BACK_ENDS: Final = {
+DETECT_TIMEOUT_S: Final = 3.0  # seconds for a keychain to answer when it is detected
+UNLOCK_TIMEOUT_S: Final = 30.0  # seconds for one operation: the user may have to unlock it
+BACKENDS: Final = {
     "linux": (("keyring.backends.SecretService", "Keyring"), ("keyring.backends.kwallet", "DBusKeyring")),
     "darwin": (("keyring.backends.macOS", "Keyring"),),
     "win32": (("keyring.backends.Windows", "WinVaultKeyring"),),
@@ -30,68 +30,71 @@ T = TypeVar("T")
 
 
 class Keychain:
-    """A `Store`. A keychain cannot list what is ours in it, so the names, which are no secrets, are kept in a file."""
+    """`SecretStore` in the system keychain.
 
-    def __init__(self, back_end: Any, names: Path) -> None:
-        self._back_end = back_end
-        self._names = names
-        self.where = "the keychain of the system"
+    A keychain cannot list our entries. So their names, which are not secret, are saved in a file.
+    """
+
+    def __init__(self, backend: Any, names_file: Path) -> None:
+        self._backend = backend
+        self._names_file = names_file
+        self.location = "the system keychain"
 
     def get(self, name: str) -> str | None:
-        value: str | None = self._ask(lambda: self._back_end.get_password(SERVICE, name))
+        value: str | None = self._run(lambda: self._backend.get_password(SERVICE, name))
         return value
 
     def set(self, name: str, value: str) -> None:
-        self._ask(lambda: self._back_end.set_password(SERVICE, name, value))
-        self._note(lambda names: names | {name})
+        self._run(lambda: self._backend.set_password(SERVICE, name, value))
+        self._update_names(lambda names: names | {name})
 
     def delete(self, name: str) -> bool:
-        there = self.get(name) is not None
-        if there:
-            self._ask(lambda: self._back_end.delete_password(SERVICE, name))
-        self._note(lambda names: names - {name})
-        return there
+        exists = self.get(name) is not None
+        if exists:
+            self._run(lambda: self._backend.delete_password(SERVICE, name))
+        self._update_names(lambda names: names - {name})
+        return exists
 
     def names(self) -> list[str]:
-        return sorted(noted_names(self._names))
+        return sorted(recorded_names(self._names_file))
 
-    def _note(self, change: Callable[[frozenset[str]], frozenset[str]]) -> None:
+    def _update_names(self, change: Callable[[frozenset[str]], frozenset[str]]) -> None:
         try:
-            with locked(self._names):
-                write_private(self._names, json.dumps(sorted(change(noted_names(self._names)))).encode())
+            with locked(self._names_file):
+                write_private(self._names_file, json.dumps(sorted(change(recorded_names(self._names_file)))).encode())
         except OSError as exc:
-            what = "the names of the secrets cannot be written"
-            raise SecretsError(what, evidence=f"{self._names}: {exc.strerror or exc}") from None
+            message = "the names of the secrets cannot be written"
+            raise SecretsError(message, detail=f"{self._names_file}: {exc.strerror or exc}") from None
 
-    def _ask(self, question: Callable[[], T]) -> T:
+    def _run(self, operation: Callable[[], T]) -> T:
         try:
-            return within(UNLOCK, question)
+            return run_with_timeout(UNLOCK_TIMEOUT_S, operation)
         except TimeoutError:
-            raise _silent(f"no answer within {UNLOCK:.0f} s") from None
-        except Exception as exc:  # each back end has its own family of them
-            raise _silent(type(exc).__name__) from None
+            raise _keychain_error(f"no answer within {UNLOCK_TIMEOUT_S:.0f} s") from None
+        except Exception as exc:  # each backend has its own exception classes
+            raise _keychain_error(type(exc).__name__) from None
 
 
-def find(names: Path) -> Keychain | None:
-    """The keychain that answers here."""
-    for module, name in BACK_ENDS.get(sys.platform, ()):
+def detect_keychain(names_file: Path) -> Keychain | None:
+    """Return the first system keychain that answers, or None."""
+    for module, name in BACKENDS.get(sys.platform, ()):
         try:
-            back_end = within(ANSWER, lambda module=module, name=name: _made(module, name))  # type: ignore[misc]
-        except Exception:  # it is not there, whatever way it says so
+            backend = run_with_timeout(DETECT_TIMEOUT_S, lambda module=module, name=name: _create_backend(module, name))  # type: ignore[misc]
+        except Exception:  # not available; each backend reports it with another exception
             continue
-        return Keychain(back_end, names)
+        return Keychain(backend, names_file)
     return None
 
 
-def _made(module: str, name: str) -> Any:
-    kind = getattr(importlib.import_module(module), name)
-    if kind.priority <= 0:
-        raise RuntimeError("not here")
-    return kind()
+def _create_backend(module: str, name: str) -> Any:
+    backend_class = getattr(importlib.import_module(module), name)
+    if backend_class.priority <= 0:
+        raise RuntimeError("backend not available")
+    return backend_class()
 
 
-def noted_names(file: Path) -> frozenset[str]:
-    """The names that were put into the keychain."""
+def recorded_names(file: Path) -> frozenset[str]:
+    """Return the names of the secrets that were saved in the keychain."""
     try:
         found = json.loads(read_private(file))
     except (OSError, ValueError):
@@ -99,18 +102,21 @@ def noted_names(file: Path) -> frozenset[str]:
     return frozenset(name for name in found if isinstance(name, str)) if isinstance(found, list) else frozenset()
 
 
-def within(seconds: float, question: Callable[[], T]) -> T:
-    """The answer. Raises what the question raises, or `TimeoutError`; then its thread is left to itself."""
+def run_with_timeout(seconds: float, operation: Callable[[], T]) -> T:
+    """Run `operation` in a daemon thread and return its result.
+
+    Raises the exception of the operation, or `TimeoutError` after `seconds`; the thread is then abandoned.
+    """
     answers: list[T] = []
     failures: list[Exception] = []
 
-    def ask() -> None:
+    def run() -> None:
         try:
-            answers.append(question())
+            answers.append(operation())
         except Exception as exc:
             failures.append(exc)
 
-    thread = threading.Thread(target=ask, name="keychain", daemon=True)
+    thread = threading.Thread(target=run, name="keychain", daemon=True)
     thread.start()
     thread.join(seconds)
     if failures:
@@ -120,9 +126,9 @@ def within(seconds: float, question: Callable[[], T]) -> T:
     return answers[0]
 
 
-def _silent(evidence: str) -> SecretsError:
+def _keychain_error(detail: str) -> SecretsError:
     return SecretsError(
-        "the keychain of the system did not answer",
-        evidence=evidence,
-        fix="unlock it, or keep secrets in a sealed file: export TOOLWAY_SECRETS=file",
+        "the system keychain did not answer",
+        detail=detail,
+        hint="unlock it, or store secrets in an encrypted file: export TOOLWAY_SECRETS=file",
     )

@@ -1,27 +1,34 @@
-"""What every store of secrets offers, and how it fails."""
+"""Secret stores: their protocol and error, and the choice of keychain or encrypted file.
+
+The system keychain is used if it answers, else an encrypted file.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Final, Protocol
 
 from toolway.errors import ToolwayError
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}")
+STORE_VARIABLE: Final = "TOOLWAY_SECRETS"  # "keychain" or "file" overrides the automatic choice
+
+_SECRET_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}")
 
 
 class SecretsError(ToolwayError):
-    """The store of secrets cannot be used. No message holds a secret."""
+    """Failure of a secret store. Its message never contains a secret."""
 
     code = "E-SECRETS"
 
 
-class Store(Protocol):
-    """Keeps secrets by name. Every method may wait for a person, and raises `SecretsError`."""
+class SecretStore(Protocol):
+    """Secrets by name. Every method may wait for the user, and raises `SecretsError`."""
 
     @property
-    def where(self) -> str:
-        """What a person is told about the place."""
+    def location(self) -> str:
+        """Return a description of the storage location for the user."""
         ...
 
     def get(self, name: str) -> str | None: ...
@@ -29,19 +36,89 @@ class Store(Protocol):
     def set(self, name: str, value: str) -> None: ...
 
     def delete(self, name: str) -> bool:
-        """Whether it was there."""
+        """Delete a secret. Return True if it existed."""
         ...
 
     def names(self) -> list[str]: ...
 
 
-def check_name(name: str) -> str:
-    """`name`, if a secret can have it. Raises `SecretsError`, without the name: it may be the secret itself."""
-    if not _NAME.fullmatch(name):
+def open_store(environment: Mapping[str, str]) -> SecretStore:
+    """Return the secret store of this user. Raises `SecretsError`.
+
+    Secrets in the encrypted file are found even if there is a keychain: they may have been saved over SSH.
+    """
+    from toolway.secrets.encrypted_file import PASSPHRASE_VARIABLE, EncryptedFileStore
+    from toolway.secrets.keychain import detect_keychain, recorded_names
+
+    data, state = (
+        _toolway_folder(environment, "XDG_DATA_HOME", ".local/share"),
+        _toolway_folder(environment, "XDG_STATE_HOME", ".local/state"),
+    )
+    file = EncryptedFileStore(data / "secrets.sealed", state / "secrets.key", environment.get(PASSPHRASE_VARIABLE, ""))
+    choice = environment.get(STORE_VARIABLE, "")
+    if choice not in ("", "file", "keychain"):
+        raise SecretsError(f"${STORE_VARIABLE} must be keychain or file", hint=f"unset {STORE_VARIABLE}")
+    names_file = data / "keychain-names.json"
+    keychain = detect_keychain(names_file) if choice != "file" else None
+    if keychain is None and choice == "keychain":
+        raise SecretsError("no system keychain answers here", hint=f"export {STORE_VARIABLE}=file")
+    return LayeredStore(keychain, file, recorded_names(names_file))
+
+
+def _toolway_folder(environment: Mapping[str, str], variable: str, default: str) -> Path:
+    base = environment.get(variable)
+    if not base and not environment.get("HOME"):
+        raise SecretsError("no folder for secrets", detail=f"neither HOME nor {variable} is set")
+    return Path(base or f"{environment['HOME']}/{default}") / "toolway"
+
+
+def check_secret_name(name: str) -> str:
+    """Return `name` if it is a valid name of a secret, else raise `SecretsError`.
+
+    The error does not contain the name, because the user may have typed the secret itself.
+    """
+    if not _SECRET_NAME.fullmatch(name):
         raise SecretsError(
-            "this cannot be the name of a secret",
-            evidence="names have up to 128 letters, digits and . _ - /",
-            fix="toolway secrets set server.NAME, and the value when it is asked for",
+            "not a valid name of a secret",
+            detail="names have up to 128 letters, digits and . _ - /",
+            hint="run toolway secrets set server.NAME, and enter the value at the prompt",
             code="E-SECRETS-NAME",
         )
     return name
+
+
+class LayeredStore:
+    """Store that writes to the keychain, if there is one, and else to the file. Reads try both.
+
+    `keychain_names` are the names of secrets that were saved in a keychain, even if none answers now.
+    """
+
+    def __init__(self, keychain: SecretStore | None, file: SecretStore, keychain_names: frozenset[str]) -> None:
+        self._stores = [store for store in (keychain, file) if store is not None]
+        self._unreachable_names = keychain_names if keychain is None else frozenset()
+        self.location = self._stores[0].location
+
+    def get(self, name: str) -> str | None:
+        for store in self._stores:
+            value = store.get(name)
+            if value is not None:
+                return value
+        if name in self._unreachable_names:
+            raise SecretsError(
+                f"the secret {name} is in the system keychain",
+                detail="no keychain answers here: there is no desktop session",
+                hint=f"toolway secrets set {name}",
+            )
+        return None
+
+    def set(self, name: str, value: str) -> None:
+        self._stores[0].set(name, value)
+        for store in self._stores[1:]:
+            store.delete(name)
+
+    def delete(self, name: str) -> bool:
+        deleted = [store.delete(name) for store in self._stores]
+        return any(deleted)
+
+    def names(self) -> list[str]:
+        return sorted({name for store in self._stores for name in store.names()})

@@ -1,1 +1,3 @@
-"""What others see of us: metrics, traces, log lines, the last calls. All of it only listens."""
+"""Observability: metrics, traces, log lines, recent calls, alerts.
+
+Event sinks only; they never change a call."""

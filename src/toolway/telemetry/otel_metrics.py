@@ -1,5 +1,4 @@
-"""What was counted, as the data of OpenTelemetry's metrics: the same numbers that `/metrics` shows, so a call pays for
-them once."""
+"""Counters as OpenTelemetry metrics data: the numbers of `/metrics`, counted only once."""
 
 from __future__ import annotations
 
@@ -24,54 +23,71 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from toolway._version import __version__
-from toolway.telemetry import naming
-from toolway.telemetry.metrics import Metrics
-from toolway.telemetry.series import BOUNDS, Tally
+from toolway.telemetry import otel_attributes
+from toolway.telemetry.metrics import HISTOGRAM_BOUNDS_S, DurationHistogram, Metrics
 
 _SCOPE: Final = InstrumentationScope("toolway", __version__)
-_SKIPPED: Final = bisect_left(BOUNDS, naming.BOUNDS[0])  # bounds of ours below the first of the conventions
+_SKIPPED_BOUNDS: Final = bisect_left(
+    HISTOGRAM_BOUNDS_S, otel_attributes.OTEL_BOUNDS_S[0]
+)  # our bounds below the first bound of the conventions
 
 
-def metrics_data(metrics: Metrics, resource: Resource, began: int) -> MetricsData:
-    now = time.time_ns()
+def build_metrics_data(metrics: Metrics, resource: Resource, started_ns: int) -> MetricsData:
+    now_ns = time.time_ns()
     duration = Metric(
-        naming.SERVER_DURATION,
+        otel_attributes.SERVER_DURATION_METRIC,
         "The duration of the MCP request as observed on the receiver",
         "s",
-        Histogram(list(_points(metrics, began, now)), AggregationTemporality.CUMULATIVE),
+        Histogram(list(_duration_points(metrics, started_ns, now_ns)), AggregationTemporality.CUMULATIVE),
     )
     phases = Metric(
         "toolway.call.phase.time",
-        "What calls waited for",
+        "Time that calls spent in each phase",
         "s",
-        Sum(list(_phases(metrics, began, now)), AggregationTemporality.CUMULATIVE, is_monotonic=True),
+        Sum(list(_phase_points(metrics, started_ns, now_ns)), AggregationTemporality.CUMULATIVE, is_monotonic=True),
     )
     scope = ScopeMetrics(_SCOPE, [duration, phases], "")
     return MetricsData([ResourceMetrics(resource, [scope], "")])
 
 
-def _points(metrics: Metrics, began: int, now: int) -> Iterator[HistogramDataPoint]:
-    for (server, method, tool), series in metrics.book.series.items():
-        for outcome, tally in series.outcomes.items():
-            attributes: dict[str, Any] = {**naming.about(method, tool), naming.SERVER: server}
+def _duration_points(metrics: Metrics, started_ns: int, now_ns: int) -> Iterator[HistogramDataPoint]:
+    for (server, method, tool), series in metrics.store.series.items():
+        for outcome, histogram in series.outcomes.items():
+            attributes: dict[str, Any] = {
+                **otel_attributes.request_attributes(method, tool),
+                otel_attributes.ATTR_SERVER: server,
+            }
             if outcome != "ok":
-                attributes[naming.ERROR] = outcome
-            yield _point(attributes, tally, began, now)
+                attributes[otel_attributes.ATTR_ERROR_TYPE] = outcome
+            yield _duration_point(attributes, histogram, started_ns, now_ns)
 
 
-def _point(attributes: dict[str, Any], tally: Tally, began: int, now: int) -> HistogramDataPoint:
-    buckets = [sum(tally.buckets[: _SKIPPED + 1]), *tally.buckets[_SKIPPED + 1 :]]
+def _duration_point(
+    attributes: dict[str, Any], histogram: DurationHistogram, started_ns: int, now_ns: int
+) -> HistogramDataPoint:
+    buckets = [sum(histogram.buckets[: _SKIPPED_BOUNDS + 1]), *histogram.buckets[_SKIPPED_BOUNDS + 1 :]]
     exemplars = [
         Exemplar({}, each.seconds, int(each.at * 1e9), int(each.span, 16), int(each.trace, 16))
-        for each in tally.exemplars.values()
+        for each in histogram.exemplars.values()
     ]
-    unknown = cast(float, None)  # the least and the greatest are not kept, and may be left out
+    unknown = cast(float, None)  # minimum and maximum are not counted; the protocol allows to omit them
     return HistogramDataPoint(
-        attributes, began, now, tally.count, tally.seconds, buckets, list(naming.BOUNDS), unknown, unknown, exemplars
+        attributes,
+        started_ns,
+        now_ns,
+        histogram.count,
+        histogram.seconds,
+        buckets,
+        list(otel_attributes.OTEL_BOUNDS_S),
+        unknown,
+        unknown,
+        exemplars,
     )
 
 
-def _phases(metrics: Metrics, began: int, now: int) -> Iterator[NumberDataPoint]:
-    for server, counted in metrics.book.servers.items():
-        for phase, seconds in counted.phases.items():
-            yield NumberDataPoint({naming.SERVER: server, naming.PHASE: phase}, began, now, seconds)
+def _phase_points(metrics: Metrics, started_ns: int, now_ns: int) -> Iterator[NumberDataPoint]:
+    for server, server_series in metrics.store.servers.items():
+        for phase, seconds in server_series.phases.items():
+            yield NumberDataPoint(
+                {otel_attributes.ATTR_SERVER: server, otel_attributes.ATTR_PHASE: phase}, started_ns, now_ns, seconds
+            )

@@ -1,6 +1,7 @@
-"""What goes to an OTLP collector: where, how much of it, and its end. Loaded where that is asked for.
+"""Export of traces and metrics to an OTLP collector: endpoint, sampling, shutdown.
 
-Spans wait in a bounded line (2,048) and are dropped beyond it; nothing that a call waits for waits for a collector.
+Imported only if enabled. Spans are queued (at most 2,048) and dropped beyond that. A call never waits for the
+collector.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from toolway._version import __version__
-from toolway.config.telemetry import TelemetrySettings, TraceSettings
+from toolway.config.settings import TelemetrySettings, TraceSettings
 from toolway.errors import ConfigError
 from toolway.telemetry.metrics import Metrics
 
@@ -22,31 +23,35 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
 
-ALL: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
-TRACES: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
-METRICS: Final = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
-END: Final = 5.0  # seconds that the last spans may take
-INTERVAL: Final = 60.0  # seconds between two sendings of metrics
+OTLP_ENDPOINT_VAR: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
+OTLP_TRACES_ENDPOINT_VAR: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+OTLP_METRICS_ENDPOINT_VAR: Final = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
+EXPORT_TIMEOUT_S: Final = 5.0  # for the last export
+EXPORT_INTERVAL_S: Final = 60.0  # of metrics
 
 
-def wants_traces(settings: TelemetrySettings, environ: Mapping[str, str]) -> bool:
-    return not _off(environ, "TRACES") and (settings.traces is not None or _names(environ, TRACES))
+def is_trace_export_enabled(settings: TelemetrySettings, environ: Mapping[str, str]) -> bool:
+    return not _is_disabled(environ, "TRACES") and (
+        settings.traces is not None or _has_endpoint(environ, OTLP_TRACES_ENDPOINT_VAR)
+    )
 
 
-def wants_metrics(settings: TelemetrySettings, environ: Mapping[str, str]) -> bool:
-    return settings.metrics and not _off(environ, "METRICS") and _names(environ, METRICS)
+def is_metrics_export_enabled(settings: TelemetrySettings, environ: Mapping[str, str]) -> bool:
+    return (
+        settings.metrics and not _is_disabled(environ, "METRICS") and _has_endpoint(environ, OTLP_METRICS_ENDPOINT_VAR)
+    )
 
 
-def _names(environ: Mapping[str, str], own: str) -> bool:
-    return bool(environ.get(ALL) or environ.get(own))
+def _has_endpoint(environ: Mapping[str, str], signal_var: str) -> bool:
+    return bool(environ.get(OTLP_ENDPOINT_VAR) or environ.get(signal_var))
 
 
-def _off(environ: Mapping[str, str], signal: str) -> bool:
+def _is_disabled(environ: Mapping[str, str], signal: str) -> bool:
     return environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get(f"OTEL_{signal}_EXPORTER") == "none"
 
 
-def ratio_of(settings: TraceSettings | None, environ: Mapping[str, str]) -> float | None:
-    """The share of new traces that is recorded; None where the variables name a sampler of another kind."""
+def get_sample_ratio(settings: TraceSettings | None, environ: Mapping[str, str]) -> float | None:
+    """Return the sampled share of new traces; None if the environment selects another sampler."""
     if settings is not None and settings.sample is not None:
         return settings.sample
     sampler = environ.get("OTEL_TRACES_SAMPLER", "parentbased_always_on")
@@ -60,47 +65,51 @@ def ratio_of(settings: TraceSettings | None, environ: Mapping[str, str]) -> floa
     return None
 
 
-def provider_for(settings: TraceSettings | None, environ: Mapping[str, str]) -> TracerProvider:
-    """Raises `ConfigError` where OpenTelemetry is not installed."""
+def create_tracer_provider(settings: TraceSettings | None, environ: Mapping[str, str]) -> TracerProvider:
+    """Create the tracer provider with an OTLP exporter.
+
+    Raises `ConfigError` if OpenTelemetry is not installed."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.sdk.trace.sampling import ALWAYS_ON
     except ImportError as exc:
-        raise _missing(exc) from None
+        raise _not_installed_error(exc) from None
     endpoint = settings.endpoint if settings is not None else ""
     exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces") if endpoint else OTLPSpanExporter()
-    ours = ratio_of(settings, environ) is not None  # then whoever begins a call has decided
-    provider = TracerProvider(sampler=ALWAYS_ON if ours else None, resource=_resource(environ), shutdown_on_exit=False)
+    samples_itself = get_sample_ratio(settings, environ) is not None  # then `OtelTracer` samples, not the provider
+    provider = TracerProvider(
+        sampler=ALWAYS_ON if samples_itself else None, resource=_create_resource(environ), shutdown_on_exit=False
+    )
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider
 
 
-def _resource(environ: Mapping[str, str]) -> Resource:
+def _create_resource(environ: Mapping[str, str]) -> Resource:
     from opentelemetry.sdk.resources import Resource
 
-    own = {} if environ.get("OTEL_SERVICE_NAME") else {"service.name": "toolway"}
-    return Resource.create({**own, "service.version": __version__, "process.pid": os.getpid()})
+    name = {} if environ.get("OTEL_SERVICE_NAME") else {"service.name": "toolway"}
+    return Resource.create({**name, "service.version": __version__, "process.pid": os.getpid()})
 
 
-class MetricPusher:
-    """Sends what was counted, every minute and at the end, in a thread."""
+class MetricsPusher:
+    """Exports the metrics every minute and on close, in a thread."""
 
     def __init__(self, metrics: Metrics, environ: Mapping[str, str]) -> None:
-        """Raises `ConfigError` where OpenTelemetry is not installed."""
+        """Load the exporter. Raises `ConfigError` if OpenTelemetry is not installed."""
         try:
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
-            from toolway.telemetry.otel_metrics import metrics_data
+            from toolway.telemetry.otel_metrics import build_metrics_data
         except ImportError as exc:
-            raise _missing(exc) from None
+            raise _not_installed_error(exc) from None
         self._metrics = metrics
         self._exporter = OTLPMetricExporter()
-        self._data = metrics_data
-        self._resource = _resource(environ)
-        self._began = time.time_ns()
-        self._interval = _interval(environ)
+        self._build_data = build_metrics_data
+        self._resource = _create_resource(environ)
+        self._started_ns = time.time_ns()
+        self._interval = _export_interval(environ)
 
     async def run(self) -> None:
         while True:
@@ -108,48 +117,49 @@ class MetricPusher:
             await self.push()
 
     async def push(self) -> None:
-        data = self._data(self._metrics.snapshot(), self._resource, self._began)
-        await in_time(lambda: self._exporter.export(data))
+        data = self._build_data(self._metrics.snapshot(), self._resource, self._started_ns)
+        await run_with_deadline(lambda: self._exporter.export(data))
 
     async def close(self) -> None:
-        """Waits for the last sending, for a moment."""
-        data = self._data(self._metrics.snapshot(), self._resource, self._began)
+        """Export for the last time, in bounded time."""
+        data = self._build_data(self._metrics.snapshot(), self._resource, self._started_ns)
 
-        def last() -> None:
+        def export_and_shutdown() -> None:
             self._exporter.export(data)
             self._exporter.shutdown()
 
-        await in_time(last)
+        await run_with_deadline(export_and_shutdown)
 
 
-async def in_time(work: Callable[[], object]) -> None:
-    """Do it in a thread that nobody waits for once its time is over, not even the end of the program, as it would for a
-    thread of the loop."""
+async def run_with_deadline(work: Callable[[], object]) -> None:
+    """Run `work` in a daemon thread and wait for it in bounded time.
+
+    Afterwards the thread is abandoned. The interpreter does not wait for it on exit, unlike for executor threads."""
     loop, done = asyncio.get_running_loop(), asyncio.Event()
 
     def run() -> None:
         with suppress(Exception):
             work()
-        with suppress(RuntimeError):  # the loop has ended meanwhile
+        with suppress(RuntimeError):  # the loop is already closed
             loop.call_soon_threadsafe(done.set)
 
     threading.Thread(target=run, name="toolway-last-telemetry", daemon=True).start()
     with suppress(TimeoutError):
-        async with asyncio.timeout(END):
+        async with asyncio.timeout(EXPORT_TIMEOUT_S):
             await done.wait()
 
 
-def _interval(environ: Mapping[str, str]) -> float:
+def _export_interval(environ: Mapping[str, str]) -> float:
     try:
-        return max(0.1, float(environ.get("OTEL_METRIC_EXPORT_INTERVAL", INTERVAL * 1000)) / 1000)
+        return max(0.1, float(environ.get("OTEL_METRIC_EXPORT_INTERVAL", EXPORT_INTERVAL_S * 1000)) / 1000)
     except ValueError:
-        return INTERVAL
+        return EXPORT_INTERVAL_S
 
 
-def _missing(exc: ImportError) -> ConfigError:
+def _not_installed_error(exc: ImportError) -> ConfigError:
     return ConfigError(
-        "traces or metrics are to be sent to a collector, and OpenTelemetry is not installed",
-        evidence=str(exc),
-        fix="pip install 'toolway[otel]'",
+        "OpenTelemetry is not installed, but the export of traces or metrics is configured",
+        detail=str(exc),
+        hint="pip install 'toolway[otel]'",
         code="E-OTEL-MISSING",
     )

@@ -1,7 +1,8 @@
-"""A word to a webhook for each matter that a person must see to. Loaded where one is configured.
+"""Webhook notification for each alert. Imported only if a webhook is configured.
 
-One POST of a JSON object, whose `text` is what chat programs show. Tried again a few times, with longer and longer
-pauses, unless the answer says that it is useless; no redirect is followed, and the address is checked as any other.
+One POST of a JSON object; chat programs display its `text`. Failed requests are retried a few times with exponential
+backoff, unless the response status says that a retry is useless. Redirects are not followed, and the network policy
+applies to the address.
 """
 
 from __future__ import annotations
@@ -19,33 +20,41 @@ from urllib.parse import urlsplit
 import httpx2
 import msgspec
 
-from toolway.addresses.pinned import PinnedTransport
-from toolway.addresses.policy import Addresses
-from toolway.addresses.resolving import AddressError
-from toolway.telemetry.escalations import Matter
+from toolway.network.httpx_transport import PinnedTransport
+from toolway.network.policy import NetworkPolicy
+from toolway.network.resolver import AddressError
+from toolway.telemetry.alerts import Alert
 
-TRIES: Final = 5
-FIRST_PAUSE: Final = 1.0  # seconds; twice as long each time
-LIMIT: Final = 10.0  # seconds for one request
-BACKLOG: Final = 100
-_AGAIN: Final = frozenset({408, 425, 429})
-_log = logging.getLogger("toolway.escalations")
+MAX_ATTEMPTS: Final = 5
+INITIAL_BACKOFF_S: Final = 1.0  # doubled with each retry
+REQUEST_TIMEOUT_S: Final = 10.0
+MAX_QUEUED: Final = 100
+_RETRYABLE_STATUSES: Final = frozenset({408, 425, 429})
+_log = logging.getLogger("toolway.alerts")
 
 
 class Webhook:
-    def __init__(self, url: str, headers: Mapping[str, str], addresses: Addresses, pause: float = FIRST_PAUSE) -> None:
+    """Delivers alerts to a webhook URL from a bounded queue, with retries."""
+
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        network_policy: NetworkPolicy,
+        initial_backoff: float = INITIAL_BACKOFF_S,
+    ) -> None:
         self._url = url
-        self._host = urlsplit(url).hostname or ""  # all that is ever shown of it: its path may be a secret
+        self._host = urlsplit(url).hostname or ""  # only the host is ever logged: the path may be a secret
         self._headers = {"content-type": "application/json", **headers}
-        self._addresses = addresses.naming(url)
-        self._pause = pause
-        self._waiting: deque[Matter] = deque(maxlen=BACKLOG)
-        self._news = asyncio.Event()
+        self._network_policy = network_policy.allowing(url)
+        self._initial_backoff = initial_backoff
+        self._queue: deque[Alert] = deque(maxlen=MAX_QUEUED)
+        self._wakeup = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self.lost = 0
+        self.dropped = 0
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._work())
+        self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
         if self._task is not None:
@@ -53,55 +62,57 @@ class Webhook:
             with suppress(asyncio.CancelledError):
                 await self._task
 
-    def tell(self, matter: Matter) -> None:
-        """Soon. The oldest gives way where too many wait."""
-        self.lost += len(self._waiting) == BACKLOG
-        self._waiting.append(matter)
-        self._news.set()
+    def enqueue(self, alert: Alert) -> None:
+        """Queue an alert for delivery. If the queue is full, the oldest alert is dropped."""
+        self.dropped += len(self._queue) == MAX_QUEUED
+        self._queue.append(alert)
+        self._wakeup.set()
 
-    async def _work(self) -> None:
-        trust = await asyncio.to_thread(ssl.create_default_context)
+    async def _run(self) -> None:
+        ssl_context = await asyncio.to_thread(ssl.create_default_context)
         while True:
-            await self._news.wait()
-            while self._waiting:
-                await self._deliver(self._waiting.popleft(), trust)
-            self._news.clear()
+            await self._wakeup.wait()
+            while self._queue:
+                await self._deliver(self._queue.popleft(), ssl_context)
+            self._wakeup.clear()
 
-    async def _deliver(self, matter: Matter, trust: ssl.SSLContext) -> None:
-        why = ""
-        for number in range(TRIES):
-            if number:
-                await asyncio.sleep(self._pause * 2 ** (number - 1) * random.uniform(0.8, 1.2))
-            why, again = await self._post(matter, trust)
-            if not why:
+    async def _deliver(self, alert: Alert, ssl_context: ssl.SSLContext) -> None:
+        error = ""
+        for attempt in range(MAX_ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(self._initial_backoff * 2 ** (attempt - 1) * random.uniform(0.8, 1.2))
+            error, retryable = await self._post(alert, ssl_context)
+            if not error:
                 return
-            if not again:
+            if not retryable:
                 break
-        self.lost += 1
-        _log.error("the webhook at %s did not take a matter (%s): %s", self._host, matter.name, why)
+        self.dropped += 1
+        _log.error("webhook at %s did not accept the alert %s: %s", self._host, alert.key, error)
 
-    async def _post(self, matter: Matter, trust: ssl.SSLContext) -> tuple[str, bool]:
-        """Why it did not work, or nothing; and whether another try may."""
+    async def _post(self, alert: Alert, ssl_context: ssl.SSLContext) -> tuple[str, bool]:
+        """Send one request. Return the error ("" on success) and True if a retry may help."""
         try:
             async with (
-                asyncio.timeout(LIMIT),
-                httpx2.AsyncClient(transport=PinnedTransport(self._addresses, trust), timeout=LIMIT) as client,
+                asyncio.timeout(REQUEST_TIMEOUT_S),
+                httpx2.AsyncClient(
+                    transport=PinnedTransport(self._network_policy, ssl_context), timeout=REQUEST_TIMEOUT_S
+                ) as client,
             ):
-                request = httpx2.Request("POST", self._url, headers=self._headers, content=body_of(matter))
-                answer = await client.send(request, stream=True, follow_redirects=False)
-                await answer.aclose()
+                request = httpx2.Request("POST", self._url, headers=self._headers, content=encode_alert(alert))
+                response = await client.send(request, stream=True, follow_redirects=False)
+                await response.aclose()
         except AddressError as exc:
             return exc.reason, False
         except httpx2.InvalidURL:
-            return "it is no URL", False
+            return "invalid URL", False
         except (httpx2.HTTPError, TimeoutError, OSError) as exc:
             return type(exc).__name__, True
-        status = answer.status_code
+        status = response.status_code
         if 200 <= status < 300:
             return "", False
-        return f"HTTP {status}", status >= 500 or status in _AGAIN
+        return f"HTTP {status}", status >= 500 or status in _RETRYABLE_STATUSES
 
 
-def body_of(matter: Matter) -> bytes:
-    parts = [matter.what, matter.evidence, f"→ {matter.fix}" if matter.fix else ""]
-    return msgspec.json.encode({**msgspec.structs.asdict(matter), "text": "\n".join(part for part in parts if part)})
+def encode_alert(alert: Alert) -> bytes:
+    parts = [alert.message, alert.detail, f"→ {alert.hint}" if alert.hint else ""]
+    return msgspec.json.encode({**msgspec.structs.asdict(alert), "text": "\n".join(part for part in parts if part)})

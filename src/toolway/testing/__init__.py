@@ -1,16 +1,16 @@
-"""Fake MCP servers for tests: well behaved until told otherwise.
+"""Fake MCP servers for tests, which behave well until a fault mode is set.
 
     from toolway.testing import FakeHttp, fake_server
 
-    hub = Hub({"fake": fake_server("garbage", era="handshake")})     # a process
+    hub = Hub({"fake": fake_server("garbage", era="legacy")})        # a process
     async with FakeHttp(modes=["status=503;times=1"]) as server:     # a socket in this process
         hub = Hub({"fake": server.url})
 
-All the ways to misbehave: `python -m toolway.testing.fake --list-modes`, `python -m toolway.testing.fake_http
---list-modes`. Most of them strike when the tool `bad` is called, so that other calls beside it can be watched.
+List all fault modes with `python -m toolway.testing.stdio_main --list-modes` and `python -m toolway.testing.http_server
+--list-modes`. Most of them trigger when the tool `bad` is called, so that a test can watch other calls beside it.
 
-`FaultProxy` breaks the connection to any server, and `History` with `check` tells whether every call of a run was
-answered once, truthfully, and to the right caller.
+`FaultProxy` breaks the connection to any server. `History` with `check` verifies that every call of a run got exactly
+one truthful result, and that the result reached the right caller.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from toolway.testing.fakes.http_server import FakeHttp
     from toolway.testing.fault_proxy import Fault, FaultProxy, Flow
     from toolway.testing.history import History, check
+    from toolway.testing.http_server import FakeHttp
 
 __all__ = ["FakeHttp", "Fault", "FaultProxy", "Flow", "History", "check", "fake_server"]
 
-# Loaded when asked for, because asyncio is slow to import and the stdio server does without.
-_HOMES: Final = {
-    "FakeHttp": "fakes.http_server",
+# Imported on first use: asyncio is slow to import, and the stdio server does not need it.
+_MODULE_BY_NAME: Final = {
+    "FakeHttp": "http_server",
     "Fault": "fault_proxy",
     "FaultProxy": "fault_proxy",
     "Flow": "fault_proxy",
@@ -39,12 +39,13 @@ _HOMES: Final = {
 
 
 def fake_server(*modes: str, era: str = "both", **options: str | int | bool) -> dict[str, Any]:
-    """The entry of a configuration file that starts a fake stdio server.
+    """Return a config file entry that starts a fake stdio server.
 
-    `options` are those of `python -m toolway.testing.fake --help`, such as `tools=50` or `effects="/tmp/effects"`.
+    `options` are those of `python -m toolway.testing.stdio_main --help`, such as `tools=50` or
+    `effects="/tmp/effects"`.
     """
-    # Without site and user packages it starts in half the time.
-    args = ["-I", "-S", os.path.join(os.path.dirname(__file__), "fake.py"), "--era", era]
+    # Without the site module and user packages, Python starts in half the time.
+    args = ["-I", "-S", os.path.join(os.path.dirname(__file__), "stdio_main.py"), "--era", era]
     for mode in modes:
         args += ["--mode", mode]
     for name, value in options.items():
@@ -57,6 +58,6 @@ def fake_server(*modes: str, era: str = "both", **options: str | int | bool) -> 
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULE_BY_NAME:
         raise AttributeError(f"module 'toolway.testing' has no attribute {name!r}")
-    return getattr(import_module(f"toolway.testing.{_HOMES[name]}"), name)
+    return getattr(import_module(f"toolway.testing.{_MODULE_BY_NAME[name]}"), name)

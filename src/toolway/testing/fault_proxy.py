@@ -1,12 +1,12 @@
-"""A TCP proxy that breaks what passes through it, to the byte.
+"""TCP proxy that injects faults into the connections it forwards, exact to the byte.
 
     async with FaultProxy("127.0.0.1", port) as proxy:
-        proxy.faults([Fault(), Fault(down=Flow(cut_at=100, reset=True))])  # the second connection is cut
+        proxy.set_faults([Fault(), Fault(down=Flow(cut_at=100, reset=True))])  # the second connection is cut
         hub = Hub({"shaky": proxy.url_for("/mcp")})
 
-It knows nothing of what it carries. `up` is from the client to the server, `down` is back. A `Fault` is for one
-connection, chosen when it is accepted; `freeze` and `cut` strike all that are open; `refuse` and `black_hole` are for
-those to come, before they are accepted.
+The proxy does not parse the bytes. `up` is from the client to the server, `down` is back. A `Fault` applies to one
+connection and is chosen when the connection is accepted. `freeze` and `cut_connections` affect all open connections.
+`refuse_connections` and `black_hole` affect later connections, before they are accepted.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from random import Random
 from typing import Final
 from urllib.parse import urlsplit
 
-_PIECE: Final = 65536
-_FILLERS: Final = 3  # connections that fill the line of a listener with room for one
-_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
+_CHUNK_BYTES: Final = 65536
+_BACKLOG_FILLERS: Final = 3  # connections that fill the backlog of a listener with room for one
+_LINGER_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What happens to the bytes of one direction. They are counted from 0, as the sender sends them."""
+    """Faults of one direction of a connection. Byte positions count from 0."""
 
-    delay: float = 0.0  # seconds that each piece is held back
-    rate: float = 0.0  # bytes per second; 0: as fast as it goes
-    flip: tuple[int, ...] = ()  # bytes whose lowest bit is inverted
-    noise: float = 0.0  # the chance of the same, for each byte
-    repeat: tuple[int, int] | None = None  # bytes from … up to … are sent twice
-    cut_at: int | None = None  # after so many bytes the connection ends, both ways
-    reset: bool = False  # and it ends with a reset, not in order
-    swallow_at: int | None = None  # from here on bytes are taken and thrown away, and no end is passed on
-    stall_at: int | None = None  # from here on nothing is taken: the sender's buffers fill
+    delay: float = 0.0  # seconds of delay per chunk
+    rate: float = 0.0  # bytes per second; 0: no limit
+    flip: tuple[int, ...] = ()  # positions of bytes; their lowest bit is inverted
+    noise: float = 0.0  # probability of the same for each byte
+    repeat: tuple[int, int] | None = None  # bytes from the first position up to the second are sent twice
+    cut_at: int | None = None  # after this many bytes the connection ends in both directions
+    reset: bool = False  # the cut is a TCP reset, not an orderly close
+    swallow_at: int | None = None  # from here on bytes are read and dropped, and the end of the stream is not forwarded
+    stall_at: int | None = None  # from here on nothing is read: the sender's buffers fill
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to one connection; nothing, unless it says so."""
+    """Faults of one connection; the default has none."""
 
     up: Flow = Flow()
     down: Flow = Flow()
@@ -53,287 +53,294 @@ class Fault:
 
 HALF_OPEN: Final = Fault(up=Flow(swallow_at=0), down=Flow(swallow_at=0))
 
-#: The fault of the k-th connection, counted from 0.
-Choose = Callable[[int], Fault]
+#: Returns the fault of the k-th connection, counted from 0.
+FaultChooser = Callable[[int], Fault]
 
 
 @dataclass(slots=True)
-class Counts:
-    """What has passed and what was done to it."""
+class ProxyCounts:
+    """Counters of a proxy: connections, forwarded bytes, injected faults."""
 
     connections: int = 0  # accepted
     refused: int = 0
     cut: int = 0
-    up: int = 0  # bytes passed on
-    down: int = 0
-    swallowed: int = 0  # bytes, both ways
+    bytes_up: int = 0  # forwarded bytes
+    bytes_down: int = 0
+    bytes_swallowed: int = 0  # bytes, both ways
 
 
 class FaultProxy:
-    """Listens on `proxy.port` and passes connections on to `host:port`. `dice` decides about `noise`."""
+    """TCP proxy from `proxy.port` to `host:port`. `random` decides about `Flow.noise`."""
 
-    def __init__(self, host: str, port: int, *, listen: str = "127.0.0.1", dice: Random | None = None) -> None:
+    def __init__(self, host: str, port: int, *, listen_host: str = "127.0.0.1", random: Random | None = None) -> None:
         self.port = 0
-        self.counts = Counts()
+        self.counts = ProxyCounts()
         self._target = (host, port)
-        self._listen = listen
-        self._dice = dice or Random(0)
-        self._choose: Choose = lambda number: Fault()
-        self._door: socket.socket | None = None
+        self._listen_host = listen_host
+        self._random = random or Random(0)
+        self._choose_fault: FaultChooser = lambda number: Fault()
+        self._listener: socket.socket | None = None
         self._fillers: list[socket.socket] = []
-        self._accepting: asyncio.Task[None] | None = None
+        self._accept_task: asyncio.Task[None] | None = None
         self._connections: dict[_Connection, asyncio.Task[None]] = {}
 
     async def __aenter__(self) -> FaultProxy:
-        await self.welcome()
+        await self.accept_connections()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._close_door()
+        await self._close_listener()
         tasks = list(self._connections.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def url_for(self, url: str = "/", scheme: str = "http") -> str:
-        """`url`, or a path alone, at the proxy's address."""
+        """Return `url`, or a path alone, with the proxy's host and port."""
         parts = urlsplit(url)
         query = f"?{parts.query}" if parts.query else ""
-        return f"{parts.scheme or scheme}://{self._listen}:{self.port}{parts.path}{query}"
+        return f"{parts.scheme or scheme}://{self._listen_host}:{self.port}{parts.path}{query}"
 
     @property
-    def open(self) -> int:
-        """Connections that have not ended."""
+    def open_connections(self) -> int:
+        """Return the number of open connections."""
         return len(self._connections)
 
-    # -- what is done to connections
+    # -- faults
 
-    def faults(self, choice: Choose | Iterable[Fault]) -> None:
-        """The faults of the connections from now on: a function of their number (which goes on from 0 since the proxy
-        began), or one each in this order, and none for those after them."""
+    def set_faults(self, choice: FaultChooser | Iterable[Fault]) -> None:
+        """Set the faults of later connections.
+
+        `choice` is a function of the connection number, or one fault for each connection in order. The number
+        counts from 0 since the proxy started. Connections after the last fault of a list have none.
+        """
         if callable(choice):
-            self._choose = choice
+            self._choose_fault = choice
             return
-        coming = iter(list(choice))
-        self._choose = lambda number: next(coming, Fault())
+        remaining = iter(list(choice))
+        self._choose_fault = lambda number: next(remaining, Fault())
 
     def freeze(self) -> None:
-        """From now on nothing passes on the open connections, and neither side is told: half open."""
+        """Forward nothing more on the open connections and notify neither side: they are half open."""
         for connection in self._connections:
             connection.frozen = True
 
-    async def cut(self, *, reset: bool = False) -> None:
-        """End all open connections, and return when they are closed."""
+    async def cut_connections(self, *, reset: bool = False) -> None:
+        """End all open connections and return when they are closed."""
         for connection in self._connections:
-            connection.end(reset)
+            connection.request_end(reset)
             self.counts.cut += 1
         await asyncio.gather(*self._connections.values(), return_exceptions=True)
 
-    async def refuse(self) -> None:
-        """Refuse every connection from now on, as where nothing listens."""
-        await self._close_door()
+    async def refuse_connections(self) -> None:
+        """Refuse every later connection, as if nothing listened on the port."""
+        await self._close_listener()
 
     async def black_hole(self) -> None:
-        """Leave every attempt to connect without an answer from now on. For Linux, where a listener whose line is full
-        stays silent."""
-        await self._close_door()
-        self._open_door(backlog=0)
-        for _ in range(_FILLERS):
+        """Leave every later connection attempt without a response.
+
+        Works on Linux only, because a listener with a full backlog drops connection attempts there.
+        """
+        await self._close_listener()
+        self._open_listener(backlog=0)
+        for _ in range(_BACKLOG_FILLERS):
             filler = socket.socket()
             filler.setblocking(False)
             self._fillers.append(filler)
             with contextlib.suppress(BlockingIOError):
-                filler.connect((self._listen, self.port))
+                filler.connect((self._listen_host, self.port))
 
-    async def welcome(self) -> None:
+    async def accept_connections(self) -> None:
         """Accept connections again, on the same port."""
-        await self._close_door()
-        door = self._open_door(backlog=1024)
-        self._accepting = asyncio.get_running_loop().create_task(self._accept(door))
+        await self._close_listener()
+        listener = self._open_listener(backlog=1024)
+        self._accept_task = asyncio.get_running_loop().create_task(self._accept_loop(listener))
 
-    # -- inside
+    # -- internals
 
-    def _open_door(self, backlog: int) -> socket.socket:
-        door = self._door = socket.socket()
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        door.setblocking(False)
-        door.bind((self._listen, self.port))
-        door.listen(backlog)
-        self.port = door.getsockname()[1]
-        return door
+    def _open_listener(self, backlog: int) -> socket.socket:
+        listener = self._listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setblocking(False)
+        listener.bind((self._listen_host, self.port))
+        listener.listen(backlog)
+        self.port = listener.getsockname()[1]
+        return listener
 
-    async def _close_door(self) -> None:
-        if self._accepting is not None:
-            self._accepting.cancel()
-            await asyncio.gather(self._accepting, return_exceptions=True)
-            self._accepting = None
-        for each in (*self._fillers, *([self._door] if self._door is not None else [])):
+    async def _close_listener(self) -> None:
+        if self._accept_task is not None:
+            self._accept_task.cancel()
+            await asyncio.gather(self._accept_task, return_exceptions=True)
+            self._accept_task = None
+        for each in (*self._fillers, *([self._listener] if self._listener is not None else [])):
             each.close()
         self._fillers.clear()
-        self._door = None
+        self._listener = None
 
-    async def _accept(self, door: socket.socket) -> None:
+    async def _accept_loop(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            client, _ = await loop.sock_accept(door)
+            client, _ = await loop.sock_accept(listener)
             number, self.counts.connections = self.counts.connections, self.counts.connections + 1
-            fault = self._choose(number)
+            fault = self._choose_fault(number)
             if fault.refuse:
                 self.counts.refused += 1
-                _close(client, reset=True)
+                _close_socket(client, reset=True)
                 continue
-            connection = _Connection(client, fault, self.counts, self._dice)
+            connection = _Connection(client, fault, self.counts, self._random)
             task = loop.create_task(connection.run(self._target))
             self._connections[connection] = task
-            task.add_done_callback(partial(self._forget, connection))
+            task.add_done_callback(partial(self._remove_connection, connection))
 
-    def _forget(self, connection: _Connection, _: object) -> None:
+    def _remove_connection(self, connection: _Connection, _: object) -> None:
         del self._connections[connection]
 
 
 class _Connection:
-    """A client's socket, ours to the server, and a pump for each direction."""
+    """Client socket, server socket, and one forwarding task per direction."""
 
-    def __init__(self, client: socket.socket, fault: Fault, counts: Counts, dice: Random) -> None:
+    def __init__(self, client: socket.socket, fault: Fault, counts: ProxyCounts, random: Random) -> None:
         self.frozen = False
         self._client = client
         self._server = socket.socket()
         self._server.setblocking(False)
         self._fault = fault
         self._counts = counts
-        self._dice = dice
-        self._pumping = 2
-        self._ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._random = random
+        self._open_directions = 2
+        self._end_requested: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-    def end(self, reset: bool) -> None:
-        if not self._ended.done():
-            self._ended.set_result(reset)
+    def request_end(self, reset: bool) -> None:
+        if not self._end_requested.done():
+            self._end_requested.set_result(reset)
 
     async def run(self, target: tuple[str, int]) -> None:
         loop = asyncio.get_running_loop()
-        pumps: list[asyncio.Task[None]] = []
+        forwarders: list[asyncio.Task[None]] = []
         reset = False
         try:
             await loop.sock_connect(self._server, target)
-            pumps = [
-                loop.create_task(self._pump(self._client, self._server, self._fault.up, self._up)),
-                loop.create_task(self._pump(self._server, self._client, self._fault.down, self._down)),
+            forwarders = [
+                loop.create_task(self._forward(self._client, self._server, self._fault.up, self._count_up)),
+                loop.create_task(self._forward(self._server, self._client, self._fault.down, self._count_down)),
             ]
-            reset = await self._ended
+            reset = await self._end_requested
         except OSError:
-            reset = True  # the server is not there, so the client's connection is no use
+            reset = True  # the server is unreachable, so the client's connection is useless
         finally:
-            for pump in pumps:
-                pump.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
+            for forwarder in forwarders:
+                forwarder.cancel()
+            await asyncio.gather(*forwarders, return_exceptions=True)
             for side in (self._client, self._server):
-                _close(side, reset)
+                _close_socket(side, reset)
 
-    def _up(self, count: int) -> None:
-        self._counts.up += count
+    def _count_up(self, count: int) -> None:
+        self._counts.bytes_up += count
 
-    def _down(self, count: int) -> None:
-        self._counts.down += count
+    def _count_down(self, count: int) -> None:
+        self._counts.bytes_down += count
 
-    async def _pump(self, source: socket.socket, sink: socket.socket, flow: Flow, count: Callable[[int], None]) -> None:
-        """Pass bytes on until the flow or the sender ends."""
+    async def _forward(
+        self, source: socket.socket, sink: socket.socket, flow: Flow, count: Callable[[int], None]
+    ) -> None:
+        """Forward bytes until the flow or the sender ends."""
         loop = asyncio.get_running_loop()
-        passage = Passage(flow, self._dice)
+        flow_filter = FlowFilter(flow, self._random)
         try:
-            while not passage.stalled and (data := await loop.sock_recv(source, _PIECE)):
-                passed = b"" if self.frozen else passage.take(data)
-                self._counts.swallowed += len(data) if self.frozen else passage.swallowed
-                await _send_slowly(sink, passed, flow, count)
-                if passage.cut:
+            while not flow_filter.is_stalled and (data := await loop.sock_recv(source, _CHUNK_BYTES)):
+                forwarded = b"" if self.frozen else flow_filter.apply(data)
+                self._counts.bytes_swallowed += len(data) if self.frozen else flow_filter.bytes_swallowed
+                await _send_throttled(sink, forwarded, flow, count)
+                if flow_filter.is_cut:
                     self._counts.cut += 1
-                    self.end(flow.reset)
+                    self.request_end(flow.reset)
                     return
         except OSError:
-            if not self.frozen and not passage.silent:
-                self.end(True)
-        if passage.stalled or passage.silent or self.frozen:
-            await asyncio.Event().wait()  # no end is passed on
+            if not self.frozen and not flow_filter.is_swallowing:
+                self.request_end(True)
+        if flow_filter.is_stalled or flow_filter.is_swallowing or self.frozen:
+            await asyncio.Event().wait()  # the end of the stream is not forwarded
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
-        self._pumping -= 1
-        if not self._pumping:
-            self.end(False)
+        self._open_directions -= 1
+        if not self._open_directions:
+            self.request_end(False)
 
 
-class Passage:
-    """The bytes of one direction on their way: what goes in, and what comes out of it. Waits for nothing."""
+class FlowFilter:
+    """Applies a `Flow` to the bytes of one direction. Pure: it does no I/O and never waits."""
 
-    def __init__(self, flow: Flow, dice: Random) -> None:
-        self.swallowed = 0  # bytes of the last piece
+    def __init__(self, flow: Flow, random: Random) -> None:
+        self.bytes_swallowed = 0  # bytes of the last chunk
         self._flow = flow
-        self._dice = dice
-        self._at = 0
-        self._kept = bytearray()  # what will be repeated
+        self._random = random
+        self._position = 0
+        self._repeat_buffer = bytearray()  # bytes to repeat
 
     @property
-    def cut(self) -> bool:
-        return self._reached(self._flow.cut_at)
+    def is_cut(self) -> bool:
+        return self._has_reached(self._flow.cut_at)
 
     @property
-    def silent(self) -> bool:
-        return self._reached(self._flow.swallow_at)
+    def is_swallowing(self) -> bool:
+        return self._has_reached(self._flow.swallow_at)
 
     @property
-    def stalled(self) -> bool:
-        return self._reached(self._flow.stall_at)
+    def is_stalled(self) -> bool:
+        return self._has_reached(self._flow.stall_at)
 
-    def take(self, data: bytes) -> bytes:
-        """What is passed on of `data`."""
-        flow, start = self._flow, self._at
+    def apply(self, data: bytes) -> bytes:
+        """Return the bytes to forward for `data`."""
+        flow, start = self._flow, self._position
         ends = [end for end in (flow.cut_at, flow.swallow_at, flow.stall_at) if end is not None]
-        passing = data[: max(0, min(ends) - start)] if ends else data
-        self._at += len(passing)
-        self.swallowed = len(data) - len(passing)
-        return self._repeated(start, self._spoiled(start, passing))
+        forwarded = data[: max(0, min(ends) - start)] if ends else data
+        self._position += len(forwarded)
+        self.bytes_swallowed = len(data) - len(forwarded)
+        return self._apply_repeat(start, self._corrupt(start, forwarded))
 
-    def _reached(self, end: int | None) -> bool:
-        return end is not None and self._at >= end
+    def _has_reached(self, end: int | None) -> bool:
+        return end is not None and self._position >= end
 
-    def _spoiled(self, start: int, data: bytes) -> bytes:
+    def _corrupt(self, start: int, data: bytes) -> bytes:
         flow = self._flow
         if not flow.flip and not flow.noise:
             return data
-        spoiled = bytearray(data)
-        for at in range(len(spoiled)):
-            if start + at in flow.flip or (flow.noise and self._dice.random() < flow.noise):
-                spoiled[at] ^= 1
-        return bytes(spoiled)
+        corrupted = bytearray(data)
+        for at in range(len(corrupted)):
+            if start + at in flow.flip or (flow.noise and self._random.random() < flow.noise):
+                corrupted[at] ^= 1
+        return bytes(corrupted)
 
-    def _repeated(self, start: int, data: bytes) -> bytes:
+    def _apply_repeat(self, start: int, data: bytes) -> bytes:
         if self._flow.repeat is None:
             return data
         first, last = self._flow.repeat
-        self._kept += data[max(0, first - start) : max(0, last - start)]
+        self._repeat_buffer += data[max(0, first - start) : max(0, last - start)]
         if not start < last <= start + len(data):
             return data
-        again = last - start
-        return data[:again] + bytes(self._kept) + data[again:]
+        repeat_at = last - start
+        return data[:repeat_at] + bytes(self._repeat_buffer) + data[repeat_at:]
 
 
-async def _send_slowly(sink: socket.socket, data: bytes, flow: Flow, count: Callable[[int], None]) -> None:
+async def _send_throttled(sink: socket.socket, data: bytes, flow: Flow, count: Callable[[int], None]) -> None:
     if flow.delay:
         await asyncio.sleep(flow.delay)
     loop = asyncio.get_running_loop()
-    size = max(1, int(flow.rate / 20)) if flow.rate else len(data)  # so that a slow flow moves 20 times a second
+    size = max(1, int(flow.rate / 20)) if flow.rate else len(data)  # a slow flow sends 20 times per second
     for at in range(0, len(data), max(1, size)):
-        piece = data[at : at + size]
-        await loop.sock_sendall(sink, piece)
-        count(len(piece))
+        chunk = data[at : at + size]
+        await loop.sock_sendall(sink, chunk)
+        count(len(chunk))
         if flow.rate:
-            await asyncio.sleep(len(piece) / flow.rate)
+            await asyncio.sleep(len(chunk) / flow.rate)
 
 
-def _close(side: socket.socket, reset: bool) -> None:
+def _close_socket(sock: socket.socket, reset: bool) -> None:
     with contextlib.suppress(OSError):
         if reset:
-            side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
         else:
-            side.shutdown(socket.SHUT_WR)
-            while side.recv(_PIECE):  # closing with something unread would be a reset
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(_CHUNK_BYTES):  # closing with unread data would send a reset
                 pass
-    side.close()
+    sock.close()

@@ -1,19 +1,19 @@
-"""What was called, what was answered, what really happened; and whether the three agree.
+"""Record of the calls, results and effects of a test run, and a check that the three agree.
 
     history = History(effects="effects.txt")
-    await history.call(lambda nonce: hub.call_tool("bank.pay", {"nonce": nonce}), unsafe=True, limit=5.0)
+    await history.call(lambda nonce: hub.call_tool("bank.pay", {"nonce": nonce}), unsafe=True, time_limit=5.0)
     ...
     assert check(history) == []
 
-Each call carries a nonce of its own. The server says it back in its answer, and writes a line `call TAB nonce` into
-the effects file when it does what must not be done twice, as the tool `counter` of our fake servers does. Then:
+Each call carries its own nonce. The server returns the nonce in its result. When it executes an effect that must not
+happen twice, it writes a line `call TAB nonce` to the effects file, like the tool `counter` of the fake servers. Then:
 
     I1  every call has exactly one outcome, in time
-    I2  no answer reached another call
-    I3  what must not happen twice did not; and it did happen where the answer says so
-    I4  what happened is never reported as not executed
+    I2  no result reached another call
+    I3  an unsafe effect happened at most once, and it did happen if the result says so
+    I4  an effect that happened is never reported as not executed
 
-A failure is any exception with `.executed`: "no", "unknown" or "yes". Nothing else is asked of whoever is tested.
+A failure is any exception with `.executed`: "no", "unknown" or "yes". The tested code needs nothing else.
 """
 
 from __future__ import annotations
@@ -29,165 +29,169 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Literal
 
-GRACE: Final = 1.0  # seconds after its limit within which a call must have ended
+GRACE_S: Final = 1.0  # seconds after its time limit within which a call must have ended
 
-Kind = Literal["lost", "twice", "late", "silent", "misplaced", "repeated", "missing", "denied", "strange"]
+ViolationKind = Literal["lost", "twice", "late", "silent", "misplaced", "repeated", "missing", "denied", "strange"]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a call ended, as its caller saw it."""
+    """Outcome of a call, as its caller saw it."""
 
     name: str  # "ok", "tool_error", "cancelled", or the class of the exception
-    executed: str | None  # "no", "unknown" or "yes"; None where the failure does not say
-    at: float
-    nonce: str | None = None  # that the answer carried
+    executed: str | None  # "no", "unknown" or "yes"; None if the failure does not say
+    ended_at: float
+    nonce: str | None = None  # nonce in the result
     attempts: int = 1
 
 
 @dataclass(slots=True)
 class Invocation:
+    """One recorded call: its nonce, its limits and its outcomes so far."""
+
     nonce: str
     unsafe: bool  # it must not be executed twice
-    limit: float  # seconds it may take
-    began: float
+    time_limit: float  # seconds
+    started_at: float
     target: str = ""
-    effect: bool = True  # executing it leaves a line in the effects file
+    has_effect: bool = True  # executing it leaves a line in the effects file
     outcomes: list[Outcome] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One promise that was broken for one call."""
+    """One broken invariant (I1 to I4) of one call."""
 
     rule: Literal["I1", "I2", "I3", "I4"]
-    kind: Kind
+    kind: ViolationKind
     nonce: str
-    what: str
+    message: str
 
     def __str__(self) -> str:
-        return f"{self.rule} {self.nonce}: {self.what}"
+        return f"{self.rule} {self.nonce}: {self.message}"
 
 
-def nonce_of(reply: Any) -> str | None:
-    """The nonce in the structured content of a reply, where there is one."""
-    data = getattr(reply, "data", None)
+def extract_nonce(result: Any) -> str | None:
+    """Return the nonce in the structured content of a result, or None."""
+    data = getattr(result, "data", None)
     nonce = data.get("nonce") if isinstance(data, dict) else None
     return nonce if isinstance(nonce, str) else None
 
 
 class History:
-    """Records a run. `effects` is the file in which the servers write what they do."""
+    """Recorder of the calls of a test run. `effects` is the file that the servers write to."""
 
     def __init__(
         self,
         effects: str | PathLike[str] | None = None,
         *,
         now: Callable[[], float] = time.monotonic,
-        nonce_of: Callable[[Any], str | None] = nonce_of,
+        extract_nonce: Callable[[Any], str | None] = extract_nonce,
     ) -> None:
         self.invocations: dict[str, Invocation] = {}
-        self._file = Path(effects) if effects is not None else None
+        self._effects_file = Path(effects) if effects is not None else None
         self._now = now
-        self._nonce_of = nonce_of
-        self._run = uuid.uuid4().hex[:8]
-        self._numbers = itertools.count()
+        self._extract_nonce = extract_nonce
+        self._run_id = uuid.uuid4().hex[:8]
+        self._call_numbers = itertools.count()
 
     async def call(
         self,
-        make: Callable[[str], Awaitable[Any]],
+        make_call: Callable[[str], Awaitable[Any]],
         *,
         unsafe: bool,
-        limit: float,
+        time_limit: float,
         target: str = "",
-        effect: bool = True,
+        has_effect: bool = True,
     ) -> Any:
-        """Make a call with a nonce of its own and record how it ends. Returns the reply, or None for a failure that
-        says whether it was executed. Raises everything else."""
-        nonce = self.begin(unsafe=unsafe, limit=limit, target=target, effect=effect)
+        """Make a call with a new nonce and record its outcome.
+
+        Return the result, or None for a failure that says whether it was executed. Raise everything else.
+        """
+        nonce = self.start_call(unsafe=unsafe, time_limit=time_limit, target=target, has_effect=has_effect)
         try:
-            reply = await make(nonce)
+            result = await make_call(nonce)
         except asyncio.CancelledError:
-            self.end(nonce, Outcome("cancelled", "unknown", self._now()))
+            self.record_outcome(nonce, Outcome("cancelled", "unknown", self._now()))
             raise
         except Exception as exc:
-            self.failed(nonce, exc)
+            self.record_failure(nonce, exc)
             if not hasattr(exc, "executed"):
                 raise
             return None
-        self.answered(nonce, reply)
-        return reply
+        self.record_result(nonce, result)
+        return result
 
-    def begin(self, *, unsafe: bool, limit: float, target: str = "", effect: bool = True) -> str:
-        """A call begins; its nonce."""
-        nonce = f"{self._run}-{next(self._numbers)}"
-        self.invocations[nonce] = Invocation(nonce, unsafe, limit, self._now(), target, effect)
+    def start_call(self, *, unsafe: bool, time_limit: float, target: str = "", has_effect: bool = True) -> str:
+        """Record the start of a call and return its nonce."""
+        nonce = f"{self._run_id}-{next(self._call_numbers)}"
+        self.invocations[nonce] = Invocation(nonce, unsafe, time_limit, self._now(), target, has_effect)
         return nonce
 
-    def answered(self, nonce: str, reply: Any) -> None:
-        name = "tool_error" if getattr(reply, "is_error", False) else "ok"
-        attempts = getattr(reply, "attempts", 1)
-        self.end(nonce, Outcome(name, "yes", self._now(), self._nonce_of(reply), attempts))
+    def record_result(self, nonce: str, result: Any) -> None:
+        name = "tool_error" if getattr(result, "is_error", False) else "ok"
+        attempts = getattr(result, "attempts", 1)
+        self.record_outcome(nonce, Outcome(name, "yes", self._now(), self._extract_nonce(result), attempts))
 
-    def failed(self, nonce: str, exc: BaseException) -> None:
+    def record_failure(self, nonce: str, exc: BaseException) -> None:
         executed, attempts = getattr(exc, "executed", None), getattr(exc, "attempts", 1)
-        self.end(nonce, Outcome(type(exc).__name__, executed, self._now(), attempts=attempts))
+        self.record_outcome(nonce, Outcome(type(exc).__name__, executed, self._now(), attempts=attempts))
 
-    def end(self, nonce: str, outcome: Outcome) -> None:
-        """A call has an outcome; a second one is recorded too, for `check` to find."""
+    def record_outcome(self, nonce: str, outcome: Outcome) -> None:
+        """Record an outcome of a call. A second outcome is recorded too, so that `check` finds it."""
         self.invocations[nonce].outcomes.append(outcome)
 
-    def effects(self) -> Counter[str]:
-        """How often each nonce took effect."""
-        if self._file is None or not self._file.exists():
+    def count_effects(self) -> Counter[str]:
+        """Return the number of effects per nonce."""
+        if self._effects_file is None or not self._effects_file.exists():
             return Counter()
-        lines = self._file.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = self._effects_file.read_text(encoding="utf-8", errors="replace").splitlines()
         return Counter(line.rpartition("\t")[2] for line in lines)
 
-    def outcomes(self) -> Counter[str]:
-        """How many calls ended how."""
+    def count_outcomes(self) -> Counter[str]:
+        """Return the number of calls per outcome name."""
         return Counter(outcome.name for each in self.invocations.values() for outcome in each.outcomes)
 
 
 def check(history: History) -> list[str]:
-    """Every promise that was broken, as sentences; empty where all were kept."""
-    return [str(violation) for violation in violations(history)]
+    """Return every broken invariant as text; an empty list if all hold."""
+    return [str(violation) for violation in find_violations(history)]
 
 
-def violations(history: History) -> Iterator[Violation]:
-    """Every promise that was broken."""
-    effects = history.effects()
+def find_violations(history: History) -> Iterator[Violation]:
+    """Yield every broken invariant of the run."""
+    effects = history.count_effects()
     for call in history.invocations.values():
-        yield from _one_outcome_in_time(call)
-        yield from _own_answer(call)
-        yield from _effects_as_said(call, effects.pop(call.nonce, 0))
+        yield from _check_single_outcome(call)
+        yield from _check_nonce(call)
+        yield from _check_effects(call, effects.pop(call.nonce, 0))
     for nonce in effects:
-        yield Violation("I3", "strange", nonce, "an effect of a call that nobody made")
+        yield Violation("I3", "strange", nonce, "effect of an unknown call")
 
 
-def _one_outcome_in_time(call: Invocation) -> Iterator[Violation]:
+def _check_single_outcome(call: Invocation) -> Iterator[Violation]:
     if len(call.outcomes) != 1:
-        kind: Kind = "twice" if call.outcomes else "lost"
+        kind: ViolationKind = "twice" if call.outcomes else "lost"
         yield Violation("I1", kind, call.nonce, f"{call.target} has {len(call.outcomes)} outcomes")
     for outcome in call.outcomes:
-        took = outcome.at - call.began
-        if took > call.limit + GRACE:
-            yield Violation("I1", "late", call.nonce, f"{call.target} took {took:.1f} s of {call.limit:g} s")
+        took = outcome.ended_at - call.started_at
+        if took > call.time_limit + GRACE_S:
+            yield Violation("I1", "late", call.nonce, f"{call.target} took {took:.1f} s of {call.time_limit:g} s")
         if outcome.executed not in ("no", "unknown", "yes"):
-            yield Violation("I1", "silent", call.nonce, f"{outcome.name} does not say whether it was executed")
+            yield Violation("I1", "silent", call.nonce, f"{outcome.name} does not say whether the call was executed")
 
 
-def _own_answer(call: Invocation) -> Iterator[Violation]:
+def _check_nonce(call: Invocation) -> Iterator[Violation]:
     for outcome in call.outcomes:
         if outcome.nonce is not None and outcome.nonce != call.nonce:
-            yield Violation("I2", "misplaced", call.nonce, f"{call.target} got the answer of {outcome.nonce}")
+            yield Violation("I2", "misplaced", call.nonce, f"{call.target} got the result of {outcome.nonce}")
 
 
-def _effects_as_said(call: Invocation, times: int) -> Iterator[Violation]:
-    if call.unsafe and times > 1:
-        yield Violation("I3", "repeated", call.nonce, f"{call.target} took effect {times} times")
+def _check_effects(call: Invocation, effect_count: int) -> Iterator[Violation]:
+    if call.unsafe and effect_count > 1:
+        yield Violation("I3", "repeated", call.nonce, f"{call.target} took effect {effect_count} times")
     for outcome in call.outcomes:
-        if outcome.name == "ok" and call.effect and not times:
-            yield Violation("I3", "missing", call.nonce, f"{call.target} is said to be done and was not")
-        if outcome.executed == "no" and times:
-            yield Violation("I4", "denied", call.nonce, f"{call.target} happened, and {outcome.name} denies it")
+        if outcome.name == "ok" and call.has_effect and not effect_count:
+            yield Violation("I3", "missing", call.nonce, f"{call.target} is reported as executed but had no effect")
+        if outcome.executed == "no" and effect_count:
+            yield Violation("I4", "denied", call.nonce, f"{call.target} took effect, but {outcome.name} denies it")

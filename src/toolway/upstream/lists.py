@@ -1,113 +1,165 @@
-"""The lists of one server: fetched when it is ready, and again when it says that they changed."""
+"""Lists of one server: fetched when it is ready, and again when the server reports a change.
+
+The pages of a list are fetched within limits, so an endless list cannot block the upstream.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
-from toolway.events import Kind, Logged
-from toolway.protocol.eras import LISTS
-from toolway.upstream import listing
-from toolway.upstream.flag import Flag
-from toolway.upstream.link import Fault, RpcError
+from toolway._async import LightEvent
+from toolway.events import ListKind, ServerLog
+from toolway.protocol.versions import LIST_METHODS
+from toolway.types import Json
+from toolway.upstream.context import UpstreamContext
 from toolway.upstream.session import Session
-from toolway.upstream.surroundings import Surroundings
+from toolway.upstream.transport import JSONRPCError, TransportError
 
-LIST_LIMIT: Final = 30.0  # for one list, all pages
-LIST_PAUSE: Final = 1.0  # between two refreshes, however often a server says that its lists changed
-RELISTEN: Final = (0.5, 30.0)  # first and longest wait before a lost subscription is opened again
+LIST_TIMEOUT_S: Final = 30.0  # for all pages of one list
+LIST_REFRESH_INTERVAL_S: Final = 1.0  # between two refreshes, even if the server reports changes more often
+STREAM_BACKOFF_S: Final = (0.5, 30.0)  # first and longest delay before a lost change stream is opened again
 
 
-class Lists:
-    """`around` takes them; `most` is how many tools are taken."""
+class ListSync:
+    """Fetches the lists of one server, with at most `max_tools` tools, for `context`."""
 
-    __slots__ = ("_dirt", "_dirty", "_listed", "_most", "_server", "around")
+    __slots__ = ("_dirty", "_dirty_event", "_fetched", "_max_tools", "_server", "context")
 
-    def __init__(self, server: str, most: int, around: Surroundings) -> None:
-        self.around = around
+    def __init__(self, server: str, max_tools: int, context: UpstreamContext) -> None:
+        self.context = context
         self._server = server
-        self._most = most
-        self._dirty: set[Kind] = set()
-        self._dirt = Flag()
-        self._listed = {kind: Flag() for kind in LISTS}
+        self._max_tools = max_tools
+        self._dirty: set[ListKind] = set()
+        self._dirty_event = LightEvent()
+        self._fetched = {kind: LightEvent() for kind in LIST_METHODS}
 
-    def refresh(self, kind: Kind) -> None:
-        """Fetch a list again soon."""
+    def refresh(self, kind: ListKind) -> None:
+        """Mark a list for an early refresh."""
         self._dirty.add(kind)
-        self._dirt.set()
+        self._dirty_event.set()
 
-    async def wait(self, kind: Kind) -> None:
-        """Return when the server has answered with this list, or has none."""
-        await self._listed[kind].wait()
+    async def wait_fetched(self, kind: ListKind) -> None:
+        """Wait until the server has sent this list, or offers none."""
+        await self._fetched[kind].wait()
 
-    async def first(self, session: Session) -> None:
-        """The tools, without which a server is not ready. Raises `Fault` or `RpcError`."""
+    async def fetch_tools(self, session: Session) -> None:
+        """Fetch the tools, without which a server is not ready.
+
+        Raises `TransportError` or `JSONRPCError`.
+        """
         try:
             await self.fetch(session, "tools")
-        except RpcError as exc:
+        except JSONRPCError as exc:
             if exc.code != METHOD_NOT_FOUND:
-                raise  # it has tools and does not tell which: perhaps the next start does
-            self._take(session, "tools", [], [])
+                raise  # it declares tools but cannot list them: the next start may succeed
+            self._publish(session, "tools", [], [])
 
-    async def fetch(self, session: Session, kind: Kind) -> None:
-        """Fetch a list at once. Raises `Fault` or `RpcError`."""
-        if not listing.offered(kind, session.agreed.capabilities):
-            self._take(session, kind, [], [])
+    async def fetch(self, session: Session, kind: ListKind) -> None:
+        """Fetch a list now. Raises `TransportError` or `JSONRPCError`."""
+        if not is_list_offered(kind, session.protocol.capabilities):
+            self._publish(session, kind, [], [])
             return
-        items, problems = await listing.fetch(session.request, kind, self._most)
-        notes = session.link.facts().notes if kind == "tools" else ()
-        self._take(session, kind, items, [*problems, *notes])
+        items, problems = await fetch_all_pages(session.request, kind, self._max_tools)
+        notes = session.transport.info().notes if kind == "tools" else ()
+        self._publish(session, kind, items, [*problems, *notes])
 
-    def _take(self, session: Session, kind: Kind, items: list[Any], problems: list[str]) -> None:
-        changed = self.around.on_list(self._server, kind, items, problems, session.agreed.era)
-        self._listed[kind].set()
+    def _publish(self, session: Session, kind: ListKind, items: list[Any], problems: list[str]) -> None:
+        changed = self.context.update_list(self._server, kind, items, problems, session.protocol.era)
+        self._fetched[kind].set()
         if changed is not None:
-            self.around.emit(changed)
+            self.context.emit(changed)
 
     # -- while the server is ready ------------------------------------------------------------------------------------
 
-    async def keep(self, session: Session) -> None:
-        """Fetch the other lists, then whatever the server says has changed, not more often than once a second."""
-        capabilities = session.agreed.capabilities
-        self._dirty.update(kind for kind in LISTS if kind != "tools")
+    async def run_refresh(self, session: Session) -> None:
+        """Fetch the other lists, then each changed list, at most once a second."""
+        capabilities = session.protocol.capabilities
+        self._dirty.update(kind for kind in LIST_METHODS if kind != "tools")
         while True:
             kinds, self._dirty = self._dirty, set()
-            self._dirt.clear()
-            for kind in [k for k in kinds if not listing.offered(k, capabilities)]:
-                self._take(session, kind, [], [])
+            self._dirty_event.clear()
+            for kind in [k for k in kinds if not is_list_offered(k, capabilities)]:
+                self._publish(session, kind, [], [])
                 kinds.discard(kind)
-            await asyncio.gather(*(self._fetch_quietly(session, kind) for kind in kinds))
+            await asyncio.gather(*(self._fetch_logged(session, kind) for kind in kinds))
             if kinds:
-                await asyncio.sleep(LIST_PAUSE)
-            await self._dirt.wait()
+                await asyncio.sleep(LIST_REFRESH_INTERVAL_S)
+            await self._dirty_event.wait()
 
-    async def _fetch_quietly(self, session: Session, kind: Kind) -> None:
+    async def _fetch_logged(self, session: Session, kind: ListKind) -> None:
+        """Fetch a list; report a failure as a server log event instead of raising it."""
         try:
-            async with asyncio.timeout(LIST_LIMIT):
+            async with asyncio.timeout(LIST_TIMEOUT_S):
                 await self.fetch(session, kind)
-        except (Fault, RpcError, TimeoutError) as exc:
-            reason = str(exc) or f"no answer within {LIST_LIMIT:g} s"
-            problem = f"{LISTS[kind][1]} failed: {reason}"
-            if not self._listed[kind].is_set():
-                self._take(session, kind, [], [problem])  # what was known before is kept
-            self.around.emit(Logged(self._server, "warning", problem, "toolway"))
+        except (TransportError, JSONRPCError, TimeoutError) as exc:
+            reason = str(exc) or f"no response within {LIST_TIMEOUT_S:g} s"
+            problem = f"{LIST_METHODS[kind][1]} failed: {reason}"
+            if not self._fetched[kind].is_set():
+                self._publish(session, kind, [], [problem])  # items known from earlier are kept
+            self.context.emit(ServerLog(self._server, "warning", problem, "toolway"))
 
-    async def keep_listening(self, session: Session) -> None:
-        """Hold the stream open on which a server of the modern era tells of changes; others need none."""
+    async def run_change_stream(self, session: Session) -> None:
+        """Keep the change stream of a modern server open. Returns at once if the server has none."""
         clock = asyncio.get_running_loop().time
-        wait, longest = RELISTEN
+        wait, max_wait = STREAM_BACKOFF_S
         while True:
             began = clock()
             try:
-                if not await session.listen():
+                if not await session.listen_for_list_changes():
                     return
-            except Fault:
+            except TransportError:
                 pass
-            if clock() - began > longest:
-                wait = RELISTEN[0]
-            await asyncio.sleep(wait * (0.5 + self.around.dice() / 2))
-            wait = min(longest, wait * 2)
-            for kind in LISTS:  # what happened in between was not told
+            if clock() - began > max_wait:
+                wait = STREAM_BACKOFF_S[0]
+            await asyncio.sleep(wait * (0.5 + self.context.random() / 2))
+            wait = min(max_wait, wait * 2)
+            for kind in LIST_METHODS:  # changes in between were not reported
                 self.refresh(kind)
+
+
+# -- pages ------------------------------------------------------------------------------------------------------------
+
+MAX_PAGES: Final = 100
+MAX_ITEMS: Final[Mapping[ListKind, int]] = {"tools": 1000, "prompts": 1000, "resources": 10_000, "templates": 10_000}
+
+SendRequest = Callable[[str, Json], Awaitable[Json]]
+
+
+async def fetch_all_pages(
+    send_request: SendRequest, kind: ListKind, max_tools: int = MAX_ITEMS["tools"]
+) -> tuple[list[Any], list[str]]:
+    """Fetch all pages of a list. Return the raw items and the problems of the list as a whole.
+
+    `max_tools` limits the number of tools.
+    """
+    limit = max_tools if kind == "tools" else MAX_ITEMS[kind]
+    _, method, key = LIST_METHODS[kind]
+    items: list[Any] = []
+    cursors: set[str] = set()
+    params: Json = {}
+    for _ in range(MAX_PAGES):
+        page = await send_request(method, params)
+        found = page.get(key)
+        if not isinstance(found, list):
+            return items, [f"{method} answered without `{key}`"]
+        items.extend(found)
+        if len(items) > limit:
+            more = "; raise `limits.maxTools` to get more" if kind == "tools" else ""
+            return items[:limit], [f"{method} has more than {limit} items; the rest is left out{more}"]
+        cursor = page.get("nextCursor")
+        if not isinstance(cursor, str):
+            return items, []
+        if cursor in cursors:
+            return items, [f"{method} repeats the cursor {cursor[:40]!r}; the pages after it are left out"]
+        cursors.add(cursor)
+        params = {"cursor": cursor}
+    return items, [f"{method} has more than {MAX_PAGES} pages; the rest is left out"]
+
+
+def is_list_offered(kind: ListKind, capabilities: Json) -> bool:
+    """Return True if a server with these capabilities offers this list."""
+    return isinstance(capabilities.get(LIST_METHODS[kind][0]), dict)

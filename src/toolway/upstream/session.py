@@ -1,6 +1,7 @@
-"""One link in one era: stamps what goes out, sorts what comes in, answers what a server may ask.
+"""Session with a server: one connection in one protocol era.
 
-A session is made when a link is opened and ends with it. It knows nothing of restarts, lists or other servers.
+Adds protocol metadata to requests, routes notifications, and answers server requests. A session begins when its
+transport is opened and ends with it. It knows nothing of restarts, lists or other servers.
 """
 
 from __future__ import annotations
@@ -15,315 +16,351 @@ from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
 from toolway._version import __version__
-from toolway.config.spec import EraSetting
-from toolway.model import AskRefused, Asks, Attempt, Call, Certainty, Era, Json, OnProgress
-from toolway.protocol import eras
-from toolway.upstream import probe
-from toolway.upstream.bucket import Bucket
-from toolway.upstream.callers import Callers
-from toolway.upstream.finding import FIND_TIME, OLD_AND_WRONG
-from toolway.upstream.link import Fault, Link, Request, RpcError
+from toolway.config.schema import EraSetting
+from toolway.protocol import versions
+from toolway.types import Call, CallbackError, CallState, Certainty, ClientCallbacks, Era, Json, ProgressCallback
+from toolway.upstream import negotiation
+from toolway.upstream.negotiation import BAD_SSE_ENDPOINT_CODE, SSE_PROBE_TIMEOUT_S
+from toolway.upstream.server_requests import ServerRequestRouter
+from toolway.upstream.transport import JSONRPCError, Request, Transport, TransportError
 
 CLIENT_INFO: Final[Json] = {"name": "toolway", "version": __version__}
-MAX_ROUNDS: Final = 8  # of input that a server may ask for in one call
-NOTICES: Final = (100.0, 1000.0)  # notifications a second, and in one burst
-SESSION_GONE: Final = "E-HTTP-SESSION"  # the server forgot the handshake; nothing was executed
+MAX_INPUT_ROUNDS: Final = 8  # of input that a server may request in one call
+NOTIFICATION_RATE: Final = (100.0, 1000.0)  # notifications per second, and burst
+SESSION_LOST_CODE: Final = "E-HTTP-SESSION"  # the server lost the session; nothing was executed
 
-USUAL_LEVEL: Final = "info"  # where a caller wants log messages and has not said which
-OF_CALL: Final = "toolway/ofCall"  # marks, for our own ears, a log message that a caller has got
+DEFAULT_LOG_LEVEL: Final = "info"  # for a caller that wants log messages and names no level
+DELIVERED_LOG_MARKER: Final = "toolway/ofCall"  # internal marker of a log message that was delivered to its caller
 
-Listener = Callable[[str, Json], None]
-#: Another link to the same server, where what it refused with allows for one.
-Older = Callable[[Fault | RpcError], Link | None]
+NotificationListener = Callable[[str, Json], None]
+#: Returns a transport of the legacy HTTP+SSE kind if the error of the first one allows it, else None.
+FallbackTransport = Callable[[TransportError | JSONRPCError], Transport | None]
 _log = logging.getLogger(__name__)
 
 
 class Session:
-    def __init__(self, server: str, link: Link, asks: Asks, listener: Listener) -> None:
-        self.link = link
-        self.agreement: probe.Agreement | None = None
+    """Connection to one server after negotiation; sends requests and receives notifications."""
+
+    def __init__(
+        self, server: str, transport: Transport, callbacks: ClientCallbacks, listener: NotificationListener
+    ) -> None:
+        self.transport = transport
+        self.negotiated: negotiation.NegotiatedProtocol | None = None
         self._clock = asyncio.get_running_loop().time
-        self.last_heard = self._clock()
+        self.last_activity = self._clock()
         self._server = server
-        self._asks = asks
+        self._callbacks = callbacks
         self._listener = listener
-        self._callers = Callers(server, asks)
-        self._level = -1  # of log messages that a server of the handshake era was asked for
-        self._takes_turns = False
-        self._acknowledged: asyncio.Event | None = None  # while a subscription waits for it
-        self._progress: dict[int, OnProgress] = {}
-        self._last_token = 0
-        self._handshakes = 0
-        self._healing = asyncio.Lock()
-        self._estranged = False  # the server has forgotten us, and no new handshake has succeeded yet
-        self._rate = Bucket(*NOTICES, self.last_heard)
-        self.dropped = 0  # notifications beyond the rate
-        self.on_renewed: Callable[[], None] | None = None  # the server has forgotten what it was told
+        self._router = ServerRequestRouter(server, callbacks)
+        self._log_rank = -1  # rank of the log level requested from a legacy server
+        self._uses_turns = False
+        self._acknowledged: asyncio.Event | None = None  # set while a subscription awaits its acknowledgement
+        self._progress_callbacks: dict[int, ProgressCallback] = {}
+        self._last_progress_token = 0
+        self._initialize_count = 0
+        self._reinit_lock = asyncio.Lock()
+        self._session_lost = False  # the server lost the session, and no new `initialize` has succeeded yet
+        self._notification_limit = TokenBucket(*NOTIFICATION_RATE, self.last_activity)
+        self.dropped_notifications = 0  # notifications over the rate limit
+        self.on_reinitialized: Callable[[], None] | None = None  # called after a new `initialize` lost subscriptions
 
-    async def open(self, setting: EraSetting, hint: Era | None, older: Older | None = None) -> None:
-        """Open the link and agree on the era. `older` is asked for another link where the refusal of this one may mean
-        that it is of the wrong transport. Raises `Fault` or `RpcError`."""
-        await self.link.open(self)
+    async def open(
+        self, setting: EraSetting, era_hint: Era | None, fallback_transport: FallbackTransport | None = None
+    ) -> None:
+        """Open the transport and negotiate the era. Raises `TransportError` or `JSONRPCError`.
+
+        `fallback_transport` provides another transport if the error suggests that this one is of the wrong kind.
+        """
+        await self.transport.open(self)
         try:
-            agreed = await self._agree(setting, hint)
-        except (Fault, RpcError) as exc:
-            link = older(exc) if older is not None else None
-            if link is None or not await self._changed_to(link):
+            negotiated = await self._negotiate(setting, era_hint)
+        except (TransportError, JSONRPCError) as exc:
+            transport = fallback_transport(exc) if fallback_transport is not None else None
+            if transport is None or not await self._switch_transport(transport):
                 raise
-            agreed = await self._agree(setting, hint)
-        if agreed.era == "modern":
-            self.link.adopt("modern", agreed.version)
-        facts = self.link.facts()
-        # A pipe does not say whose question it brings, and only a process has one; nor does the stream of HTTP+SSE.
-        self._takes_turns = agreed.era == "handshake" and (facts.pid is not None or facts.transport == "sse")
-        self.agreement = agreed
+            negotiated = await self._negotiate(setting, era_hint)
+        if negotiated.era == "modern":
+            self.transport.set_protocol("modern", negotiated.version)
+        info = self.transport.info()
+        # Neither a pipe nor an HTTP+SSE stream names the call of a server request. Only a process has a pipe.
+        self._uses_turns = negotiated.era == "legacy" and (info.pid is not None or info.transport == "sse")
+        self.negotiated = negotiated
 
-    async def _agree(self, setting: EraSetting, hint: Era | None) -> probe.Agreement:
-        if self.link.facts().modern:
+    async def _negotiate(self, setting: EraSetting, era_hint: Era | None) -> negotiation.NegotiatedProtocol:
+        if self.transport.info().peer_is_modern:
             setting = "modern"
-        return await probe.agree(self.link, setting, hint, CLIENT_INFO, self._asks.capabilities)
+        return await negotiation.negotiate(self.transport, setting, era_hint, CLIENT_INFO, self._callbacks.capabilities)
 
-    async def _changed_to(self, link: Link) -> bool:
-        """Whether `link` opens; it is then the link of this session. Raises `Fault` where it is the right one, and the
-        server at fault."""
+    async def _switch_transport(self, transport: Transport) -> bool:
+        """Switch this session to `transport` if it opens. Return False if it does not.
+
+        Raises `TransportError` if the transport is of the right kind but the server is faulty.
+        """
         try:
-            async with asyncio.timeout(FIND_TIME):
-                await link.open(self)
+            async with asyncio.timeout(SSE_PROBE_TIMEOUT_S):
+                await transport.open(self)
         except BaseException as exc:
-            await link.close()
-            if isinstance(exc, TimeoutError) or (isinstance(exc, Fault) and exc.code != OLD_AND_WRONG):
+            await transport.close()
+            if isinstance(exc, TimeoutError) or (isinstance(exc, TransportError) and exc.code != BAD_SSE_ENDPOINT_CODE):
                 return False
             raise
-        before, self.link = self.link, link
-        await before.close()
+        previous, self.transport = self.transport, transport
+        await previous.close()
         return True
 
     @property
-    def agreed(self) -> probe.Agreement:
-        assert self.agreement is not None, "the session is not open"
-        return self.agreement
+    def protocol(self) -> negotiation.NegotiatedProtocol:
+        """Return the negotiated protocol of an open session."""
+        assert self.negotiated is not None, "the session is not open"
+        return self.negotiated
 
-    # -- asking the server --------------------------------------------------------------------------------------------
+    # -- requests to the server ---------------------------------------------------------------------------------------
 
     @property
     def in_flight(self) -> int:
-        """Calls under way."""
-        return len(self._callers)
+        """Return the number of running calls."""
+        return len(self._router)
 
     async def call(self, call: Call, input_schema: object = None) -> Json:
-        """One call, through as many rounds of input as the server asks for. Raises `Fault` or `RpcError`."""
+        """Send a call and answer the input requests of the server.
+
+        Raises `TransportError` or `JSONRPCError`.
+        """
         params = call.params
-        token = self._watch_progress(call.on_progress) if call.on_progress is not None else None
+        token = self._register_progress(call.on_progress) if call.on_progress is not None else None
         if token is not None:
             params = _with_meta(params, "progressToken", token)
         try:
-            if self._takes_turns:
-                await self._callers.wait_for_turn(call)
-            self._callers.enter(call)
-            if call.on_notice is not None or call.log_level is not None:
-                params = await self._ask_for_log(call.log_level, params)
+            if self._uses_turns:
+                await self._router.wait_for_turn(call)
+            self._router.add(call)
+            if call.on_log is not None or call.log_level is not None:
+                params = await self._request_log_level(call.log_level, params)
             declared = call.capabilities
-            if declared is None and call.asks is not None:
-                declared = call.asks.capabilities
+            if declared is None and call.callbacks is not None:
+                declared = call.callbacks.capabilities
             result = await self.request(
-                call.method, params, call.attempt, input_schema=input_schema, capabilities=declared
+                call.method, params, call.state, input_schema=input_schema, capabilities=declared
             )
             if (
                 result.get("resultType") == "input_required"
-                and not call.hands_back
-                and call.method in eras.MAY_ASK_BACK
+                and not call.return_input_required
+                and call.method in versions.INPUT_REQUIRED_METHODS
             ):
-                result = await self._rounds(call, params, result, input_schema, declared)
-            self._callers.answered(call)
+                result = await self._run_input_rounds(call, params, result, input_schema, declared)
+            self._router.on_result(call)
             return result
         finally:
-            self._callers.leave(call)
+            self._router.remove(call)
             if token is not None:
-                del self._progress[token]
+                del self._progress_callbacks[token]
 
     async def request(
         self,
         method: str,
         params: Json,
-        attempt: Attempt | None = None,
+        call_state: CallState | None = None,
         *,
         input_schema: object = None,
         capabilities: Json | None = None,
     ) -> Json:
-        """One request and its result, as they are. Raises `Fault` or `RpcError`."""
-        attempt = attempt if attempt is not None else Attempt()
-        if self._estranged:
-            await self._shake_hands_again(self._handshakes)
-        seen = self._handshakes
+        """Send one request and return its result unchanged.
+
+        Raises `TransportError` or `JSONRPCError`.
+        """
+        call_state = call_state if call_state is not None else CallState()
+        if self._session_lost:
+            await self._reinitialize(self._initialize_count)
+        initialize_count = self._initialize_count
         for last_try in (False, True):
-            request = self._stamped(method, params, attempt, input_schema, capabilities)
+            request = self._build_request(method, params, call_state, input_schema, capabilities)
             try:
-                result = await self.link.request(request)
-                self.last_heard = self._clock()
+                result = await self.transport.request(request)
+                self.last_activity = self._clock()
                 return result
-            except RpcError:
-                self.last_heard = self._clock()  # a refusal is a sign of life too
+            except JSONRPCError:
+                self.last_activity = self._clock()  # an error response proves that the server lives
                 raise
-            except Fault as exc:
-                if exc.code != SESSION_GONE or last_try:
+            except TransportError as exc:
+                if exc.code != SESSION_LOST_CODE or last_try:
                     raise
-            attempt.certainty = Certainty.C0  # it was refused, so the second sending is the first that counts
-            await self._shake_hands_again(seen)
+            call_state.certainty = Certainty.NOT_SENT  # the request was rejected, so the next one counts as the first
+            await self._reinitialize(initialize_count)
         raise AssertionError("unreachable")
 
-    async def health(self) -> None:
-        """Ask for a sign of life. Any answer is one; raises `Fault` where there is none."""
+    async def ping(self) -> None:
+        """Check that the server responds in any way. Raises `TransportError` if it does not."""
         try:
-            if self.agreed.era == "modern":
+            if self.protocol.era == "modern":
                 await self.request("server/discover", {})
             else:
                 await self.request("ping", {})
-        except RpcError:
+        except JSONRPCError:
             pass
 
-    async def listen(self) -> bool:
-        """Hear of changed lists until the server ends the stream. False where it cannot tell of any."""
-        wanted = eras.listen_filter(self.agreed.capabilities)
-        if self.agreed.era != "modern" or not wanted:
+    async def listen_for_list_changes(self) -> bool:
+        """Receive list changes until the server ends the stream. Return False if it offers none."""
+        filters = versions.listen_filter(self.protocol.capabilities)
+        if self.protocol.era != "modern" or not filters:
             return False
-        return await self._listen_to(wanted)
+        return await self._open_stream(filters)
 
-    async def listen_for(self, wanted: Mapping[str, Sequence[str]], acknowledged: asyncio.Event) -> bool:
-        """The same for these resources and tasks of a modern server; it says when it has begun."""
+    async def listen_for_resources(self, filters: Mapping[str, Sequence[str]], acknowledged: asyncio.Event) -> bool:
+        """Receive changes of these resources and tasks of a modern server.
+
+        `acknowledged` is set when it begins.
+        """
         self._acknowledged = acknowledged
-        return await self._listen_to(dict(wanted))
+        return await self._open_stream(dict(filters))
 
-    async def _listen_to(self, wanted: Json) -> bool:
+    async def _open_stream(self, filters: Json) -> bool:
         declared = None
-        if "taskIds" in wanted:  # nobody else may listen to tasks
-            declared = {**self._asks.capabilities, "extensions": {eras.TASKS: {}}}
+        if "taskIds" in filters:  # servers require this capability for tasks
+            declared = {**self._callbacks.capabilities, "extensions": {versions.TASKS_EXTENSION: {}}}
         try:
-            await self.request("subscriptions/listen", {"notifications": wanted}, capabilities=declared)
-        except RpcError as exc:
+            await self.request("subscriptions/listen", {"notifications": filters}, capabilities=declared)
+        except JSONRPCError as exc:
             return exc.code != METHOD_NOT_FOUND
         return True
 
-    def _stamped(
-        self, method: str, params: Json, attempt: Attempt, input_schema: object, capabilities: Json | None
+    def _build_request(
+        self, method: str, params: Json, call_state: CallState, input_schema: object, capabilities: Json | None
     ) -> Request:
-        """The request as the era wants it."""
-        agreed, version = self.agreed, None
-        if agreed.era == "modern":
-            version = agreed.version
-            declared = capabilities if capabilities is not None else self._asks.capabilities
-            params = eras.stamp(params, version, CLIENT_INFO, declared)
-        # A loss on a stale connection could not be told from a loss after the work; for a call that matters.
-        return Request(method, params, attempt, version, input_schema, method == "tools/call")
+        """Build a request, with protocol metadata if the era is modern."""
+        protocol, version = self.protocol, None
+        if protocol.era == "modern":
+            version = protocol.version
+            declared = capabilities if capabilities is not None else self._callbacks.capabilities
+            params = versions.add_protocol_meta(params, version, CLIENT_INFO, declared)
+        # A loss on a stale connection is indistinguishable from a loss after execution, which matters for tool calls.
+        return Request(method, params, call_state, version, input_schema, method == "tools/call")
 
-    async def _shake_hands_again(self, seen: int) -> None:
-        """Initialise once for all requests that found their session forgotten. Until that has succeeded, every
-        request tries it first. Raises `Fault`: whatever went wrong, the request itself was not executed."""
-        async with self._healing:
-            if self._handshakes != seen and not self._estranged:
+    async def _reinitialize(self, initialize_count: int) -> None:
+        """Send `initialize` once for all requests that found the session lost.
+
+        Until it succeeds, every request tries it first. Raises `TransportError`; the request itself was not executed.
+        """
+        async with self._reinit_lock:
+            if self._initialize_count != initialize_count and not self._session_lost:
                 return
-            self._estranged = True
-            self.link.forget_session()
+            self._session_lost = True
+            self.transport.reset_session()
             try:
-                self.agreement = await probe.initialize(self.link, CLIENT_INFO, self._asks.capabilities)
-            except (Fault, RpcError) as exc:
-                raise Fault(f"no new session could be begun: {exc}", Certainty.C0, code="E-HTTP-SESSION-NEW") from exc
-            self._handshakes += 1
-            self._estranged = False
-            self._level = -1
-            if self.on_renewed is not None:
-                self.on_renewed()
+                self.negotiated = await negotiation.initialize(
+                    self.transport, CLIENT_INFO, self._callbacks.capabilities
+                )
+            except (TransportError, JSONRPCError) as exc:
+                raise TransportError(f"no new session: {exc}", Certainty.NOT_SENT, code="E-HTTP-SESSION-NEW") from exc
+            self._initialize_count += 1
+            self._session_lost = False
+            self._log_rank = -1
+            if self.on_reinitialized is not None:
+                self.on_reinitialized()
 
-    async def _rounds(
+    async def _run_input_rounds(
         self, call: Call, params: Json, result: Json, input_schema: object, capabilities: Json | None
     ) -> Json:
-        """Answer what the server asks for, until it has what it wants."""
-        for _ in range(MAX_ROUNDS - 1):
-            call.attempt.worst = Certainty.C2
-            asked = {**params, "inputResponses": await self._answers(call, result)}
+        """Answer input requests of the server until the call has a final result."""
+        for _ in range(MAX_INPUT_ROUNDS - 1):
+            call.state.highest_certainty = Certainty.UNKNOWN
+            next_params = {**params, "inputResponses": await self._answer_input_requests(call, result)}
             if isinstance(result.get("requestState"), str):
-                asked["requestState"] = result["requestState"]
+                next_params["requestState"] = result["requestState"]
             try:
                 result = await self.request(
-                    call.method, asked, call.attempt, input_schema=input_schema, capabilities=capabilities
+                    call.method, next_params, call.state, input_schema=input_schema, capabilities=capabilities
                 )
-            except Fault as exc:
-                # What the earlier rounds did cannot be taken back by a later one that was never sent.
-                exc.certainty = max(exc.certainty, Certainty.C2)
+            except TransportError as exc:
+                # A later round that was never sent does not undo what the earlier rounds did.
+                exc.certainty = max(exc.certainty, Certainty.UNKNOWN)
                 raise
             if result.get("resultType") != "input_required":
                 return result
-        raise Fault(f"the server asked for input more than {MAX_ROUNDS} times", Certainty.C2, code="E-ROUNDS")
+        raise TransportError(
+            f"the server requested input more than {MAX_INPUT_ROUNDS} times", Certainty.UNKNOWN, code="E-ROUNDS"
+        )
 
-    async def _answers(self, call: Call, result: Json) -> Json:
-        """What the server asks for, all of it at the same time. Raises `Fault` where something gets no answer."""
-        wanted = result.get("inputRequests")
-        wanted = wanted if isinstance(wanted, dict) else {}
-        answers = await asyncio.gather(*(self._answer(call, ask) for ask in wanted.values()))
-        return dict(zip(wanted, answers, strict=True))
+    async def _answer_input_requests(self, call: Call, result: Json) -> Json:
+        """Answer all input requests of a result concurrently.
 
-    async def _answer(self, call: Call, ask: object) -> Json:
-        method = ask.get("method") if isinstance(ask, dict) else None
-        params = ask.get("params") if isinstance(ask, dict) else None
+        Raises `TransportError` if one has no answer.
+        """
+        requests = result.get("inputRequests")
+        requests = requests if isinstance(requests, dict) else {}
+        answers = await asyncio.gather(*(self._answer_input_request(call, request) for request in requests.values()))
+        return dict(zip(requests, answers, strict=True))
+
+    async def _answer_input_request(self, call: Call, request: object) -> Json:
+        method = request.get("method") if isinstance(request, dict) else None
+        params = request.get("params") if isinstance(request, dict) else None
         try:
-            return await self._callers.ask(call, str(method), params if isinstance(params, dict) else {})
-        except (LookupError, AskRefused, TimeoutError) as exc:
-            why = f": {exc.message}" if isinstance(exc, AskRefused) else ", and nobody is there to answer"
-            raise Fault(
-                f"the server asks for {method}{why}",
-                Certainty.C2,
+            return await self._router.forward(call, str(method), params if isinstance(params, dict) else {})
+        except (LookupError, CallbackError, TimeoutError) as exc:
+            reason = f": {exc.message}" if isinstance(exc, CallbackError) else ", but no callback can answer"
+            raise TransportError(
+                f"the server requests {method}{reason}",
+                Certainty.UNKNOWN,
                 code="E-NO-ANSWER",
-                fix="give the hub a callback for it: Hub(…, elicitation=…, sampling=…, roots=…)",
+                hint="set elicitation_callback, sampling_callback or list_roots_callback of the Hub",
             ) from None
 
-    async def _ask_for_log(self, level: str | None, params: Json) -> Json:
-        """Ask for log messages from this level on, in the way of the era; `params` as they are then. A caller without
-        a level leaves it to the server, as long as there is a server to which that can be left."""
-        if self.agreed.era == "modern":
-            return _with_meta(params, LOG_LEVEL_META_KEY, level or USUAL_LEVEL)
-        if level is not None and "logging" in self.agreed.capabilities and eras.log_rank(level) > self._level:
-            self._level = eras.log_rank(level)
-            with suppress(Fault, RpcError):  # a server that does not let itself be asked is called all the same
+    async def _request_log_level(self, level: str | None, params: Json) -> Json:
+        """Request log messages from this level on, as the era requires. Return the changed params.
+
+        Without a level, a legacy server keeps its own.
+        """
+        if self.protocol.era == "modern":
+            return _with_meta(params, LOG_LEVEL_META_KEY, level or DEFAULT_LOG_LEVEL)
+        if (
+            level is not None
+            and "logging" in self.protocol.capabilities
+            and versions.log_verbosity(level) > self._log_rank
+        ):
+            self._log_rank = versions.log_verbosity(level)
+            with suppress(TransportError, JSONRPCError):  # the call proceeds even if the server rejects the level
                 await self.request("logging/setLevel", {"level": level})
         return params
 
-    # -- what the server sends ----------------------------------------------------------------------------------------
+    # -- messages from the server -------------------------------------------------------------------------------------
 
-    def on_notification(self, method: str, params: Json, about: Attempt | None = None) -> None:
-        self.last_heard = now = self._clock()
-        if method not in eras.LIST_CHANGES and not self._rate.take(now):
-            self.dropped += 1  # a change of a list is never lost: it only marks the list, however often it is told
+    def on_notification(self, method: str, params: Json, call_state: CallState | None = None) -> None:
+        self.last_activity = now = self._clock()
+        if method not in versions.LIST_CHANGES and not self._notification_limit.try_acquire(now):
+            self.dropped_notifications += 1  # never a list change: it only marks the list, however many arrive
             return
         if method == "notifications/progress":
             self._on_progress(params)
         elif method == "notifications/subscriptions/acknowledged":
-            if self._acknowledged is not None and not eras.tells_of_lists(params.get("notifications")):
+            if self._acknowledged is not None and not versions.has_list_changed(params.get("notifications")):
                 self._acknowledged.set()
         else:
-            told = method == "notifications/message" and self._callers.tell(method, params, about)
-            self._listener(method, {**params, OF_CALL: True} if told else params)
+            delivered = method == "notifications/message" and self._router.notify(method, params, call_state)
+            self._listener(method, {**params, DELIVERED_LOG_MARKER: True} if delivered else params)
 
-    async def on_request(self, method: str, params: Json, about: Attempt | None = None) -> Json | None:
-        if self.agreement is not None and self.agreement.era == "modern":
-            return None  # no such thing in this era
+    async def on_request(self, method: str, params: Json, call_state: CallState | None = None) -> Json | None:
+        if self.negotiated is not None and self.negotiated.era == "modern":
+            return None  # modern servers send no requests
         if method == "ping":
             return {}
-        return await self._callers.answer(method, params, about)
+        return await self._router.handle(method, params, call_state)
 
-    def _watch_progress(self, on_progress: OnProgress) -> int:
-        self._last_token += 1
-        self._progress[self._last_token] = on_progress
-        return self._last_token
+    def _register_progress(self, on_progress: ProgressCallback) -> int:
+        self._last_progress_token += 1
+        self._progress_callbacks[self._last_progress_token] = on_progress
+        return self._last_progress_token
 
     def _on_progress(self, params: Json) -> None:
         token = params.get("progressToken")
-        watcher = self._progress.get(token) if isinstance(token, int) and not isinstance(token, bool) else None
+        callback = (
+            self._progress_callbacks.get(token) if isinstance(token, int) and not isinstance(token, bool) else None
+        )
         progress = params.get("progress")
-        if watcher is None or not isinstance(progress, int | float):
+        if callback is None or not isinstance(progress, int | float):
             return
         total = params.get("total")
         message = params.get("message")
         try:
-            watcher(
+            callback(
                 progress,
                 total if isinstance(total, int | float) else None,
                 message if isinstance(message, str) else None,
@@ -335,3 +372,25 @@ class Session:
 def _with_meta(params: Json, key: str, value: object) -> Json:
     meta = params.get("_meta")
     return {**params, "_meta": {**(meta if isinstance(meta, dict) else {}), key: value}}
+
+
+# -- rate limit of notifications --------------------------------------------------------------------------------------
+
+
+class TokenBucket:
+    """Token bucket that allows `rate` events per second and bursts of `burst` events. Pure: `now` is an argument."""
+
+    def __init__(self, rate: float, burst: float, now: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._level = burst
+        self._updated_at = now
+
+    def try_acquire(self, now: float) -> bool:
+        """Take one token. Return False if the rate is exceeded."""
+        self._level = min(self._burst, self._level + (now - self._updated_at) * self._rate)
+        self._updated_at = now
+        if self._level < 1:
+            return False
+        self._level -= 1
+        return True

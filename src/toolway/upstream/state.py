@@ -1,10 +1,12 @@
-"""The life of an upstream, as a table. Read this first: the supervisor only waits for these events and obeys.
+"""Lifecycle of an upstream, as a table of states and events.
 
-idle          not started: lazy, or stopped because nobody called
-starting      link being opened, era being found, tools being listed
-ready         calls go through
-backing_off   the server ended or could not be started; the next try has a time
-failed        too many restarts in a short time; tried again rarely, or on command
+Read this first: the supervisor only waits for these events and follows the table.
+
+idle          not started: lazy, or stopped because there were no calls
+starting      the transport is being opened, the era negotiated, the tools listed
+ready         calls are sent
+backing_off   the server ended or could not be started; the next start is scheduled
+failed        too many restarts in a short time; retried rarely, or on request
 stopping      being stopped by us
 stopped       the end
 """
@@ -17,6 +19,8 @@ from typing import Final
 
 
 class State(enum.StrEnum):
+    """Lifecycle states of an upstream."""
+
     IDLE = "idle"
     STARTING = "starting"
     READY = "ready"
@@ -26,44 +30,46 @@ class State(enum.StrEnum):
     STOPPED = "stopped"
 
 
-class Event(enum.StrEnum):
-    WANTED = "wanted"  # somebody calls, or it is to run from the beginning
+class StateEvent(enum.StrEnum):
+    """Events that change the lifecycle state of an upstream."""
+
+    WANTED = "wanted"  # a call needs the server, or it is not lazy
     CONNECTED = "connected"  # the era is known and the tools are listed
-    ENDED = "ended"  # the start failed, or the link was lost, or health was missed
-    GAVE_UP = "gave up"  # the same, once too often
-    DUE = "due"  # the time of the next try has come, or a person asked for it
-    UNUSED = "unused"  # nobody called for `idle_stop` seconds
-    STOP = "stop"  # we are closing, or the server was removed
-    GONE = "gone"  # link and process are gone
+    ENDED = "ended"  # the start failed, the connection was lost, or health checks failed
+    GAVE_UP = "gave up"  # as ENDED, but the restart limit is reached
+    DUE = "due"  # the scheduled start time is reached, or a restart was requested
+    UNUSED = "unused"  # no calls for `idle_timeout` seconds
+    STOP = "stop"  # the hub closes, or the server was removed
+    GONE = "gone"  # connection and process have ended
 
 
-TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
-    State.IDLE: {Event.WANTED: State.STARTING, Event.STOP: State.STOPPED},
+TRANSITIONS: Final[Mapping[State, Mapping[StateEvent, State]]] = {
+    State.IDLE: {StateEvent.WANTED: State.STARTING, StateEvent.STOP: State.STOPPED},
     State.STARTING: {
-        Event.CONNECTED: State.READY,
-        Event.ENDED: State.BACKING_OFF,
-        Event.GAVE_UP: State.FAILED,
-        Event.STOP: State.STOPPING,
+        StateEvent.CONNECTED: State.READY,
+        StateEvent.ENDED: State.BACKING_OFF,
+        StateEvent.GAVE_UP: State.FAILED,
+        StateEvent.STOP: State.STOPPING,
     },
     State.READY: {
-        Event.ENDED: State.BACKING_OFF,
-        Event.GAVE_UP: State.FAILED,
-        Event.UNUSED: State.IDLE,
-        Event.STOP: State.STOPPING,
+        StateEvent.ENDED: State.BACKING_OFF,
+        StateEvent.GAVE_UP: State.FAILED,
+        StateEvent.UNUSED: State.IDLE,
+        StateEvent.STOP: State.STOPPING,
     },
-    State.BACKING_OFF: {Event.DUE: State.STARTING, Event.STOP: State.STOPPED},
-    State.FAILED: {Event.DUE: State.STARTING, Event.STOP: State.STOPPED},
-    State.STOPPING: {Event.GONE: State.STOPPED},
+    State.BACKING_OFF: {StateEvent.DUE: State.STARTING, StateEvent.STOP: State.STOPPED},
+    State.FAILED: {StateEvent.DUE: State.STARTING, StateEvent.STOP: State.STOPPED},
+    State.STOPPING: {StateEvent.GONE: State.STOPPED},
     State.STOPPED: {},
 }
 
 
 class IllegalEvent(Exception):
-    """An event that cannot happen in this state: a fault of ours."""
+    """Raised for an event that cannot happen in a state: a bug in Toolway."""
 
 
-def step(state: State, event: Event) -> State:
-    """The state that follows. Raises `IllegalEvent`."""
+def step(state: State, event: StateEvent) -> State:
+    """Return the state that follows. Raises `IllegalEvent`."""
     try:
         return TRANSITIONS[state][event]
     except KeyError:
@@ -71,7 +77,7 @@ def step(state: State, event: Event) -> State:
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram, for the documentation."""
+    """Return the table as a Mermaid state diagram, for the documentation."""
     lines = ["stateDiagram-v2", f"    [*] --> {State.IDLE}"]
     for state, row in TRANSITIONS.items():
         lines += [f"    {state} --> {after}: {event}" for event, after in row.items()]

@@ -1,20 +1,27 @@
-"""What a person is told about one server: a value, and a sentence."""
+"""Status of one server: a value, and a sentence that explains it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-from toolway.model import Era
-from toolway.upstream.link import Loss
+from toolway.types import Era
 from toolway.upstream.state import State
+from toolway.upstream.transport import Disconnect
 
-DEPRECATED: Final = "HTTP+SSE, which is deprecated"
+DEPRECATED_SSE: Final = "HTTP+SSE, which is deprecated"
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
-    """One server at one moment. `why` is a sentence for people, `fix` what they can do about it."""
+class ServerStatus:
+    """Status of one server at one moment.
+
+    `why` explains the state, `hint` says what operators can do.
+
+    Example:
+        status = hub.status()["github"]
+        print(status.state, status.why, status.hint)
+    """
 
     server: str
     transport: str
@@ -29,35 +36,35 @@ class Status:
     next_retry: float | None = None  # seconds from now
     since: float = 0.0  # seconds in this state
     why: str = ""
-    fix: str = ""
+    hint: str = ""
     tools: int = 0
-    stale: bool = False  # the lists are from an earlier run until the server answers
-    problems: tuple[str, ...] = ()  # what was set aside, and why
-    nodes: tuple[str, ...] = ()  # of a cluster: which own it
+    stale: bool = False  # the lists are from an earlier run until the server responds
+    problems: tuple[str, ...] = ()  # list items that were rejected, with reasons
+    nodes: tuple[str, ...] = ()  # in a cluster: nodes that own the server
 
 
-def sentence(
+def describe_state(
     state: State,
     server: str,
     protocol: str | None,
-    failure: Loss | None,
+    disconnect: Disconnect | None,
     cause: str,
     stderr: str,
     wait: float | None,
     transport: str = "",
 ) -> str:
-    """Why a server is in its state."""
-    reason = _reason(failure, cause, stderr)
+    """Explain in a sentence why a server is in its state."""
+    reason = _describe_failure(disconnect, cause, stderr)
     match state:
         case State.READY:
-            old = f" over {DEPRECATED}" if transport == "sse" else ""
+            old = f" over {DEPRECATED_SSE}" if transport == "sse" else ""
             return f"ready, speaking {protocol}{old}" + (f"; restarted after: {reason}" if reason else "")
         case State.STARTING:
-            return "starting" + (f" again after: {reason}" if reason else ": waiting for its first answer")
+            return "starting" + (f" again after: {reason}" if reason else ": waiting for its first response")
         case State.BACKING_OFF:
-            return f"backing off {_seconds(wait)}: {reason}"
+            return f"backing off {_format_seconds(wait)}: {reason}"
         case State.FAILED:
-            return f"failed too often: {reason}; tried again in {_seconds(wait)}"
+            return f"failed too often: {reason}; next attempt in {_format_seconds(wait)}"
         case State.IDLE:
             return "not running: starts with the first call"
         case State.STOPPING:
@@ -66,7 +73,7 @@ def sentence(
             return "stopped"
 
 
-def _reason(failure: Loss | None, cause: str, stderr: str) -> str:
+def _describe_failure(failure: Disconnect | None, cause: str, stderr: str) -> str:
     if failure is None:
         return ""
     last = stderr.strip().splitlines()[-1:] if failure.exit_code is not None else []
@@ -76,7 +83,7 @@ def _reason(failure: Loss | None, cause: str, stderr: str) -> str:
     return ", ".join(parts)
 
 
-def _seconds(wait: float | None) -> str:
+def _format_seconds(wait: float | None) -> str:
     if wait is None:
         return "a moment"
     return f"{wait:.1f} s" if wait < 10 else f"{wait:.0f} s"

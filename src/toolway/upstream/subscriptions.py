@@ -1,8 +1,7 @@
-"""Resources and tasks of one server that somebody wants to hear of: counted, and told to the server in the way of its
-era.
+"""Reference-counted subscriptions to resources and tasks of one server, in either era.
 
-The server is told of the whole set again after every new link or handshake; what happened in between nobody told, so
-every resource then counts as changed.
+The whole set is sent again after every new connection or `initialize`. Changes in between were not reported, so every
+resource then counts as changed.
 """
 
 from __future__ import annotations
@@ -13,141 +12,149 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Literal
 
-from toolway.upstream.flag import Flag
-from toolway.upstream.link import Fault, RpcError
+from toolway._async import LightEvent
 from toolway.upstream.session import Session
+from toolway.upstream.transport import JSONRPCError, TransportError
 
-GATHER: Final = 0.02  # seconds in which wishes that come together are told together
-TOLD_WITHIN: Final = 5.0  # seconds a wish waits to hear that the server knows
-AGAIN: Final = (0.5, 30.0)  # first and longest wait before a lost subscription is opened again
+SUBSCRIBE_BATCH_S: Final = 0.02  # within which new subscriptions are sent together
+ACKNOWLEDGE_TIMEOUT_S: Final = 5.0  # that a subscriber waits for the server's acknowledgement
+RESUBSCRIBE_BACKOFF_S: Final = (0.5, 30.0)  # first and longest delay before a lost stream is opened again
 
-#: What can be wanted, by its name in the filter of `subscriptions/listen`.
-Wanted = Literal["resourceSubscriptions", "taskIds"]
-RESOURCE: Final = "resourceSubscriptions"
-TASK: Final = "taskIds"
+#: Kinds of subscriptions, by their names in the filter of `subscriptions/listen`.
+SubscriptionKind = Literal["resourceSubscriptions", "taskIds"]
+RESOURCE_KIND: Final = "resourceSubscriptions"
+TASK_KIND: Final = "taskIds"
 
 
 class Subscriptions:
-    def __init__(self, on_update: Callable[[str], None], dice: Callable[[], float]) -> None:
+    """Wanted subscriptions of one server.
+
+    `on_update` gets the URI of each resource that may have changed.
+    """
+
+    def __init__(self, on_update: Callable[[str], None], random: Callable[[], float]) -> None:
         self._on_update = on_update
-        self._dice = dice
-        self._wanted: Counter[tuple[Wanted, str]] = Counter()
-        self._changed = Flag()
-        self._told = Flag()
-        self._ever_told = False
+        self._random = random
+        self._counts: Counter[tuple[SubscriptionKind, str]] = Counter()
+        self._changed = LightEvent()
+        self._acknowledged = LightEvent()
+        self._ever_acknowledged = False
 
     def __len__(self) -> int:
-        return len(self._wanted)
+        return len(self._counts)
 
-    async def add(self, kind: Wanted, name: str) -> None:
-        """Want to hear of a resource or a task; returns when the server knows, or soon."""
-        self._wanted[kind, name] += 1
-        if self._wanted[kind, name] > 1 and self._told.is_set():
+    async def add(self, kind: SubscriptionKind, name: str) -> None:
+        """Subscribe to a resource or a task.
+
+        Returns when the server has acknowledged it, or after 5 s.
+        """
+        self._counts[kind, name] += 1
+        if self._counts[kind, name] > 1 and self._acknowledged.is_set():
             return
-        self._mark()
+        self._mark_changed()
         with suppress(TimeoutError):
-            async with asyncio.timeout(TOLD_WITHIN):
-                await self._told.wait()
+            async with asyncio.timeout(ACKNOWLEDGE_TIMEOUT_S):
+                await self._acknowledged.wait()
 
-    def remove(self, kind: Wanted, name: str) -> None:
-        self._wanted[kind, name] -= 1
-        if self._wanted[kind, name] <= 0:
-            del self._wanted[kind, name]
-            self._mark()
+    def remove(self, kind: SubscriptionKind, name: str) -> None:
+        self._counts[kind, name] -= 1
+        if self._counts[kind, name] <= 0:
+            del self._counts[kind, name]
+            self._mark_changed()
 
-    def _mark(self) -> None:
-        self._told.clear()
+    def _mark_changed(self) -> None:
+        self._acknowledged.clear()
         self._changed.set()
 
-    def _names(self, kind: Wanted) -> list[str]:
-        return sorted(name for of, name in self._wanted if of == kind)
+    def _names(self, kind: SubscriptionKind) -> list[str]:
+        return sorted(name for each_kind, name in self._counts if each_kind == kind)
 
-    async def keep(self, session: Session) -> None:
-        """Tell the server of a new link what is wanted, now and whenever that changes, until cancelled."""
-        if self._wanted:
-            self._mark()
-            if self._ever_told:
-                self._all_changed()
-        if session.agreed.era == "modern":
-            await self._keep_listening(session)
+    async def run(self, session: Session) -> None:
+        """Send the subscriptions to the server, now and after each change, until cancelled."""
+        if self._counts:
+            self._mark_changed()
+            if self._ever_acknowledged:
+                self._notify_all_resources()
+        if session.protocol.era == "modern":
+            await self._run_modern(session)
         else:
-            await self._keep_subscribed(session)
+            await self._run_legacy(session)
 
-    def _all_changed(self) -> None:
-        for uri in self._names(RESOURCE):
+    def _notify_all_resources(self) -> None:
+        for uri in self._names(RESOURCE_KIND):
             self._on_update(uri)
 
-    async def _keep_subscribed(self, session: Session) -> None:
-        """The handshake era: one request for each resource."""
-        known: set[str] = set()
+    async def _run_legacy(self, session: Session) -> None:
+        """Legacy: send one request for each resource."""
+        subscribed: set[str] = set()
 
-        def renewed() -> None:
-            known.clear()  # a new handshake begins with nothing
-            self._mark()
-            self._all_changed()
+        def on_reinitialized() -> None:
+            subscribed.clear()  # a new session has no subscriptions
+            self._mark_changed()
+            self._notify_all_resources()
 
-        session.on_renewed = renewed
+        session.on_reinitialized = on_reinitialized
         while True:
             await self._changed.wait()
             self._changed.clear()
-            wanted = set(self._names(RESOURCE))
-            for uri in sorted(wanted - known):
-                known.add(uri)
-                await _quietly(session, "resources/subscribe", uri)
-            for uri in sorted(known - wanted):
-                known.discard(uri)
-                await _quietly(session, "resources/unsubscribe", uri)
+            desired = set(self._names(RESOURCE_KIND))
+            for uri in sorted(desired - subscribed):
+                subscribed.add(uri)
+                await _request_ignoring_errors(session, "resources/subscribe", uri)
+            for uri in sorted(subscribed - desired):
+                subscribed.discard(uri)
+                await _request_ignoring_errors(session, "resources/unsubscribe", uri)
             if not self._changed.is_set():
-                self._are_told()
+                self._on_acknowledged()
 
-    async def _keep_listening(self, session: Session) -> None:
-        """The modern era: one stream for all; the next one is open before the last is closed."""
+    async def _run_modern(self, session: Session) -> None:
+        """Modern: keep one stream for all; the next one is opened before the last is closed."""
         stream: asyncio.Task[None] | None = None
         try:
             while True:
                 await self._changed.wait()
-                await asyncio.sleep(GATHER)
+                await asyncio.sleep(SUBSCRIBE_BATCH_S)
                 self._changed.clear()
-                before, stream = stream, None
-                if self._wanted:
+                previous, stream = stream, None
+                if self._counts:
                     stream = asyncio.create_task(self._listen(session))
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(TOLD_WITHIN):
-                            await self._told.wait()
-                if before is not None:
-                    before.cancel()
+                        async with asyncio.timeout(ACKNOWLEDGE_TIMEOUT_S):
+                            await self._acknowledged.wait()
+                if previous is not None:
+                    previous.cancel()
         finally:
             if stream is not None:
                 stream.cancel()
 
     async def _listen(self, session: Session) -> None:
-        wait, longest = AGAIN
-        wanted = {kind: names for kind in (RESOURCE, TASK) if (names := self._names(kind))}
+        wait, max_wait = RESUBSCRIBE_BACKOFF_S
+        filters = {kind: names for kind in (RESOURCE_KIND, TASK_KIND) if (names := self._names(kind))}
         while True:
             acknowledged = asyncio.Event()
-            waiting = asyncio.create_task(self._when(acknowledged))
+            waiting = asyncio.create_task(self._wait_acknowledged(acknowledged))
             try:
-                if not await session.listen_for(wanted, acknowledged):
-                    self._are_told()  # more than asking cannot be done
+                if not await session.listen_for_resources(filters, acknowledged):
+                    self._on_acknowledged()  # the server offers no subscriptions: nothing to wait for
                     return
-            except Fault:
+            except TransportError:
                 pass
             finally:
                 waiting.cancel()
-            await asyncio.sleep(wait * (0.5 + self._dice() / 2))
-            wait = min(longest, wait * 2)
-            for uri in wanted.get(RESOURCE, ()):
+            await asyncio.sleep(wait * (0.5 + self._random() / 2))
+            wait = min(max_wait, wait * 2)
+            for uri in filters.get(RESOURCE_KIND, ()):
                 self._on_update(uri)
 
-    async def _when(self, acknowledged: asyncio.Event) -> None:
+    async def _wait_acknowledged(self, acknowledged: asyncio.Event) -> None:
         await acknowledged.wait()
-        self._are_told()
+        self._on_acknowledged()
 
-    def _are_told(self) -> None:
-        self._ever_told = True
-        self._told.set()
+    def _on_acknowledged(self) -> None:
+        self._ever_acknowledged = True
+        self._acknowledged.set()
 
 
-async def _quietly(session: Session, method: str, uri: str) -> None:
-    with suppress(Fault, RpcError):
+async def _request_ignoring_errors(session: Session, method: str, uri: str) -> None:
+    with suppress(TransportError, JSONRPCError):
         await session.request(method, {"uri": uri})

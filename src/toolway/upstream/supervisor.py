@@ -1,7 +1,7 @@
-"""The one task that enters a server's link, watches it, leaves it and enters it again.
+"""Supervisor: the task that connects to a server, watches the connection and reconnects.
 
-`state.py` says what may follow what. Here each state has one coroutine that waits for the next event; nothing else
-moves the state.
+`state.py` defines the transitions. Here each state has one coroutine that waits for the next event; nothing else
+changes the state. While the server is ready, `watch_health` detects that it no longer responds.
 """
 
 from __future__ import annotations
@@ -13,247 +13,258 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from toolway.config.spec import Server
+from toolway._async import Interrupted, LightEvent, wait_unless
+from toolway.config.schema import HealthCheck, Server
 from toolway.errors import CallError
-from toolway.events import Connected, Lost, ResourceUpdated, StateChanged
-from toolway.model import Attempt, Era, Json
-from toolway.protocol.eras import LIST_CHANGES
-from toolway.upstream.border import unavailable
-from toolway.upstream.finding import may_be_older
-from toolway.upstream.flag import Flag, Interrupted, unless
-from toolway.upstream.gate import Turn
-from toolway.upstream.health import watch_health
-from toolway.upstream.link import Fault, Link, Loss, RpcError
-from toolway.upstream.lists import Lists
-from toolway.upstream.notices import fact_of
-from toolway.upstream.past import Past, why_no_start
-from toolway.upstream.session import Session
-from toolway.upstream.state import Event, State, step
-from toolway.upstream.status import Status
+from toolway.events import Connected, Disconnected, Event, ResourceUpdated, ServerLog, StateChanged, TaskChanged
+from toolway.protocol.versions import LIST_CHANGES
+from toolway.types import CallState, Era, Json
+from toolway.upstream.context import UpstreamContext
+from toolway.upstream.error_mapping import unavailable_error
+from toolway.upstream.lists import ListSync
+from toolway.upstream.negotiation import may_be_legacy_sse
+from toolway.upstream.session import DELIVERED_LOG_MARKER, Session
+from toolway.upstream.start_policy import FailureHistory, StartPermit, start_failure
+from toolway.upstream.state import State, StateEvent, step
+from toolway.upstream.status import ServerStatus
 from toolway.upstream.subscriptions import Subscriptions
-from toolway.upstream.surroundings import Surroundings
-from toolway.upstream.waiters import Waiters
+from toolway.upstream.transport import Disconnect, JSONRPCError, Transport, TransportError
 
-MOVE_PAUSE: Final = 0.02  # seconds after a start that met a server on its way to another node
+MOVE_RETRY_DELAY_S: Final = 0.02  # after a start that failed because the server was moving to another node
 _log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Its flags are what others ask of it; all else is its own."""
+    """Drives one upstream through its states.
 
-    def __init__(self, name: str, server: Server, around: Surroundings, hint: Era | None = None) -> None:
+    Other components request things only through its events.
+    """
+
+    def __init__(self, name: str, server: Server, context: UpstreamContext, era_hint: Era | None = None) -> None:
         self.name = name
         self.server = server
-        self.around = around
-        self.hint = hint  # the era that the server spoke when it was last heard
+        self.context = context
+        self.era_hint = era_hint  # last known era of the server
         self.state = State.IDLE
         self.session: Session | None = None
-        self.retired = False
+        self.draining = False
         self._loop = asyncio.get_running_loop()
         self.last_used = self._loop.time()
-        self.past = Past(server, around.dice, self.last_used)
-        self.lists = Lists(name, server.limits.tools, around)
-        self.subscriptions = Subscriptions(lambda uri: self.around.emit(ResourceUpdated(name, uri)), around.dice)
-        self.waiters = Waiters()
-        self.wanted = Flag()
-        self.stop = Flag()
-        self.again = Flag()  # a person asked for a restart
-        self.suspect = Flag()  # a call could not reach the server
-        self.settled = Flag()  # the first start has ended, well or badly
-        self._urgent = Flag()  # a call waits for the start
-        self._older = False  # the url was found to speak HTTP+SSE, and is asked for that first
-        self._before: asyncio.Task[None] | None = None  # the end of one that must be gone before we start
+        self.history = FailureHistory(server, context.random, self.last_used)
+        self.lists = ListSync(name, server.limits.max_tools, context)
+        self.subscriptions = Subscriptions(lambda uri: self.context.emit(ResourceUpdated(name, uri)), context.random)
+        self.waiters = SessionWaiters()
+        self.start_requested = LightEvent()
+        self.stop_requested = LightEvent()
+        self.restart_requested = LightEvent()  # an operator requested a restart
+        self.check_requested = LightEvent()  # a call could not reach the server
+        self.first_start_done = LightEvent()  # the first start has succeeded or failed
+        self._urgent = LightEvent()  # a call waits for the start
+        self._use_legacy_sse = False  # the URL speaks HTTP+SSE, which is then tried first
+        self._predecessor: asyncio.Task[None] | None = None  # the previous upstream, which must stop before our start
 
-    async def live(self, after: asyncio.Task[None] | None) -> None:
-        """Until the end; what is started by it starts when `after` is done."""
-        self._before = after
-        states: dict[State, Callable[[], Coroutine[Any, Any, Event]]] = {
+    async def run(self, after: asyncio.Task[None] | None) -> None:
+        """Run the upstream until it is stopped. The first start waits until `after` is done."""
+        self._predecessor = after
+        states: dict[State, Callable[[], Coroutine[Any, Any, StateEvent]]] = {
             State.IDLE: self._idle,
             State.STARTING: self._starting,
-            State.READY: self._serving,
+            State.READY: self._ready,
             State.BACKING_OFF: self._waiting_for_retry,
             State.FAILED: self._waiting_for_retry,
-            State.STOPPING: self._leaving,
+            State.STOPPING: self._stopping,
         }
         try:
             while self.state is not State.STOPPED:
                 try:
                     event = await states[self.state]()
                 except Interrupted:
-                    event = Event.STOP
+                    event = StateEvent.STOP
                 except Exception as exc:
-                    event = await self._our_own_fault(exc)
-                self._step(event)
+                    event = await self._on_internal_error(exc)
+                self._transition(event)
         finally:
-            self.settled.set()
-            self.waiters.refuse(self.unavailable)
+            self.first_start_done.set()
+            self.waiters.reject(self.create_unavailable_error)
 
-    async def _our_own_fault(self, exc: Exception) -> Event:
-        """A mistake of ours in one upstream costs this upstream a restart, and the others nothing."""
+    async def _on_internal_error(self, exc: Exception) -> StateEvent:
+        """Handle a bug in Toolway: it costs this upstream a restart, and other upstreams nothing."""
         _log.exception("unexpected error in upstream %s", self.name, exc_info=exc)
-        await self._leave()
+        await self._close_session()
         if self.state in (State.STARTING, State.READY):
-            loss = Loss(f"unexpected error: {exc!r}", "E-INTERNAL")
-            self.past.start_failures += self.state is State.STARTING
-            return self._ended(loss, ready_for=0.0)
-        self.stop.set()
-        return Event.GONE if self.state is State.STOPPING else Event.STOP
+            disconnect = Disconnect(f"unexpected error: {exc!r}", "E-INTERNAL")
+            self.history.start_failures += self.state is State.STARTING
+            return self._record_end(disconnect, ready_for=0.0)
+        self.stop_requested.set()
+        return StateEvent.GONE if self.state is State.STOPPING else StateEvent.STOP
 
-    def _step(self, event: Event) -> None:
+    def _transition(self, event: StateEvent) -> None:
         old, self.state = self.state, step(self.state, event)
-        self.past.since = self._loop.time()
+        self.history.state_since = self._loop.time()
         if self.state is State.READY:
             assert self.session is not None
-            self.waiters.give(self.session)
-        elif (old is State.STARTING or self.state in (State.FAILED, State.STOPPED)) and not self._starts_at_once():
-            self.waiters.refuse(self.unavailable)
+            self.waiters.resolve(self.session)
+        elif (old is State.STARTING or self.state in (State.FAILED, State.STOPPED)) and not self._is_restart_pending():
+            self.waiters.reject(self.create_unavailable_error)
         if old is State.STARTING:
-            self.settled.set()
+            self.first_start_done.set()
             self._urgent.clear()
-        self.around.emit(StateChanged(self.name, old.value, self.state.value, self.status().why))
+        self.context.emit(StateChanged(self.name, old.value, self.state.value, self.status().why))
 
-    async def _idle(self) -> Event:
-        if self._before is not None:
-            await unless(self.stop, asyncio.wait({self._before}))
-            self._before = None
-        await unless(self.stop, self.wanted.wait())
-        self.wanted.clear()
-        return Event.WANTED
+    async def _idle(self) -> StateEvent:
+        if self._predecessor is not None:
+            await wait_unless(self.stop_requested, asyncio.wait({self._predecessor}))
+            self._predecessor = None
+        await wait_unless(self.stop_requested, self.start_requested.wait())
+        self.start_requested.clear()
+        return StateEvent.WANTED
 
-    async def _starting(self) -> Event:
-        while (event := await self._start()) is None:
+    async def _starting(self) -> StateEvent:
+        while (event := await self._try_start()) is None:
             pass
         return event
 
-    async def _start(self) -> Event | None:
-        """None where the server has moved meanwhile: it is looked for where it is now, and nothing has failed."""
-        self.again.clear()
-        turn = await self._turn()
-        server = replace(self.server, sse=True) if self._older else self.server
-        session = Session(self.name, self.around.open_link(self.name, server), self.around.asks, self._hear)
-        self.session = session
-        self._older = False
-        try:
-            await unless(self.stop, self._enter(session))
-        except (Fault, RpcError, TimeoutError) as exc:
-            loss = await self._why_no_start(session, exc)
-            await self._leave()
-            if loss.moved:
-                await asyncio.sleep(MOVE_PAUSE)
-                return None
-            self.past.start_failures += 1
-            return self._ended(loss, ready_for=0.0)
-        finally:
-            turn.end()
-        self.past.start_failures = 0
-        self.last_used = self._loop.time()
-        agreed = session.agreed
-        self.hint = agreed.era
-        self._older = session.link.facts().transport == "sse"
-        self.around.emit(Connected(self.name, agreed.era, agreed.version, session.link.facts().pid))
-        return Event.CONNECTED
+    async def _try_start(self) -> StateEvent | None:
+        """Try one start.
 
-    async def _turn(self) -> Turn:
-        """A process waits for its turn to start, unless somebody waits for it; the others cost no CPU of ours."""
+        Return None if the server moved to another node meanwhile: then nothing has failed.
+        """
+        self.restart_requested.clear()
+        permit = await self._acquire_start_permit()
+        server = replace(self.server, sse=True) if self._use_legacy_sse else self.server
+        session = Session(
+            self.name, self.context.open_transport(self.name, server), self.context.callbacks, self._on_notification
+        )
+        self.session = session
+        self._use_legacy_sse = False
+        try:
+            await wait_unless(self.stop_requested, self._connect(session))
+        except (TransportError, JSONRPCError, TimeoutError) as exc:
+            disconnect = await self._explain_start_failure(session, exc)
+            await self._close_session()
+            if disconnect.moved:
+                await asyncio.sleep(MOVE_RETRY_DELAY_S)
+                return None
+            self.history.start_failures += 1
+            return self._record_end(disconnect, ready_for=0.0)
+        finally:
+            permit.release()
+        self.history.start_failures = 0
+        self.last_used = self._loop.time()
+        protocol = session.protocol
+        self.era_hint = protocol.era
+        self._use_legacy_sse = session.transport.info().transport == "sse"
+        self.context.emit(Connected(self.name, protocol.era, protocol.version, session.transport.info().pid))
+        return StateEvent.CONNECTED
+
+    async def _acquire_start_permit(self) -> StartPermit:
+        """Wait for a start permit. Only processes that no call waits for are queued."""
         if self.server.transport != "stdio":
             self._urgent.set()
-        return await unless(self.stop, self.around.gate.enter(self._urgent))
+        return await wait_unless(self.stop_requested, self.context.start_limiter.acquire(self._urgent))
 
-    async def _enter(self, session: Session) -> None:
+    async def _connect(self, session: Session) -> None:
         async with asyncio.timeout(self.server.timeout.start):
-            await session.open(self.server.era, self.hint, self._other_link)
-            await self.lists.first(session)
+            await session.open(self.server.era, self.era_hint, self._legacy_sse_fallback)
+            await self.lists.fetch_tools(session)
 
-    def _other_link(self, exc: Fault | RpcError) -> Link | None:
-        """The link of the transport before, for a URL that refused the newer one."""
-        if not may_be_older(self.server, exc):
+    def _legacy_sse_fallback(self, exc: TransportError | JSONRPCError) -> Transport | None:
+        """Return an HTTP+SSE transport for a URL that rejected Streamable HTTP, or None."""
+        if not may_be_legacy_sse(self.server, exc):
             return None
-        return self.around.open_link(self.name, replace(self.server, sse=True))
+        return self.context.open_transport(self.name, replace(self.server, sse=True))
 
-    async def _why_no_start(self, session: Session, exc: Exception) -> Loss:
-        """The reason of a start that failed; the end of a process says more than the request that met it."""
-        if isinstance(exc, Fault) and exc.code.startswith("E-STDIO-") and session.link.facts().pid is not None:
-            self.hint = "handshake" if self.hint is None and session.agreement is None else None
+    async def _explain_start_failure(self, session: Session, exc: Exception) -> Disconnect:
+        """Return the reason of a failed start: the exit of the process if there was one."""
+        if (
+            isinstance(exc, TransportError)
+            and exc.code.startswith("E-STDIO-")
+            and session.transport.info().pid is not None
+        ):
+            self.era_hint = "legacy" if self.era_hint is None and session.negotiated is None else None
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.5):
-                    return await session.link.wait_lost()
-        return why_no_start(exc, self.server.timeout.start)
+                    return await session.transport.wait_closed()
+        return start_failure(exc, self.server.timeout.start)
 
-    async def _serving(self) -> Event:
-        while (event := await self._serve()) is None:
+    async def _ready(self) -> StateEvent:
+        while (event := await self._serve_session()) is None:
             pass
         return event
 
-    async def _serve(self) -> Event | None:
-        """Watch a ready server until something ends that; None where it was about to be stopped, and is in use."""
+    async def _serve_session(self) -> StateEvent | None:
+        """Serve until the connection ends.
+
+        Return None if the idle timeout fired while the server was in use.
+        """
         assert self.session is not None
         session = self.session
-        began = self.past.since
-        others = [
+        ready_since = self.history.state_since
+        background_tasks = [
             self._loop.create_task(work)
             for work in (
-                self.lists.keep(session),
-                self.lists.keep_listening(session),
-                self.subscriptions.keep(session),
+                self.lists.run_refresh(session),
+                self.lists.run_change_stream(session),
+                self.subscriptions.run(session),
                 self._stop_when_unused(session),
             )
         ]
-        ends = [
-            self._loop.create_task(session.link.wait_lost()),
-            self._loop.create_task(watch_health(session, self.server.health, self.suspect)),
-            self._loop.create_task(self._asked_to_restart()),
+        end_tasks = [
+            self._loop.create_task(session.transport.wait_closed()),
+            self._loop.create_task(watch_health(session, self.server.health, self.check_requested)),
+            self._loop.create_task(self._wait_restart_requested()),
         ]
         try:
-            first = asyncio.wait([*ends, others[-1]], return_when=asyncio.FIRST_COMPLETED)
-            done, _ = await unless(self.stop, first)
+            first = asyncio.wait([*end_tasks, background_tasks[-1]], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await wait_unless(self.stop_requested, first)
         finally:
-            for task in (*others, *ends):
+            for task in (*background_tasks, *end_tasks):
                 task.cancel()
-            await asyncio.gather(*others, *ends, return_exceptions=True)
-        if others[-1] in done:
+            await asyncio.gather(*background_tasks, *end_tasks, return_exceptions=True)
+        if background_tasks[-1] in done:
             if self._in_use(session):
                 return None
-            self.wanted.clear()
-            self.past.failure = None
-            await self._leave()
-            return Event.UNUSED
-        loss = next(task.result() for task in ends if task in done)
-        if loss.moved:
-            await self._leave()
-            return Event.UNUSED  # until somebody wants it, who is brought to where it is then
-        self.around.emit(Lost(self.name, loss.reason))
-        await self._leave()
-        return self._ended(loss, ready_for=self._loop.time() - began)
+            self.start_requested.clear()
+            self.history.last_failure = None
+            await self._close_session()
+            return StateEvent.UNUSED
+        disconnect = next(task.result() for task in end_tasks if task in done)
+        if disconnect.moved:
+            await self._close_session()
+            return StateEvent.UNUSED  # the next call starts it where it runs then
+        self.context.emit(Disconnected(self.name, disconnect.reason))
+        await self._close_session()
+        return self._record_end(disconnect, ready_for=self._loop.time() - ready_since)
 
-    async def _asked_to_restart(self) -> Loss:
-        await self.again.wait()
-        return Loss("a restart was asked for", "E-RESTART")
+    async def _wait_restart_requested(self) -> Disconnect:
+        await self.restart_requested.wait()
+        return Disconnect("restart requested", "E-RESTART")
 
-    def _ended(self, loss: Loss, ready_for: float) -> Event:
-        return self.past.ended(loss, ready_for, self._loop.time())
+    def _record_end(self, disconnect: Disconnect, ready_for: float) -> StateEvent:
+        return self.history.record_end(disconnect, ready_for, self._loop.time())
 
-    async def _waiting_for_retry(self) -> Event:
+    async def _waiting_for_retry(self) -> StateEvent:
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(self.past.retry_at):
-                await unless(self.stop, self.again.wait())
-        if self.stop.is_set():  # a wait that was over before it began has not looked
+            async with asyncio.timeout_at(self.history.retry_at):
+                await wait_unless(self.stop_requested, self.restart_requested.wait())
+        if self.stop_requested.is_set():  # a timeout in the past skips the check of the event
             raise Interrupted
-        return Event.DUE
+        return StateEvent.DUE
 
-    async def _leaving(self) -> Event:
-        await self._leave()
-        return Event.GONE
+    async def _stopping(self) -> StateEvent:
+        await self._close_session()
+        return StateEvent.GONE
 
-    async def _leave(self) -> None:
+    async def _close_session(self) -> None:
         session, self.session = self.session, None
         if session is not None:
-            self.past.last_facts = session.link.facts()
-            await session.link.close()
+            self.history.last_transport_info = session.transport.info()
+            await session.transport.close()
 
     # -- while it is ready --------------------------------------------------------------------------------------------
 
     async def _stop_when_unused(self, session: Session) -> None:
-        limit = self.server.idle_stop
+        limit = self.server.idle_timeout
         if not limit:
             await asyncio.Event().wait()
         while True:
@@ -263,48 +274,157 @@ class Supervisor:
 
     def _in_use(self, session: Session) -> bool:
         busy = session.in_flight or self.subscriptions
-        return bool(busy) or self._loop.time() < self.last_used + self.server.idle_stop
+        return bool(busy) or self._loop.time() < self.last_used + self.server.idle_timeout
 
-    def _hear(self, method: str, params: Json) -> None:
-        """A notification of the server that belongs to no call."""
+    def _on_notification(self, method: str, params: Json) -> None:
+        """Handle a notification that belongs to no call."""
         if method in LIST_CHANGES:
             for kind in LIST_CHANGES[method]:
                 self.lists.refresh(kind)
-        elif (fact := fact_of(self.name, method, params)) is not None:
-            self.around.emit(fact)
+        elif (event := event_from_notification(self.name, method, params)) is not None:
+            self.context.emit(event)
 
-    # -- callers who wait ---------------------------------------------------------------------------------------------
+    # -- waiting callers ----------------------------------------------------------------------------------------------
 
-    async def ready(self, attempt: Attempt, *, urgent: bool = True) -> Session:
-        """The session, when calls go through. Raises `CallError` where waiting for that is in vain."""
-        if self.state is State.READY and self.session is not None and not self.retired:
+    async def wait_session(self, call_state: CallState, *, urgent: bool = True) -> Session:
+        """Return the session as soon as calls can be sent.
+
+        Raises `CallError` if that cannot be expected soon.
+        """
+        if self.state is State.READY and self.session is not None and not self.draining:
             return self.session
-        attempt.phase = "start"
-        self.wanted.set()
+        call_state.phase = "start"
+        self.start_requested.set()
         if urgent:
             self._urgent.set()
-        if self._hopeless():
-            raise self.unavailable()
+        if self._should_fail_now():
+            raise self.create_unavailable_error()
         return await self.waiters.wait()
 
-    def _hopeless(self) -> bool:
-        """Whether a call would wait in vain: it waits for a start, not for the next try after one that failed."""
-        if self.retired or self.state in (State.STOPPING, State.STOPPED):
+    def _should_fail_now(self) -> bool:
+        """Return True if a call should fail now: calls do not wait for a retry of a failed start."""
+        if self.draining or self.state in (State.STOPPING, State.STOPPED):
             return True
-        if self._starts_at_once() or self.state not in (State.BACKING_OFF, State.FAILED):
+        if self._is_restart_pending() or self.state not in (State.BACKING_OFF, State.FAILED):
             return False
         if self.state is State.FAILED:
             return True
-        return self.past.is_hopeless(self.server.timeout.queue, self._loop.time())
+        return self.history.is_terminal(self.server.timeout.queue, self._loop.time())
 
-    def _starts_at_once(self) -> bool:
-        """Whether a start was asked for since the last one began, and so is not a matter of what became of that."""
-        return self.again.is_set() and self.state in (State.BACKING_OFF, State.FAILED)
+    def _is_restart_pending(self) -> bool:
+        """Return True if a requested restart is pending; the last failure is then irrelevant."""
+        return self.restart_requested.is_set() and self.state in (State.BACKING_OFF, State.FAILED)
 
-    def unavailable(self) -> CallError:
-        """What a call is told that cannot have the server now."""
-        failure = self.past.failure
-        return unavailable(self.status(), failure.code if failure else "", for_good=self.retired)
+    def create_unavailable_error(self) -> CallError:
+        """Return the error for a call that cannot be sent now."""
+        failure = self.history.last_failure
+        return unavailable_error(self.status(), failure.code if failure else "", permanent=self.draining)
 
-    def status(self) -> Status:
-        return self.past.status(self.name, self.server, self.state, self.session, self.hint, self._loop.time())
+    def status(self) -> ServerStatus:
+        return self.history.build_status(
+            self.name, self.server, self.state, self.session, self.era_hint, self._loop.time()
+        )
+
+
+# -- callers that wait for the session --------------------------------------------------------------------------------
+
+
+class SessionWaiters:
+    """Futures of callers that wait for the session of an upstream."""
+
+    __slots__ = ("_futures",)
+
+    def __init__(self) -> None:
+        self._futures: set[asyncio.Future[Session]] = set()
+
+    def __len__(self) -> int:
+        return len(self._futures)
+
+    async def wait(self) -> Session:
+        """Wait for the session. Raises `CallError` if there will be none."""
+        waiter: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
+        self._futures.add(waiter)
+        try:
+            return await waiter
+        finally:
+            self._futures.discard(waiter)
+
+    def resolve(self, session: Session) -> None:
+        for waiter in self._futures:
+            if not waiter.done():
+                waiter.set_result(session)
+
+    def reject(self, create_error: Callable[[], CallError]) -> None:
+        """Fail every waiter, each with its own error object."""
+        for waiter in self._futures:
+            if not waiter.done():
+                waiter.set_exception(create_error())
+                waiter.exception()  # the waiter may have been cancelled
+
+
+# -- health checks ----------------------------------------------------------------------------------------------------
+
+TIMER_TOLERANCE_S = 0.001  # a timer may fire early by a rounding error
+MISS_RETRY_DELAY_S = 1.0  # a refused connection fails at once; do not count three of them in a millisecond
+
+
+async def watch_health(session: Session, health: HealthCheck, check_requested: LightEvent) -> Disconnect:
+    """Ping a silent server until it misses too many responses.
+
+    `check_requested` triggers a ping at once.
+    """
+    loop = asyncio.get_running_loop()
+    misses = 0
+    while True:
+        silence = loop.time() - session.last_activity
+        if not misses:
+            await _wait_for_silence(health.interval - silence if health.interval else None, check_requested)
+            if (
+                not check_requested.is_set()
+                and loop.time() - session.last_activity < health.interval - TIMER_TOLERANCE_S
+            ):
+                continue
+            check_requested.clear()
+        try:
+            async with asyncio.timeout(health.timeout):
+                await session.ping()
+            misses = 0
+            continue
+        except TimeoutError:
+            reason = f"no response to a health check within {health.timeout:g} s"
+        except TransportError as exc:
+            reason = exc.reason
+        misses += 1
+        # A working server may be too busy to respond; its call has its own deadline.
+        if misses >= health.failure_threshold and (health.during_calls or not session.in_flight):
+            return Disconnect(f"{reason} ({misses} times in a row)", "E-HEALTH")
+        await asyncio.sleep(MISS_RETRY_DELAY_S)
+
+
+async def _wait_for_silence(left: float | None, check_requested: LightEvent) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(left if left is None else max(left, 0)):
+            await check_requested.wait()
+
+
+# -- notifications ----------------------------------------------------------------------------------------------------
+
+
+def event_from_notification(server: str, method: str, params: Json) -> Event | None:
+    """Return the event for a notification that belongs to no call, or None if it is irrelevant."""
+    match method:
+        case "notifications/resources/updated":
+            return ResourceUpdated(server, str(params.get("uri")))
+        case "notifications/tasks":
+            return TaskChanged(server, params)
+        case "notifications/message":
+            logger = params.get("logger")
+            name = logger if isinstance(logger, str) else None
+            return ServerLog(
+                server,
+                str(params.get("level")),
+                params.get("data"),
+                name,
+                delivered_to_caller=DELIVERED_LOG_MARKER in params,
+            )
+    return None

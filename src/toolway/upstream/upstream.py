@@ -1,5 +1,7 @@
-"""One live server, as its hub has it. Calls borrow the session of one that is ready, or wait for it; they never own a
-link. What happens to the link is the supervisor's business.
+"""Upstream: one running server as its hub uses it.
+
+Calls use the session of a ready upstream, or wait for it; they never own a connection. The supervisor manages the
+connection.
 """
 
 from __future__ import annotations
@@ -9,216 +11,226 @@ from typing import Final
 
 from mcp_types.jsonrpc import UNSUPPORTED_PROTOCOL_VERSION
 
-from toolway.config.spec import Server
-from toolway.events import Kind, StateChanged
-from toolway.model import Attempt, Call, Certainty, Era, Json
-from toolway.upstream.border import call_error, no_credential
-from toolway.upstream.link import MOVED, NOT_HERE, Fault, RpcError
-from toolway.upstream.probe import Agreement
+from toolway.config.schema import Server
+from toolway.events import ListKind, StateChanged
+from toolway.types import Call, CallState, Certainty, Era, Json
+from toolway.upstream.context import UpstreamContext
+from toolway.upstream.error_mapping import call_error, is_auth_code
+from toolway.upstream.negotiation import NegotiatedProtocol
 from toolway.upstream.session import Session
 from toolway.upstream.state import State
-from toolway.upstream.status import Status
-from toolway.upstream.subscriptions import Subscriptions, Wanted
+from toolway.upstream.status import ServerStatus
+from toolway.upstream.subscriptions import SubscriptionKind, Subscriptions
 from toolway.upstream.supervisor import Supervisor
-from toolway.upstream.surroundings import Surroundings
+from toolway.upstream.transport import SERVER_MOVED, WRONG_NODE, JSONRPCError, TransportError
 
-MOST_MOVES: Final = 10  # of a server, while one call is about to be sent
+MAX_MOVES: Final = 10  # of a server to another node, while one call waits to be sent
 
 
 class Upstream:
-    __slots__ = ("_clock", "_life", "_task", "name", "server")
+    """Facade of one supervised server: calls, lists, subscriptions and status."""
 
-    def __init__(self, name: str, server: Server, around: Surroundings, hint: Era | None = None) -> None:
+    __slots__ = ("_clock", "_supervisor", "_task", "name", "server")
+
+    def __init__(self, name: str, server: Server, context: UpstreamContext, era_hint: Era | None = None) -> None:
         self.name = name
         self.server = server
-        self._life = Supervisor(name, server, around, hint)
+        self._supervisor = Supervisor(name, server, context, era_hint)
         self._clock = asyncio.get_running_loop().time
         self._task: asyncio.Task[None] | None = None
 
     def start(self, after: asyncio.Task[None] | None = None) -> None:
-        """Begin to live; what is started by it starts when `after` is done."""
+        """Start the supervisor task. The first start of the server waits until `after` is done."""
         if not self.server.lazy:
-            self._life.wanted.set()
+            self._supervisor.start_requested.set()
         name = f"toolway upstream {self.name}"
-        self._task = asyncio.get_running_loop().create_task(self._life.live(after), name=name)
+        self._task = asyncio.get_running_loop().create_task(self._supervisor.run(after), name=name)
 
-    def retire(self, around: Surroundings) -> None:
-        """Take no more calls. Those that the server has go on; those that wait for it hear that nothing was sent. For
-        the rest of the world this is the end; what there is to tell after it is told to `around`."""
-        life = self._life
-        life.retired = True
-        why = "removed or replaced; what was under way is finished"
-        life.around.emit(StateChanged(self.name, life.state.value, State.STOPPED.value, why))
-        life.around = life.lists.around = around
-        life.waiters.refuse(life.unavailable)
+    def drain(self, context: UpstreamContext) -> None:
+        """Stop accepting calls. Calls in flight finish, queued calls fail as not sent.
+
+        Later events go to `context` only.
+        """
+        supervisor = self._supervisor
+        supervisor.draining = True
+        reason = "removed or replaced; running calls finish"
+        supervisor.context.emit(StateChanged(self.name, supervisor.state.value, State.STOPPED.value, reason))
+        supervisor.context = supervisor.lists.context = context
+        supervisor.waiters.reject(supervisor.create_unavailable_error)
 
     async def stop(self) -> None:
-        """Stop the server and all that belongs to it; at most about 6 s."""
-        self._life.stop.set()
+        """Stop the server and free its resources, at most about 6 s."""
+        self._supervisor.stop_requested.set()
         if self._task is not None:
             await asyncio.shield(self._task)
 
-    def wake(self) -> None:
-        """Start if it is not started yet, and also where earlier starts failed."""
+    def ensure_started(self) -> None:
+        """Start the server unless it runs, also if earlier starts failed."""
         if self.state in (State.BACKING_OFF, State.FAILED):
             self.restart()
-        self._life.wanted.set()
+        self._supervisor.start_requested.set()
 
     def restart(self) -> None:
-        """Start again now, whatever the state; earlier restarts are forgotten."""
-        self._life.past.restarts.forgive()
-        self._life.wanted.set()
-        self._life.again.set()
+        """Restart the server now, in any state, and reset its restart backoff."""
+        self._supervisor.history.backoff.reset()
+        self._supervisor.start_requested.set()
+        self._supervisor.restart_requested.set()
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
     async def call(self, call: Call, input_schema: object = None) -> Json:
-        """One call. Waits for a server that is starting. Raises `CallError`."""
-        life, clock = self._life, self._clock
-        for tried in range(MOST_MOVES + 1):
-            session = life.session
-            if session is None or life.state is not State.READY or life.retired:
-                session = await life.ready(call.attempt)
-            life.last_used = clock()
+        """Send a call. Waits for a server that is starting. Raises `CallError`."""
+        supervisor, clock = self._supervisor, self._clock
+        for retries in range(MAX_MOVES + 1):
+            session = supervisor.session
+            if session is None or supervisor.state is not State.READY or supervisor.draining:
+                session = await supervisor.wait_session(call.state)
+            supervisor.last_used = clock()
             try:
                 return await session.call(call, input_schema)
-            except (Fault, RpcError) as exc:
-                if self._is_stale(exc) and tried < _patience(exc) and await self._moved_on(session):
-                    continue  # nothing was executed: the next link takes it
-                raise call_error(exc, self.name, call.name, self.server.unprocessed) from exc
+            except (TransportError, JSONRPCError) as exc:
+                if (
+                    self._is_session_stale(exc)
+                    and retries < _max_session_retries(exc)
+                    and await self._session_replaced(session)
+                ):
+                    continue  # nothing was executed: use the next session
+                raise call_error(exc, self.name, call.name, self.server.not_processed_codes) from exc
             finally:
-                life.last_used = clock()
+                supervisor.last_used = clock()
         raise AssertionError("unreachable")
 
-    def _is_stale(self, exc: Fault | RpcError) -> bool:
-        """Whether the link is no longer what it was: its process has just died, or the server changed its era."""
-        if isinstance(exc, RpcError):
+    def _is_session_stale(self, exc: TransportError | JSONRPCError) -> bool:
+        """Return True if the session is obsolete: its process died, or the server changed its era."""
+        if isinstance(exc, JSONRPCError):
             if exc.code == UNSUPPORTED_PROTOCOL_VERSION:
-                self._life.hint = None
-                self._life.again.set()
+                self._supervisor.era_hint = None
+                self._supervisor.restart_requested.set()
             return exc.code == UNSUPPORTED_PROTOCOL_VERSION
-        stale = exc.certainty is Certainty.C0 and not no_credential(exc.code) and exc.code != NOT_HERE
+        stale = exc.certainty is Certainty.NOT_SENT and not is_auth_code(exc.code) and exc.code != WRONG_NODE
         if stale:
-            self._life.suspect.set()
+            self._supervisor.check_requested.set()
         return stale
 
-    async def _moved_on(self, session: Session) -> bool:
-        """Whether `session` is over, or is so within a moment."""
+    async def _session_replaced(self, session: Session) -> bool:
+        """Return True if `session` has ended, or ends within half a second."""
         for _ in range(10):
-            if self._life.session is not session or self.state is not State.READY:
+            if self._supervisor.session is not session or self.state is not State.READY:
                 return True
             await asyncio.sleep(0.05)
         return False
 
-    async def sign_of_life(self) -> None:
-        """Ask the server for one, within its health limit. Raises `CallError` where there is none."""
-        session = await self._life.ready(Attempt())
+    async def ping(self) -> None:
+        """Check that the server responds within its health timeout.
+
+        Raises `CallError` if it does not.
+        """
+        session = await self._supervisor.wait_session(CallState())
         try:
             async with asyncio.timeout(self.server.health.timeout):
-                await session.health()
-        except Fault as exc:
+                await session.ping()
+        except TransportError as exc:
             raise call_error(exc, self.name, "") from exc
         except TimeoutError:
-            raise self._life.unavailable() from None
+            raise self._supervisor.create_unavailable_error() from None
 
-    async def fetch_now(self, kind: Kind) -> None:
-        """Fetch a list at once. Raises `CallError`."""
-        session = await self._life.ready(Attempt())
+    async def refresh_now(self, kind: ListKind) -> None:
+        """Fetch a list now. Raises `CallError`."""
+        session = await self._supervisor.wait_session(CallState())
         try:
-            await self._life.lists.fetch(session, kind)
-        except (Fault, RpcError) as exc:
+            await self._supervisor.lists.fetch(session, kind)
+        except (TransportError, JSONRPCError) as exc:
             raise call_error(exc, self.name, "") from exc
 
-    def refresh(self, kind: Kind) -> None:
-        """Fetch a list again soon."""
-        self._life.lists.refresh(kind)
+    def refresh(self, kind: ListKind) -> None:
+        """Mark a list for an early refresh."""
+        self._supervisor.lists.refresh(kind)
 
-    async def subscribe(self, kind: Wanted, name: str) -> None:
-        """Want to hear of a resource or a task, which a server that is not started cannot tell of."""
-        self._life.wanted.set()
+    async def subscribe(self, kind: SubscriptionKind, name: str) -> None:
+        """Subscribe to a resource or a task, and start the server for it."""
+        self._supervisor.start_requested.set()
         await self.subscriptions.add(kind, name)
 
     @property
     def subscriptions(self) -> Subscriptions:
-        return self._life.subscriptions
+        return self._supervisor.subscriptions
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
-    async def wait_ready(self, attempt: Attempt | None = None, *, urgent: bool = True) -> None:
-        """Return when calls go through. Raises `Unavailable` when the start under way fails."""
-        await self._life.ready(attempt if attempt is not None else Attempt(), urgent=urgent)
+    async def wait_ready(self, call_state: CallState | None = None, *, urgent: bool = True) -> None:
+        """Wait until calls can be sent. Raises `ServerUnavailable` if the current start fails."""
+        await self._supervisor.wait_session(call_state if call_state is not None else CallState(), urgent=urgent)
 
-    async def wait_settled(self) -> None:
-        """Return when the first start has ended, well or badly."""
-        await self._life.settled.wait()
+    async def wait_first_start(self) -> None:
+        """Wait until the first start has succeeded or failed."""
+        await self._supervisor.first_start_done.wait()
 
-    async def wait_listed(self, kind: Kind, *, urgent: bool = True) -> None:
-        """Return when the server has answered with this list, or has none."""
-        await self._life.ready(Attempt(), urgent=urgent)
-        await self._life.lists.wait(kind)
+    async def wait_list_fetched(self, kind: ListKind, *, urgent: bool = True) -> None:
+        """Wait until the server has sent this list, or offers none."""
+        await self._supervisor.wait_session(CallState(), urgent=urgent)
+        await self._supervisor.lists.wait_fetched(kind)
 
-    # -- how it is ----------------------------------------------------------------------------------------------------
+    # -- status -------------------------------------------------------------------------------------------------------
 
-    def status(self) -> Status:
-        return self._life.status()
+    def status(self) -> ServerStatus:
+        return self._supervisor.status()
 
     @property
     def state(self) -> State:
-        return self._life.state
+        return self._supervisor.state
 
     @property
     def session(self) -> Session | None:
-        """What there is now, ready or not."""
-        return self._life.session
+        """Return the current session, ready or not, or None."""
+        return self._supervisor.session
 
     @property
-    def waiting(self) -> int:
-        """How many wait for it to be ready."""
-        return len(self._life.waiters)
+    def waiter_count(self) -> int:
+        """Return the number of callers that wait for the server to be ready."""
+        return len(self._supervisor.waiters)
 
     @property
-    def retired(self) -> bool:
-        """Whether it takes no more calls."""
-        return self._life.retired
+    def is_draining(self) -> bool:
+        """Return True if the upstream accepts no more calls."""
+        return self._supervisor.draining
 
     @property
-    def stopping(self) -> bool:
-        return self._life.stop.is_set()
+    def is_stopping(self) -> bool:
+        return self._supervisor.stop_requested.is_set()
 
     @property
-    def busy(self) -> bool:
-        """Whether the server has calls of ours."""
-        session = self._life.session
+    def is_busy(self) -> bool:
+        """Return True if the server has running calls."""
+        session = self._supervisor.session
         return session is not None and session.in_flight > 0
 
     @property
-    def unused(self) -> bool:
-        """Whether nobody calls it, waits for it or listens to it."""
-        return not (self.busy or self._life.waiters or self.subscriptions)
+    def is_unused(self) -> bool:
+        """Return True if there are no running calls, waiting callers or subscriptions."""
+        return not (self.is_busy or self._supervisor.waiters or self.subscriptions)
 
     @property
-    def agreement(self) -> Agreement | None:
-        """What was agreed with the server that is ready now."""
-        session = self._life.session
-        return session.agreement if session is not None and self.state is State.READY else None
+    def negotiated(self) -> NegotiatedProtocol | None:
+        """Return the negotiated protocol, or None if the server is not ready."""
+        session = self._supervisor.session
+        return session.negotiated if session is not None and self.state is State.READY else None
 
     @property
     def is_modern(self) -> bool:
-        """Whether it is ready and speaks the modern era."""
-        life = self._life
-        session = life.session
-        if session is None or session.agreement is None or life.state is not State.READY:
+        """Return True if the server is ready and speaks the modern era."""
+        supervisor = self._supervisor
+        session = supervisor.session
+        if session is None or session.negotiated is None or supervisor.state is not State.READY:
             return False
-        return session.agreement.era == "modern"
+        return session.negotiated.era == "modern"
 
     @property
     def era(self) -> Era | None:
-        """The era that the server speaks, or spoke when it was last heard."""
-        agreed = self.agreement
-        return agreed.era if agreed is not None else self._life.hint
+        """Return the era of the server, or the last known one if it is not ready."""
+        negotiated = self.negotiated
+        return negotiated.era if negotiated is not None else self._supervisor.era_hint
 
 
-def _patience(exc: Fault | RpcError) -> int:
-    """How many further links are tried by a call that was not sent. One is worth a second try; where the server is
-    elsewhere, whoever has it then."""
-    return MOST_MOVES if isinstance(exc, Fault) and exc.code == MOVED else 1
+def _max_session_retries(exc: TransportError | JSONRPCError) -> int:
+    """Return how many further sessions an unsent call may try: more if the server is moving."""
+    return MAX_MOVES if isinstance(exc, TransportError) and exc.code == SERVER_MOVED else 1

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import msgspec
 
-from toolway.config.spec import Server
-from toolway.hub import Hub
+from toolway.config.schema import Server
+from toolway.hub.core import HubCore
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent.parent
 TOOLS: Final = 10  # of each server, with 400 characters of text each
@@ -43,10 +43,10 @@ def measure(servers: int) -> Held:
 async def _measure(servers: int) -> dict[str, Any]:
     tools = msgspec.json.encode([_tool(number) for number in range(TOOLS)])
     empty, began = _bytes(), time.process_time()
-    async with Hub({f"server-{number}": Server(command="cat", lazy=True) for number in range(servers)}) as hub:
+    async with HubCore({f"server-{number}": Server(command="cat", lazy=True) for number in range(servers)}) as hub:
         known = _bytes()
         for number in range(servers):
-            hub.learn(f"server-{number}", {"tools": msgspec.json.decode(tools)})
+            hub.import_lists(f"server-{number}", {"tools": msgspec.json.decode(tools)})
             if number % 100 == 0:
                 await asyncio.sleep(0)
         full, took = _bytes(), time.process_time() - began

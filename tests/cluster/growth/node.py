@@ -12,17 +12,17 @@ from typing import Any, Final
 from sqlalchemy import event
 
 from toolway.cluster.bus import Bus
+from toolway.cluster.db.catalog import ListStore
+from toolway.cluster.db.changes import ChangeReader
+from toolway.cluster.db.engine import open_engine
+from toolway.cluster.db.instances import InstanceStore, Ownership, ServerInstance
+from toolway.cluster.db.nodes import NodeInfo, NodeStore
+from toolway.cluster.lease_clock import DEFAULT_LEASE_SETTINGS, LeaseSettings
 from toolway.cluster.member import Member
-from toolway.cluster.record.changes import Changes
-from toolway.cluster.record.engine import open_engine
-from toolway.cluster.record.lists import Lists
-from toolway.cluster.record.nodes import Card, Nodes
-from toolway.cluster.record.places import Held, Place, Places
-from toolway.cluster.tenure import TERMS, Terms
-from toolway.gateway.replica.owners import Owners
-from toolway.gateway.replica.shared.news import Following
-from toolway.gateway.replica.upkeep import tell_moved
-from toolway.model import Json
+from toolway.cluster.replication.change_feed import ChangeFeed
+from toolway.cluster.replication.handlers import announce_ownership
+from toolway.cluster.routing.peers import OwnerCache
+from toolway.types import Json
 
 TENANT: Final = "default"
 CLUSTER: Final = "growth"
@@ -31,36 +31,40 @@ CLUSTER: Final = "growth"
 class Quiet:
     """An owner of places for which nothing has to be started."""
 
-    def begin(self, held: Held) -> None: ...
+    def on_acquired(self, ownership: Ownership) -> None: ...
 
-    async def finish(self, held: Held) -> None: ...
+    async def drain(self, ownership: Ownership) -> None: ...
 
-    def end(self, held: Held) -> None: ...
+    def on_lost(self, ownership: Ownership) -> None: ...
 
 
 class SimNode:
     def __init__(self, id: str, database: str, capacity: int, slow: float) -> None:
-        terms = Terms(TERMS.ttl * slow, TERMS.renew * slow, TERMS.give_up * slow)
+        terms = LeaseSettings(
+            DEFAULT_LEASE_SETTINGS.ttl * slow,
+            DEFAULT_LEASE_SETTINGS.renew_interval * slow,
+            DEFAULT_LEASE_SETTINGS.hold * slow,
+        )
         self.count: Counter[str] = Counter()  # statements by their first word, news, looks
         self.engine = open_engine(database)
         event.listen(self.engine.sync_engine, "before_cursor_execute", self._on_statement)
-        nodes, self.places = Nodes(self.engine, terms), Places(self.engine)
-        self.owners = Owners(self.places)
-        self.lists = Lists(self.engine)
-        self.following = Following(Changes(self.engine), TENANT)
-        self.bus = Bus(CLUSTER, id, self._hear, self.following.gap, TENANT)
-        self.following.tell = self.bus.tell
-        self.following.on("lists", self._take_lists)
-        self.following.on_news("places", self._places_moved)
+        nodes, self.places = NodeStore(self.engine, terms), InstanceStore(self.engine)
+        self.owners = OwnerCache(self.places)
+        self.lists = ListStore(self.engine)
+        self.following = ChangeFeed(ChangeReader(self.engine), TENANT)
+        self.bus = Bus(CLUSTER, id, self._hear, self.following.resync, TENANT)
+        self.following.send = self.bus.publish
+        self.following.on_change("lists", self._take_lists)
+        self.following.on_message("places", self._places_moved)
         self.member = Member(
-            Card(id, "", "growth", capacity, (), TENANT), nodes, self.places, Quiet(), time.monotonic, terms
+            NodeInfo(id, "", "growth", capacity, (), TENANT), nodes, self.places, Quiet(), time.monotonic, terms
         )
-        self.member.on_moved = self._moved
+        self.member.on_ownership_changed = self._moved
         self.listed_at = 0.0  # when it last took a change of lists
         self._running: asyncio.Task[None] | None = None
 
     async def start(self, nats: str) -> None:
-        await self.bus.open([nats])
+        await self.bus.connect([nats])
         await self.following.start()
         self._running = asyncio.create_task(self.member.run())
 
@@ -81,23 +85,23 @@ class SimNode:
 
     def _hear(self, kind: str, body: Json) -> None:
         self.count["heard"] += 1
-        self.following.heard(kind, body)
+        self.following.handle_message(kind, body)
 
     async def _take_lists(self, since: int) -> None:
-        changed = await self.lists.all(TENANT, since)
+        changed = await self.lists.load_changed(TENANT, since)
         self.count["lists"] += len(changed)
         if changed:
             self.listed_at = time.time()
 
     # -- as a replica does it -----------------------------------------------------------------------------------------
 
-    def _moved(self, took: Sequence[Held], lost: Sequence[Held]) -> None:
+    def _moved(self, took: Sequence[Ownership], lost: Sequence[Ownership]) -> None:
         self.count["took"] += len(took)
-        tell_moved(self.following, took, lost)
+        announce_ownership(self.following, took, lost)
 
     def _places_moved(self, body: Json) -> None:
         took = body.get("took")
         if took:
-            self.owners.hear(Held(Place(t, s, i), node, fence) for t, s, i, node, fence in took)
+            self.owners.update(Ownership(ServerInstance(t, s, i), node, fence) for t, s, i, node, fence in took)
         else:
-            self.member.look_soon()
+            self.member.wake()

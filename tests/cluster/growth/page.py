@@ -1,4 +1,4 @@
-"""The figures as a table of a page, what they say about growth, and whether that is what was promised."""
+"""Tables of docs/cluster/sizing.md from the measured figures, and checks of the promised growth."""
 
 from __future__ import annotations
 
@@ -7,41 +7,40 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.cluster.growth.cell import Figures
 from tests.cluster.growth.gateway import TOOLS, Held
+from tests.cluster.growth.measurement import Figures
 
 PAGE: Final = Path(__file__).resolve().parent.parent.parent.parent / "docs" / "cluster" / "sizing.md"
 BEGIN: Final = "<!-- measured: growth -->"
 END: Final = "<!-- end: growth -->"
 
-MOST_STATEMENTS: Final = 3.5  # of a node: one look for places, one for changes, a third of a renewal; and a margin
+MOST_STATEMENTS: Final = 3.5  # per node: a poll for instances, a poll for changes, a third of a renewal, a margin
 MOST_HEARD: Final = 0.5
-ROWS_OF_A_SERVER: Final = 0.2  # a second: its owner looks at it every 30 s, and the database reads more than it answers
+ROWS_OF_A_SERVER: Final = 0.2  # per second: its owner checks it every 30 s; the database reads more than it returns
 ROWS_OF_A_NODE: Final = 40.0
-SMALL: Final = 1000  # rows: PostgreSQL prefers to read such a table whole to using an index
+SMALL: Final = 1000  # rows: PostgreSQL reads such a small table as a whole instead of using an index
 
-_EACH: Final = ("memory MB", "CPU ms/s", "renewals/s", "statements/s", "sent/s", "heard/s", "connections")
+_EACH: Final = ("memory MB", "CPU ms/s", "renewals/s", "statements/s", "sent/s", "received/s", "connections")
 _ALL: Final = ("transactions/s", "rows/s", "PostgreSQL, cores", "messages/s", "NATS, cores")
-_EVENTS: Final = ("all owned", "a node dies: moved", "statements", "a list changes: known", "statements")
+_EVENTS: Final = ("all owned", "node fails: moved", "statements", "list changes: known", "statements")
 
 
 def tables(all_figures: Sequence[Figures], gateways: Sequence[Held] = ()) -> str:
-    """What each node costs, what all of them ask of the engines, what happens when something does; and what a gateway
-    holds of every server."""
+    """Return the tables: cost per node, load on the database and NATS, events, and memory of a gateway per server."""
     return "\n".join(
         [
-            *("Each node, while nothing happens:", "", *_table(_EACH, all_figures, _each), ""),
-            *("All nodes together:", "", *_table(_ALL, all_figures, _all), ""),
-            *("When something happens (statements are those of each node, beside the usual ones):", ""),
+            *("Per node, idle cluster:", "", *_table(_EACH, all_figures, _each), ""),
+            *("All nodes together, idle cluster:", "", *_table(_ALL, all_figures, _all), ""),
+            *("Events (statements are per node, in addition to the idle ones):", ""),
             *_table(_EVENTS, all_figures, _events),
-            *(("", f"A gateway, for each server of its tenant ({TOOLS} tools):", "") if gateways else ()),
+            *(("", f"A gateway, per server of its tenant ({TOOLS} tools):", "") if gateways else ()),
             *_held(gateways),
         ]
     )
 
 
 def _table(columns: Sequence[str], rows: Sequence[Figures], row: Callable[[Figures], Sequence[str]]) -> Iterator[str]:
-    yield f"| servers | replicas | {' | '.join(columns)} |"
+    yield f"| servers | nodes | {' | '.join(columns)} |"
     yield "|" + "---|" * (len(columns) + 2)
     for figures in rows:
         yield f"| {figures.servers:,} | {figures.replicas} | {' | '.join(row(figures))} |"
@@ -49,7 +48,7 @@ def _table(columns: Sequence[str], rows: Sequence[Figures], row: Callable[[Figur
 
 def _held(gateways: Sequence[Held]) -> Iterator[str]:
     if gateways:
-        yield "| servers | the server, KB | its lists, KB | all, MB | until all are known, s of CPU | idle, ms/s |"
+        yield "| servers | server, KB | lists, KB | all servers, MB | CPU seconds to load all | idle CPU, ms/s |"
         yield "|---|---|---|---|---|---|"
     for held in gateways:
         total = held.servers * (held.hub_kb + held.lists_kb) / 1000
@@ -68,7 +67,7 @@ def _all(f: Figures) -> Sequence[str]:
 
 
 def _events(f: Figures) -> Sequence[str]:
-    moved = "it had none" if math.isnan(f.lost_seconds) else f"{f.lost_seconds:.1f} s"
+    moved = "owned none" if math.isnan(f.lost_seconds) else f"{f.lost_seconds:.1f} s"
     lost = f"{f.start_seconds:.1f} s", moved, f"{f.lost_statements:.0f}"
     return *lost, f"{f.change_seconds:.2f} s", f"{f.change_statements:.1f}"
 
@@ -81,16 +80,16 @@ def write(text: str) -> None:
 
 
 def broken(all_figures: Sequence[Figures]) -> list[str]:
-    """Promises that the figures do not keep: nothing that a node does again and again grows with servers × replicas."""
+    """Return the violations of the promise that no periodic work of a node grows with servers × nodes."""
     found = []
     for f in all_figures:
-        name = f"{f.servers:,} servers, {f.replicas} replicas"
+        name = f"{f.servers:,} servers, {f.replicas} nodes"
         if f.statements > MOST_STATEMENTS:
-            found.append(f"{name}: a node makes {f.statements:.1f} statements a second, not {MOST_STATEMENTS}")
+            found.append(f"{name}: a node sends {f.statements:.1f} statements per second, not {MOST_STATEMENTS}")
         if f.messages_heard > MOST_HEARD:
-            found.append(f"{name}: a node hears {f.messages_heard:.1f} messages a second while nothing happens")
-        whole = 2 * min(f.servers, SMALL)  # a look may read a small table whole
+            found.append(f"{name}: a node receives {f.messages_heard:.1f} messages per second in an idle cluster")
+        whole = 2 * min(f.servers, SMALL)  # a poll may read a small table as a whole
         most = f.servers * ROWS_OF_A_SERVER + f.replicas * (ROWS_OF_A_NODE + whole)
         if f.record_rows > most:
-            found.append(f"{name}: the record reads {f.record_rows:.0f} rows a second, not {most:.0f}")
+            found.append(f"{name}: the database reads {f.record_rows:.0f} rows per second, not {most:.0f}")
     return found

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.growth import kept, page
-from tests.cluster.growth.cell import Figures, measure
+from tests.cluster.growth import page, saved_results
 from tests.cluster.growth.engines import engines
+from tests.cluster.growth.measurement import Figures, measure
 from tests.faults.cluster.engines import missing_engines
 
 
@@ -22,7 +22,7 @@ def anyio_backend() -> str:
 @pytest.mark.anyio
 @pytest.mark.skipif(missing_engines() is not None, reason=str(missing_engines()))
 async def test_what_a_node_does_again_and_again_does_not_grow() -> None:
-    """Among a few; how it goes on is measured by `make cluster-growth`."""
+    """Among a few; how it goes on is measured by `make cluster ARGS=growth`."""
     async with engines() as running:
         found = await measure(running, 150, 5, 4.0)
     assert page.broken([found]) == []
@@ -44,5 +44,7 @@ def test_of_a_pair_that_was_measured_again_the_newest_counts(tmp_path: Path) -> 
     zero = Figures(*(0.0 for _ in Figures.__dataclass_fields__))  # type: ignore[arg-type]
     file = tmp_path / "build" / "kept.jsonl"
     for servers, replicas, memory in ((1000, 50, 1.0), (1000, 3, 2.0), (1000, 50, 3.0)):
-        kept.keep(replace(zero, servers=servers, replicas=replicas, memory_mb=memory, lost_seconds=math.nan), file)
-    assert [(each.replicas, each.memory_mb) for each in kept.all(file)] == [(3, 2.0), (50, 3.0)]
+        saved_results.keep(
+            replace(zero, servers=servers, replicas=replicas, memory_mb=memory, lost_seconds=math.nan), file
+        )
+    assert [(each.replicas, each.memory_mb) for each in saved_results.all(file)] == [(3, 2.0), (50, 3.0)]

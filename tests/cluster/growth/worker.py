@@ -16,11 +16,11 @@ from typing import Any
 
 from tests.cluster.growth.node import SimNode
 from toolway.cluster import bus, member, placement
-from toolway.cluster.record import engine, glance
-from toolway.gateway.replica.shared import news
+from toolway.cluster.db import engine, poll
+from toolway.cluster.replication import change_feed
 
 # The nodes of one process share what they hash about each other: what a node alone pays for it is measured by itself.
-placement._scores = lru_cache(maxsize=1024)(placement._scores)
+placement._score_all_slots = lru_cache(maxsize=1024)(placement._score_all_slots)
 
 
 TRIES = 10
@@ -30,15 +30,26 @@ def _go_slowly(slow: float) -> None:
     """Let everything that is done again and again be done so many times less often: hundreds of nodes need more than
     the few cores of one machine, and what each of them costs does not depend on the hour."""
     for module, names in (
-        (member, ("LOOK", "THOROUGH", "DOUBT", "SETTLE", "STRAYS_EVERY", "STEP", "HURRY")),
-        (glance, ("SOON",)),
-        (news, ("LOOK", "PATIENCE")),
-        (bus, ("BEAT",)),
-        (engine, ("PATIENCE", "STOPPED", "ASKED_AFTER")),
+        (
+            member,
+            (
+                "POLL_INTERVAL_S",
+                "RESYNC_INTERVAL_S",
+                "FORCED_RESYNC_S",
+                "FIRST_CLAIM_DELAY_S",
+                "OVERFLOW_INTERVAL_S",
+                "CLAIM_STEP_S",
+                "ORPHAN_CLAIM_STEP_S",
+            ),
+        ),
+        (poll, ("EXPIRES_SOON_S",)),
+        (change_feed, ("POLL_INTERVAL_S", "QUERY_TIMEOUT_S")),
+        (bus, ("HEARTBEAT_INTERVAL_S",)),
+        (engine, ("DATABASE_TIMEOUT_S", "IDLE_TRANSACTION_TIMEOUT_S", "PING_AFTER_IDLE_S")),
     ):
         for name in names:
             setattr(module, name, getattr(module, name) * slow)
-    placement.patience.__defaults__ = (placement.STEP * slow,)
+    placement.claim_delay.__defaults__ = (placement.CLAIM_STEP_S * slow,)
 
 
 class Worker:
@@ -74,8 +85,8 @@ class Worker:
             total.update(node.count)
         return {
             **total,
-            "held": sum(len(node.member.held) for node in self._nodes),
-            "most_held": max(len(node.member.held) for node in self._nodes),
+            "held": sum(len(node.member.owned) for node in self._nodes),
+            "most_held": max(len(node.member.owned) for node in self._nodes),
             "seen": min(len(node.member.nodes) for node in self._nodes),
             "listed_at": max(node.listed_at for node in self._nodes),
             "listed": sum(node.listed_at > 0 for node in self._nodes),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from toolway.config.clients import Place, find
+from toolway.config.clients import ClientConfigFile, find_client_files
 
 FILES = sorted((Path(__file__).parent / "files").iterdir())
 NAMES = [path.name for path in FILES]
@@ -17,23 +17,23 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return home, project
 
 
-def places(tmp_path: Path) -> list[Place]:
+def places(tmp_path: Path) -> list[ClientConfigFile]:
     home, project = folders(tmp_path)
-    return find({"HOME": str(home)}, project, "linux")
+    return find_client_files({"HOME": str(home)}, project, "linux")
 
 
-def place_of(tmp_path: Path, client: str, scope: str) -> Place:
+def place_of(tmp_path: Path, client: str, scope: str) -> ClientConfigFile:
     return next(place for place in places(tmp_path) if (place.client, place.scope) == (client, scope))
 
 
-def switch_on(place: Place, *names: str) -> None:
+def switch_on(place: ClientConfigFile, *names: str) -> None:
     """A server of a Docker catalog is there when another file says so."""
     if place.client == "docker-mcp":
         lines = "".join(f'  "{name}": {{ref: ""}}\n' for name in names)
         place.path.parent.parent.joinpath("registry.yaml").write_text(f"registry:\n{lines}")
 
 
-def placed(tmp_path: Path, name: str) -> Place:
+def placed(tmp_path: Path, name: str) -> ClientConfigFile:
     """The fixture of that name, in its place."""
     client, scope, _ = name.split(".")
     path = place_of(tmp_path, client, scope).path

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from tests.config.clients.fixtures import NAMES, folders, place_of, placed, switch_on
-from toolway.config.clients import CLIENTS, find, own_place, plan_export, portable, read
-from toolway.config.editing.documents import Document
-from toolway.config.editing.write import apply
+from toolway.config.clients import CLIENTS, find_client_files, plan_export, read_client_file, to_portable, toolway_file
+from toolway.config.editing.document import ConfigDocument, apply_edit
 from toolway.errors import ConfigError
 
 NEW = {"command": "npx", "args": ["-y", "new"], "env": {"A": "b"}}
@@ -19,7 +18,7 @@ def new_for(name):
 
 
 def written(place):
-    return Document(place.path, place.format).at(place.root)
+    return ConfigDocument(place.path, place.format).get(place.root)
 
 
 def values(container):
@@ -31,8 +30,8 @@ def test_an_added_server_deletes_no_other_and_no_line(name, tmp_path):
     place = placed(tmp_path, name)
     before, lines = written(place), place.path.read_text().splitlines()
     export = plan_export(place, {"new": new_for(name)})
-    assert export.written == ("new",)
-    apply(export.edit, tmp_path / "kept")
+    assert export.changed == ("new",)
+    apply_edit(export.edit, tmp_path / "kept")
     after = iter(place.path.read_text().splitlines())
     assert all(any(line.rstrip(",") == each.rstrip(",") for each in after) for line in lines)  # all, in their order
     kept = [each for each in values(written(place)) if each in values(before)]
@@ -44,8 +43,8 @@ def test_an_added_server_deletes_no_other_and_no_line(name, tmp_path):
 def test_a_removed_server_takes_no_other_along(name, tmp_path):
     place = placed(tmp_path, name)
     text = place.path.read_bytes()
-    apply(plan_export(place, {"new": new_for(name)}).edit, tmp_path / "kept")
-    apply(plan_export(place, {}, remove=["new"]).edit, tmp_path / "kept")
+    apply_edit(plan_export(place, {"new": new_for(name)}).edit, tmp_path / "kept")
+    apply_edit(plan_export(place, {}, remove=["new"]).edit, tmp_path / "kept")
     assert place.path.read_bytes() == text or name == "kilo.user.json" or same_but_commas(text, place.path.read_bytes())
 
 
@@ -56,14 +55,14 @@ def same_but_commas(one, other):
 @pytest.mark.parametrize("name", NAMES)
 def test_unknown_keys_of_an_entry_survive_a_change_of_it(name, tmp_path):
     place = placed(tmp_path, name)
-    entry = read(place).entries[0]
-    changed = {**portable(entry), "args": [*entry.value.get("args", []), "--more"]}
+    entry = read_client_file(place).entries[0]
+    changed = {**to_portable(entry), "args": [*entry.value.get("args", []), "--more"]}
     if "url" in changed:
-        changed = {**portable(entry), "url": "https://moved.example/mcp"}
-    before = {json.dumps(each, sort_keys=True, default=str) for each in values(written(place)) if each != entry.written}
+        changed = {**to_portable(entry), "url": "https://moved.example/mcp"}
+    before = {json.dumps(each, sort_keys=True, default=str) for each in values(written(place)) if each != entry.raw}
     export = plan_export(place, {entry.name: changed})
-    apply(export.edit, tmp_path / "kept")
-    found = next(each for each in read(place).entries if each.name == entry.name)
+    apply_edit(export.edit, tmp_path / "kept")
+    found = next(each for each in read_client_file(place).entries if each.name == entry.name)
     assert found.value.get("extras") == entry.value.get("extras")
     after = {json.dumps(each, sort_keys=True, default=str) for each in values(written(place))}
     assert before - after == set()
@@ -74,23 +73,23 @@ def test_unknown_keys_of_an_entry_survive_a_change_of_it(name, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_unknown_keys_survive_an_entry_that_does_not_know_them(name, tmp_path):
     place = placed(tmp_path, name)
-    entry = read(place).entries[0]
-    changed = {key: item for key, item in portable(entry).items() if key != "extras"}
+    entry = read_client_file(place).entries[0]
+    changed = {key: item for key, item in to_portable(entry).items() if key != "extras"}
     changed |= {"url": "https://moved.example/mcp"} if "url" in changed else {"args": [*changed.get("args", []), "x"]}
-    apply(plan_export(place, {entry.name: changed}).edit, tmp_path / "kept")
-    found = next(each for each in read(place).entries if each.name == entry.name)
+    apply_edit(plan_export(place, {entry.name: changed}).edit, tmp_path / "kept")
+    found = next(each for each in read_client_file(place).entries if each.name == entry.name)
     assert found.value.get("extras") == entry.value.get("extras")
 
 
 def test_what_the_client_does_not_know_is_given_back_to_the_one_who_does(tmp_path):
     vscode = placed(tmp_path, "vscode.project.json")
-    entry = next(each for each in read(vscode).entries if each.name == "perplexity")
+    entry = next(each for each in read_client_file(vscode).entries if each.name == "perplexity")
     cursor = place_of(tmp_path, "cursor", "user")
-    export = plan_export(cursor, {"perplexity": portable(entry)})
-    assert {"dev", "sandboxEnabled"} <= {loss.what.split()[-3] for loss in export.losses}
-    apply(export.edit, tmp_path / "kept")
+    export = plan_export(cursor, {"perplexity": to_portable(entry)})
+    assert {"dev", "sandboxEnabled"} <= {loss.message.split()[-3] for loss in export.unsupported}
+    apply_edit(export.edit, tmp_path / "kept")
     assert "dev" not in written(cursor)["perplexity"]
-    assert plan_export(vscode, {"perplexity": portable(entry)}).edit.diff() == ""
+    assert plan_export(vscode, {"perplexity": to_portable(entry)}).edit.diff() == ""
 
 
 # -- working directories -----------------------------------------------------------------------------------------------
@@ -99,9 +98,9 @@ def test_what_the_client_does_not_know_is_given_back_to_the_one_who_does(tmp_pat
 @pytest.mark.parametrize("client", ["claude-code", "cursor", "vscode", "gemini-cli", "codex", "goose", "zed"])
 def test_a_server_of_a_project_keeps_the_projects_directory(client, tmp_path):
     place = place_of(tmp_path, client, "project")
-    apply(plan_export(place, {"s": {"command": "./run.sh"}}).edit, tmp_path / "kept")
-    entry = read(place_of(tmp_path, client, "project")).entries[0]
-    assert portable(entry)["cwd"] == str(folders(tmp_path)[1])
+    apply_edit(plan_export(place, {"s": {"command": "./run.sh"}}).edit, tmp_path / "kept")
+    entry = read_client_file(place_of(tmp_path, client, "project")).entries[0]
+    assert to_portable(entry)["cwd"] == str(folders(tmp_path)[1])
 
 
 def test_it_keeps_it_when_it_is_imported_from_a_folder_below(tmp_path):
@@ -109,39 +108,39 @@ def test_it_keeps_it_when_it_is_imported_from_a_folder_below(tmp_path):
     (project / ".mcp.json").write_text('{"mcpServers": {"s": {"command": "./run.sh"}}}')
     below = project / "src" / "deep"
     below.mkdir(parents=True)
-    places = find({"HOME": str(tmp_path / "home")}, below, "linux")
+    places = find_client_files({"HOME": str(tmp_path / "home")}, below, "linux")
     place = next(each for each in places if (each.client, each.scope) == ("claude-code", "project"))
-    assert portable(read(place).entries[0])["cwd"] == str(project)
+    assert to_portable(read_client_file(place).entries[0])["cwd"] == str(project)
 
 
 def test_a_directory_that_is_relative_is_the_projects(tmp_path):
     place = placed(tmp_path, "vscode.project.json")
     place.path.write_text('{"servers": {"s": {"type": "stdio", "command": "x", "cwd": "sub"}}}')
-    assert portable(read(place).entries[0])["cwd"] == str(folders(tmp_path)[1] / "sub")
+    assert to_portable(read_client_file(place).entries[0])["cwd"] == str(folders(tmp_path)[1] / "sub")
 
 
 def test_a_directory_that_the_client_ignores_is_not_believed(tmp_path):
     """Claude Code starts servers in the project's directory, whatever `cwd` says."""
     place = place_of(tmp_path, "claude-code", "project")
     place.path.write_text('{"mcpServers": {"s": {"command": "x", "cwd": "/elsewhere"}}}')
-    entry = read(place).entries[0]
-    assert portable(entry)["cwd"] == str(folders(tmp_path)[1])
-    assert plan_export(place, {"s": portable(entry)}).edit.diff() == ""
+    entry = read_client_file(place).entries[0]
+    assert to_portable(entry)["cwd"] == str(folders(tmp_path)[1])
+    assert plan_export(place, {"s": to_portable(entry)}).edit.diff() == ""
 
 
 def test_a_directory_that_the_client_cannot_be_told_is_named(tmp_path):
     place = place_of(tmp_path, "claude-code", "user")
     export = plan_export(place, {"s": {"command": "x", "cwd": "/srv/x"}})
-    (loss,) = export.losses
+    (loss,) = export.unsupported
     assert (loss.server, loss.code) == ("s", "E-CLIENT-FIELD")
-    assert "cwd" in loss.what and "directory" in loss.evidence
+    assert "cwd" in loss.message and "directory" in loss.detail
 
 
 def test_the_folder_of_the_workspace_is_written_out_for_others(tmp_path):
     project = folders(tmp_path)[1]
     place = placed(tmp_path, "vscode.project.json")
-    entry = next(each for each in read(place).entries if each.name == "perplexity")
-    moved = portable(entry)
+    entry = next(each for each in read_client_file(place).entries if each.name == "perplexity")
+    moved = to_portable(entry)
     assert moved["args"][-1] == f"{project}/data"
     assert moved["envFile"] == f"{project}/.env"
     assert moved["env"]["HOME_DIR"] == "${HOME}"
@@ -156,9 +155,9 @@ def test_a_file_that_cannot_be_read_is_a_problem_and_is_never_overwritten(client
     place.path.parent.mkdir(parents=True, exist_ok=True)
     place.path.write_text('{"half": [\n')
     switch_on(place, "half")
-    imported = read(place)
+    imported = read_client_file(place)
     assert imported.entries == ()
-    assert [problem.code for problem in imported.problems] == ["E-CONFIG-SYNTAX"]
+    assert [problem.code for problem in imported.issues] == ["E-CONFIG-SYNTAX"]
     with pytest.raises(ConfigError) as caught:
         plan_export(place, {"new": new_for(client)})
     assert caught.value.code == "E-CONFIG-SYNTAX"
@@ -175,9 +174,9 @@ def test_what_stands_where_servers_should_is_not_overwritten(tmp_path):
 
 def test_servers_of_another_project_and_of_the_user_stay(tmp_path):
     place = placed(tmp_path, "claude-code.local.json")
-    before = Document(place.path).value
-    apply(plan_export(place, {"new": NEW}, remove=["here"]).edit, tmp_path / "kept")
-    after = Document(place.path).value
+    before = ConfigDocument(place.path).value
+    apply_edit(plan_export(place, {"new": NEW}, remove=["here"]).edit, tmp_path / "kept")
+    after = ConfigDocument(place.path).value
     project = after["projects"][str(folders(tmp_path)[1])]
     assert list(project.pop("mcpServers")) == ["new"]
     before["projects"][str(folders(tmp_path)[1])].pop("mcpServers")
@@ -187,23 +186,23 @@ def test_servers_of_another_project_and_of_the_user_stay(tmp_path):
 def test_a_secret_that_cannot_be_told_does_not_delete_what_the_client_has(tmp_path):
     """The client asks a person for it, we keep it in our store: an export must not take it away."""
     place = placed(tmp_path, "vscode.project.json")
-    entry = next(each for each in read(place).entries if each.name == "perplexity")
-    ours = {**portable(entry), "args": ["other"]}
+    entry = next(each for each in read_client_file(place).entries if each.name == "perplexity")
+    ours = {**to_portable(entry), "args": ["other"]}
     assert ours["env"]["PERPLEXITY_API_KEY"] == "${keyring:perplexity.perplexity-key}"
-    apply(plan_export(place, {"perplexity": ours}).edit, tmp_path / "kept")
+    apply_edit(plan_export(place, {"perplexity": ours}).edit, tmp_path / "kept")
     assert written(place)["perplexity"]["env"]["PERPLEXITY_API_KEY"] == "${input:perplexity-key}"
 
 
 def test_our_own_file_is_changed_as_carefully(tmp_path):
     path = tmp_path / "mcp.json"
     path.write_text('{\n  // mine\n  "mcpServers": {\n    "a": {"command": "x", "maxRetries": 2} // keep\n  },\n}\n')
-    place = own_place(path)
-    apply(plan_export(place, {"b": {"command": "y", "lazy": True}}).edit, tmp_path / "kept")
+    place = toolway_file(path)
+    apply_edit(plan_export(place, {"b": {"command": "y", "lazy": True}}).edit, tmp_path / "kept")
     assert path.read_text() == (
         '{\n  // mine\n  "mcpServers": {\n    "a": {"command": "x", "maxRetries": 2}, // keep\n'
         '    "b": {\n      "command": "y",\n      "lazy": true\n    }\n  },\n}\n'
     )
-    assert [entry.name for entry in read(own_place(path)).entries] == ["a", "b"]
+    assert [entry.name for entry in read_client_file(toolway_file(path)).entries] == ["a", "b"]
 
 
 def test_the_diff_of_an_export_shows_no_secret(tmp_path):
@@ -220,6 +219,6 @@ def test_an_http_api_is_not_written_as_a_server_of_mcp(name, tmp_path):
     place = placed(tmp_path, name)
     api = {"type": "openapi", "url": "https://api.example", "openapi": {"url": "https://api.example/openapi.json"}}
     export = plan_export(place, {"pets": api})
-    assert export.written == ()
-    assert [loss.severity for loss in export.losses] == ["error"]
-    assert "--via-hub" in export.losses[0].fix
+    assert export.changed == ()
+    assert [loss.severity for loss in export.unsupported] == ["error"]
+    assert "--via-gateway" in export.unsupported[0].hint

@@ -6,9 +6,8 @@ import re
 import pytest
 
 from tests.config.clients.fixtures import NAMES, place_of, placed, switch_on
-from toolway.config.clients import CLIENTS, plan_export, portable, read
-from toolway.config.editing.documents import Document
-from toolway.config.editing.write import apply
+from toolway.config.clients import CLIENTS, plan_export, read_client_file, to_portable
+from toolway.config.editing.document import ConfigDocument, apply_edit
 
 # No servers for others: they live inside of their client.
 INSIDE = {("zed", "built-in"), ("goose", "developer")}
@@ -21,22 +20,22 @@ def test_there_is_a_file_of_every_client():
 @pytest.mark.parametrize("name", NAMES)
 def test_what_was_imported_is_there_already_when_it_is_exported(name, tmp_path):
     place = placed(tmp_path, name)
-    imported = read(place)
+    imported = read_client_file(place)
     assert imported.entries
-    export = plan_export(place, {entry.name: portable(entry) for entry in imported.entries})
-    assert (export.edit.diff(), export.written) == ("", ())
+    export = plan_export(place, {entry.name: to_portable(entry) for entry in imported.entries})
+    assert (export.edit.diff(), export.changed) == ("", ())
     assert export.edit.after == place.path.read_bytes()
-    assert list(export.same) == [entry.name for entry in imported.entries]
+    assert list(export.unchanged) == [entry.name for entry in imported.entries]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_export_into_a_new_file_writes_the_same_entries(name, tmp_path):
-    imported = read(placed(tmp_path / "old", name))
+    imported = read_client_file(placed(tmp_path / "old", name))
     client, scope, _ = name.split(".")
-    before = Document(imported.place.path, imported.place.format).at(imported.place.root)
+    before = ConfigDocument(imported.file.path, imported.file.format).get(imported.file.root)
     place = place_of(tmp_path / "new", client, scope)
-    apply(plan_export(place, {entry.name: entry.value for entry in imported.entries}).edit, tmp_path / "backups")
-    after = Document(place.path, place.format).at(place.root)
+    apply_edit(plan_export(place, {entry.name: entry.value for entry in imported.entries}).edit, tmp_path / "backups")
+    after = ConfigDocument(place.path, place.format).get(place.root)
     if isinstance(before, dict):
         before = {key: item for key, item in before.items() if (client, key) not in INSIDE}
     # `$VAR` is written as `${VAR}`, which says the same to all who know both.
@@ -46,17 +45,17 @@ def test_an_export_into_a_new_file_writes_the_same_entries(name, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_lost_on_the_way_back(name, tmp_path):
     place = placed(tmp_path, name)
-    imported = read(place)
+    imported = read_client_file(place)
     export = plan_export(place, {entry.name: entry.value for entry in imported.entries})
-    assert export.losses == ()
+    assert export.unsupported == ()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_entries_know_their_file_and_line(name, tmp_path):
     place = placed(tmp_path, name)
     lines = place.path.read_text().splitlines()
-    for entry in read(place).entries:
-        assert entry.place == place
+    for entry in read_client_file(place).entries:
+        assert entry.file == place
         assert entry.line is not None
         assert entry.name in lines[entry.line - 1] or "[[" in lines[entry.line - 1]
 
@@ -71,26 +70,26 @@ def parts(value):
 
 
 def fields_lost(export, client, server):
-    said = [loss.what for loss in export.losses if loss.server == server]
+    said = [loss.message for loss in export.unsupported if loss.server == server]
     title = CLIENTS[client].title
-    return {what.removeprefix(f"{title} cannot be told ").removesuffix(f" of {server}") for what in said}
+    return {what.removeprefix(f"{title} does not support ").removesuffix(f" of {server}") for what in said}
 
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory):
     """All entries of all files, in one map."""
     folder = tmp_path_factory.mktemp("all")
-    files = {name: read(placed(folder / name, name)) for name in NAMES}
-    return {f"{name}-{entry.name}": portable(entry) for name, file in files.items() for entry in file.entries}
+    files = {name: read_client_file(placed(folder / name, name)) for name in NAMES}
+    return {f"{name}-{entry.name}": to_portable(entry) for name, file in files.items() for entry in file.entries}
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_what_another_client_cannot_be_told_is_named_field_by_field(client, everything, tmp_path):
     place = place_of(tmp_path, client, "user")
     export = plan_export(place, everything)
-    apply(export.edit, tmp_path / "backups")
+    apply_edit(export.edit, tmp_path / "backups")
     switch_on(place, *everything)
-    back = {entry.name: dict(parts(portable(entry))) for entry in read(place).entries}
+    back = {entry.name: dict(parts(to_portable(entry))) for entry in read_client_file(place).entries}
     for server, value in everything.items():
         lost = fields_lost(export, client, server)
         if server not in back:

@@ -4,7 +4,7 @@ from textwrap import dedent
 
 import pytest
 
-from toolway.config.editing.documents import Document
+from toolway.config.editing.document import ConfigDocument
 from toolway.errors import ConfigError
 
 JSON = """\
@@ -50,13 +50,13 @@ YAML = """\
 def document(tmp_path, name, text):
     path = tmp_path / name
     path.write_text(dedent(text))
-    return Document(path)
+    return ConfigDocument(path)
 
 
 def changed(found, *, without=(), put=()):
     """The lines that are gone, and those that are new."""
-    found.drop(without) if without else found.put(*put)
-    lines = found.edit().diff(0).splitlines()[2:]
+    found.remove(without) if without else found.set(*put)
+    lines = found.to_edit().diff(0).splitlines()[2:]
     gone = [line[1:] for line in lines if line.startswith("-")]
     new = [line[1:] for line in lines if line.startswith("+")]
     return gone, new
@@ -139,7 +139,7 @@ def test_yaml_loses_a_block_and_keeps_the_comment_about_the_next(tmp_path):
 def test_what_would_touch_more_than_was_meant_is_not_done(tmp_path):
     found = document(tmp_path, "f.yaml", "a: &x {k: 1}\nb: *x\n")
     with pytest.raises(ConfigError) as caught:
-        found.put(("b", "k"), 2)
+        found.set(("b", "k"), 2)
     assert caught.value.code == "E-EDIT-SHAPE"
     assert found.text == "a: &x {k: 1}\nb: *x\n"
 

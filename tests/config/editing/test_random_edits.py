@@ -1,6 +1,6 @@
 """Random edits of random files: nothing but the intended change differs.
 
-`make edits` makes 10,000 of them; the usual run a few hundred.
+`make long-tests ARGS=edits` makes 10,000 of them; the usual run a few hundred.
 """
 
 import copy
@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.config.editing.texts import KEYS, NAMES, NEW_WORDS, ROOT, WORDS, WRITERS, entries
-from toolway.config.editing.change import GONE, changed
+from tests.config.editing.sample_texts import KEYS, NAMES, NEW_WORDS, ROOT, WORDS, WRITERS, entries
+from toolway.config.editing.patch import REMOVED, apply_value
 
 EDITS = int(os.environ.get("TOOLWAY_EDITS", "300"))  # of all three kinds together
 FORMATS = ("json", "toml", "yaml")
+MODULES = {"json": "jsonc"}
 
 
 @st.composite
@@ -35,11 +36,11 @@ def edits(draw, value, format):
     name = draw(st.sampled_from(sorted(servers)) if servers and draw(st.booleans()) else NAMES)
     new = draw(entries(NEW_WORDS))
     if name not in servers or draw(st.integers(0, 2)) == 0:
-        return (ROOT, name), GONE if name in servers and draw(st.booleans()) else new
+        return (ROOT, name), REMOVED if name in servers and draw(st.booleans()) else new
     entry = servers[name]
     key = draw(st.sampled_from(sorted(entry)) if entry and draw(st.booleans()) else KEYS)
     if key in entry and draw(st.booleans()):
-        return (ROOT, name, key), GONE
+        return (ROOT, name, key), REMOVED
     item = draw(st.sampled_from([*new.values(), "new", ["x"], {"k": "v"}]))
     if format == "toml" and isinstance(entry.get(key), dict) and not isinstance(item, dict):
         item = {"k": "v"}  # a table that becomes a pair has to move to where the pairs are
@@ -51,7 +52,7 @@ def expected(value, path, new):
     inner = value
     for key in path[:-1]:
         inner = inner.setdefault(key, {})
-    if new is GONE:
+    if new is REMOVED:
         inner.pop(path[-1])
     else:
         inner[path[-1]] = new
@@ -60,7 +61,7 @@ def expected(value, path, new):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_nothing_but_the_intended_change_differs(format):
-    kind = import_module(f"toolway.config.editing.{format}_text")
+    kind = import_module(f"toolway.config.editing.{MODULES.get(format, format)}")
 
     @settings(
         max_examples=-(-EDITS // len(FORMATS)),
@@ -71,15 +72,15 @@ def test_nothing_but_the_intended_change_differs(format):
     @given(st.data())
     def run(data):
         made = data.draw(documents(format))
-        assert kind.parse(made.text) == made.value  # else the test writes wrong files
+        assert kind.parse_text(made.text) == made.value  # else the test writes wrong files
         path, new = data.draw(edits(made.value, format))
-        after = changed(kind, made.text, path, new, "file")
-        assert kind.parse(after) == expected(made.value, path, new)
+        after = apply_value(kind, made.text, path, new, "file")
+        assert kind.parse_text(after) == expected(made.value, path, new)
         if path not in made.spans:
             check_added(made.text, after)
             return
         start, end = made.spans[path]
-        if new is GONE:
+        if new is REMOVED:
             check_dropped(made.text[:start], made.text[end:], after, format)
         else:
             check_replaced(made.text[:start], made.text[end:], after)

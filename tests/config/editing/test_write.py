@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from toolway.config.editing import backups
-from toolway.config.editing.edit import Edit
-from toolway.config.editing.write import apply
+from toolway.config.editing import document
+from toolway.config.editing.document import Edit, apply_edit
 from toolway.errors import ConfigError
 
 OLD, NEW = b'{"old": "' + 5000 * b"o" + b'"}\n', b'{"new": "' + 9000 * b"n" + b'"}\n'
@@ -31,7 +30,7 @@ def beside(path):
 
 
 def test_an_edit_is_made_and_what_was_before_is_kept(file, tmp_path):
-    copy = apply(Edit(file, OLD, NEW), tmp_path / "kept")
+    copy = apply_edit(Edit(file, OLD, NEW), tmp_path / "kept")
     assert copy is not None
     assert file.read_bytes() == NEW
     assert copy.read_bytes() == OLD
@@ -42,21 +41,21 @@ def test_a_file_that_was_changed_meanwhile_is_left_alone(file, tmp_path):
     edit = Edit(file, OLD, NEW)
     file.write_bytes(b"theirs")
     with pytest.raises(ConfigError) as caught:
-        apply(edit, tmp_path / "kept")
+        apply_edit(edit, tmp_path / "kept")
     assert caught.value.code == "E-EDIT-CHANGED"
     assert file.read_bytes() == b"theirs"
     assert not (tmp_path / "kept").exists()
 
 
 def test_a_file_that_has_come_into_being_meanwhile_is_left_alone(file, tmp_path):
-    with pytest.raises(ConfigError, match="changed by somebody else"):
-        apply(Edit(file, None, NEW), tmp_path / "kept")
+    with pytest.raises(ConfigError, match="changed by another program"):
+        apply_edit(Edit(file, None, NEW), tmp_path / "kept")
     assert file.read_bytes() == OLD
 
 
 def test_a_new_file_is_for_its_owner_alone_and_its_folder_is_made(tmp_path):
     path = tmp_path / "a" / "b" / "mcp.json"
-    assert apply(Edit(path, None, NEW), tmp_path / "kept") is None
+    assert apply_edit(Edit(path, None, NEW), tmp_path / "kept") is None
     assert path.read_bytes() == NEW
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -64,13 +63,13 @@ def test_a_new_file_is_for_its_owner_alone_and_its_folder_is_made(tmp_path):
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o664, 0o400])
 def test_the_mode_of_the_file_stays(file, mode, tmp_path):
     file.chmod(mode)
-    apply(Edit(file, OLD, NEW), tmp_path / "kept")
+    apply_edit(Edit(file, OLD, NEW), tmp_path / "kept")
     assert stat.S_IMODE(file.stat().st_mode) == mode
 
 
 def test_copies_are_for_their_owner_alone(file, tmp_path):
     file.chmod(0o644)
-    copy = apply(Edit(file, OLD, NEW), tmp_path / "kept")
+    copy = apply_edit(Edit(file, OLD, NEW), tmp_path / "kept")
     assert copy is not None
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert stat.S_IMODE(copy.parent.stat().st_mode) == 0o700
@@ -79,14 +78,14 @@ def test_copies_are_for_their_owner_alone(file, tmp_path):
 def test_a_link_stays_a_link(file, tmp_path):
     link = tmp_path / "link.json"
     link.symlink_to(file)
-    apply(Edit(link, OLD, NEW), tmp_path / "kept")
+    apply_edit(Edit(link, OLD, NEW), tmp_path / "kept")
     assert link.is_symlink()
     assert file.read_bytes() == NEW
 
 
 def test_an_edit_that_changes_nothing_writes_nothing(file, tmp_path):
     before = file.stat().st_mtime_ns
-    assert apply(Edit(file, OLD, OLD), tmp_path / "kept") is None
+    assert apply_edit(Edit(file, OLD, OLD), tmp_path / "kept") is None
     assert file.stat().st_mtime_ns == before
     assert not (tmp_path / "kept").exists()
 
@@ -96,7 +95,7 @@ def test_what_a_killed_writer_left_is_cleared_away(file, tmp_path):
     left.write_bytes(NEW[:100])
     other = file.with_name(".other.json.4711.toolway-new")
     other.write_bytes(b"")
-    apply(Edit(file, OLD, NEW), tmp_path / "kept")
+    apply_edit(Edit(file, OLD, NEW), tmp_path / "kept")
     assert beside(file) == [other.name]
 
 
@@ -104,9 +103,9 @@ def test_a_file_that_cannot_be_written_is_named_with_the_reason(tmp_path):
     path = tmp_path / "plain" / "mcp.json"
     (tmp_path / "plain").write_text("a file where a folder should be")
     with pytest.raises(ConfigError) as caught:
-        apply(Edit(path, None, NEW), tmp_path / "kept")
+        apply_edit(Edit(path, None, NEW), tmp_path / "kept")
     assert caught.value.code == "E-EDIT-WRITE"
-    assert "nothing was changed" in caught.value.evidence
+    assert "nothing was changed" in caught.value.detail
 
 
 def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(file, tmp_path, monkeypatch):
@@ -114,21 +113,24 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(file, tmp_path, m
         raise OSError(28, "No space left on device")
 
     kept = tmp_path / "kept"
-    backups.keep(file, b"earlier", kept)
-    monkeypatch.setattr("toolway.config.editing.write.os.fsync", full)
+    document.save_backup(file, b"earlier", kept)
+    monkeypatch.setattr("toolway.config.editing.document.os.fsync", full)
     with pytest.raises(ConfigError, match="No space left"):
-        apply(Edit(file, OLD, NEW), kept)
+        apply_edit(Edit(file, OLD, NEW), kept)
     assert file.read_bytes() == OLD
     assert beside(file) == []
 
 
 def test_only_so_many_copies_are_kept_newest_first(file, tmp_path):
-    for number in range(backups.KEPT + 5):
-        backups.keep(file, str(number).encode(), tmp_path)
-    found = backups.of(file, tmp_path)
-    assert len(found) == backups.KEPT
-    assert [each.read() for each in found[:2]] == [str(backups.KEPT + 4).encode(), str(backups.KEPT + 3).encode()]
-    assert found[0].made > found[1].made
+    for number in range(document.MAX_BACKUPS + 5):
+        document.save_backup(file, str(number).encode(), tmp_path)
+    found = document.list_backups(file, tmp_path)
+    assert len(found) == document.MAX_BACKUPS
+    assert [each.read() for each in found[:2]] == [
+        str(document.MAX_BACKUPS + 4).encode(),
+        str(document.MAX_BACKUPS + 3).encode(),
+    ]
+    assert found[0].created > found[1].created
 
 
 def test_a_diff_shows_the_change_without_secrets():
@@ -143,12 +145,10 @@ def test_a_diff_shows_the_change_without_secrets():
 KILLED_AT_A_LINE = """
 import os, shutil, sys
 from pathlib import Path
-from toolway.config.editing import backups, write
-from toolway.config.editing.edit import Edit
+from toolway.config.editing import document
 
 path, kept = Path(sys.argv[1]), Path(sys.argv[2])
 old, new = Path(sys.argv[3]).read_bytes(), Path(sys.argv[4]).read_bytes()
-ours = {write.__file__, backups.__file__}
 
 def steps_of(count):
     # A fork of us makes the edit and is gone after so many lines of our code, as if by SIGKILL: nothing is cleaned up.
@@ -156,7 +156,7 @@ def steps_of(count):
     if child == 0:
         left = [count]
         def trace(frame, event, arg):
-            if frame.f_code.co_filename not in ours:
+            if frame.f_code.co_filename != document.__file__:
                 return None
             if event == "line":
                 left[0] -= 1
@@ -164,7 +164,7 @@ def steps_of(count):
                     os.kill(os.getpid(), 9)
             return trace
         sys.settrace(trace)
-        write.apply(Edit(path, old, new), kept)
+        document.apply_edit(document.Edit(path, old, new), kept)
         sys.settrace(None)
         os._exit(0)
     return os.waitpid(child, 0)[1]
@@ -201,15 +201,14 @@ def test_a_writer_that_is_killed_at_any_line_leaves_the_old_or_the_new_file(file
 WRITING = """
 import sys, itertools
 from pathlib import Path
-from toolway.config.editing.write import apply
-from toolway.config.editing.edit import Edit
+from toolway.config.editing.document import Edit, apply_edit
 
 path = Path(sys.argv[1])
 def content(number):
     return (f"{number}:" + "x" * (200_000 + number % 7 * 10_000) + f":{number}").encode()
 print("ready", flush=True)
 for number in itertools.count(1):
-    apply(Edit(path, path.read_bytes(), content(number)), Path(sys.argv[2]))
+    apply_edit(Edit(path, path.read_bytes(), content(number)), Path(sys.argv[2]))
 """
 
 
@@ -238,15 +237,15 @@ def test_two_writers_do_not_lose_each_others_changes(tmp_path):
     program = f"""
 import sys
 from pathlib import Path
-from toolway.config.editing.write import apply
-from toolway.config.editing.edit import Edit
+from toolway.config.editing.document import Edit, apply_edit
 from toolway.errors import ConfigError
 path = Path({str(path)!r})
 for number in range(100):
     while True:
         now = path.read_bytes()
         try:
-            apply(Edit(path, now, now + f"{{sys.argv[1]}} {{number}}\\n".encode()), Path({str(tmp_path / "kept")!r}))
+            line = f"{{sys.argv[1]}} {{number}}\\n".encode()
+            apply_edit(Edit(path, now, now + line), Path({str(tmp_path / "kept")!r}))
             break
         except ConfigError as exc:
             assert exc.code == "E-EDIT-CHANGED", exc
@@ -261,5 +260,5 @@ def test_root_keeps_the_owner_of_a_file(file, tmp_path):
     if os.geteuid() != 0:
         pytest.skip("only root can write for others")
     os.chown(file, 12345, 12345)
-    apply(Edit(file, OLD, NEW), tmp_path / "kept")
+    apply_edit(Edit(file, OLD, NEW), tmp_path / "kept")
     assert (file.stat().st_uid, file.stat().st_gid) == (12345, 12345)

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from tests.faults.cluster.effects_server import entry
 from tests.faults.cluster.engines import NatsNode, Postgres, free_port, nats_cluster, postgres
-from tests.faults.cluster.ground import Ground, Loopback, namespaces
+from tests.faults.cluster.engines_setup import Ground, Loopback, namespaces
 from tests.faults.cluster.load import ERAS
-from tests.faults.cluster.replica import Common, Replica
+from tests.faults.cluster.node_process import Common, Replica
+from tests.faults.cluster.observation import Watcher, watching
 from tests.faults.cluster.verdict import Strike, replica_of
-from tests.faults.cluster.watching import Watcher, watching
-from tests.gateway.riders import close_all
+from tests.gateway.load_clients import close_all
 
 REPLICAS: Final = ("one", "two", "three")
 SETTLED: Final = 60.0  # seconds until every server has an owner

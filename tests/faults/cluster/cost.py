@@ -18,7 +18,7 @@ from typing import Any, Final
 from bench import machine, wire
 from bench.install import TOOLS, build_tools
 from tests.faults.cluster.cluster import Cluster, cluster
-from tests.faults.cluster.replica import TOKEN
+from tests.faults.cluster.node_process import TOKEN
 from tests.faults.cluster.runs import Report
 from tests.gateway.program import program
 
@@ -127,10 +127,10 @@ class _Gateway:
 
 
 async def _measure(doors: Sequence[_Gateway], busy: Sequence[_Gateway], width: int, seconds: float) -> Figure:
-    """So many calls at once at each door, and what the gateways that are busy with them spend."""
-    await asyncio.gather(*(_load(door, width, WARM) for door in doors))
+    """So many calls at once at each endpoint, and what the gateways that are busy with them spend."""
+    await asyncio.gather(*(_load(endpoint, width, WARM) for endpoint in doors))
     before = _cpu(busy)
-    answers = await asyncio.gather(*(_load(door, width, seconds) for door in doors))
+    answers = await asyncio.gather(*(_load(endpoint, width, seconds) for endpoint in doors))
     spent = _cpu(busy) - before
     for answer in answers:
         assert answer["calls"] and not answer["errors"], answer
@@ -144,13 +144,13 @@ async def _measure(doors: Sequence[_Gateway], busy: Sequence[_Gateway], width: i
 
 
 def _cpu(busy: Sequence[_Gateway]) -> float:
-    return sum(machine.used(gateway.pid, UPSTREAM).cpu for gateway in busy)
+    return sum(machine.measure_usage(gateway.pid, UPSTREAM).cpu for gateway in busy)
 
 
 async def _load(gateway: _Gateway, width: int, seconds: float) -> dict[str, Any]:
-    door = wire.Door(gateway.port, headers={"Authorization": f"Bearer {gateway.token}"})
+    endpoint = wire.Endpoint(gateway.port, headers={"Authorization": f"Bearer {gateway.token}"})
     with tempfile.NamedTemporaryFile() as call:
-        call.write(wire.call(door, "modern", "h__echo"))
+        call.write(wire.call(endpoint, "modern", "h__echo"))
         call.flush()
         words = ["--port", str(gateway.port), "--connections", str(width), "--call", call.name, "--warm", "0"]
         words += ["--seconds", str(seconds), "--expect", wire.expected("echo")]

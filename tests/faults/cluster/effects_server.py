@@ -37,18 +37,18 @@ def _parent_of(pid: int) -> int:
 
 def main() -> None:
     _know_the_fakes(sys.argv.pop(1))
-    from toolway.testing.fakes import stdio_main
-    from toolway.testing.fakes.server import Server
+    from toolway.testing import command_line
+    from toolway.testing.server import FakeServer
 
     gateway = _parent_of(os.getppid())  # ours is the keeper
 
-    class Telling(Server):
-        def effect(self, call: Any) -> int:
+    class Telling(FakeServer):
+        def record_effect(self, call: Any) -> int:
             call.arguments["call"] = f"{self.info['name']} {gateway} {os.getpid()} {time.monotonic():.6f}"
-            return super().effect(call)
+            return super().record_effect(call)
 
-    stdio_main.Server = Telling  # type: ignore[attr-defined]
-    stdio_main.main()
+    command_line.FakeServer = Telling  # type: ignore[attr-defined]
+    command_line.main()
 
 
 if __name__ == "__main__":

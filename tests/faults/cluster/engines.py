@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.cluster import nats_server
-from tests.faults.cluster.ground import NATS, POSTGRES, Ground
+from tests.faults.cluster.engines_setup import NATS, POSTGRES, Ground
 from tests.telemetry.postgres_server import binaries
 
 START: Final = 30.0  # seconds for an engine

@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from tests.faults.cluster.replica import TOKEN, Replica
-from tests.gateway.riders import Failed, HandshakeRider, Lost, Rider, rider
+from tests.faults.cluster.node_process import TOKEN, Replica
+from tests.gateway.load_clients import Failed, HandshakeRider, Lost, Rider, rider
 from toolway.testing import History
-from toolway.testing.history import GRACE, Outcome
+from toolway.testing.history import GRACE_S, Outcome
 
 Json = dict[str, Any]
-ERAS: Final = ("modern", "handshake")
+ERAS: Final = ("modern", "legacy")
 LIMIT: Final = 5.0  # seconds for a call: less than a server may be without an owner
 LONG: Final = 20.0  # the same, where nobody should notice anything but a delay
-PATIENCE: Final = 0.8 * GRACE  # of a client, beyond that: then the answer is lost, and not late
+PATIENCE: Final = 0.8 * GRACE_S  # of a client, beyond that: then the answer is lost, and not late
 REST: Final = 0.1  # seconds at most before the next call, after one that was not executed
 TRIES: Final = 4  # of a keyed call
 NOBODY: Final = 40.0  # seconds without any replica that takes a call, after which the run has failed
@@ -108,11 +108,11 @@ class Load:
 
     async def call(self, client: Client, server: str, order: Order) -> bool:
         """Make a call and write it down. Whether it was executed."""
-        nonce = self._history.begin(
+        nonce = self._history.start_call(
             unsafe=order.effect,
-            limit=TRIES * (self.limit + GRACE + REST) if order.keyed else self.limit,
+            time_limit=TRIES * (self.limit + GRACE_S + REST) if order.keyed else self.limit,
             target=f"{server}.{order.tool}",
-            effect=order.effect,
+            has_effect=order.effect,
         )
         tries: list[Trip] = []
         carried = None
@@ -128,7 +128,7 @@ class Load:
         self.trips += tries
         executed = max((trip.executed for trip in tries), key=("", "no", "unknown", "yes").index)
         name = "ok" if executed == "yes" else tries[-1].how
-        self._history.end(nonce, Outcome(name, executed or None, tries[-1].ended, carried, len(tries)))
+        self._history.record_outcome(nonce, Outcome(name, executed or None, tries[-1].ended, carried, len(tries)))
         return executed == "yes"
 
     def outcomes(self) -> Counter[str]:

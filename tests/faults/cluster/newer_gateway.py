@@ -1,27 +1,26 @@
-"""`toolway` of a version to come, as far as others can see it: it says more than this one knows.
+"""`toolway` of a later version, as other nodes see it: it sends more than this version knows.
 
-Every pass and every piece of news has a field that nobody knows, and there are news of a kind that nobody knows.
+Every call token and every message has a field that this version does not know, and some messages have an unknown kind.
 """
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 
 import msgspec
 
 from toolway import _version
-from toolway.cluster import bus, passes
+from toolway.cluster import bus, node_auth
 
 _version.__version__ = "99.0.0"
 
 
-def _issue(sealer: passes.Sealer, what: passes.Pass) -> str:
-    said = msgspec.to_builtins(msgspec.structs.replace(what, once=secrets.token_hex(8)))
-    return sealer.seal(passes.KIND, {**said, "weather": ["sunny", None]}, passes.LASTS)
+def _issue(sealer: node_auth.CallTokenSealer, token: node_auth.CallToken) -> str:
+    fields = [*msgspec.to_builtins(token), ["sunny", None]]  # a call token is an array; new fields are at its end
+    return sealer.seal(node_auth.CALL_TOKEN_KIND, fields, node_auth.CALL_TOKEN_LIFETIME_S)
 
 
-_tell = bus.Bus.tell
+_tell = bus.Bus.publish
 
 
 async def _tell_more(self: bus.Bus, kind: str, body: Any, *more: Any, **named: Any) -> bool:
@@ -29,8 +28,8 @@ async def _tell_more(self: bus.Bus, kind: str, body: Any, *more: Any, **named: A
     return await _tell(self, kind, {**body, "weather": [1, 2]}, *more, **named)
 
 
-passes.issue = _issue
-bus.Bus.tell = _tell_more  # type: ignore[method-assign]
+node_auth.issue_call_token = _issue
+bus.Bus.publish = _tell_more  # type: ignore[method-assign]
 
 if __name__ == "__main__":
     from toolway.cli import main

@@ -12,9 +12,9 @@ from typing import Any, Final
 from tests.faults.cluster.cluster import Cluster
 from tests.faults.cluster.load import LIMIT, Load
 from tests.faults.cluster.verdict import MOVES, Owners, effects_in, longest_gap, moves, two_owners, wrong_answers
-from tests.long.fleet import table
+from tests.long.server_set import table
 from toolway.testing import History
-from toolway.testing.history import violations
+from toolway.testing.history import find_violations
 
 LATE: Final = 2.0  # seconds in which the last effects of calls that were cut off may still happen
 COMPLAINTS: Final = ("Traceback (most recent call last)", "was never retrieved", "never awaited", "was destroyed but")
@@ -85,7 +85,7 @@ async def under_load(
 def _judged(cluster: Cluster, name: str, load: Load, history: History, seconds: float, marks: dict[str, int]) -> Report:
     report = Report(name, outcomes=load.outcomes())
     effects, owners = effects_in(cluster.effects), Owners(cluster.watcher.tenures)
-    report.wrong += [str(violation) for violation in violations(history)]
+    report.wrong += [str(violation) for violation in find_violations(history)]
     report.wrong += wrong_answers(load.trips, cluster.strikes, owners)
     report.wrong += two_owners(effects, cluster.pids(), owners)
     report.wrong += _complaints(cluster, marks)
@@ -154,7 +154,7 @@ def _times(cluster: Cluster, load: Load, report: Report) -> None:
         for trip in load.trips
         if trip.entry not in strike.replicas and trip.began < strike.since < trip.ended
     ]
-    told = [seconds for trip, seconds in under_way if "was lost on the way back" in trip.how]
+    told = [seconds for trip, seconds in under_way if "the call may have been executed" in trip.how]
     if told:
         report.facts["others were told of a loss in"] = f"{max(told):.2f} s at the longest, of {len(told)}"
     waited = [trip for trip, _ in under_way if trip.executed == "unknown" and "took longer than" in trip.how]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from random import Random
 
 from tests.faults.cluster.cluster import Cluster
-from tests.faults.cluster.ground import NATS, POSTGRES
+from tests.faults.cluster.engines_setup import NATS, POSTGRES
 from tests.faults.cluster.runs import Act
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from tests.faults.cluster.cluster import common_to, end_all
 from tests.faults.cluster.engines import free_port
-from tests.faults.cluster.ground import Loopback
+from tests.faults.cluster.engines_setup import Loopback
 from tests.faults.cluster.load import Load
-from tests.faults.cluster.replica import Replica
+from tests.faults.cluster.node_process import Replica
+from tests.faults.cluster.observation import Tenure
 from tests.faults.cluster.verdict import Owners, effects_in, two_owners
-from tests.faults.cluster.watching import Tenure
 from toolway.testing import History, check
 
 pytestmark = pytest.mark.anyio

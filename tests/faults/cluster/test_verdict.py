@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.faults.cluster.load import Trip
+from tests.faults.cluster.observation import Tenure
 from tests.faults.cluster.verdict import (
     Effect,
     Owners,
@@ -15,7 +16,6 @@ from tests.faults.cluster.verdict import (
     two_owners,
     wrong_answers,
 )
-from tests.faults.cluster.watching import Tenure
 
 PIDS = {1: "a", 2: "b"}
 

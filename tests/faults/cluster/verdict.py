@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.faults.cluster.load import Trip
-from tests.faults.cluster.watching import FOREVER, Tenure
+from tests.faults.cluster.observation import FOREVER, Tenure
 
 NOTICED: Final = 1.5  # seconds within which the others know of a replica that is dead or hung
 MOVES: Final = 12.0  # seconds within which a server of a replica that died has another

@@ -103,7 +103,7 @@ class Scripted:
         about: Json = {"capabilities": {"tools": {}}}
         if method == "server/discover" and self.era == "modern":
             return json_response(self.answer(id_, {"supportedVersions": ["2026-07-28"], **about}))
-        if method == "initialize" and self.era == "handshake":
+        if method == "initialize" and self.era == "legacy":
             version = message["params"]["protocolVersion"]
             hello = {"protocolVersion": version, "serverInfo": {"name": "scripted", "version": "1"}, **about}
             return json_response(self.answer(id_, hello), 200, **self.opening)
@@ -172,7 +172,7 @@ async def scripted(
 ) -> AsyncIterator[Scripted]:
     """`opening` are headers of the answer to `initialize`."""
     if era == "sse":
-        era, kind = "handshake", ScriptedSse
+        era, kind = "legacy", ScriptedSse
     server = kind(era, react, tools or TOOLS, opening=opening)
     async with peer(reacting(server.serve)) as facts:
         server.peer = facts

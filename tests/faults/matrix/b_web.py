@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.faults.lab import Bench
+from tests.faults.fault_lab import Bench
 from toolway import Server
-from toolway.config.spec import Restart
+from toolway.config.schema import RestartPolicy
 from toolway.testing import FakeHttp, FaultProxy
-from toolway.upstream.transports.http import base
+from toolway.upstream.transports import streamable_http
 
 
 def web(era: str, **options: Any) -> FakeHttp:
@@ -25,7 +25,7 @@ def web(era: str, **options: Any) -> FakeHttp:
 
 def often(url: str) -> Server:
     """A server whose connections are cut again and again: where all answers come on one, that ends the link too."""
-    return Server(url=url, restart=Restart(delay=0.01, cap=0.05, limit=10_000))
+    return Server(url=url, restart=RestartPolicy(initial_backoff=0.01, max_backoff=0.05, max_restarts=10_000))
 
 
 @asynccontextmanager
@@ -37,7 +37,7 @@ async def behind_proxy(era: str, **options: Any) -> AsyncIterator[tuple[FakeHttp
 
 async def lose_connections(proxy: FaultProxy) -> None:
     """End them all, and let the hub see it: what it does while it cannot know is another row."""
-    await proxy.cut()
+    await proxy.cut_connections()
     await asyncio.sleep(0.05)
 
 
@@ -48,7 +48,7 @@ class Apart:
         self.port = 0
         self._path = "/sse" if era == "sse" else "/mcp"
         kind = ["--transport", "sse"] if era == "sse" else ["--era", era]
-        self._words = ["-m", "toolway.testing.fake_http", *kind, "--effects", effects]
+        self._words = ["-m", "toolway.testing.http_server", *kind, "--effects", effects]
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -82,8 +82,12 @@ async def apart(era: str, effects: str = "") -> AsyncIterator[Apart]:
 @pytest.fixture
 def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rules for slow heads and bodies, in one second instead of ten."""
-    limits = base.limits
-    monkeypatch.setattr(base, "limits", lambda server: replace(limits(server), head=1.0, slow_window=1.0))
+    limits = streamable_http.client_limits_for
+    monkeypatch.setattr(
+        streamable_http,
+        "client_limits_for",
+        lambda server: replace(limits(server), head_timeout=1.0, min_rate_window=1.0),
+    )
 
 
 async def calm_down(bench: Bench, server: str = "bad") -> None:

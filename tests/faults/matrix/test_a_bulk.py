@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.fault_lab import ERAS, first_time, lab, odd_server, server
 from tests.faults.footprint import rss
-from tests.faults.lab import ERAS, first_time, lab, odd_server, server
 from toolway import Limits, OutcomeUnknown, Overloaded, ProtocolError, Timeout
 from toolway.testing import fake_server
-from toolway.upstream.transports.stdio import link as stdio
+from toolway.upstream.transports import stdio
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ PAD = "x" * 200_000  # more than a pipe holds
 async def test_half_a_message_and_then_silence_restarts_the_link(
     tool: str, era: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stdio, "SLOW_LINE", (10 * 1024, 0.5))
+    monkeypatch.setattr(stdio, "MIN_LINE_RATE", (10 * 1024, 0.5))
     async with lab({"bad": first_time(tmp_path, "half_line", era=era)}) as bench:
         outcome = await bench.call(f"bad.{tool}", {"effect": True}, timeout=15)
         if tool == "bad":
@@ -83,8 +83,8 @@ async def test_a_flood_of_heavy_lines_is_read_no_faster_than_it_is_decoded() -> 
 @ERAS
 @pytest.mark.row("A12")
 async def test_an_answer_byte_by_byte_is_not_waited_for(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert stdio.SLOW_LINE == (10 * 1024, 10.0)
-    monkeypatch.setattr(stdio, "SLOW_LINE", (10 * 1024, 0.5))
+    assert stdio.MIN_LINE_RATE == (10 * 1024, 10.0)
+    monkeypatch.setattr(stdio, "MIN_LINE_RATE", (10 * 1024, 0.5))
     async with lab({"bad": fake_server("one_byte_per_second=0.05", era=era)}) as bench:
         slow = (await bench.call("bad.bad", {"effect": True}, timeout=30)).expect(ProtocolError, "unknown")
         assert slow.seconds < 4
@@ -97,7 +97,7 @@ async def test_a_call_that_a_server_did_not_read_whole_goes_to_the_next_process(
     era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert Timeout().write == 10
-    monkeypatch.setattr(stdio, "EOF_WAIT", 0.3)
+    monkeypatch.setattr(stdio, "STDIN_CLOSE_TIMEOUT_S", 0.3)
     async with lab({"bad": server("stops_reading", era=era, timeout=Timeout(30, write=0.7))}) as bench:
         (await bench.call("bad.bad", {"effect": True})).expect(None)
         in_the_pipe = bench.start("bad.counter")
@@ -115,8 +115,8 @@ async def test_a_call_that_a_server_did_not_read_whole_goes_to_the_next_process(
 async def test_calls_to_a_server_that_does_not_read_wait_in_line_and_then_are_refused(
     era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stdio, "EOF_WAIT", 0.3)
-    limits, timeout = Limits(concurrent=2, waiting=3), Timeout(30, write=0.7)
+    monkeypatch.setattr(stdio, "STDIN_CLOSE_TIMEOUT_S", 0.3)
+    limits, timeout = Limits(max_concurrent=2, max_queued=3), Timeout(30, write=0.7)
     async with lab({"bad": server("stops_reading", era=era, limits=limits, timeout=timeout)}) as bench:
         (await bench.call("bad.bad", {"effect": True})).expect(None)
         calls = [bench.start("bad.counter", {"pad": PAD}) for _ in range(8)]
@@ -139,4 +139,4 @@ async def test_a_gigabyte_on_stderr_blocks_nobody_and_its_end_is_kept(era: str) 
         (await flooded).expect(None)
         assert rss() - before < 8
         tail = bench.hub.status()["bad"].stderr
-        assert 0 < len(tail) <= Limits().stderr == 64 * 1024
+        assert 0 < len(tail) <= Limits().stderr_bytes == 64 * 1024

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from tests.faults.fault_lab import ERAS, Bench, Stopwatch, lab
 from tests.faults.footprint import alive, zombies_of
-from tests.faults.lab import ERAS, Bench, Stopwatch, lab
 from toolway.testing import fake_server
 
 pytestmark = pytest.mark.anyio
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.row("A19")
 async def test_a_server_that_ignores_every_request_to_end_is_gone_in_six_seconds() -> None:
     ways = {"deaf": ("ignore_eof",), "stubborn": ("ignore_eof", "ignore_sigterm")}
-    servers = {f"{name}-{era}": fake_server(*ways[name], era=era) for name in ways for era in ("modern", "handshake")}
+    servers = {f"{name}-{era}": fake_server(*ways[name], era=era) for name in ways for era in ("modern", "legacy")}
     async with lab(servers) as bench:
         pids = [bench.pid(name) for name in servers]
         (await bench.call("deaf-modern.counter")).expect(None)
         watch = Stopwatch(bench.keeper())
-        await asyncio.gather(*(bench.hub.remove(name) for name in servers))
+        await asyncio.gather(*(bench.hub.remove_server(name) for name in servers))
         assert watch.seconds < 6
         assert not [pid for pid in pids if alive(pid)]
 
@@ -42,7 +42,7 @@ async def family(bench: Bench) -> list[int]:
 async def test_children_and_daemons_of_a_server_end_with_it_when_it_is_stopped(era: str) -> None:
     async with lab({"bad": fake_server("leaves_child", "leaves_setsid", era=era)}) as bench:
         pids = await family(bench)
-        await bench.hub.remove("bad")
+        await bench.hub.remove_server("bad")
         await bench.until(lambda: not any(alive(pid) for pid in pids), 2)
 
 
@@ -65,5 +65,5 @@ async def test_orphans_of_a_server_are_reaped_in_a_second_and_its_zombies_with_i
         await asyncio.sleep(0.25)  # that long the orphans live
         await bench.until(lambda: zombies_of(bench.keeper()) == 0, 1)
         assert zombies_of(server) == 20
-        await bench.hub.remove("bad")
+        await bench.hub.remove_server("bad")
         await bench.until(lambda: zombies_of(bench.keeper()) == zombies_of(server) == 0, 1)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.fault_lab import ERAS, Bench, Stopwatch, first_time, lab, odd_server, server
 from tests.faults.footprint import alive, command, descendants
-from tests.faults.lab import ERAS, Bench, Stopwatch, first_time, lab, odd_server, server
-from toolway import Health, OutcomeUnknown, TimedOut
+from toolway import CallTimeout, HealthCheck, OutcomeUnknown
 from toolway.testing import fake_server
-from toolway.upstream.transports.stdio import link as stdio
+from toolway.upstream.transports import stdio
 
 pytestmark = pytest.mark.anyio
 
@@ -74,7 +74,7 @@ def children_left(bench: Bench) -> list[str]:
 async def test_an_answer_that_came_whole_counts_though_its_server_ended_while_it_was_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stdio, "EXIT_GRACE", 0.01)
+    monkeypatch.setattr(stdio, "EXIT_GRACE_S", 0.01)
     async with lab({"bad": odd_server("heavy_farewell")}, memory=128) as bench:
         (await bench.call("bad.bad", {"effect": True}, timeout=20)).expect(None)
         (await bench.call("bad.counter", timeout=15)).expect(None)
@@ -126,18 +126,18 @@ async def test_a_stopped_server_is_restarted_and_what_was_sent_to_it_is_unknown(
     era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless health is strict, the deadline of a call comes first, for a server at work may be too busy for more."""
-    monkeypatch.setattr(stdio, "EOF_WAIT", 0.3)
-    monkeypatch.setattr(stdio, "TERM_WAIT", 0.3)
-    health = Health(interval=0.2, timeout=0.2, misses=2)
+    monkeypatch.setattr(stdio, "STDIN_CLOSE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(stdio, "SIGTERM_TIMEOUT_S", 0.3)
+    health = HealthCheck(interval=0.2, timeout=0.2, failure_threshold=2)
     servers = {
         "bad": server("sigstop", era=era, health=health),
-        "strict": server("sigstop", era=era, health=replace(health, strict=True)),
+        "strict": server("sigstop", era=era, health=replace(health, during_calls=True)),
     }
     async with lab(servers) as bench:
         first = bench.pid("bad")
         at_the_deadline = bench.start("bad.bad", {"effect": True}, timeout=2.5)
         early = bench.start("strict.bad", {"effect": True}, timeout=15)
         assert (await early).expect(OutcomeUnknown, "unknown").seconds < 6
-        (await at_the_deadline).expect(TimedOut, "unknown")
+        (await at_the_deadline).expect(CallTimeout, "unknown")
         await bench.until(lambda: not alive(first), 6)
         await lives_again(bench)

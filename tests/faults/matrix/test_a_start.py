@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.fault_lab import ERAS, Bench, lab, server
 from tests.faults.footprint import alive, descendants
-from tests.faults.lab import ERAS, Bench, lab, server
-from toolway import Server, Timeout, Unavailable
+from toolway import Server, ServerUnavailable, Timeout
 from toolway.testing import fake_server
 
 pytestmark = pytest.mark.anyio
@@ -38,10 +38,10 @@ async def test_a_command_that_cannot_be_run_is_tried_five_times_more_and_then_ra
         program.write_text("#!/bin/sh\n")
     async with lab({}) as bench:
         await bench.add("bad", Server(command=str(program)))
-        early = (await bench.call("bad.counter", timeout=10)).expect(Unavailable, "no")
+        early = (await bench.call("bad.counter", timeout=10)).expect(ServerUnavailable, "no")
         assert early.seconds < 5
         await are_given_up(bench, "bad")
-        late = (await bench.call("bad.counter")).expect(Unavailable, "no")
+        late = (await bench.call("bad.counter")).expect(ServerUnavailable, "no")
         assert late.error is not None
         assert late.error.code == code
         assert late.seconds < 0.5
@@ -51,11 +51,11 @@ async def test_a_command_that_cannot_be_run_is_tried_five_times_more_and_then_ra
 async def test_a_server_that_ends_before_its_first_answer_is_given_up_and_its_last_words_are_told() -> None:
     async with lab({}) as bench:
         await bench.add("ends-0", fake_server("exit_at_start=0", era="modern"))
-        await bench.add("ends-1", fake_server("exit_at_start=1", era="handshake"))
-        (await bench.call("ends-0.counter", timeout=10)).expect(Unavailable, "no")
+        await bench.add("ends-1", fake_server("exit_at_start=1", era="legacy"))
+        (await bench.call("ends-0.counter", timeout=10)).expect(ServerUnavailable, "no")
         await are_given_up(bench, "ends-0", "ends-1")
         for code in (0, 1):
-            error = (await bench.call(f"ends-{code}.counter")).expect(Unavailable, "no").error
+            error = (await bench.call(f"ends-{code}.counter")).expect(ServerUnavailable, "no").error
             assert f"exit code {code}" in str(error)
             assert "FAKE_TOKEN is not set" in str(error)
 
@@ -70,7 +70,7 @@ async def test_a_server_that_never_answers_is_killed_when_its_time_to_start_is_o
         call = bench.start("bad.counter", timeout=20)
         await bench.until(lambda: descendants(bench.keeper()) - before, 5)
         first = descendants(bench.keeper()) - before
-        outcome = (await call).expect(Unavailable, "no")
+        outcome = (await call).expect(ServerUnavailable, "no")
         assert outcome.error is not None
         assert outcome.error.code == "E-START-TIMEOUT"
         await bench.until(lambda: not any(alive(pid) for pid in first), 6)
@@ -80,12 +80,12 @@ async def test_a_server_that_never_answers_is_killed_when_its_time_to_start_is_o
 @pytest.mark.row("A23")
 async def test_a_crash_loop_ends_and_a_failed_server_costs_no_time_of_ours() -> None:
     async with lab({}) as bench:
-        for era in ("modern", "handshake"):
+        for era in ("modern", "legacy"):
             await bench.add(era, fake_server("crash_every=0.2", era=era))
-        await are_given_up(bench, "modern", "handshake")
+        await are_given_up(bench, "modern", "legacy")
         async with bench.neighbour.silent():
             spent, began = time.process_time(), time.monotonic()
             await asyncio.sleep(1.5)
             share = (time.process_time() - spent) / (time.monotonic() - began)
         assert share < 0.05
-        (await bench.call("modern.counter")).expect(Unavailable, "no")
+        (await bench.call("modern.counter")).expect(ServerUnavailable, "no")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.lab import ERAS, Bench, lab, odd_server
+from tests.faults.fault_lab import ERAS, Bench, lab, odd_server
 from toolway.testing import fake_server
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.alone
 @pytest.mark.row("A26")
 async def test_a_hundred_thousand_notices_of_change_lead_to_one_list_a_second() -> None:
-    eras = ("modern", "handshake")
+    eras = ("modern", "legacy")
     async with lab({era: fake_server(era=era) for era in eras}) as bench:
         began = time.monotonic()
         before = [await lists(bench, era) for era in eras]
@@ -42,9 +42,9 @@ async def lists(bench: Bench, server: str) -> int:
 async def test_progress_for_tokens_nobody_gave_is_dropped(era: str) -> None:
     async with lab({"bad": fake_server("progress_flood=10000", era=era)}) as bench:
         heard: list[float] = []
-        (await bench.call("bad.bad", {"effect": True}, on_progress=lambda *report: heard.append(report[0]))).expect(
-            None
-        )
+        (
+            await bench.call("bad.bad", {"effect": True}, progress_callback=lambda *report: heard.append(report[0]))
+        ).expect(None)
         assert heard == []
         (await bench.call("bad.counter")).expect(None)
 
@@ -62,8 +62,8 @@ async def test_progress_for_other_calls_reaches_each_at_a_bounded_rate_and_never
 
             return count
 
-        (await bench.call("bad.echo", on_progress=hear("over"))).expect(None)
-        other = bench.start("bad.sleep", {"seconds": 2}, on_progress=hear("other"))
+        (await bench.call("bad.echo", progress_callback=hear("over"))).expect(None)
+        other = bench.start("bad.sleep", {"seconds": 2}, progress_callback=hear("other"))
         await asyncio.sleep(0.05)
         (await bench.call("bad.bad", {"effect": True}, timeout=20)).expect(None)
         assert heard["over"] == 0

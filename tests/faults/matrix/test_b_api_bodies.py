@@ -7,7 +7,7 @@ import gzip
 
 import pytest
 
-from tests.faults.lab import lab
+from tests.faults.fault_lab import lab
 from tests.faults.matrix.b_api import React, Turn, api
 from tests.faults.matrix.b_web import short_limits
 from tests.upstream.raw_http import EVENTS, chunk, json_response, response
@@ -73,7 +73,7 @@ async def test_a_connection_that_was_closed_between_calls_costs_none() -> None:
     async with api(react) as server, lab({"bad": server.entry()}) as bench:
         server.effects = str(bench.effects)
         for _ in range(10):
-            outcome = (await bench.call("bad.act", {"effect": True}, retries=0)).expect(None)
+            outcome = (await bench.call("bad.act", {"effect": True}, max_attempts=1)).expect(None)
             assert bench.happened(outcome) == 1
             await asyncio.sleep(0.02)
 
@@ -106,7 +106,10 @@ async def test_a_stream_or_a_body_beyond_the_limit_is_not_taken_in() -> None:
             await turn.conn.send(chunk(b": nothing\n" * 10_000))
             await asyncio.sleep(0)
 
-    async with api(flood) as server, lab({"bad": server.entry(limits={"frame": 1_000_000})}, memory=24) as bench:
+    async with (
+        api(flood) as server,
+        lab({"bad": server.entry(limits={"maxMessageBytes": 1_000_000})}, memory=24) as bench,
+    ):
         server.effects = str(bench.effects)
         outcome = (await bench.call("bad.talk", {"effect": True})).expect(ProtocolError, "unknown")
         assert outcome.error is not None and outcome.error.code == "E-HTTP-LIMIT"

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.faults.lab import Bench, lab
+from tests.faults.fault_lab import Bench, lab
 from tests.faults.matrix.b_api import DOCUMENT, Api, api
 from tests.upstream.raw_http import Conn, Peer, Received, peer, reacting, response
-from toolway import CallError, ProtocolError, Unavailable
+from toolway import CallError, ProtocolError, ServerUnavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -77,7 +77,7 @@ async def test_no_argument_replaces_what_the_operator_set() -> None:
     document["paths"]["/x"]["get"]["parameters"] = [*parameters, nonce]
     more = {"headers": {"X-Key": "ours"}, "openapi": {"document": document, "security": {"type": "http", "token": "t"}}}
     async with api() as server, lab({"bad": server.entry(**more)}) as bench:
-        known = bench.hub.tools(server="bad")[0].input_schema["properties"]
+        known = bench.hub.known_tools(server="bad")[0].input_schema["properties"]
         given = dict.fromkeys(("X-KEY", "x-key", "Authorization", "Host", "Cookie", *known), "theirs")
         outcome = await bench.call("bad.look", {key: value for key, value in given.items() if key != "nonce"})
         for turn in server.turns:
@@ -118,9 +118,9 @@ def entry_of(shop: Peer, server: Api, path: str) -> dict[str, Any]:
 async def why_not(bench: Bench, entry: dict[str, Any], seconds: float = 20) -> CallError:
     """The error of a server that does not come up; the call to it was not sent."""
     await bench.add("bad", entry)
-    outcome = (await bench.call("bad.act", timeout=seconds)).expect(Unavailable, "no")
+    outcome = (await bench.call("bad.act", timeout=seconds)).expect(ServerUnavailable, "no")
     assert outcome.error is not None
-    await bench.hub.remove("bad")
+    await bench.hub.remove_server("bad")
     return outcome.error
 
 
@@ -150,7 +150,7 @@ async def test_a_document_that_is_made_to_hurt_is_refused_in_time_and_hurts_nobo
         for path in documents:
             error = await why_not(bench, entry_of(shop, server, path))
             assert error.code == "E-OPENAPI-DOCUMENT", (path, error)
-            assert error.fix and len(str(error)) < 2000
+            assert error.hint and len(str(error)) < 2000
         missing = await why_not(bench, entry_of(shop, server, "/missing"))
         assert "404" in str(missing)
         assert not server.turns
@@ -180,7 +180,7 @@ async def test_references_to_other_documents_are_never_followed_and_circles_are_
             async with lab({"bad": server.entry(openapi={"document": document})}) as bench:
                 server.effects = str(bench.effects)
                 (await bench.call("bad.act", {"effect": True})).expect(None)
-                names = {tool.key for tool in bench.hub.tools(server="bad")}
+                names = {tool.name for tool in bench.hub.known_tools(server="bad")}
                 assert "near" in names and "p" not in names
                 told = " ".join(bench.hub.status()["bad"].problems)
                 assert "/parameter" in told and "/item" in told
@@ -196,7 +196,7 @@ async def test_a_large_document_disturbs_nobody() -> None:
         server.effects = str(bench.effects)
         await bench.add("bad", entry_of(shop, server, "/doc"))
         (await bench.call("bad.act", {"effect": True}, timeout=20)).expect(None)
-        assert len(bench.hub.tools(server="bad")) == 907
+        assert len(bench.hub.known_tools(server="bad")) == 907
 
 
 @pytest.mark.row("B20", "B28")
@@ -227,7 +227,7 @@ async def test_credentials_do_not_follow_a_document_to_another_origin() -> None:
             del entry["url"]
             entry["openapi"]["security"] = {"type": "http", "token": "canary-token"}
             error = await why_not(bench, entry)
-            assert error.code == "E-OPENAPI-SERVER" and '"url":' in error.fix
+            assert error.code == "E-OPENAPI-SERVER" and '"url":' in error.hint
         assert other.connections == 0
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.faults.lab import lab
+from tests.faults.fault_lab import lab
 from tests.faults.matrix.b_api import Api, React, Turn, api
 from tests.upstream.raw_http import json_response, peer, response
-from toolway import Denied, OutcomeUnknown, Overloaded, ProtocolError, Unavailable
+from toolway import AccessDenied, OutcomeUnknown, Overloaded, ProtocolError, ServerUnavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -137,13 +137,13 @@ async def test_a_no_of_the_api_is_an_answer_that_the_caller_reads() -> None:
 
 @pytest.mark.row("B7")
 async def test_a_request_that_was_not_looked_at_was_not_executed() -> None:
-    kinds: dict[int, type[Any]] = {401: Denied, 403: Denied}
+    kinds: dict[int, type[Any]] = {401: AccessDenied, 403: AccessDenied}
     async with api() as server, lab({"bad": server.entry()}) as bench:
         for status in (401, 403, 405, 406, 413, 415, 421):
             server.turns.clear()
             server.react = failing(status, effect=False, body=b"because")
             outcome = (await bench.call("bad.act", {"effect": True})).expect(kinds.get(status, ProtocolError), "no")
-            assert outcome.error is not None and "because" in outcome.error.evidence
+            assert outcome.error is not None and "because" in outcome.error.detail
             assert (outcome.error.attempts, len(server.turns)) == (1, 1)
 
 
@@ -189,7 +189,7 @@ async def test_an_api_that_is_not_there_has_done_nothing() -> None:
     async with api() as other:
         entry = {**other.entry(), "url": f"http://127.0.0.1:{port}/api/v1"}
         async with lab({"bad": entry}) as bench:
-            outcome = (await bench.call("bad.act", {"effect": True})).expect(Unavailable, "no")
+            outcome = (await bench.call("bad.act", {"effect": True})).expect(ServerUnavailable, "no")
             assert outcome.seconds < 5
             assert not other.turns
 
@@ -208,7 +208,7 @@ async def test_a_redirect_within_the_origin_is_followed_and_the_work_done_once()
         for get, post in ((301, 307), (302, 308), (303, 307), (307, 308), (308, 307)):
             codes = {"GET": get, "POST": post}
             for name in ("act", "look"):
-                outcome = (await bench.call(f"bad.{name}", {"effect": True}, retries=0)).expect(None)
+                outcome = (await bench.call(f"bad.{name}", {"effect": True}, max_attempts=1)).expect(None)
                 assert bench.happened(outcome) == 1
         assert [turn.request.method for turn in server.turns[:4]] == ["POST", "POST", "GET", "GET"]
 
@@ -227,7 +227,7 @@ async def test_a_redirect_elsewhere_is_not_followed_and_no_credential_leaves() -
                 server.react = failing(status, effect=False, Location=to)
                 (await bench.call("bad.look")).expect(ProtocolError, "no")
                 kind, executed = (ProtocolError, "no") if status >= 307 else (OutcomeUnknown, "unknown")
-                outcome = await bench.call("bad.act", repeatable=False)
+                outcome = await bench.call("bad.act", idempotent=False)
                 outcome.expect(kind, executed)  # "see there" may be said when the work is done
                 assert "canary" not in str(outcome.error)
                 if status < 307:

@@ -7,7 +7,7 @@ import gzip
 
 import pytest
 
-from tests.faults.lab import ERAS, WAYS, lab
+from tests.faults.fault_lab import ERAS, WAYS, lab
 from tests.faults.matrix.b_scripted import Turn, scripted
 from tests.faults.matrix.b_web import apart, calm_down, short_limits
 from tests.upstream.raw_http import END, EVENTS, event, json_response, response
@@ -186,4 +186,4 @@ async def test_ids_that_are_no_ids_are_nobodys(era: str) -> None:
     async with scripted(era, react) as server, lab({"bad": server.url}) as bench:
         server.effects = str(bench.effects)
         for tool in ["act", "look"] * (len(ids) // 2):  # in turns, so that the breaker of neither opens
-            (await bench.call(f"bad.{tool}", {"effect": True}, retries=0)).expect(ProtocolError, "unknown")
+            (await bench.call(f"bad.{tool}", {"effect": True}, max_attempts=1)).expect(ProtocolError, "unknown")

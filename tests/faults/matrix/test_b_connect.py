@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.faults.lab import WAYS, Served, lab
+from tests.faults.fault_lab import WAYS, Served, lab
 from tests.faults.matrix.b_web import behind_proxy, calm_down, lose_connections, web
-from toolway import Server, Timeout, Unavailable
-from toolway.addresses import Addresses
+from toolway import Server, ServerUnavailable, Timeout
+from toolway.network import NetworkPolicy
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +55,7 @@ async def test_a_name_that_is_not_found_is_said_at_once(kind: str, names: Names)
             names.failure = socket.gaierror(code, "not found")
             server = f"bad{-code}"
             await bench.add(server, {"url": f"http://{HOST}/mcp", "type": kind})
-            outcome = (await bench.call(f"{server}.counter", timeout=20)).expect(Unavailable, "no")
+            outcome = (await bench.call(f"{server}.counter", timeout=20)).expect(ServerUnavailable, "no")
             assert HOST in str(outcome.error)
             assert outcome.error is not None and outcome.error.code == "E-HTTP-DNS"
             assert outcome.seconds < 5
@@ -67,9 +67,9 @@ async def test_a_resolver_that_hangs_costs_one_connect_limit_and_nobody_else_any
     server = Server(url=f"http://{HOST}/mcp", timeout=Timeout(total=20, connect=1))
     async with lab({}) as bench:
         await bench.add("bad", server)
-        outcome = (await bench.call("bad.counter", retries=0)).expect(Unavailable, "no")
+        outcome = (await bench.call("bad.counter", max_attempts=1)).expect(ServerUnavailable, "no")
         assert 0.5 < outcome.seconds < 2.5
-        again = (await bench.call("bad.counter")).expect(Unavailable, "no")
+        again = (await bench.call("bad.counter")).expect(ServerUnavailable, "no")
         assert again.error is not None and again.error.attempts == 3
 
 
@@ -78,13 +78,13 @@ async def test_a_resolver_that_hangs_costs_one_connect_limit_and_nobody_else_any
 async def test_a_name_that_stops_resolving_while_the_server_runs_fails_calls_unsent(era: str, names: Names) -> None:
     async with behind_proxy(era) as (fake, proxy):
         url = f"http://{HOST}:{proxy.port}{fake.endpoint.path}"
-        server = Server(url=url, timeout=Timeout(total=20, connect=1), addresses=Addresses((HOST,)))
+        server = Server(url=url, timeout=Timeout(total=20, connect=1), network_policy=NetworkPolicy((HOST,)))
         async with lab({"bad": server}) as bench:
-            fake.server.effects = str(bench.effects)
+            fake.server.effects_path = str(bench.effects)
             (await bench.call("bad.counter")).expect(None)
             names.failure = socket.gaierror(socket.EAI_AGAIN, "try again")
             await lose_connections(proxy)
-            lost = (await bench.call("bad.counter", retries=0)).expect(Unavailable, "no")
+            lost = (await bench.call("bad.counter", max_attempts=1)).expect(ServerUnavailable, "no")
             assert lost.seconds < 5
             names.failure = None
             await bench.until(lambda: bench.hub.status()["bad"].state == "ready", 10)
@@ -104,7 +104,7 @@ async def test_a_refused_connection_is_said_at_once_and_opens_the_breaker_at_the
     async with lab({"bad": {"url": f"http://127.0.0.1:{unused_port()}/mcp", "type": kind}}) as bench:
         codes = []
         for _ in range(6):
-            outcome = (await bench.call("bad.counter", retries=0)).expect(Unavailable, "no")
+            outcome = (await bench.call("bad.counter", max_attempts=1)).expect(ServerUnavailable, "no")
             assert outcome.seconds < 2
             assert outcome.error is not None
             codes.append(outcome.error.code)
@@ -116,20 +116,20 @@ async def test_a_black_holed_server_opens_the_breaker_at_the_fifth_and_comes_bac
     async with behind_proxy("both") as (fake, proxy):
         server = Server(url=proxy.url_for("/mcp"), timeout=Timeout(total=20, connect=0.3))
         async with lab({"bad": server}) as bench:
-            fake.server.effects = str(bench.effects)
+            fake.server.effects_path = str(bench.effects)
             await calm_down(bench)
             await proxy.black_hole()
             await lose_connections(proxy)
-            calls = [await bench.call("bad.counter", retries=0) for _ in range(6)]
-            codes = [call.expect(Unavailable, "no").error for call in calls]
+            calls = [await bench.call("bad.counter", max_attempts=1) for _ in range(6)]
+            codes = [call.expect(ServerUnavailable, "no").error for call in calls]
             assert [code.code for code in codes if code] == ["E-HTTP-TIMEOUT"] * 5 + ["E-BREAKER-OPEN"]
             assert all(call.seconds < 2 for call in calls)
             shut = codes[-1]
             assert shut is not None and shut.retry_after is not None and 0 < shut.retry_after < 6.5
-            await proxy.welcome()
+            await proxy.accept_connections()
             await bench.until(lambda: bench.hub.status()["bad"].state == "ready", 10)
             async with asyncio.timeout(12):
-                while not (await bench.call("bad.counter", retries=0)).ok:
+                while not (await bench.call("bad.counter", max_attempts=1)).ok:
                     await asyncio.sleep(0.2)
 
 
@@ -140,7 +140,7 @@ async def test_a_server_that_goes_and_comes_back_is_tried_again(era: str) -> Non
     async with lab({"bad": Served(fake)}) as bench:
         (await bench.call("bad.counter")).expect(None)
         await fake.stop()
-        (await bench.call("bad.counter", retries=0)).expect(Unavailable, "no")
+        (await bench.call("bad.counter", max_attempts=1)).expect(ServerUnavailable, "no")
         await fake.start()
         await bench.until(lambda: bench.hub.status()["bad"].state == "ready", 10)
         (await bench.call("bad.counter")).expect(None)

@@ -9,19 +9,19 @@ from itertools import product
 
 import pytest
 
-from tests.faults.lab import ERAS, WAYS, lab
+from tests.faults.fault_lab import ERAS, WAYS, lab
 from tests.faults.matrix.b_netns import far_away
 from tests.faults.matrix.b_web import behind_proxy, often, web
-from toolway import OutcomeUnknown, Server, TimedOut, Timeout, Unavailable
-from toolway.addresses import Addresses
+from toolway import CallTimeout, OutcomeUnknown, Server, ServerUnavailable, Timeout
+from toolway.http import dialer
+from toolway.network import NetworkPolicy
 from toolway.testing import Fault, Flow
-from toolway.upstream.transports.http import link as http_link
-from toolway.upstream.transports.http1 import dial
+from toolway.upstream.transports import streamable_http as http_link
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize(("era", "answer"), [*product(("modern", "handshake"), ("json", "sse")), ("sse", "sse")])
+@pytest.mark.parametrize(("era", "answer"), [*product(("modern", "legacy"), ("json", "sse")), ("sse", "sse")])
 @pytest.mark.row("B4")
 async def test_one_reset_among_fifty_calls_costs_one_call(era: str, answer: str) -> None:
     async with lab({"bad": web(era, answer=answer)}) as bench:
@@ -49,16 +49,16 @@ async def test_a_read_that_met_a_reset_is_made_again(era: str) -> None:
 @pytest.mark.row("B4")
 async def test_a_connection_reset_at_any_byte_leaves_at_most_one_effect(era: str, dice: random.Random) -> None:
     async with behind_proxy(era) as (fake, proxy), lab({"bad": often(proxy.url_for(fake.endpoint.path))}) as bench:
-        fake.server.effects = str(bench.effects)
-        proxy.faults(lambda number: _reset_somewhere(dice) if number % 2 else Fault())
+        fake.server.effects_path = str(bench.effects)
+        proxy.set_faults(lambda number: _reset_somewhere(dice) if number % 2 else Fault())
         for _ in range(12):
-            await proxy.cut()
+            await proxy.cut_connections()
             await asyncio.sleep(0.02)
             calls = [bench.start("bad.counter") for _ in range(3)]
             for call in calls:
-                if not (await call).ok and not (era == "sse" and isinstance((await call).error, Unavailable)):
+                if not (await call).ok and not (era == "sse" and isinstance((await call).error, ServerUnavailable)):
                     (await call).expect(OutcomeUnknown, "unknown")
-        proxy.faults([])
+        proxy.set_faults([])
         assert {bench.happened(call) for call in bench.calls} <= {0, 1}
 
 
@@ -71,10 +71,10 @@ def _reset_somewhere(dice: random.Random) -> Fault:
 @pytest.mark.row("B5")
 async def test_a_connection_closed_between_calls_is_not_used_again(era: str) -> None:
     async with behind_proxy(era) as (fake, proxy), lab({"bad": often(proxy.url_for(fake.endpoint.path))}) as bench:
-        fake.server.effects = str(bench.effects)
+        fake.server.effects_path = str(bench.effects)
         for _ in range(10):
-            (await bench.call("bad.counter", retries=0)).expect(None)
-            await proxy.cut(reset=False)
+            (await bench.call("bad.counter", max_attempts=1)).expect(None)
+            await proxy.cut_connections(reset=False)
             await asyncio.sleep(0.02)  # the close is seen; what is sent before it is seen is lost, see below
 
 
@@ -83,11 +83,11 @@ async def test_a_connection_closed_between_calls_is_not_used_again(era: str) -> 
 async def test_a_call_that_meets_a_closing_connection_is_not_made_twice(era: str, dice: random.Random) -> None:
     """Closed by the server in the very moment of the call: nobody can know, so nobody pretends to."""
     async with behind_proxy(era) as (fake, proxy), lab({"bad": often(proxy.url_for(fake.endpoint.path))}) as bench:
-        fake.server.effects = str(bench.effects)
+        fake.server.effects_path = str(bench.effects)
         for _ in range(20):
             call = bench.start("bad.counter")
             await asyncio.sleep(dice.random() * 0.003)
-            await proxy.cut(reset=dice.random() < 0.5)
+            await proxy.cut_connections(reset=dice.random() < 0.5)
             if not (await call).ok:
                 (await call).expect(OutcomeUnknown, "unknown")
             (await bench.call("bad.echo")).expect(None)
@@ -99,16 +99,16 @@ async def test_a_call_that_meets_a_closing_connection_is_not_made_twice(era: str
 async def test_a_connection_idle_for_longer_than_the_limit_carries_no_call(
     era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert http_link.FRESH <= 2.0
-    monkeypatch.setattr(http_link, "FRESH", 0.2)
+    assert http_link.NEW_CONNECTION_MAX_IDLE_S <= 2.0
+    monkeypatch.setattr(http_link, "NEW_CONNECTION_MAX_IDLE_S", 0.2)
     async with behind_proxy(era) as (fake, proxy), lab({"bad": often(proxy.url_for(fake.endpoint.path))}) as bench:
-        fake.server.effects = str(bench.effects)
+        fake.server.effects_path = str(bench.effects)
         (await bench.call("bad.counter")).expect(None)
         await asyncio.sleep(0.3)
         proxy.freeze()  # the kept connections lead nowhere, and nothing tells us
         for tool in ("counter", "echo"):
             assert (await bench.call(f"bad.{tool}", timeout=5)).expect(None).seconds < 2
-        await proxy.cut()
+        await proxy.cut_connections()
 
 
 @ERAS
@@ -116,35 +116,38 @@ async def test_a_connection_idle_for_longer_than_the_limit_carries_no_call(
 async def test_a_peer_that_falls_silent_in_the_middle_of_a_call_costs_that_call_its_deadline(
     era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_link, "FRESH", 0.2)
+    monkeypatch.setattr(http_link, "NEW_CONNECTION_MAX_IDLE_S", 0.2)
     async with behind_proxy(era) as (fake, proxy), lab({"bad": often(proxy.url_for(fake.endpoint.path))}) as bench:
-        fake.server.effects = str(bench.effects)
+        fake.server.effects_path = str(bench.effects)
         call = bench.start("bad.sleep", {"seconds": 0.3}, timeout=1)
         await asyncio.sleep(0.1)
         proxy.freeze()
-        outcome = (await call).expect(TimedOut, "unknown")
+        outcome = (await call).expect(CallTimeout, "unknown")
         assert outcome.seconds < 2
         (await bench.call("bad.counter")).expect(None)
-        await proxy.cut()
+        await proxy.cut_connections()
 
 
 @pytest.mark.row("B6")
 def test_a_vanished_peer_is_noticed_within_a_minute() -> None:
-    limits = {name: value for name, value in dial._KEEPALIVE if hasattr(socket, name)}
+    limits = {name: value for name, value in dialer._KEEPALIVE_OPTIONS if hasattr(socket, name)}
     assert limits["TCP_KEEPIDLE"] + limits["TCP_KEEPINTVL"] * limits["TCP_KEEPCNT"] <= 60
-    assert dial._USER_TIMEOUT[1] <= 60_000
+    assert dialer._USER_TIMEOUT[1] <= 60_000
 
 
 @WAYS
 @pytest.mark.row("B6")
 async def test_the_network_itself_can_vanish(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with the limits in seconds instead of tens of them, and a real host behind a cable that is pulled."""
-    short = tuple((name, 1 if name != "TCP_KEEPCNT" else 2) for name, _ in dial._KEEPALIVE)
-    monkeypatch.setattr(dial, "_KEEPALIVE", short)
-    monkeypatch.setattr(dial, "_USER_TIMEOUT", ("TCP_USER_TIMEOUT", 2000))
+    short = tuple((name, 1 if name != "TCP_KEEPCNT" else 2) for name, _ in dialer._KEEPALIVE_OPTIONS)
+    monkeypatch.setattr(dialer, "_KEEPALIVE_OPTIONS", short)
+    monkeypatch.setattr(dialer, "_USER_TIMEOUT", ("TCP_USER_TIMEOUT", 2000))
     timeout = Timeout(total=60, connect=1)
-    there = Addresses(allow=("198.18.0.0/15",))
-    async with far_away(era) as host, lab({"bad": Server(url=host.url, timeout=timeout, addresses=there)}) as bench:
+    there = NetworkPolicy(allow=("198.18.0.0/15",))
+    async with (
+        far_away(era) as host,
+        lab({"bad": Server(url=host.url, timeout=timeout, network_policy=there)}) as bench,
+    ):
         (await bench.call("bad.echo")).expect(None)
         call = bench.start("bad.bad", {"mode": "never"})
         await asyncio.sleep(0.2)

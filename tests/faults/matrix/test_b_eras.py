@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.lab import ERAS, Bench, Served, lab
+from tests.faults.fault_lab import ERAS, Bench, Served, lab
 from tests.faults.matrix.b_scripted import Json, Scripted, Turn, scripted
 from tests.upstream.raw_http import json_response
-from toolway import ProtocolError, Unavailable
+from toolway import ProtocolError, ServerUnavailable
 from toolway.testing import FakeHttp
 
 pytestmark = pytest.mark.anyio
 
-OTHER = {"modern": "handshake", "handshake": "modern"}
+OTHER = {"modern": "legacy", "legacy": "modern"}
 UNSUPPORTED = -32022
 
 
 async def restarted(bench: Bench) -> None:
     before = bench.hub.status()["bad"].restarts
-    bench.hub.restart("bad")
+    bench.hub.restart_server("bad")
     await bench.until(lambda: bench.hub.status()["bad"].restarts > before, 5)
     await bench.until(lambda: bench.hub.status()["bad"].state == "ready", 5)
 
@@ -32,7 +32,7 @@ async def test_a_server_that_changes_its_era_executes_nothing_until_it_is_asked_
         fake.server.era = OTHER[era]
         fake.drop_sessions()
         for _ in range(3):
-            outcome = await bench.call("bad.counter", retries=0)
+            outcome = await bench.call("bad.counter", max_attempts=1)
             assert (outcome.ok, outcome.executed) == (False, "no"), outcome.error
         await restarted(bench)
         assert bench.hub.status()["bad"].era == OTHER[era]
@@ -61,7 +61,7 @@ async def test_a_refusal_of_the_version_leads_to_a_new_probe() -> None:
         data = {"supported": ["2025-11-25"], "requested": "2026-07-28"}
         error = {"code": UNSUPPORTED, "message": "Unsupported protocol version", "data": data}
         if turn.server.era == "modern":
-            turn.server.era = "handshake"
+            turn.server.era = "legacy"
             message: Json = {"jsonrpc": "2.0", "id": turn.request.json["id"], "error": error}
             await turn.conn.send(json_response(message, status=400))
         else:
@@ -70,7 +70,7 @@ async def test_a_refusal_of_the_version_leads_to_a_new_probe() -> None:
     async with scripted("modern", react) as server, lab({"bad": server.url}) as bench:
         server.effects = str(bench.effects)
         await bench.call("bad.act", {"effect": True}, timeout=5)
-        await bench.until(lambda: bench.hub.status()["bad"].era == "handshake", 2)
+        await bench.until(lambda: bench.hub.status()["bad"].era == "legacy", 2)
         (await bench.call("bad.act", {"effect": True})).expect(None)
 
 
@@ -96,7 +96,7 @@ async def test_a_server_that_speaks_only_what_nobody_knows_is_said_so() -> None:
             return json_response({"jsonrpc": "2.0", "id": message["id"], "error": error}, status=400)
 
     async with scripted("modern", kind=Future) as server, lab({"bad": server.url}) as bench:
-        outcome = (await bench.call("bad.act", timeout=10)).expect(Unavailable, "no")
+        outcome = (await bench.call("bad.act", timeout=10)).expect(ServerUnavailable, "no")
         assert "Unsupported protocol version" in str(outcome.error)
         assert not server.turns
 
@@ -110,18 +110,18 @@ async def test_a_handshake_that_ends_in_a_version_nobody_knows_is_said_so() -> N
             hello = {"protocolVersion": "1999-12-31", "capabilities": {}, "serverInfo": {}}
             return json_response(self.answer(message["id"], hello))
 
-    async with scripted("handshake", kind=Past) as server, lab({"bad": server.url}) as bench:
-        outcome = (await bench.call("bad.act", timeout=10)).expect(Unavailable, "no")
+    async with scripted("legacy", kind=Past) as server, lab({"bad": server.url}) as bench:
+        outcome = (await bench.call("bad.act", timeout=10)).expect(ServerUnavailable, "no")
         assert "1999-12-31" in str(outcome.error)
         assert not server.turns
 
 
 @pytest.mark.row("B24")
 async def test_a_probe_that_is_never_answered_ends_in_the_older_era() -> None:
-    fake = FakeHttp(era="handshake", modes=["probe_hang"])
+    fake = FakeHttp(era="legacy", modes=["probe_hang"])
     async with lab({"bad": Served(fake, {"startTimeout": "10s"})}) as bench:
         (await bench.call("bad.counter", timeout=10)).expect(None)
-        assert bench.hub.status()["bad"].era == "handshake"
+        assert bench.hub.status()["bad"].era == "legacy"
 
 
 @pytest.mark.row("B24")

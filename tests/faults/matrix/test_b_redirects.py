@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.faults.lab import WAYS, Served, lab
+from tests.faults.fault_lab import WAYS, Served, lab
 from tests.faults.matrix.b_web import web
 from tests.upstream.raw_http import peer
 from toolway import ProtocolError
-from toolway.addresses import Pinned
-from toolway.upstream.transports.http1 import dial
+from toolway.http import dialer
+from toolway.network import ResolvedAddress
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ async def test_a_redirect_within_the_origin_is_followed_and_the_work_done_once(e
         for status in (307, 308):
             for to in ("", f"http://127.0.0.1:{fake.port}/else/moved"):
                 fake.set_mode(f"redirect={status};on=counter;times=1" + (f";to={to}" if to else ""))
-                outcome = (await bench.call("bad.counter", retries=0)).expect(None)
+                outcome = (await bench.call("bad.counter", max_attempts=1)).expect(None)
                 assert bench.happened(outcome) == 1
 
 
@@ -58,13 +58,13 @@ async def test_a_redirect_in_a_circle_ends(era: str) -> None:
 @pytest.mark.row("B20")
 async def test_no_other_address_is_even_connected_to(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dialled: list[Any] = []
-    open_ = dial._open
+    open_ = dialer._connect_address
 
-    async def watch(address: Pinned) -> socket.socket:
+    async def watch(address: ResolvedAddress) -> socket.socket:
         dialled.append(address.sockaddr)
         return await open_(address)
 
-    monkeypatch.setattr(dial, "_open", watch)
+    monkeypatch.setattr(dialer, "_connect_address", watch)
 
     async def never(conn: Any) -> None:
         raise AssertionError("the other origin was connected to")
@@ -101,6 +101,6 @@ async def test_a_redirect_of_the_start_is_not_followed_elsewhere_either(era: str
     async with peer(never) as other:
         modes = [f"redirect=307;on=server/discover,initialize;to={other.url}"]
         async with lab({"bad": Served(web(era, modes=modes), SECRET)}) as bench:
-            outcome = await bench.call("bad.counter", retries=0)
+            outcome = await bench.call("bad.counter", max_attempts=1)
             assert (outcome.executed, outcome.ok) == ("no", False)
             assert other.connections == 0

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.faults.lab import WAYS, Bench, Served, lab
+from tests.faults.fault_lab import WAYS, Bench, Served, lab
 from tests.faults.matrix.b_scripted import Turn, scripted
 from tests.faults.matrix.b_web import apart, web
 from tests.upstream.raw_http import response
-from toolway import OutcomeUnknown, Server, Timeout, Unavailable
+from toolway import OutcomeUnknown, Server, ServerUnavailable, Timeout
 from toolway.testing import FakeHttp
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +25,7 @@ RECOVERY = 6.0 + 2.0  # the first pause of a breaker with its jitter, and what a
 @pytest.mark.row("B21")
 @pytest.mark.parametrize("fake", [{"answer": "json"}, {"answer": "sse"}, {"transport": "sse"}], ids=str)
 async def test_a_forgotten_session_is_begun_anew_once_for_fifty_calls(fake: dict[str, Any]) -> None:
-    await _forgets(FakeHttp(era="handshake", **fake))
+    await _forgets(FakeHttp(era="legacy", **fake))
 
 
 async def _forgets(fake: FakeHttp) -> None:
@@ -33,14 +33,14 @@ async def _forgets(fake: FakeHttp) -> None:
         for _ in range(3):
             before, calls = fake.stats.initialize, fake.stats.calls.get("counter", 0)
             fake.drop_sessions()
-            work = [bench.start("bad.counter", retries=0) for _ in range(50)]
+            work = [bench.start("bad.counter", max_attempts=1) for _ in range(50)]
             for call in work:
                 (await call).expect(None)
             assert fake.stats.initialize == before + 1
             assert fake.stats.calls["counter"] == calls + 50
 
 
-@pytest.mark.parametrize("era", ["handshake", "sse"])
+@pytest.mark.parametrize("era", ["legacy", "sse"])
 @pytest.mark.row("B21")
 async def test_a_session_forgotten_in_the_middle_of_fifty_calls_costs_none_of_them(
     era: str, dice: random.Random
@@ -50,7 +50,7 @@ async def test_a_session_forgotten_in_the_middle_of_fifty_calls_costs_none_of_th
         before = fake.stats.initialize
         work = []
         for number in range(50):
-            work.append(bench.start("bad.counter", retries=0))
+            work.append(bench.start("bad.counter", max_attempts=1))
             if number == 25:
                 fake.drop_sessions()
             await asyncio.sleep(dice.random() * 0.002)
@@ -64,7 +64,7 @@ async def test_a_server_that_forgets_every_session_is_not_asked_for_ever() -> No
     async def react(turn: Turn) -> None:
         await turn.conn.send(response(404))
 
-    async with scripted("handshake", react, Mcp_Session_Id="always") as server, lab({"bad": server.url}) as bench:
+    async with scripted("legacy", react, Mcp_Session_Id="always") as server, lab({"bad": server.url}) as bench:
         outcome = await bench.call("bad.act", timeout=10)
         assert (outcome.executed, outcome.seconds < 5) == ("no", True)
         assert len(server.turns) <= 6
@@ -73,7 +73,7 @@ async def test_a_server_that_forgets_every_session_is_not_asked_for_ever() -> No
 @pytest.mark.row("B22")
 async def test_two_entries_of_one_server_never_share_a_session() -> None:
     """Two entries differ in whom they speak for; the session of one is nothing to the other."""
-    fake = FakeHttp(era="handshake")
+    fake = FakeHttp(era="legacy")
     seen: dict[str, set[str]] = {"ann": set(), "ben": set()}
     serve = fake.endpoint.serve
 
@@ -109,7 +109,7 @@ async def test_a_restart_under_load_is_survived(era: str, tmp_path: Path, dice: 
     async with apart(era, str(effects)) as server, lab({"bad": Server(url=server.url, timeout=timeout)}) as bench:
         bench.effects = effects
         stop = asyncio.Event()
-        load = [asyncio.create_task(_load(bench, stop, repeatable=n % 2 == 0)) for n in range(20)]
+        load = [asyncio.create_task(_load(bench, stop, idempotent=n % 2 == 0)) for n in range(20)]
         await asyncio.sleep(0.3 + dice.random() * 0.05)
         await server.kill()
         await asyncio.sleep(dice.random() * 0.3)
@@ -122,17 +122,17 @@ async def test_a_restart_under_load_is_survived(era: str, tmp_path: Path, dice: 
         failed = [call for call in bench.calls if not call.ok]
         assert failed
         for call in failed:
-            assert isinstance(call.error, OutcomeUnknown | Unavailable), call.error
+            assert isinstance(call.error, OutcomeUnknown | ServerUnavailable), call.error
 
 
 async def _recovery(bench: Bench) -> float:
     began = time.monotonic()
-    while not (await bench.call("bad.counter", retries=0)).ok:
+    while not (await bench.call("bad.counter", max_attempts=1)).ok:
         await asyncio.sleep(0.1)
     return time.monotonic() - began
 
 
-async def _load(bench: Bench, stop: asyncio.Event, repeatable: bool) -> None:
+async def _load(bench: Bench, stop: asyncio.Event, idempotent: bool) -> None:
     while not stop.is_set():
-        await bench.call("bad.counter", repeatable=repeatable)
+        await bench.call("bad.counter", idempotent=idempotent)
         await asyncio.sleep(0.05)

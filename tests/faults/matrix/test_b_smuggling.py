@@ -6,10 +6,10 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.faults.lab import ERAS, WAYS, lab
+from tests.faults.fault_lab import ERAS, WAYS, lab
 from tests.faults.matrix.b_scripted import Turn, scripted
 from tests.faults.matrix.b_web import calm_down, web
-from toolway import CallError, ProtocolError, Server, Unavailable
+from toolway import CallError, ProtocolError, Server, ServerUnavailable
 from toolway.testing import FakeHttp
 
 pytestmark = pytest.mark.anyio
@@ -109,7 +109,7 @@ async def test_a_tool_whose_name_is_no_name_is_never_sent(era: str) -> None:
     async with scripted(era, tools=tools) as server, lab({"bad": server.url}) as bench:
         server.effects = str(bench.effects)
         (await bench.call("bad.act", {"effect": True})).expect(None)
-        assert [tool.key for tool in bench.hub.tools(server="bad")] == ["act"]
+        assert [tool.name for tool in bench.hub.known_tools(server="bad")] == ["act"]
         for name in names:
             outcome = await bench.call(f"bad.{name}", timeout=5)
             assert (outcome.ok, outcome.executed) == (False, "no")
@@ -133,7 +133,9 @@ async def test_a_configured_header_that_would_change_the_message_stops_the_serve
         servers = {f"bad-{n}": Server(url=fake.url, headers=headers, sse=sse) for n, headers in enumerate(wrong)}
         async with lab(servers) as bench:
             for name in servers:
-                outcome = (await bench.call(f"{name}.counter", timeout=5, retries=0)).expect(Unavailable, "no")
+                outcome = (await bench.call(f"{name}.counter", timeout=5, max_attempts=1)).expect(
+                    ServerUnavailable, "no"
+                )
                 assert outcome.error is not None and outcome.error.code == "E-HTTP-CONFIG"
             assert fake.stats.connections == 0
 
@@ -143,7 +145,7 @@ async def test_a_session_id_is_sent_back_as_it_came_or_not_at_all() -> None:
     ids = ("caf\xe9", "a\tb", "x" * 5000, "a, b")
     async with AsyncExitStack() as stack:
         servers = [
-            await stack.enter_async_context(scripted("handshake", Mcp_Session_Id=id_.encode().decode("latin-1")))
+            await stack.enter_async_context(scripted("legacy", Mcp_Session_Id=id_.encode().decode("latin-1")))
             for id_ in ids
         ]
         async with lab({f"bad-{n}": server.url for n, server in enumerate(servers)}) as bench:
@@ -161,7 +163,7 @@ async def test_an_event_id_that_no_header_can_carry_is_not_resumed_with() -> Non
         await turn.conn.send(head + "id: ünïcode\ndata: {}\n\n".encode())
         turn.conn.writer.close()
 
-    async with scripted("handshake", react) as server, lab({"bad": server.url}) as bench:
+    async with scripted("legacy", react) as server, lab({"bad": server.url}) as bench:
         server.effects = str(bench.effects)
         outcome = await bench.call("bad.act", {"effect": True}, timeout=5)
         assert (outcome.ok, outcome.executed, outcome.seconds < 2) == (False, "unknown", True)

@@ -8,19 +8,19 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.faults.lab import Served, lab
+from tests.faults.fault_lab import Served, lab
 from tests.faults.matrix.b_scripted import SseTurn, Turn, event, scripted
 from tests.faults.matrix.b_web import behind_proxy, calm_down, often, short_limits, web
 from tests.faults.matrix.test_b_eras import restarted
 from tests.faults.matrix.test_b_smuggling import answers
-from tests.upstream.old_sse import old_sse
+from tests.upstream.legacy_sse_server import old_sse
 from tests.upstream.raw_http import Conn, chunk, peer, response
-from toolway import Health, OutcomeUnknown, ProtocolError, Server, TimedOut, Timeout, Unavailable
+from toolway import CallTimeout, HealthCheck, OutcomeUnknown, ProtocolError, Server, ServerUnavailable, Timeout
 from toolway.testing import FakeHttp
-from toolway.testing.fakes.http_endpoint import Endpoint
-from toolway.testing.fakes.sse_endpoint import SseEndpoint
-from toolway.upstream.transports.http import link as http_link
-from toolway.upstream.transports.sse import channel, fates
+from toolway.testing.http_endpoint import Endpoint
+from toolway.testing.http_server import SseEndpoint
+from toolway.upstream.transports import legacy_sse, legacy_sse_stream
+from toolway.upstream.transports import streamable_http as http_link
 
 pytestmark = pytest.mark.anyio
 __all__ = ["short_limits"]
@@ -42,7 +42,7 @@ async def test_a_stream_cut_at_any_moment_leaves_at_most_one_effect(dice: random
     fake = web("sse")
     assert isinstance(fake.endpoint, SseEndpoint)
     async with fake, lab({"bad": often(fake.url)}) as bench:
-        fake.server.effects = str(bench.effects)
+        fake.server.effects_path = str(bench.effects)
         for number in range(12):
             calls = [bench.start("bad.counter") for _ in range(3)]
             await asyncio.sleep(dice.random() * 0.01)
@@ -56,16 +56,16 @@ async def test_a_stream_cut_at_any_moment_leaves_at_most_one_effect(dice: random
 
 @pytest.mark.row("B5")
 async def test_a_connection_closed_or_idle_between_calls_carries_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_link, "FRESH", 0.1)
+    monkeypatch.setattr(http_link, "NEW_CONNECTION_MAX_IDLE_S", 0.1)
     fake = web("sse")
     async with lab({"bad": fake}) as bench:
         for _ in range(5):
             closing = {"mode": "close_after_response", "effect": True}
-            (await bench.call("bad.bad", closing, retries=0)).expect(None)
+            (await bench.call("bad.bad", closing, max_attempts=1)).expect(None)
             await asyncio.sleep(0.02)
         for _ in range(3):
             before = fake.stats.connections
-            (await bench.call("bad.counter", retries=0)).expect(None)
+            (await bench.call("bad.counter", max_attempts=1)).expect(None)
             assert fake.stats.connections == before + 1
             await asyncio.sleep(0.15)
         assert bench.hub.status()["bad"].restarts == 0
@@ -75,18 +75,18 @@ async def test_a_connection_closed_or_idle_between_calls_carries_no_call(monkeyp
 async def test_a_peer_that_falls_silent_costs_a_call_its_deadline_and_is_then_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http_link, "FRESH", 0.2)
+    monkeypatch.setattr(http_link, "NEW_CONNECTION_MAX_IDLE_S", 0.2)
     async with behind_proxy("sse") as (fake, proxy):
-        server = Server(url=proxy.url_for("/sse"), health=Health(timeout=0.5))
+        server = Server(url=proxy.url_for("/sse"), health=HealthCheck(timeout=0.5))
         async with lab({"bad": server}) as bench:
-            fake.server.effects = str(bench.effects)
+            fake.server.effects_path = str(bench.effects)
             call = bench.start("bad.sleep", {"seconds": 0.3}, timeout=1)
             await asyncio.sleep(0.1)
             proxy.freeze()
-            (await call).expect(TimedOut, "unknown")
+            (await call).expect(CallTimeout, "unknown")
             await bench.until(lambda: bench.hub.status()["bad"].restarts == 1, 5)
             (await bench.call("bad.counter")).expect(None)
-            await proxy.cut()
+            await proxy.cut_connections()
 
 
 @pytest.mark.row("B13")
@@ -121,7 +121,7 @@ async def test_progress_beyond_a_rate_is_not_passed_on() -> None:
         await turn.tell(event(turn.message))
 
     async with scripted("sse", react) as server, lab({"bad": server.url}) as bench:
-        outcome = await bench.call("bad.look", on_progress=lambda p, t, m: reports.append(p))
+        outcome = await bench.call("bad.look", progress_callback=lambda p, t, m: reports.append(p))
         outcome.expect(None)
         assert 0 < len(reports) < 1400
 
@@ -142,7 +142,7 @@ async def test_an_answer_that_is_no_good_costs_its_own_call() -> None:
 @pytest.mark.row("B16", "B26")
 @pytest.mark.usefixtures("short_limits")
 async def test_responses_and_events_that_crawl_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "SLOW", (1024, 1.0))
+    monkeypatch.setattr(legacy_sse_stream, "MIN_EVENT_RATE", (1024, 1.0))
 
     async def react(turn: Turn) -> None:
         assert isinstance(turn, SseTurn)
@@ -156,8 +156,8 @@ async def test_responses_and_events_that_crawl_are_given_up(monkeypatch: pytest.
 
     async with scripted("sse", react) as server, lab({"bad": server.url}) as bench:
         server.effects = str(bench.effects)
-        head = (await bench.call("bad.look", {"effect": True}, retries=0)).expect(OutcomeUnknown, "unknown")
-        body = (await bench.call("bad.act", {"effect": True}, retries=0)).expect(ProtocolError, "unknown")
+        head = (await bench.call("bad.look", {"effect": True}, max_attempts=1)).expect(OutcomeUnknown, "unknown")
+        body = (await bench.call("bad.act", {"effect": True}, max_attempts=1)).expect(ProtocolError, "unknown")
         for outcome in (head, body):
             assert 0.9 < outcome.seconds < 5
             assert bench.happened(outcome) == 1
@@ -172,7 +172,7 @@ async def test_a_stream_whose_head_crawls_is_given_up() -> None:
 
     async with peer(crawl) as other, lab({}) as bench:
         await bench.add("bad", Server(url=other.url, sse=True))
-        outcome = (await bench.call("bad.act", timeout=10, retries=0)).expect(Unavailable, "no")
+        outcome = (await bench.call("bad.act", timeout=10, max_attempts=1)).expect(ServerUnavailable, "no")
         assert outcome.error is not None and outcome.error.code == "E-HTTP-SLOW"
         assert outcome.seconds < 5
 
@@ -201,7 +201,7 @@ async def test_what_only_says_that_a_call_was_taken_is_no_answer() -> None:
         assert (page.seconds < 1, bench.happened(page)) == (True, 1)
         for mode in ("empty_202", "no_content"):
             outcome = await bench.call("bad.bad", {"mode": mode, "effect": True}, timeout=0.3)
-            outcome.expect(TimedOut, "unknown")
+            outcome.expect(CallTimeout, "unknown")
             assert bench.happened(outcome) == 1
             await calm_down(bench)
 
@@ -219,7 +219,7 @@ async def test_an_address_for_messages_elsewhere_is_never_connected_to() -> None
             {f"bad-{n}": Server(url=s.url, headers=secret, sse=True) for n, s in enumerate(servers)}
         ) as bench:
             for number, server in enumerate(servers):
-                outcome = (await bench.call(f"bad-{number}.act", retries=0)).expect(Unavailable, "no")
+                outcome = (await bench.call(f"bad-{number}.act", max_attempts=1)).expect(ServerUnavailable, "no")
                 assert outcome.error is not None and outcome.error.code == "E-SSE-ENDPOINT"
                 assert (other.connections, server.posts) == (0, [])
 
@@ -249,7 +249,7 @@ async def test_two_entries_of_one_server_never_share_a_session() -> None:
 async def test_a_server_that_changes_its_transport_is_found_again_and_executes_nothing_meanwhile(now: str) -> None:
     """At one address: a server that was updated, or put back."""
     fake = FakeHttp()
-    kinds = {"http": lambda: Endpoint(fake.server, fake.endpoint.modes, "json"), "sse": lambda: _old(fake)}
+    kinds = {"http": lambda: Endpoint(fake.server, fake.endpoint.faults, "json"), "sse": lambda: _old(fake)}
     fake.endpoint = kinds["sse" if now == "http" else "http"]()
     async with lab({"bad": fake}) as bench:
         (await bench.call("bad.counter")).expect(None)
@@ -261,7 +261,7 @@ async def test_a_server_that_changes_its_transport_is_found_again_and_executes_n
             await bench.until(lambda: bench.hub.status()["bad"].restarts, 10)
         await bench.until(lambda: bench.hub.status()["bad"].state == "ready", 10)
         if now == "sse":
-            outcome = await bench.call("bad.counter", retries=0)
+            outcome = await bench.call("bad.counter", max_attempts=1)
             assert (outcome.ok, outcome.executed) in ((False, "no"), (True, "yes"))
             await restarted(bench)
         (await bench.call("bad.counter")).expect(None)
@@ -269,7 +269,7 @@ async def test_a_server_that_changes_its_transport_is_found_again_and_executes_n
 
 
 def _old(fake: FakeHttp) -> SseEndpoint:
-    made = SseEndpoint(fake.server, fake.endpoint.modes, "json")
+    made = SseEndpoint(fake.server, fake.endpoint.faults, "json")
     made.path = "/mcp"
     return made
 
@@ -283,13 +283,13 @@ async def test_a_handshake_that_ends_in_a_version_nobody_knows_is_said_so() -> N
             "result": {"protocolVersion": "1999-12-31", "capabilities": {}, "serverInfo": {}},
         }
         await bench.add("bad", Server(url=server.url, timeout=Timeout(start=5)))
-        outcome = (await bench.call("bad.act", timeout=10)).expect(Unavailable, "no")
+        outcome = (await bench.call("bad.act", timeout=10)).expect(ServerUnavailable, "no")
         assert "1999-12-31" in str(outcome.error)
 
 
 @pytest.mark.row("B29")
 async def test_a_response_that_can_be_read_in_two_ways_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fates, "LATE", 0.05)
+    monkeypatch.setattr(legacy_sse, "LATE_RESULT_TIMEOUT_S", 0.05)
 
     async def react(turn: Turn) -> None:
         how = turn.request.json["params"]["arguments"].get("how")
@@ -305,7 +305,7 @@ async def test_a_response_that_can_be_read_in_two_ways_is_not_read(monkeypatch: 
         for how in answers(b""):
             outcome = await bench.call("bad.act", {"how": how, "effect": True}, timeout=0.5)
             # A head that can be read in one way says that the call was taken, whatever follows it.
-            outcome.expect(TimedOut if "chunk" in how.split() and "length" not in how else ProtocolError, "unknown")
+            outcome.expect(CallTimeout if "chunk" in how.split() and "length" not in how else ProtocolError, "unknown")
             for _ in range(2):  # so that no breaker opens
                 (await bench.call("bad.act", {"effect": True})).expect(None)
 

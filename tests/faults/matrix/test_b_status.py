@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.lab import ERAS, WAYS, lab
+from tests.faults.fault_lab import ERAS, WAYS, lab
 from tests.faults.matrix.b_web import calm_down, web
-from toolway import OutcomeUnknown, Overloaded, ProtocolError, Unavailable
+from toolway import OutcomeUnknown, Overloaded, ProtocolError, ServerUnavailable
 from toolway.testing import FakeHttp
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,7 @@ async def test_a_read_is_made_again_after_a_failure_of_the_server(era: str) -> N
             assert read.reply is not None
             assert (read.reply.attempts, bench.happened(read)) == (3, 3)
             fake.set_mode(f"status={status};on=counter;effect=1;times=1")
-            said = (await bench.call("bad.counter", repeatable=True)).expect(None)
+            said = (await bench.call("bad.counter", idempotent=True)).expect(None)
             assert bench.happened(said) == 2
             await calm_down(bench)
 
@@ -63,13 +63,13 @@ async def test_a_call_that_may_have_run_is_unknown_even_if_its_last_attempt_was_
     async with lab({"bad": fake}) as bench:
         (await bench.call("bad.echo")).expect(None)
         arguments = {"mode": "reset_before_response", "effect": True}
-        call = bench.start("bad.bad", arguments, repeatable=True, timeout=10)
+        call = bench.start("bad.bad", arguments, idempotent=True, timeout=10)
         await bench.until(lambda: fake.stats.effects, 5)
         await fake.stop()
         outcome = await call
         assert bench.happened(outcome)
         assert outcome.executed == "unknown"
-        assert not isinstance(outcome.error, Unavailable)
+        assert not isinstance(outcome.error, ServerUnavailable)
 
 
 @ERAS

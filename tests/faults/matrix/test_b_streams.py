@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.faults.lab import ERAS, WAYS, Served, lab
+from tests.faults.fault_lab import ERAS, WAYS, Served, lab
 from tests.faults.matrix.b_scripted import Turn, event, scripted
 from tests.faults.matrix.b_web import apart, calm_down, web
 from tests.upstream.raw_http import END, EVENTS, chunk
-from toolway import OutcomeUnknown, ProtocolError, TimedOut
+from toolway import CallTimeout, OutcomeUnknown, ProtocolError
 
 pytestmark = pytest.mark.anyio
 
@@ -59,7 +59,7 @@ async def test_a_resumption_that_brings_nothing_is_tried_once() -> None:
         await turn.conn.send(EVENTS + chunk(b"id: 7\n" + event({"jsonrpc": "2.0", "method": "notifications/x"})))
         turn.conn.writer.close()
 
-    async with scripted("handshake", react) as server, lab({"bad": server.url}) as bench:
+    async with scripted("legacy", react) as server, lab({"bad": server.url}) as bench:
         server.effects = str(bench.effects)
         outcome = (await bench.call("bad.act", {"effect": True}, timeout=10)).expect(OutcomeUnknown, "unknown")
         assert outcome.seconds < 3
@@ -96,7 +96,7 @@ async def test_an_answer_after_the_end_of_its_stream_reaches_nobody(era: str) ->
         assert server.turns[0].conn is not server.turns[1].conn
 
 
-@pytest.mark.parametrize("era", ["handshake", "sse"])
+@pytest.mark.parametrize("era", ["legacy", "sse"])
 @pytest.mark.row("B14", "B18")
 async def test_a_late_answer_on_the_stream_of_the_session_reaches_nobody(era: str) -> None:
     fake = web(era)
@@ -104,14 +104,14 @@ async def test_a_late_answer_on_the_stream_of_the_session_reaches_nobody(era: st
         await bench.until(lambda: [s for s in fake.sessions.values() if s.streams], 5)
         (session,) = fake.sessions.values()
         never = bench.start("bad.bad", {"mode": "never", "effect": True}, timeout=0.3)
-        await bench.until(lambda: fake.endpoint.in_flight, 2)
-        (id_,) = fake.endpoint.in_flight
+        await bench.until(lambda: fake.endpoint.in_flight_ids, 2)
+        (id_,) = fake.endpoint.in_flight_ids
         other = bench.start("bad.sleep", {"seconds": 0.5})
-        (await never).expect(TimedOut, "unknown")
+        (await never).expect(CallTimeout, "unknown")
         forged: dict[str, Any] = {"content": [], "structuredContent": {"nonce": "forged"}}
         # Where all answers come on one stream, as on a pipe, that of another call under way cannot be told from a true
         # one: such links are never shared by two callers.
-        for late in (id_, id_ + 1 if isinstance(id_, int) and era == "handshake" else id_):
+        for late in (id_, id_ + 1 if isinstance(id_, int) and era == "legacy" else id_):
             session.send({"jsonrpc": "2.0", "id": late, "result": forged})
         (await other).expect(None)
         (await bench.call("bad.counter")).expect(None)
@@ -128,7 +128,7 @@ async def test_comments_and_events_without_measure_disturb_nobody(era: str) -> N
             (await bench.call("bad.bad", {"mode": mode}, timeout=20)).expect(ProtocolError, "unknown")
             (await bench.call("bad.echo")).expect(None)
         endless = await bench.call("bad.bad", {"mode": "sse_comment_flood=100000"}, timeout=1)
-        endless.expect(TimedOut, "unknown")
+        endless.expect(CallTimeout, "unknown")
         (await bench.call("bad.echo", timeout=5)).expect(None)
 
 
@@ -139,9 +139,9 @@ async def test_a_flood_of_progress_disturbs_nobody(era: str) -> None:
     async with apart(era) as server, lab({"bad": server.url}) as bench:
         (await bench.call("bad.bad", {"mode": "progress_flood=20000"}, timeout=20)).expect(None)
         endless = await bench.call("bad.bad", {"mode": "progress_flood=100000000"}, timeout=1)
-        endless.expect(TimedOut, "unknown")
+        endless.expect(CallTimeout, "unknown")
         if era == "sse":  # all answers come on one stream, behind whatever else the server puts there
-            bench.hub.restart("bad")
+            bench.hub.restart_server("bad")
         (await bench.call("bad.echo", timeout=5)).expect(None)
 
 
@@ -160,6 +160,6 @@ async def test_progress_beyond_a_rate_is_not_passed_on(era: str) -> None:
         await turn.conn.send(chunk(event(turn.message)) + END)
 
     async with scripted(era, react) as server, lab({"bad": server.url}) as bench:
-        outcome = await bench.call("bad.look", on_progress=lambda p, t, m: reports.append(p))
+        outcome = await bench.call("bad.look", progress_callback=lambda p, t, m: reports.append(p))
         outcome.expect(None)
         assert 0 < len(reports) < 1400

@@ -8,7 +8,7 @@ from email.utils import format_datetime
 
 import pytest
 
-from tests.faults.lab import ERAS, WAYS, lab
+from tests.faults.fault_lab import ERAS, WAYS, lab
 from tests.faults.matrix.b_scripted import Turn, scripted
 from tests.faults.matrix.b_web import web
 from tests.upstream.raw_http import json_response, response
@@ -88,7 +88,7 @@ async def test_a_wait_that_cannot_be_read_is_not_kept(era: str) -> None:
         for value in UNREADABLE:
             server.turns.clear()
             server.react = Throttle(429, Retry_After=value)
-            refused = (await bench.call("bad.act", retries=0)).expect(Overloaded, "no")
+            refused = (await bench.call("bad.act", max_attempts=1)).expect(Overloaded, "no")
             assert refused.error is not None and refused.error.retry_after is None
         server.turns.clear()
         outcome = (await bench.call("bad.act", {"effect": True}, timeout=10)).expect(None)
@@ -132,9 +132,9 @@ async def test_a_server_that_throttles_is_not_a_server_that_fails(era: str) -> N
     fake = web(era)
     async with lab({"bad": fake}) as bench:
         for _ in range(8):
-            (await bench.call("bad.bad", {"mode": "status=429"}, retries=0)).expect(Overloaded, "no")
-        (await bench.call("bad.counter", retries=0)).expect(None)
-        (await bench.call("bad.bad", {"effect": True}, retries=0)).expect(None)
+            (await bench.call("bad.bad", {"mode": "status=429"}, max_attempts=1)).expect(Overloaded, "no")
+        (await bench.call("bad.counter", max_attempts=1)).expect(None)
+        (await bench.call("bad.bad", {"effect": True}, max_attempts=1)).expect(None)
 
 
 @ERAS
@@ -143,7 +143,7 @@ async def test_a_server_that_asked_for_a_billion_seconds_can_be_used_after_a_res
     async with scripted(era, Throttle(429, Retry_After="1000000000")) as server, lab({"bad": server.url}) as bench:
         server.effects = str(bench.effects)
         (await bench.call("bad.act")).expect(Overloaded, "no")
-        bench.hub.restart("bad")
+        bench.hub.restart_server("bad")
         await bench.until(lambda: bench.hub.status()["bad"].restarts == 1, 5)
         await bench.until(lambda: bench.hub.status()["bad"].state == "ready", 5)
         (await bench.call("bad.act", {"effect": True})).expect(None)

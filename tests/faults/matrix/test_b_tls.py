@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.lab import WAYS, lab
+from tests.faults.fault_lab import WAYS, lab
 from tests.faults.matrix.b_tls import TLS_RECORD, certificate, watching
 from tests.faults.matrix.b_web import web
-from toolway import Server, Timeout, Unavailable
+from toolway import Server, ServerUnavailable, Timeout
 from toolway.testing import FakeHttp
-from toolway.upstream.transports.http import link as http_link
+from toolway.upstream.transports import streamable_http as http_link
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +40,7 @@ async def test_a_server_that_cannot_prove_itself_is_told_nothing(
     async with FakeHttp() as fake, watching(fake.port) as watcher:
         watcher.certificate = None if kind == "no TLS at all" else cert
         async with lab({"bad": Server(url=watcher.url, headers=SECRET, sse=sse)}) as bench:
-            outcome = (await bench.call("bad.counter", timeout=10)).expect(Unavailable, "no")
+            outcome = (await bench.call("bad.counter", timeout=10)).expect(ServerUnavailable, "no")
             assert outcome.error is not None and outcome.error.code == "E-HTTP-TLS"
             assert outcome.seconds < 5
         assert watcher.said() == {TLS_RECORD}
@@ -58,20 +58,20 @@ async def test_a_certificate_that_goes_bad_while_the_server_runs_stops_new_conne
         watcher.certificate, watcher.path = good, fake.endpoint.path
         server = Server(url=watcher.url, headers=SECRET, timeout=Timeout(total=10))
         async with lab({"bad": server}) as bench:
-            fake.server.effects = str(bench.effects)
+            fake.server.effects_path = str(bench.effects)
             (await bench.call("bad.counter")).expect(None)
             watcher.certificate = other
             before = watcher.secured
             busy = [bench.start("bad.sleep", {"seconds": 0.5}) for _ in range(3)]
             await asyncio.sleep(0.1)  # the kept connections are taken, so that more are needed
             if era == "sse":  # its POSTs are over at once, and one connection is enough for all of them
-                monkeypatch.setattr(http_link, "FRESH", -1.0)
-            outcomes = [await bench.call("bad.counter", retries=0) for _ in range(2)]
+                monkeypatch.setattr(http_link, "NEW_CONNECTION_MAX_IDLE_S", -1.0)
+            outcomes = [await bench.call("bad.counter", max_attempts=1) for _ in range(2)]
             failed = [each for each in (*outcomes, *[await each for each in busy]) if not each.ok]
             assert watcher.secured == before, "a connection was made in spite of its certificate"
             assert failed
             for outcome in failed:
-                outcome.expect(Unavailable, "no")
+                outcome.expect(ServerUnavailable, "no")
             watcher.certificate = good
             await bench.until(lambda: bench.hub.status()["bad"].state == "ready", 10)
             (await bench.call("bad.counter")).expect(None)

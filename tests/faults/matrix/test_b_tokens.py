@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.lab import ERAS, Served, lab
-from tests.security.apart import apart
-from tests.security.oauth_lab import Guarded, Issuer
-from toolway import Denied
-from toolway.security import wallet
+from tests.auth.oauth_lab import Guarded, Issuer
+from tests.auth.separate_process import apart
+from tests.faults.fault_lab import ERAS, Served, lab
+from toolway import AccessDenied
+from toolway.auth import token_manager
 
 pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.dear]
 
@@ -28,7 +28,7 @@ async def test_a_hundred_calls_with_an_expired_token_make_one_renewal(era: str, 
     effects = tmp_path / "effects"
     async with (
         apart(era=era, effects=effects) as pair,
-        lab({"bad": {"url": pair.url}}, login=pair.login, effects=effects) as bench,
+        lab({"bad": {"url": pair.url}}, login_callback=pair.login, effects=effects) as bench,
     ):
         (await bench.call("bad.counter")).expect(None)
         for expected in (1, 2):
@@ -48,7 +48,7 @@ async def test_a_token_that_ends_by_the_clock_is_renewed_once_before_anything_is
     effects = tmp_path / "effects"
     async with apart(era=era, effects=effects) as pair:
         await pair.tell("lifetime 2")
-        async with lab({"bad": {"url": pair.url}}, login=pair.login, effects=effects) as bench:
+        async with lab({"bad": {"url": pair.url}}, login_callback=pair.login, effects=effects) as bench:
             (await bench.call("bad.counter")).expect(None)
             await asyncio.sleep(2.1)
             before = await pair.tell("lifetime 3600")
@@ -65,13 +65,13 @@ async def test_a_token_that_ends_by_the_clock_is_renewed_once_before_anything_is
 async def test_a_second_401_is_final_and_nothing_is_executed(era: str) -> None:
     async with Issuer() as issuer:
         guarded = Guarded(issuer, era=era)
-        async with lab({"bad": guarded}, login=issuer.login) as bench:
+        async with lab({"bad": guarded}, login_callback=issuer.login) as bench:
             (await bench.call("bad.echo")).expect(None)
             guarded.refuses = True
             sent = len(guarded.sent)
-            first = (await bench.call("bad.counter")).expect(Denied, "no")
+            first = (await bench.call("bad.counter")).expect(AccessDenied, "no")
             assert (len(guarded.sent) - sent, issuer.made["refresh_token"], bench.happened(first)) == (2, 1, 0)
-            second = (await bench.call("bad.counter")).expect(Denied, "no")
+            second = (await bench.call("bad.counter")).expect(AccessDenied, "no")
             assert (len(guarded.sent) - sent, issuer.made["refresh_token"], bench.happened(second)) == (3, 1, 0)
             assert issuer.made["login"] == 1
 
@@ -81,12 +81,12 @@ async def test_a_second_401_is_final_and_nothing_is_executed(era: str) -> None:
 async def test_an_issuer_that_gives_no_good_token_stops_the_call_and_changes_nothing(
     era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wallet, "RENEW_LIMIT", 1.0)
-    monkeypatch.setattr(wallet, "CALM", 0.1)
+    monkeypatch.setattr(token_manager, "REFRESH_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(token_manager, "FAILURE_COOLDOWN_S", 0.1)
     async with Issuer() as issuer:
         guarded = Guarded(issuer, era=era)
         issuer.lifetime = 1
-        async with lab({"bad": guarded}, login=issuer.login) as bench:
+        async with lab({"bad": guarded}, login_callback=issuer.login) as bench:
             issuer.lifetime = 0.3
             for fault, code in TROUBLES.items():
                 (await bench.call("bad.counter")).expect(None)
@@ -95,7 +95,7 @@ async def test_an_issuer_that_gives_no_good_token_stops_the_call_and_changes_not
                 issuer.fault = fault
                 await asyncio.sleep(1.1 if fault == "down" else 0.4)  # the token ends
                 sent = len(guarded.sent)
-                outcome = (await bench.call("bad.counter")).expect(Denied, "no")
+                outcome = (await bench.call("bad.counter")).expect(AccessDenied, "no")
                 assert outcome.error is not None
                 assert (outcome.error.code, outcome.error.attempts) == (code, 1), fault
                 assert (len(guarded.sent) - sent, bench.happened(outcome)) == (0, 0), fault
@@ -112,12 +112,12 @@ async def test_an_issuer_that_gives_no_good_token_stops_the_call_and_changes_not
 async def test_a_server_that_names_another_issuer_gets_nothing_of_the_first_one_told(era: str) -> None:
     async with Issuer() as issuer, Issuer() as other:
         guarded = Guarded(issuer, era=era)
-        async with lab({"bad": guarded}, login=issuer.login) as bench:
+        async with lab({"bad": guarded}, login_callback=issuer.login) as bench:
             (await bench.call("bad.counter")).expect(None)
             guarded.trusts = other.issuer
             issuer.expire()
             kept, sent = list(issuer.refresh), len(guarded.sent)
-            outcome = (await bench.call("bad.counter")).expect(Denied, "no")
+            outcome = (await bench.call("bad.counter")).expect(AccessDenied, "no")
             assert (len(guarded.sent) - sent, bench.happened(outcome)) == (2, 0)
             told = "\n".join(other.seen)
             assert other.made["registration"] == 1
@@ -132,10 +132,10 @@ async def test_a_scope_that_is_never_enough_is_asked_for_twice_and_then_not_for_
         guarded = Guarded(issuer, era=era)
         issuer.scope = "base"
         guarded.needs = {"counter": "more"}
-        async with lab({"bad": guarded}, login=issuer.login) as bench:
-            first = (await bench.call("bad.counter")).expect(Denied, "no")
+        async with lab({"bad": guarded}, login_callback=issuer.login) as bench:
+            first = (await bench.call("bad.counter")).expect(AccessDenied, "no")
             assert (len(guarded.sent), issuer.made["login"], bench.happened(first)) == (3, 3, 0)
-            (await bench.call("bad.counter")).expect(Denied, "no")
+            (await bench.call("bad.counter")).expect(AccessDenied, "no")
             assert (len(guarded.sent), issuer.made["login"]) == (4, 3)
             (await bench.call("bad.echo")).expect(None)
 
@@ -146,7 +146,7 @@ async def test_a_missing_scope_is_asked_for_with_those_there_were_and_the_call_i
     async with Issuer() as issuer:
         guarded = Guarded(issuer, era=era)
         guarded.needs = {"counter": "more"}
-        async with lab({"bad": Served(guarded)}, login=issuer.login) as bench:
+        async with lab({"bad": Served(guarded)}, login_callback=issuer.login) as bench:
             outcome = (await bench.call("bad.counter")).expect(None)
             assert (issuer.made["login"], bench.happened(outcome)) == (2, 1)
             assert issuer.valid[guarded.sent[-1].removeprefix("Bearer ")] == "base more"

@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from tests.faults.lab import ERAS, Bench, lab, server
-from tests.faults.ledger import Outcome
-from toolway import Hub, Limits, TimedOut
-from toolway.config.spec import Retry
+from tests.faults.effects_log import Outcome
+from tests.faults.fault_lab import ERAS, Bench, lab, server
+from toolway import CallTimeout, Hub, Limits
+from toolway.config.schema import RetryPolicy
 from toolway.events import CallFinished
-from toolway.world import World
+from toolway.hub.environment import HubEnvironment
 
 pytestmark = [pytest.mark.anyio, pytest.mark.row("C1")]
 
@@ -53,11 +53,14 @@ async def slot_is_back(bench: Bench) -> None:
 
 @ERAS
 async def test_a_call_that_waits_in_line_is_never_made(era: str) -> None:
-    async with lab({"bad": server(era=era, limits=Limits(concurrent=1))}) as bench, ends_of_calls(bench.hub) as told:
+    async with (
+        lab({"bad": server(era=era, limits=Limits(max_concurrent=1))}) as bench,
+        ends_of_calls(bench.hub) as told,
+    ):
         first = bench.start("bad.sleep", {"seconds": 0.4})
         await asyncio.sleep(0.05)
         queued = bench.start("bad.counter")
-        await bench.until(lambda: bench.hub._fleet.slots["bad"].waiting == 1, 2)
+        await bench.until(lambda: bench.hub._core._upstreams.limiters["bad"].queued == 1, 2)
         await leave(queued)
         (await first).expect(None)
         await slot_is_back(bench)
@@ -67,7 +70,10 @@ async def test_a_call_that_waits_in_line_is_never_made(era: str) -> None:
 
 @ERAS
 async def test_a_call_under_way_is_cancelled_at_the_server_and_may_have_happened(era: str) -> None:
-    async with lab({"bad": server(era=era, limits=Limits(concurrent=1))}) as bench, ends_of_calls(bench.hub) as told:
+    async with (
+        lab({"bad": server(era=era, limits=Limits(max_concurrent=1))}) as bench,
+        ends_of_calls(bench.hub) as told,
+    ):
         sent = bench.start("bad.sleep", {"seconds": 30})
         await asyncio.sleep(0.1)
         await leave(sent)
@@ -90,10 +96,10 @@ async def test_a_call_that_has_happened_already_is_told_as_unknown(era: str) -> 
 
 @ERAS
 async def test_nothing_is_heard_of_a_call_that_was_left_while_it_streamed(era: str) -> None:
-    async with lab({"bad": server(era=era, limits=Limits(concurrent=1))}) as bench:
+    async with lab({"bad": server(era=era, limits=Limits(max_concurrent=1))}) as bench:
         heard: list[float] = []
         arguments = {"n": 1000, "seconds": 0.01}
-        call = bench.start("bad.progress", arguments, on_progress=lambda *report: heard.append(report[0]))
+        call = bench.start("bad.progress", arguments, progress_callback=lambda *report: heard.append(report[0]))
         await bench.until(lambda: len(heard) > 3, 2)
         await leave(call)
         count = len(heard)
@@ -103,12 +109,13 @@ async def test_nothing_is_heard_of_a_call_that_was_left_while_it_streamed(era: s
 
 @ERAS
 async def test_a_call_left_between_two_tries_is_not_tried_again(era: str) -> None:
-    patient, world = Retry(delay=30, cap=30), World(dice=lambda: 0.9)
-    async with lab({"bad": server(era=era, retry=patient)}, world=world) as bench, ends_of_calls(bench.hub) as told:
+    patient, world = RetryPolicy(initial_backoff=30, max_backoff=30), HubEnvironment(random=lambda: 0.9)
+    servers = {"bad": server(era=era, retry=patient)}
+    async with lab(servers, environment=world) as bench, ends_of_calls(bench.hub) as told:
         call = bench.start("bad.bad_read", {"mode": "nan", "effect": True})
-        await bench.until(lambda: bench.hub._fleet.budgets["bad"].active == 1, 2)
+        await bench.until(lambda: bench.hub._core._upstreams.retry_budgets["bad"].active == 1, 2)
         await leave(call)
-        assert bench.hub._fleet.budgets["bad"].active == 0
+        assert bench.hub._core._upstreams.retry_budgets["bad"].active == 0
         await slot_is_back(bench)
         assert bench.happened(bench.calls[0]) == 1
         assert ("bad.bad_read", "cancelled", "unknown") in told
@@ -116,12 +123,13 @@ async def test_a_call_left_between_two_tries_is_not_tried_again(era: str) -> Non
 
 @ERAS
 async def test_a_call_left_before_its_second_try_was_sent_may_have_happened_in_its_first(era: str) -> None:
-    bad = server(era=era, limits=Limits(concurrent=1), retry=Retry(delay=0.4, cap=0.4))
-    async with lab({"bad": bad}, world=World(dice=lambda: 0.99)) as bench, ends_of_calls(bench.hub) as told:
+    bad = server(era=era, limits=Limits(max_concurrent=1), retry=RetryPolicy(initial_backoff=0.4, max_backoff=0.4))
+    world = HubEnvironment(random=lambda: 0.99)
+    async with lab({"bad": bad}, environment=world) as bench, ends_of_calls(bench.hub) as told:
         call = bench.start("bad.bad_read", {"mode": "nan", "effect": True})
-        await bench.until(lambda: bench.hub._fleet.budgets["bad"].active == 1, 2)
+        await bench.until(lambda: bench.hub._core._upstreams.retry_budgets["bad"].active == 1, 2)
         first = bench.start("bad.sleep", {"seconds": 1})
-        await bench.until(lambda: bench.hub._fleet.slots["bad"].waiting == 1, 2)
+        await bench.until(lambda: bench.hub._core._upstreams.limiters["bad"].queued == 1, 2)
         await leave(call)
         (await first).expect(None)
         assert ("bad.bad_read", "cancelled", "unknown") in told
@@ -137,4 +145,4 @@ async def test_a_call_whose_time_ended_while_half_of_it_was_written_may_still_ha
         cut = await bench.call("bad.counter", {"pad": "x" * 200_000}, timeout=0.5, key=key)
         os.kill(bench.pid("bad"), signal.SIGCONT)
         await bench.until(lambda: bench.happened(cut), 5)
-        cut.expect(TimedOut, "unknown")
+        cut.expect(CallTimeout, "unknown")

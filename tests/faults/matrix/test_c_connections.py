@@ -1,7 +1,7 @@
 """C2: connections that say nothing, and others that say it byte by byte, beside callers who work.
 
-500 of them; 10,000 with TOOLWAY_LONG=1 (`make idle`). The gateway is a process of its own, so that only its side of it
-is measured.
+500 of them; 10,000 with TOOLWAY_LONG=1 (`make long-tests ARGS=idle`). The gateway is a process of its own, so that
+only its side of it is measured.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.edge_lab import MODERN, modern
-from tests.gateway.http.raw import Raw, connected
 from tests.gateway.program import Program, program
+from tests.http.raw_client import Raw, connected
 from toolway.testing import fake_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.dear]

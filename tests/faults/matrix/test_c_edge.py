@@ -25,8 +25,8 @@ from tests.gateway.edge_lab import (
     modern,
 )
 from tests.gateway.full_server import TASKS_KEY, FullHttp
-from tests.gateway.http.raw import until
-from toolway.gateway.sealed import Sealer
+from tests.http.raw_client import until
+from toolway.gateway.sealing import Sealer
 from toolway.testing import FakeHttp
 
 pytestmark = [pytest.mark.anyio, pytest.mark.dear]
@@ -88,7 +88,7 @@ SPOILED = _spoiled()
 
 
 @pytest.mark.row("C5")
-@pytest.mark.parametrize("era", ["modern", "handshake"])
+@pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_a_request_that_cannot_be_trusted_is_refused_before_any_server_is_asked(
     tmp_path: Path, era: str, dice: random.Random
 ) -> None:
@@ -165,9 +165,9 @@ async def test_a_token_that_is_not_one_of_ours_opens_no_route_and_makes_nobody_o
 ) -> None:
     async with edge(tmp_path) as found:
         own = found.key()
-        [key] = found.keyring.all()
+        [key] = found.keyring.list_keys()
         assert await found.tools(token=own)
-        found.keyring.revoke(key.id)
+        found.keyring.revoke_key_sync(key.id)
         tokens = {
             "revoked": own,
             "for someone else": _jwt("HS256", aud="https://other.example", sub="local", exp=4e9),
@@ -193,7 +193,7 @@ async def test_a_token_that_is_not_one_of_ours_opens_no_route_and_makes_nobody_o
 
 
 @pytest.mark.row("C8")
-@pytest.mark.parametrize("era", ["modern", "handshake"])
+@pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_a_state_answers_only_whom_it_was_given_to_and_only_what_was_asked(tmp_path: Path, era: str) -> None:
     fakes = {"a": FakeHttp(name="a", era=era), "b": FakeHttp(name="b", era=era)}
     async with edge(tmp_path, servers=fakes) as found:

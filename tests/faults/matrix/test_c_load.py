@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from tests.faults.lab import ERAS, Bench, lab, server
+from tests.faults.fault_lab import ERAS, Bench, lab, server
 from toolway import CallError, Limits
-from toolway.model import Call
-from toolway.resilience.breaker import Breaker
+from toolway.middleware.circuit_breaker import CircuitBreaker
 from toolway.testing import fake_server
+from toolway.types import Call
 
 pytestmark = [pytest.mark.anyio, pytest.mark.alone]
 
@@ -21,7 +21,7 @@ async def call_as(bench: Bench, caller: str, seconds: float) -> float:
     """A call in somebody's name, through the whole pipeline; the seconds it took."""
     began = time.monotonic()
     params = {"name": "bad.sleep", "arguments": {"seconds": seconds}}
-    await bench.hub._pipeline(Call("bad.sleep", "tools/call", params, caller=caller))
+    await bench.hub._core._chain(Call("bad.sleep", "tools/call", params, caller=caller))
     return time.monotonic() - began
 
 
@@ -35,7 +35,7 @@ async def flood(bench: Bench, calls: int) -> list[asyncio.Task[float]]:
 @ERAS
 @pytest.mark.row("C4")
 async def test_a_caller_who_floods_a_server_leaves_others_their_share(era: str) -> None:
-    async with lab({"bad": server(era=era, limits=Limits(concurrent=4, waiting=200))}) as bench:
+    async with lab({"bad": server(era=era, limits=Limits(max_concurrent=4, max_queued=200))}) as bench:
         flooding = await flood(bench, 60)  # 1.5 s of work for all slots
         # A slot becomes free every 25 ms on average, and at most 100 ms from now. In the line of all it would be 1.5 s.
         taken = [await call_as(bench, "quiet", 0.01) for _ in range(6)]
@@ -48,7 +48,7 @@ async def test_a_caller_who_floods_a_server_leaves_others_their_share(era: str) 
 @ERAS
 @pytest.mark.row("C4")
 async def test_a_caller_who_fills_the_waiting_line_does_not_shut_others_out(era: str) -> None:
-    async with lab({"bad": server(era=era, limits=Limits(concurrent=4, waiting=20))}) as bench:
+    async with lab({"bad": server(era=era, limits=Limits(max_concurrent=4, max_queued=20))}) as bench:
         flooding = await flood(bench, 60)
         try:
             assert await call_as(bench, "quiet", 0.01) < 0.75
@@ -76,7 +76,7 @@ async def test_retries_add_no_more_than_a_fifth_to_the_load_of_a_failing_server(
     breakers: bool, era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not breakers:  # then only the budget is in the way
-        monkeypatch.setattr(Breaker, "_too_many", lambda *_: False)
+        monkeypatch.setattr(CircuitBreaker, "_has_too_many_failures", lambda *_: False)
     count = 400
     # The storm's callers are in this process: their own work delays everyone in it.
     async with lab({"bad": server(era=era)}, calm=False) as bench:

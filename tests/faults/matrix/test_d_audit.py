@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.lab import lab, server
+from tests.audit.log_reader import calls, records
+from tests.faults.fault_lab import lab, server
 from tests.faults.results import results
-from tests.gateway.killings import Slaughter
-from tests.telemetry.audit.reading import calls, records
-from toolway import Hub, Unavailable
+from tests.gateway.kill_runs import Slaughter
+from toolway import Hub, ServerUnavailable
+from toolway.audit.file_sinks import SqliteSink
+from toolway.audit.sink import StoredRecord, encode_fields
+from toolway.audit.writer import AuditWriter
 from toolway.errors import ConfigError
-from toolway.telemetry.audit.ledger import Ledger
-from toolway.telemetry.audit.records import Row, rest_of
-from toolway.telemetry.audit.sqlite import SqliteSink
 from toolway.testing import fake_server
 
 pytestmark = pytest.mark.anyio
@@ -40,9 +40,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", folder], check=True)
 
 
-def ledger_of(hub: Hub) -> Ledger:
-    assert hub._auditing is not None and hub._auditing.ledger is not None
-    return hub._auditing.ledger
+def ledger_of(hub: Hub) -> AuditWriter:
+    assert hub._core._audit_log is not None and hub._core._audit_log.writer is not None
+    return hub._core._audit_log.writer
 
 
 @pytest.mark.row("D3")
@@ -59,20 +59,20 @@ async def test_what_a_killed_gateway_was_doing_is_accounted_for(to: str, tmp_pat
 @pytest.mark.row("D4")
 async def test_a_full_disk_stops_what_changes_something_and_nothing_else(small_disk: Path) -> None:
     log = small_disk / "audit.sqlite"
-    async with lab({"bad": server()}, audit=log) as bench:
+    async with lab({"bad": server()}, audit_log=log) as bench:
         (await bench.call("bad.counter")).expect(None)
         ledger = ledger_of(bench.hub)
         await ledger.flush()
         _fill(small_disk)
-        await bench.until(lambda: ledger.trouble is not None or _poke(bench.hub), 10)
+        await bench.until(lambda: ledger.failure is not None or _poke(bench.hub), 10)
         refused = await bench.call("bad.counter")
-        refused.expect(Unavailable, "no")
+        refused.expect(ServerUnavailable, "no")
         assert refused.error is not None and refused.error.code == "E-AUDIT"
         assert bench.happened(refused) == 0
-        (await bench.call("bad.counter", key="k")).expect(Unavailable, "no")
+        (await bench.call("bad.counter", idempotency_key="k")).expect(ServerUnavailable, "no")
         (await bench.call("bad.echo")).expect(None)
         (small_disk / "filler").unlink()
-        await bench.until(lambda: ledger.trouble is None, 10)
+        await bench.until(lambda: ledger.failure is None, 10)
         (await bench.call("bad.counter")).expect(None)
         await ledger.flush()
         kept = calls(log)
@@ -94,7 +94,7 @@ def _make_read_only(disk: Path) -> None:
 
 def _poke(hub: Hub) -> bool:
     """Let something be written: a log that has nothing to write does not notice."""
-    ledger_of(hub).note(b"test.poke", rest_of({"text": "x" * 2000}))
+    ledger_of(hub).enqueue(b"test.poke", encode_fields({"text": "x" * 2000}))
     return False
 
 
@@ -104,7 +104,7 @@ class Failing(SqliteSink):
     fault: Exception | None = None
     slow = 0.0
 
-    def append(self, rows: list[Row]) -> None:
+    def append(self, rows: list[StoredRecord]) -> None:
         time.sleep(self.slow)
         if self.fault is not None:
             raise self.fault
@@ -113,7 +113,7 @@ class Failing(SqliteSink):
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> type[Failing]:
-    monkeypatch.setattr("toolway.telemetry.audit.sqlite.SqliteSink", Failing)
+    monkeypatch.setattr("toolway.audit.file_sinks.SqliteSink", Failing)
     monkeypatch.setattr(Failing, "fault", None)
     monkeypatch.setattr(Failing, "slow", 0.0)
     return Failing
@@ -129,16 +129,16 @@ async def test_a_disk_that_fails_refuses_calls_until_it_is_well(
     fault: Exception, failing: type[Failing], tmp_path: Path
 ) -> None:
     log = tmp_path / "audit.sqlite"
-    async with lab({"bad": server()}, audit=log) as bench:
+    async with lab({"bad": server()}, audit_log=log) as bench:
         failing.fault = fault
         refused = [bench.start("bad.counter") for _ in range(20)]
         for each in await asyncio.gather(*refused):
-            each.expect(Unavailable, "no")
+            each.expect(ServerUnavailable, "no")
             assert bench.happened(each) == 0
         (await bench.call("bad.echo")).expect(None)
         failing.fault = None
         ledger = ledger_of(bench.hub)
-        await bench.until(lambda: ledger.trouble is None, 10)
+        await bench.until(lambda: ledger.failure is None, 10)
         (await bench.call("bad.counter")).expect(None)
         await ledger.flush()
     resumed = records(log, "log.resumed")
@@ -150,29 +150,29 @@ async def test_a_disk_that_fails_refuses_calls_until_it_is_well(
 async def test_a_read_only_disk_stops_the_start_and_says_so(small_disk: Path) -> None:
     _make_read_only(small_disk)
     with pytest.raises(ConfigError) as caught:
-        async with Hub({"s": fake_server()}, audit=small_disk / "audit.sqlite"):
+        async with Hub({"s": fake_server()}, audit_log=small_disk / "audit.sqlite"):
             pass
     assert caught.value.code == "E-AUDIT-OPEN"
-    assert "Read-only file system" in caught.value.evidence
+    assert "Read-only file system" in caught.value.detail
 
 
 @pytest.mark.row("D4")
 async def test_reads_stop_too_when_nothing_could_be_written_for_long(
     failing: type[Failing], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolway.telemetry.audit.book.READS_GO_ON", 0.5)
-    async with Hub({"bad": fake_server()}, audit=tmp_path / "audit.sqlite") as hub:
+    monkeypatch.setattr("toolway.audit.recorder.READ_GRACE_S", 0.5)
+    async with Hub({"bad": fake_server()}, audit_log=tmp_path / "audit.sqlite") as hub:
         await hub.wait_ready()
         failing.fault = BROKEN
-        with pytest.raises(Unavailable):
+        with pytest.raises(ServerUnavailable):
             await hub.call_tool("bad.counter")
         await hub.call_tool("bad.echo")
         await asyncio.sleep(0.6)
-        with pytest.raises(Unavailable, match="audit log cannot be written"):
+        with pytest.raises(ServerUnavailable, match="audit log cannot be written"):
             await hub.call_tool("bad.echo")
         failing.fault = None
         async with asyncio.timeout(10):
-            while ledger_of(hub).trouble is not None:
+            while ledger_of(hub).failure is not None:
                 await asyncio.sleep(0.05)
         await hub.call_tool("bad.echo")
 
@@ -182,7 +182,7 @@ async def test_a_slow_disk_holds_up_what_must_be_written_first_and_nobody_else(
     failing: type[Failing], tmp_path: Path
 ) -> None:
     log = tmp_path / "audit.sqlite"
-    async with lab({"bad": server()}, audit=log) as bench:
+    async with lab({"bad": server()}, audit_log=log) as bench:
         failing.slow = 5.0
         slow = [bench.start("bad.counter") for _ in range(20)]
         await asyncio.sleep(0.1)
@@ -197,26 +197,26 @@ async def test_a_slow_disk_holds_up_what_must_be_written_first_and_nobody_else(
 
 @pytest.mark.row("D4")
 async def test_a_disk_that_never_answers_is_given_up(failing: type[Failing], tmp_path: Path) -> None:
-    async with lab({"bad": server()}, audit=tmp_path / "audit.sqlite") as bench:
+    async with lab({"bad": server()}, audit_log=tmp_path / "audit.sqlite") as bench:
         ledger = ledger_of(bench.hub)
-        ledger._patience = 0.5
+        ledger._write_timeout = 0.5
         failing.slow = 2.0
         refused = await bench.call("bad.counter")
-        assert refused.expect(Unavailable, "no").seconds < 1.5
+        assert refused.expect(ServerUnavailable, "no").seconds < 1.5
         assert bench.happened(refused) == 0
         failing.slow = 0.0
-        await bench.until(lambda: ledger.trouble is None, 10)
+        await bench.until(lambda: ledger.failure is None, 10)
         (await bench.call("bad.counter")).expect(None)
 
 
 @pytest.mark.row("D5")
 async def test_half_a_record_at_the_end_is_set_aside_and_the_log_goes_on(tmp_path: Path) -> None:
     log = tmp_path / "audit.jsonl"
-    async with Hub({"s": fake_server()}, audit=log) as hub:
+    async with Hub({"s": fake_server()}, audit_log=log) as hub:
         await hub.call_tool("s.counter")
     whole = log.read_bytes()
     log.write_bytes(whole[: len(whole) - 40])
-    async with lab({"bad": server()}, audit=log) as bench:
+    async with lab({"bad": server()}, audit_log=log) as bench:
         (await bench.call("bad.counter")).expect(None)
         await ledger_of(bench.hub).flush()
     (torn,) = records(log, "log.torn")
@@ -230,14 +230,14 @@ async def test_a_torn_write_of_the_database_is_undone_and_the_log_goes_on(tmp_pa
     log = tmp_path / "audit.sqlite"
     copy = tmp_path / "copy" / "audit.sqlite"
     copy.parent.mkdir()
-    async with Hub({"s": fake_server()}, audit=log) as hub:
+    async with Hub({"s": fake_server()}, audit_log=log) as hub:
         await hub.call_tool("s.counter")
         await ledger_of(hub).flush()
         for file in tmp_path.glob("audit.sqlite*"):
             shutil.copy(file, copy.parent)  # as a power cut leaves them
     wal = copy.with_name("audit.sqlite-wal")
     os.truncate(wal, wal.stat().st_size - 100)
-    async with lab({"bad": server()}, audit=copy) as bench:
+    async with lab({"bad": server()}, audit_log=copy) as bench:
         (await bench.call("bad.counter")).expect(None)
         await ledger_of(bench.hub).flush()
     assert len(records(copy, "log.open")) == 2
@@ -248,7 +248,7 @@ async def test_a_torn_write_of_the_database_is_undone_and_the_log_goes_on(tmp_pa
 @pytest.mark.parametrize("name", ["audit.sqlite", "audit.jsonl"])
 async def test_a_flipped_bit_in_the_middle_stops_the_start_and_says_where(name: str, tmp_path: Path, seed: int) -> None:
     log = tmp_path / name
-    async with Hub({"s": fake_server()}, audit=log) as hub:
+    async with Hub({"s": fake_server()}, audit_log=log) as hub:
         for number in range(20):
             await hub.call_tool("s.counter", {"nonce": str(number)})
     data = bytearray(log.read_bytes())
@@ -256,8 +256,8 @@ async def test_a_flipped_bit_in_the_middle_stops_the_start_and_says_where(name: 
     data[places[len(places) // 2 + seed % 5] + 9] ^= 1 << seed % 7
     log.write_bytes(data)
     with pytest.raises(ConfigError) as caught:
-        async with Hub({"s": fake_server()}, audit=log):
+        async with Hub({"s": fake_server()}, audit_log=log):
             pass
     assert caught.value.code == "E-AUDIT-ALTERED"
-    assert "record" in caught.value.evidence and "toolway audit verify" in caught.value.fix
+    assert "record" in caught.value.detail and "toolway audit verify" in caught.value.hint
     results.checked("I9")

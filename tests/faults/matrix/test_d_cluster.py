@@ -15,9 +15,9 @@ from tests.faults.cluster import scenarios
 from tests.faults.cluster.cluster import Cluster, cluster
 from tests.faults.cluster.echo import echoing
 from tests.faults.cluster.engines import missing_engines
-from tests.faults.cluster.ground import why_no_namespaces
+from tests.faults.cluster.engines_setup import why_no_namespaces
 from tests.faults.cluster.load import LIMIT, LONG, Client, Load, Order
-from tests.faults.cluster.replica import Replica
+from tests.faults.cluster.node_process import Replica
 from tests.faults.cluster.runs import Act, Report, under_load
 from tests.faults.cluster.verdict import effects_in
 from tests.faults.results import results
@@ -78,7 +78,7 @@ async def test_without_a_database_no_keyed_call_is_made_and_no_replica_becomes_r
     assert trip.executed == "yes", trip
     trip, _ = await client.try_once("keyed", "s00", KEYED)
     assert trip.executed == "no", trip
-    assert history.effects() == {"plain": 1}
+    assert history.count_effects() == {"plain": 1}
     late = next(replica for replica in made.replicas if replica is not owner)
     await late.kill()
     await late.start()

@@ -11,14 +11,14 @@ import time
 
 import pytest
 
-from tests.faults.lab import Bench, lab, server
+from tests.faults.fault_lab import Bench, lab, server
 from tests.faults.results import results
-from toolway import Health, Hub, TimedOut
-from toolway.config.spec import ToolRule
+from toolway import CallTimeout, HealthCheck, Hub
+from toolway.config.schema import ToolSettings
 from toolway.events import Event, LoopResumed, LoopStalled
-from toolway.model import Effect
+from toolway.hub.environment import HubEnvironment
 from toolway.testing import fake_server
-from toolway.world import World
+from toolway.types import Effect
 
 pytestmark = pytest.mark.anyio
 
@@ -33,24 +33,22 @@ def jump(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 
 @pytest.mark.row("D6")
-@pytest.mark.parametrize(
-    ("seconds", "era"), [(HOUR, "modern"), (-HOUR, "handshake"), (DAY, "handshake"), (-DAY, "modern")]
-)
+@pytest.mark.parametrize(("seconds", "era"), [(HOUR, "modern"), (-HOUR, "legacy"), (DAY, "legacy"), (-DAY, "modern")])
 async def test_a_jump_of_the_wall_clock_changes_nothing(
     seconds: float, era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cached = {"sleep": ToolRule(effect=Effect.READ, cache=1.0)}
+    cached = {"sleep": ToolSettings(effect=Effect.READ, cache=1.0)}
     async with lab({"bad": server(era=era, tools=cached)}) as bench:
-        (await bench.call("bad.counter", {"nonce": "one"}, key="k")).expect(None)
+        (await bench.call("bad.counter", {"nonce": "one"}, idempotency_key="k")).expect(None)
         await read_cached(bench, from_cache=False)
         ending = bench.start("bad.bad", {"mode": "never", "effect": True}, timeout=0.8)
         working = bench.start("bad.sleep", {"seconds": 0.5, "nonce": "other"}, timeout=5)
         await asyncio.sleep(0.05)
         jump(monkeypatch, seconds)
         assert await read_cached(bench, from_cache=True) < 0.1
-        (await bench.call("bad.counter", {"nonce": "one"}, key="k")).expect(None)
+        (await bench.call("bad.counter", {"nonce": "one"}, idempotency_key="k")).expect(None)
         (await working).expect(None)
-        assert 0.7 < (await ending).expect(TimedOut, "unknown").seconds < 1.8
+        assert 0.7 < (await ending).expect(CallTimeout, "unknown").seconds < 1.8
         os.kill(bench.pid("bad"), signal.SIGKILL)
         await bench.until(lambda: bench.hub.status()["bad"].restarts == 1, 2)
         (await bench.call("bad.counter", timeout=5)).expect(None)
@@ -84,11 +82,11 @@ async def told_of_the_loop(hub: Hub) -> list[Event]:
 async def test_an_event_loop_that_stood_still_is_told_of_and_goes_on_where_it_was(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert World().stall == 5
-    eras = ("modern", "handshake")
-    health = Health(interval=0.3, timeout=0.5, misses=2, strict=True)
+    assert HubEnvironment().stall_threshold == 5
+    eras = ("modern", "legacy")
+    health = HealthCheck(interval=0.3, timeout=0.5, failure_threshold=2, during_calls=True)
     servers = {era: server(era=era, health=health) for era in eras}
-    async with lab(servers, calm=False, world=World(stall=1.0)) as bench:
+    async with lab(servers, calm=False, environment=HubEnvironment(stall_threshold=1.0)) as bench:
         told = asyncio.create_task(told_of_the_loop(bench.hub))
         calls = [bench.start(f"{eras[n % 2]}.sleep", {"seconds": 0.1 * n}, timeout=20) for n in range(20)]
         calls += [bench.start(f"{eras[n % 2]}.counter", timeout=20) for n in range(20)]
@@ -98,7 +96,7 @@ async def test_an_event_loop_that_stood_still_is_told_of_and_goes_on_where_it_wa
         stalled, resumed = await told
         assert isinstance(stalled, LoopStalled)
         assert 1 <= stalled.seconds < 1.9
-        assert "in stand_still" in stalled.where
+        assert "in stand_still" in stalled.stack
         assert isinstance(resumed, LoopResumed)
         assert 2 <= resumed.seconds < 4
         assert "in stand_still" in caplog.text
@@ -112,7 +110,7 @@ async def test_an_event_loop_that_stood_still_is_told_of_and_goes_on_where_it_wa
 
 SCARCE = """
 import asyncio, json, os, resource, sys
-from toolway import Hub, Unavailable
+from toolway import Hub, ServerUnavailable
 
 def used():
     return len(os.listdir("/proc/self/fd"))
@@ -125,11 +123,11 @@ async def meanwhile(hub, entry, room):
     '''Descriptors run out while a server is to be started; a server that runs goes on, and the late one recovers.'''
     before = used()
     allow(before + room)
-    await hub.add("late", entry)
+    await hub.add_server("late", entry)
     try:
         await hub.call_tool("late.counter", {"nonce": f"late-{room}"}, timeout=5)
         refused = None
-    except Unavailable as exc:
+    except ServerUnavailable as exc:
         refused = exc.executed
     steady = [(await hub.call_tool("good.counter", {"nonce": f"good-{room}-{n}"})).text for n in range(5)]
     allow(None)
@@ -137,13 +135,13 @@ async def meanwhile(hub, entry, room):
         while hub.status()["late"].state != "ready":
             await asyncio.sleep(0.02)
     text = (await hub.call_tool("late.echo", {"text": "back"})).text
-    await hub.remove("late")
+    await hub.remove_server("late")
     return {"room": room, "refused": refused, "steady": len(steady), "text": text, "leaked": used() - before}
 
 async def main(entry, start):
     if start:
         allow(start)
-    async with Hub({"good": entry}, catalog_dir=None) as hub:
+    async with Hub({"good": entry}, catalog_storage=None) as hub:
         await hub.call_tool("good.counter", {"nonce": "first"})
         print(json.dumps([await meanwhile(hub, entry, room) for room in range(0, 8)] if not start else "ok"))
 

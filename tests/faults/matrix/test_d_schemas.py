@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.lab import ERAS, lab, odd_server
+from tests.faults.fault_lab import ERAS, lab, odd_server
 from toolway import ProtocolError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.row("D18")]

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from tests.faults.lab import ERAS
+from tests.faults.fault_lab import ERAS
 from tests.faults.results import results
 from tests.gateway import overload
-from tests.gateway.endings import end_under_load
+from tests.gateway.load_clients import Failed, HandshakeRider, Result, Rider, rider
 from tests.gateway.program import Program, below, program, runs
-from tests.gateway.riders import Failed, HandshakeRider, Result, Rider, rider
+from tests.gateway.shutdown_runs import end_under_load
 from toolway.testing import fake_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.dear]
@@ -34,7 +34,7 @@ def effects_in(file: Path) -> Counter[str]:
 
 
 def one_slot(effects: Path, *modes: str) -> dict[str, Any]:
-    limits = {"concurrent": 1, "waiting": 10}
+    limits = {"maxConcurrent": 1, "maxQueued": 10}
     return {"fake": {**fake_server(*modes, effects=str(effects)), "limits": limits}}
 
 
@@ -127,7 +127,7 @@ async def test_three_times_the_capacity_costs_those_little_who_are_served() -> N
 @ERAS
 @pytest.mark.row("C4")
 async def test_a_principal_who_floods_leaves_others_their_share(tmp_path: Path, era: str) -> None:
-    server = {**fake_server(era="modern"), "limits": {"concurrent": 4, "waiting": 40}}
+    server = {**fake_server(era="modern"), "limits": {"maxConcurrent": 4, "maxQueued": 40}}
     async with program(tmp_path / "one", {"fake": server}) as run:
         tokens = [(await run.request("POST", "/admin/keys", {"name": name}))[1]["token"] for name in ("loud", "quiet")]
         loud = [rider(era, run.port, tokens[0]) for _ in range(100)]
@@ -229,7 +229,7 @@ def keyed(client: Rider, key: str, nonce: str, *, by_header: bool, seconds: floa
     return client.call("fake__counter", arguments, meta={KEY: key})
 
 
-@pytest.mark.parametrize(("era", "by_header"), [("modern", True), ("modern", False), ("handshake", False)])
+@pytest.mark.parametrize(("era", "by_header"), [("modern", True), ("modern", False), ("legacy", False)])
 @pytest.mark.row("C9")
 async def test_a_key_makes_one_call_of_many_and_is_good_for_no_other(tmp_path: Path, era: str, by_header: bool) -> None:
     effects = tmp_path / "effects"
@@ -322,8 +322,8 @@ async def test_a_file_that_cannot_be_used_changes_nothing_for_those_who_call(tmp
             assert (await run.request("POST", "/admin/reload"))[0] == 422, number
             assert {name: each["pid"] for name, each in (await run.servers()).items()} == before, number
             assert (await client.call("one__echo", {"text": "x"})).data["text"] == "x"
-        await run.until_logged("is gone; what it said stays")
-        run.write({"one": servers["one"], "two": fake_server(era="handshake")})
+        await run.until_logged("was deleted; its last content stays in use")
+        run.write({"one": servers["one"], "two": fake_server(era="legacy")})
         await by_then(run, "two", before["two"])
         assert (await run.servers())["one"]["pid"] == before["one"]
         assert await run.stop() == 0

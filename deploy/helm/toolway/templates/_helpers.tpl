@@ -23,7 +23,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- .Values.serviceAccount.name | default (include "toolway.name" .) -}}
 {{- end }}
 
-{{/* Where each secret is: one that is there already, or the one that this chart makes. */}}
+{{/* Name of each secret: an existing one, or the one that this chart creates. */}}
 {{- define "toolway.databaseSecret" -}}
 {{- .Values.database.existingSecret | default (printf "%s-secrets" (include "toolway.name" .)) -}}
 {{- end }}
@@ -40,7 +40,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- .Values.existingConfigSecret | default (printf "%s-config" (include "toolway.name" .)) -}}
 {{- end }}
 
-{{/* The file of servers, with the names by which the gateways are called here. */}}
+{{/* The config file; the host names of the service and the ingress are added to toolway.gateway.hosts. */}}
 {{- define "toolway.config" -}}
 {{- $config := deepCopy .Values.config -}}
 {{- $toolway := dig "toolway" dict $config -}}

@@ -1,2 +1,4 @@
-"""The commands as they are written: their arguments and options. Each hands over to a module that does the work, and
-imports it only then, so that `--help` is quick."""
+"""Command functions with their arguments and options.
+
+The work is imported when a command runs: `--help` stays fast.
+"""

@@ -1,73 +1,357 @@
-"""audit."""
+"""`toolway audit`: verify the audit log, list and export its records."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from heapq import merge
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from toolway.cli.frame import Work
-from toolway.cli.options import Session
+from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.framework import CommandResult
+from toolway.cli.options import CommandContext
+from toolway.cli.output import Output
+from toolway.errors import ConfigError, ToolwayError
 
+if TYPE_CHECKING:
+    from toolway.audit.sink import AuditSink, ChainHead, RecordFields, StoredRecord
+    from toolway.audit.verify import AuditQuery, VerifiedLog
+    from toolway.config.settings import AuditSettings
+
+_HEAD_PATTERN = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")
+_PROGRESS_STEP = 10_000  # records between two progress updates
+_DAYS_PATTERN = re.compile(r"([0-9]{1,6})d")
 LogFile = Annotated[
     str | None,
-    typer.Option("--log", metavar="FILE", help="This log: a file, or postgresql://…", show_default=False),
+    typer.Option("--log", metavar="FILE", help="Log to read: a file, or postgresql://…", show_default=False),
 ]
-Since = Annotated[str, typer.Option("--since", metavar="TIME", help="Not older: 30m, 2h, 7d.", show_default=False)]
+Since = Annotated[str, typer.Option("--since", metavar="TIME", help="Maximum age: 30m, 2h, 7d.", show_default=False)]
 Kind = Annotated[
-    str, typer.Option("--kind", metavar="KIND", help="As call, call.intent or process.", show_default=False)
+    str, typer.Option("--kind", metavar="KIND", help="For example call, call.intent, process.", show_default=False)
 ]
 
 
 def audit_verify(
-    session: Session,
+    context: CommandContext,
     log: LogFile = None,
     head: Annotated[
         str | None,
-        typer.Option("--head", metavar="NUMBER:HASH", help="The head that was kept earlier.", show_default=False),
+        typer.Option("--head", metavar="NUMBER:HASH", help="Head printed by an earlier verify.", show_default=False),
     ] = None,
-) -> Work:
-    """Ends with 9 where a record was changed, removed or added since it was written."""
-    from toolway.cli import audit as work
-
-    return work.verified(session, log, head)
+) -> CommandResult:
+    """Exit with 9 if a record was changed, removed or added."""
+    return run_audit_verify(context, log, head)
 
 
 def audit_ls(
-    session: Session,
+    context: CommandContext,
     log: LogFile = None,
     server: Annotated[str | None, typer.Option("--server", metavar="NAME", show_default=False)] = None,
     tool: Annotated[str | None, typer.Option("--tool", metavar="NAME", show_default=False)] = None,
     call: Annotated[str | None, typer.Option("--call", metavar="ID", show_default=False)] = None,
     caller: Annotated[str | None, typer.Option("--caller", metavar="WHO", show_default=False)] = None,
     outcome: Annotated[
-        str | None, typer.Option("--outcome", metavar="WORD", help="As ok, unknown, rejected.", show_default=False)
+        str | None, typer.Option("--outcome", metavar="WORD", help="For example ok, unknown.", show_default=False)
     ] = None,
     key: Annotated[
-        str | None, typer.Option("--key", metavar="KEY", help="An idempotency key.", show_default=False)
+        str | None, typer.Option("--key", metavar="KEY", help="Idempotency key.", show_default=False)
     ] = None,
     kind: Kind = "",
     since: Since = "",
-    lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=1, help="So many of the last ones.")] = 50,
-) -> Work:
-    """What was intended, and what became of it."""
-    from toolway.cli import audit as work
-
-    wanted = {"server": server, "tool": tool, "call": call, "caller": caller, "outcome": outcome, "key": key}
-    return work.show(session, log, wanted, kind, since, lines)
+    lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=1, help="Number of records.")] = 50,
+) -> CommandResult:
+    """Show the intent and the outcome of calls."""
+    field_filters = {"server": server, "tool": tool, "call": call, "caller": caller, "outcome": outcome, "key": key}
+    return run_audit_ls(context, log, field_filters, kind, since, lines)
 
 
 def audit_export(
-    session: Session,
+    context: CommandContext,
     log: LogFile = None,
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="FILE", help="Into this file; else stdout.", show_default=False)
+        Path | None, typer.Option("--to", metavar="FILE", help="Output file. Default: stdout.", show_default=False)
     ] = None,
     kind: Kind = "",
     since: Since = "",
-) -> Work:
-    """As lines of JSON, oldest first."""
-    from toolway.cli import audit as work
+) -> CommandResult:
+    """Write the oldest record first."""
+    return run_audit_export(context, log, kind, since, to)
 
-    return work.export(session, log, kind, since, to)
+
+# -- verify, list and export -------------------------------------------------------------------------------------------
+
+
+def run_audit_verify(context: CommandContext, file: str | None, head: str | None) -> ExitCode:
+    """Verify the whole log. Returns 9 if it was altered."""
+    from toolway.audit.sink import SinkBroken
+    from toolway.audit.verify import TamperedLog, verify_log
+
+    output, settings = context.output, _audit_settings(context, file)
+    expected_head = _parse_head(head) if head is not None else None
+    matching_heads: list[ChainHead] = []
+    found: dict[str, VerifiedLog] = {}
+    with _open_logs(settings) as logs, output.spinner("verifying the log") as update:
+        for sink in logs:
+            try:
+                found[sink.location] = verify_log(
+                    _rows_tracking_head(sink, expected_head, matching_heads), _verify_progress(update)
+                )
+            except (TamperedLog, SinkBroken) as exc:
+                return _report_altered(output, sink.location, str(exc))
+    if expected_head is not None and expected_head not in matching_heads:
+        differs = f"record {expected_head.seq} differs from the given head"
+        detail = f"{differs}: records were removed from the end, or all rewritten"
+        return _report_altered(output, " and ".join(found), detail)
+    if len(found) > 1 and output.as_json:
+        output.print_json(
+            {"whole": True, "logs": [_verified_to_json(location, each) for location, each in found.items()]}
+        )
+    else:
+        for location, each in found.items():
+            _print_verified(output, location, each, show_location=len(found) > 1)
+    return ExitCode.OK
+
+
+def run_audit_ls(
+    context: CommandContext,
+    file: str | None,
+    field_filters: Mapping[str, str | None],
+    kind: str,
+    since: str,
+    limit: int,
+) -> ExitCode:
+    """Print the newest matching records."""
+    from toolway.audit.verify import find_newest
+
+    output, settings = context.output, _audit_settings(context, file)
+    record_filter = _build_filter(settings, field_filters, kind, since)
+    with _open_logs(settings) as logs:
+        found = sorted((each for sink in logs for each in find_newest(sink, record_filter, limit)), key=_timestamp)[
+            -limit:
+        ]
+    if output.as_json:
+        output.print_json({"records": found})
+    elif found:
+        rows = [
+            (_format_time(each), each["kind"], _record_subject(each), _record_outcome(each), str(each.get("call", "")))
+            for each in found
+        ]
+        output.print_table(("time", "kind", "what", "outcome", "call"), rows)
+    else:
+        output.info("no record matches")
+    return ExitCode.OK
+
+
+def run_audit_export(context: CommandContext, file: str | None, kind: str, since: str, to: Path | None) -> ExitCode:
+    """Write records as JSON lines, oldest first, with their hashes."""
+    from toolway.audit.verify import find_all
+
+    output, settings = context.output, _audit_settings(context, file)
+    count = 0
+    record_filter = _build_filter(settings, {}, kind, since)
+    with _open_logs(settings) as logs, _open_output(to) as out:
+        for each in merge(*(find_all(sink, record_filter) for sink in logs), key=_timestamp):
+            out.write(json.dumps(each, ensure_ascii=False) + "\n")
+            count += 1
+    output.info(f"{count} records")
+    return ExitCode.OK
+
+
+# -- selection of the log ----------------------------------------------------------------------------------------------
+
+
+def _audit_settings(context: CommandContext, file: str | None) -> AuditSettings:
+    """Return the settings of the given log, the configured one, or the default one.
+
+    Raises `ConfigError`.
+    """
+    from toolway.cli.targets import load_masked_config
+    from toolway.config.settings import AuditSettings
+    from toolway.gateway.state_dir import StateDir
+
+    folder = StateDir.default(os.environ).folder
+    if file is not None:
+        return AuditSettings.from_location(file)
+    try:
+        configured = load_masked_config(context.output, context.target_options.config).gateway.audit
+    except ConfigError as exc:
+        if exc.code != "E-CONFIG-NONE":
+            raise
+        configured = None
+    return (configured or AuditSettings()).with_folder(folder)
+
+
+@contextmanager
+def _open_logs(settings: AuditSettings) -> Iterator[Sequence[AuditSink]]:
+    """Open the log for reading, or the logs of all gateways that share its name.
+
+    Raises `ConfigError`.
+    """
+    from toolway.audit.log import create_sink, list_logs
+    from toolway.secrets.detection import mask_secrets
+
+    if settings.to != "postgresql" and not Path(settings.file).exists():
+        raise ConfigError(
+            f"audit log not found: {settings.file}",
+            detail="the log is written only if the config file enables it",
+            hint='enable it: "toolway": {"audit": true}, then toolway serve',
+            code="E-AUDIT-NONE",
+        )
+    sink = create_sink(settings, read_only=True)
+    try:
+        sink.open()
+        yield list_logs(sink, settings)
+    except ToolwayError:
+        raise
+    except Exception as exc:
+        raise ConfigError(
+            f"the audit log cannot be read: {sink.location}",
+            detail=mask_secrets(str(exc)),
+            hint="check its permissions, and that its disk or database responds",
+            code="E-AUDIT-OPEN",
+        ) from exc
+    finally:
+        sink.close()
+
+
+@contextmanager
+def _open_output(to: Path | None) -> Iterator[TextIO]:
+    if to is None:
+        yield sys.stdout
+        return
+    with os.fdopen(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
+        yield out
+
+
+# -- filters -----------------------------------------------------------------------------------------------------------
+
+
+def _build_filter(
+    settings: AuditSettings, field_filters: Mapping[str, str | None], kind: str, since: str
+) -> AuditQuery:
+    from toolway.audit.log import load_redactor
+    from toolway.audit.verify import AuditQuery
+    from toolway.cluster.options import cluster_key_from_env
+
+    fields = {name: value for name, value in field_filters.items() if value is not None}
+    if "key" in fields:
+        cluster = cluster_key_from_env(os.environ)  # nodes of a cluster compute digests with the shared cluster key
+        settings = settings.for_cluster(cluster) if cluster is not None else settings
+        try:
+            fields["key"] = load_redactor(settings, create=False).digest(fields["key"])
+        except OSError as exc:
+            raise UsageError("a search by key needs the key file of the log", detail=str(exc)) from None
+    return AuditQuery(fields, kind, _parse_since(since))
+
+
+def _parse_since(text: str) -> str:
+    from toolway.config.field_reader import parse_duration
+
+    if not text:
+        return ""
+    days = _DAYS_PATTERN.fullmatch(text)
+    try:
+        seconds = int(days[1]) * 86_400.0 if days else parse_duration("--since", text)
+    except ConfigError as exc:
+        raise UsageError("--since must be a duration", hint="write 30m, 2h or 7d") from exc
+    return datetime.fromtimestamp(time.time() - seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _parse_head(text: str) -> ChainHead:
+    from toolway.audit.sink import ChainHead
+
+    found = _HEAD_PATTERN.fullmatch(text)
+    if found is None:
+        raise UsageError("--head must be a head printed by an earlier verify: NUMBER:HASH")
+    return ChainHead(int(found[1]), found[2])
+
+
+def _rows_tracking_head(
+    sink: AuditSink, expected_head: ChainHead | None, matching_heads: list[ChainHead]
+) -> Iterator[StoredRecord]:
+    from toolway.audit.sink import ChainHead
+
+    for row in sink.read_forward():
+        if expected_head is not None and row.seq == expected_head.seq:
+            matching_heads.append(ChainHead(row.seq, row.hash))
+        yield row
+
+
+def _verify_progress(update: Callable[[str], None]) -> Callable[[int], None]:
+    def on_record(count: int) -> None:
+        if not count % _PROGRESS_STEP:
+            update(f"verifying the log: {count:,} records")
+
+    return on_record
+
+
+# -- output ------------------------------------------------------------------------------------------------------------
+
+
+def _verified_to_json(location: str, found: VerifiedLog) -> RecordFields:
+    fields = {
+        "where": location,
+        "records": found.record_count,
+        "first": found.first_seq,
+        "head": _format_head(found.head),
+    }
+    return {**fields, "intents": found.intent_count, "open": found.open_intents}
+
+
+def _format_head(head: ChainHead) -> str:
+    return f"{head.seq}:{head.hash}"
+
+
+def _print_verified(output: Output, location: str, found: VerifiedLog, *, show_location: bool) -> None:
+    head = _format_head(found.head)
+    if output.as_json:
+        output.print_json({"whole": True, **_verified_to_json(location, found)})
+        return
+    if show_location:
+        output.print_line(f"{location}:")
+    output.print_line(f"intact: {found.record_count:,} records from {found.first_seq} to {found.head.seq}", "green")
+    output.print_line(
+        f"{found.intent_count:,} calls were to change something; {found.open_intents} of them have no outcome yet"
+    )
+    output.print_line(f"head {head}")
+    output.info(f"store the head elsewhere; later: toolway audit verify --head {head}", "dim")
+
+
+def _report_altered(output: Output, location: str, why: str) -> ExitCode:
+    from toolway.secrets.detection import mask_secrets
+
+    error = ConfigError(
+        f"the audit log was altered or damaged: {location}",
+        detail=mask_secrets(why),
+        hint="compare it with a copy; records from there on prove nothing",
+        code="E-AUDIT-ALTERED",
+    )
+    output.print_error(error)
+    return ExitCode.LINT
+
+
+def _timestamp(found: RecordFields) -> str:
+    return str(found.get("time", ""))
+
+
+def _format_time(found: RecordFields) -> str:
+    return str(found.get("time", ""))[:19].replace("T", " ")
+
+
+def _record_subject(found: RecordFields) -> str:
+    server, tool = str(found.get("server", "")), str(found.get("tool", ""))
+    return f"{server}.{tool}" if server and tool else server or tool or str(found.get("why", ""))
+
+
+def _record_outcome(found: RecordFields) -> str:
+    words = [str(found.get("outcome", "")), str(found.get("code", ""))]
+    return " ".join(word for word in words if word)

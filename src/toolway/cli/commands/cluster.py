@@ -1,48 +1,187 @@
-"""nodes, drain, cluster-key."""
+"""`toolway cluster`: list and drain the nodes of a cluster through any of them, and generate its key."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import quote
 
 import typer
 
-from toolway.cli.frame import Work
-from toolway.cli.options import Session
+from toolway.cli.exit_codes import ExitCode
+from toolway.cli.framework import CommandResult
+from toolway.cli.options import CommandContext
+from toolway.cli.output import Output
+from toolway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from toolway.cli.gateway_client import GatewayClient
+    from toolway.types import Json
+
+_DRAIN_POLL_INTERVAL_S: Final = 0.5  # seconds between two polls of a draining node
 
 
 def nodes(
-    session: Session,
-    node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="Only this one, and what it owns.")] = None,
-) -> Work:
-    """Asks the gateway that runs here, or the one of --gateway: every gateway of a cluster knows all."""
-    from toolway.cli import nodes as work
-
-    return work.nodes(session, node)
+    context: CommandContext,
+    node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="Show this node and its servers.")] = None,
+) -> CommandResult:
+    """Use the gateway that runs here, or the one of --gateway. Every node knows the whole cluster."""
+    return run_nodes(context, node)
 
 
 def drain(
-    session: Session,
-    node: Annotated[str, typer.Argument(metavar="NODE", help="Its id, or its name.", show_default=False)],
+    context: CommandContext,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Id or name of the node.", show_default=False)],
     wait: Annotated[
-        float, typer.Option("--wait", "-w", metavar="SECONDS", min=0, help="How long to wait until it owns nothing.")
+        float, typer.Option("--wait", "-w", metavar="SECONDS", min=0, help="Time to wait until it owns no server.")
     ] = 60.0,
-) -> Work:
-    """It takes no more servers, and hands over those that it has when their calls have ended. Stop it afterwards; one
-    that is started again takes part as before."""
-    from toolway.cli import nodes as work
-
-    return work.drain(session, node, wait)
+) -> CommandResult:
+    """The node accepts no more servers, and hands over each of its servers when their calls have ended. Stop the node
+    afterwards. After a restart it accepts servers again."""
+    return run_drain(context, node, wait)
 
 
-def cluster_key(
-    session: Session,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write it there, for its owner alone.")
-    ] = None,
-) -> Work:
-    """Give the same to every gateway, with --cluster-key-file or as TOOLWAY_CLUSTER_KEY. Whoever has it is taken for
-    one of them."""
-    from toolway.cli import nodes as work
+def keygen(
+    context: CommandContext,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write it to a private file.")] = None,
+) -> CommandResult:
+    """Give the same key to every node, with --cluster-key-file or as TOOLWAY_CLUSTER_KEY. The cluster accepts everyone
+    who has the key as a node."""
+    return run_keygen(context.output, out)
 
-    return work.make_key(session.output, out)
+
+# -- nodes -------------------------------------------------------------------------------------------------------------
+
+
+async def run_nodes(context: CommandContext, node: str | None) -> ExitCode:
+    """Print one line per node, or one node with the servers it owns."""
+    output, gateway = context.output, await _cluster_gateway(context)
+    found = await gateway.request_admin("GET", f"nodes/{quote(node, safe='')}" if node else "nodes")
+    if output.as_json:
+        output.print_json(found)
+    elif node:
+        _print_node(output, found)
+    else:
+        _print_nodes(output, found)
+    return ExitCode.OK if node or not _needs_attention(found) else ExitCode.PARTIAL
+
+
+def _needs_attention(found: Json) -> bool:
+    """Return True if there is an unowned server, a silent node, or no NATS connection."""
+    return bool(found["unowned"] or not found["nats"] or any(each["state"] == "silent" for each in found["nodes"]))
+
+
+def _print_nodes(output: Output, found: Json) -> None:
+    rows = [
+        (
+            f"{each['id']} *" if each["id"] == found["node"] else each["id"],
+            each["state"],
+            f"{each['servers']}/{each['capacity']}",
+            each["version"],
+            each["address"] or "over NATS",
+            ",".join(each["labels"]) or "–",
+        )
+        for each in found["nodes"]
+    ]
+    output.print_table(("node", "state", "owns", "version", "address", "labels"), rows, right=("owns",), cut=True)
+    owned = sum(each["servers"] for each in found["nodes"])
+    output.info(f"{owned} servers are owned, {found['unowned']} unowned; * is the node that was queried", "dim")
+    if found["unowned"]:
+        output.info("unowned servers are acquired within seconds, unless no node has capacity or matching labels")
+    if not found["nats"]:
+        output.info("this node is not connected to NATS: it learns of changes about a second later", "yellow")
+
+
+def _print_node(output: Output, found: Json) -> None:
+    output.info(f"{found['id']}: {found['state']}, {found['address'] or 'over NATS'}, version {found['version']}")
+    rows = [(each["server"], str(each["instance"]), each["tenant"]) for each in found["owns"]]
+    if rows:
+        output.print_table(("server", "instance", "tenant"), rows, right=("instance",))
+    else:
+        output.info("it owns no server")
+    if found["more"]:
+        output.info("and more")
+
+
+# -- drain -------------------------------------------------------------------------------------------------------------
+
+
+async def run_drain(context: CommandContext, node: str, wait: float) -> ExitCode:
+    """Drain a node and wait at most `wait` seconds until it owns no server."""
+    output, gateway = context.output, await _cluster_gateway(context)
+    node_id = str((await gateway.request_admin("POST", f"nodes/{quote(node, safe='')}/drain"))["draining"])
+    left = await _owned_count(gateway, node_id)
+    if left and not await _has_ready_node(gateway):
+        output.info("no other node accepts servers, so they will be unavailable", "yellow")
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait
+    with output.spinner(f"draining {node_id}") as update:
+        while left and loop.time() < deadline:
+            update(f"{node_id} still owns {left}")
+            await asyncio.sleep(_DRAIN_POLL_INTERVAL_S)
+            left = await _owned_count(gateway, node_id)
+    if output.as_json:
+        output.print_json({"draining": node_id, "left": left})
+    elif left:
+        output.info(f"{node_id} is draining and still owns {left}; check it with: toolway cluster nodes")
+    else:
+        output.info(f"{node_id} owns no server and can be stopped", "green")
+    return ExitCode.TIMEOUT if left and wait else ExitCode.OK
+
+
+async def _cluster_gateway(context: CommandContext) -> GatewayClient:
+    from toolway.cli.targets import require_gateway
+
+    return await require_gateway(
+        context.output,
+        context.target_options,
+        "no gateway is running here, so the cluster is unknown",
+        fix="select one: --gateway http://HOST:8765 --token TOKEN",
+    )
+
+
+async def _owned_count(gateway: GatewayClient, id_: str) -> int:
+    """Return the number of servers that a node owns, 0 if it has left the cluster."""
+    found = (await gateway.request_admin("GET", "nodes"))["nodes"]
+    return sum(int(each["servers"]) for each in found if each["id"] == id_)
+
+
+async def _has_ready_node(gateway: GatewayClient) -> bool:
+    return any(each["state"] == "ready" for each in (await gateway.request_admin("GET", "nodes"))["nodes"])
+
+
+# -- key ---------------------------------------------------------------------------------------------------------------
+
+
+def run_keygen(output: Output, out: Path | None) -> ExitCode:
+    """Generate a cluster key and print it, or write it to a new file."""
+    from toolway.cluster.options import generate_cluster_key
+
+    key = generate_cluster_key()
+    if out is None:
+        if output.as_json:
+            output.print_raw_json({"key": key})
+        else:
+            sys.stdout.write(key + "\n")
+        return ExitCode.OK
+    try:
+        handle = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w") as file:
+            file.write(key + "\n")
+    except OSError as exc:
+        raise ConfigError(
+            f"the cluster key was not written to {out}",
+            detail=exc.strerror or str(exc),
+            hint="name a file that does not exist; a cluster that loses its key must be set up again",
+            code="E-CLUSTER-KEY",
+        ) from None
+    if output.as_json:
+        output.print_json({"file": str(out)})
+    else:
+        output.info(
+            f"wrote a new key to {out}; give the same file to every node: toolway serve --cluster-key-file {out}"
+        )
+    return ExitCode.OK

@@ -1,35 +1,388 @@
-"""ls, status, restart."""
+"""`toolway ls`, `status`, `restart`, `get`, `rm`, `enable`, `disable` and `edit`: servers and their entries."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
-from toolway.cli.commands.words import AnyServer, ServerName, Wait
-from toolway.cli.frame import Work
-from toolway.cli.options import Session
+from toolway.cli.commands.params import AnyServer, DryRun, Scope, ServerName, Wait
+from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.framework import CommandResult
+from toolway.cli.options import CommandContext
+from toolway.cli.output import Output, last_stderr_lines, problem_to_json
+from toolway.errors import ConfigError, NotFound
+
+if TYPE_CHECKING:
+    from toolway.cli.targets import HubApi, Target, TargetOptions
+    from toolway.config.editing.document import ConfigDocument
+    from toolway.upstream.status import ServerStatus
+
+_WATCH_INTERVAL_S = 0.5  # seconds between two polls with --watch
+_LINE_OPTION_EDITORS = ("vi", "vim", "nvim", "nano", "emacs", "micro", "joe")  # editors that accept `+LINE`
 
 
 def ls(
-    session: Session,
+    context: CommandContext,
     wait: Wait = 30.0,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again whenever something changes.")] = False,
-) -> Work:
-    from toolway.cli import servers
-
-    return servers.show_list(session.output, session.where, wait, watch)
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Print again after every change.")] = False,
+) -> CommandResult:
+    return run_ls(context.output, context.target_options, wait, watch)
 
 
-def status(session: Session, name: AnyServer = None, wait: Wait = 30.0) -> Work:
-    """State, era, process, restarts, last error, and the last lines of its stderr."""
-    from toolway.cli import servers
-
-    return servers.show_status(session.output, session.where, wait, name)
+def status(context: CommandContext, name: AnyServer = None, wait: Wait = 30.0) -> CommandResult:
+    """Show state, era, process, restarts, last error and the last stderr lines."""
+    return run_status(context.output, context.target_options, wait, name)
 
 
-def restart(session: Session, name: ServerName) -> Work:
-    """Whatever its state; calls that are under way end with an error that says whether they were executed."""
-    from toolway.cli import servers
+def restart(context: CommandContext, name: ServerName) -> CommandResult:
+    """Restart the server in any state. Calls in flight fail with an error that says whether they were executed."""
+    return run_restart(context.output, context.target_options, name)
 
-    return servers.restart(session.output, session.where, name)
+
+def get(context: CommandContext, name: ServerName) -> CommandResult:
+    """Print the entry without secrets, and its file."""
+    return run_get(context, name)
+
+
+def rm(context: CommandContext, name: ServerName, dry_run: DryRun = False) -> CommandResult:
+    return run_rm(context, name, dry_run=dry_run)
+
+
+def enable(context: CommandContext, name: ServerName, dry_run: DryRun = False) -> CommandResult:
+    return run_set_enabled(context, name, enabled=True, dry_run=dry_run)
+
+
+def disable(context: CommandContext, name: ServerName, dry_run: DryRun = False) -> CommandResult:
+    """Keep its entry in the config file."""
+    return run_set_enabled(context, name, enabled=False, dry_run=dry_run)
+
+
+def edit(context: CommandContext, name: AnyServer = None, scope: Scope = None) -> CommandResult:
+    """Use $VISUAL or $EDITOR. A result that cannot be parsed is discarded."""
+    return run_edit(context, name, scope=scope)
+
+
+# -- states of servers -------------------------------------------------------------------------------------------------
+
+
+async def run_ls(output: Output, target_options: TargetOptions, wait: float, watch: bool) -> ExitCode:
+    """Print one line per server. With `watch`, print again after every change until Ctrl-C."""
+    from toolway.cli.targets import exit_code_for_statuses, find_target, wait_for_tools
+
+    target = await find_target(output, target_options)
+    async with target.open() as servers:
+        statuses = await wait_for_tools(servers, output, wait)
+        while watch:
+            _output_list(output, target, statuses)
+            sys.stdout.flush()
+            statuses = await _wait_for_change(servers, statuses)
+            output.print_line()
+    _output_list(output, target, statuses)
+    return exit_code_for_statuses(statuses, target.problems())
+
+
+async def _wait_for_change(servers: HubApi, before: Collection[ServerStatus]) -> list[ServerStatus]:
+    """Poll until a server changes its state, tools or restarts, and return all statuses."""
+    previous = {s.server: (s.state, s.tools, s.restarts) for s in before}
+    while True:
+        await asyncio.sleep(_WATCH_INTERVAL_S)
+        await servers.list_tools(timeout=0)
+        now = list(servers.status().values())
+        if {s.server: (s.state, s.tools, s.restarts) for s in now} != previous:
+            return now
+
+
+def _output_list(output: Output, target: Target, statuses: Collection[ServerStatus]) -> None:
+    if output.as_json:
+        keys = ("server", "transport", "state", "era", "protocol", "tools", "stale", "why", "hint")
+        rows = [{key: fields[key] for key in (*keys, *owner_keys(statuses))} for fields in map(asdict, statuses)]
+        output.print_json({"servers": rows, "problems": [problem_to_json(p) for p in target.problems()]})
+    else:
+        _print_server_table(output, target, statuses)
+
+
+def owner_keys(statuses: Collection[ServerStatus]) -> tuple[str, ...]:
+    """Return the JSON key of the owner column; only in cluster mode."""
+    return ("nodes",) if any(status.nodes for status in statuses) else ()
+
+
+async def run_status(output: Output, target_options: TargetOptions, wait: float, name: str | None) -> ExitCode:
+    """Print the full status of one server, or of each."""
+    from toolway.cli.targets import exit_code_for_statuses, find_target, wait_for_tools
+
+    target = await find_target(output, target_options)
+    async with target.open(name) as servers:
+        statuses = await wait_for_tools(servers, output, wait, name)
+    problems = target.problems(name)
+    if output.as_json:
+        output.print_json(
+            {"servers": [asdict(s) for s in statuses], "problems": [problem_to_json(p) for p in problems]}
+        )
+    else:
+        for status in statuses:
+            _print_status(output, status)
+        output.print_problems(problems)
+    return exit_code_for_statuses(statuses, problems)
+
+
+async def run_restart(output: Output, target_options: TargetOptions, name: str) -> ExitCode:
+    """Restart a server of the running gateway. Without a gateway no server is running."""
+    from toolway.cli.targets import require_gateway
+    from toolway.middleware.resolve import require_server
+
+    gateway = await require_gateway(
+        output,
+        target_options,
+        "no gateway is running, so no server is",
+        fix="start one with: toolway serve; every other command starts its own servers",
+    )
+    try:
+        await gateway.request_admin("POST", f"servers/{quote(name, safe='')}/restart")
+    except NotFound:
+        known = await gateway.request_admin("GET", "servers")
+        require_server([server["server"] for server in known["servers"]], name)
+        raise
+    if output.as_json:
+        output.print_json({"restarting": name})
+    else:
+        output.info(f"restarting {name}; check it with: toolway status {name}")
+    return ExitCode.OK
+
+
+def _print_server_table(output: Output, target: Target, statuses: Collection[ServerStatus]) -> None:
+    from toolway.cli.targets import DOWN_STATES
+
+    if owner_keys(statuses):
+        cluster_rows = [
+            (s.server, s.state, _format_tool_count(s), s.era or "–", ", ".join(s.nodes) or "–", _state_reason(s))
+            for s in statuses
+        ]
+        output.print_table(
+            ("server", "state", "tools", "era", "owner", "why"), cluster_rows, right=("tools",), cut=True
+        )
+    elif statuses:
+        rows = [(s.server, s.state, _format_tool_count(s), s.era or "–", _state_reason(s)) for s in statuses]
+        output.print_table(("server", "state", "tools", "era", "why"), rows, right=("tools",), cut=True)
+    else:
+        output.info(f"no servers in {target.name}")
+    output.print_problems(target.problems())
+    for status in statuses:
+        if status.state in DOWN_STATES:
+            _print_failure(output, status)
+
+
+def _format_tool_count(status: ServerStatus) -> str:
+    return str(status.tools) if status.tools or status.state == "ready" else "–"
+
+
+def _state_reason(status: ServerStatus) -> str:
+    from toolway.cli.targets import failure_cause
+
+    is_healthy = status.state == "ready" and not status.restarts and not status.problems
+    if is_healthy and status.transport == "sse":
+        return status.why  # the reason says that SSE is deprecated
+    notes = ["its tools are from an earlier run"] if status.stale and status.tools and not is_healthy else []
+    return "" if is_healthy else "; ".join((failure_cause(status), *notes, *status.problems))
+
+
+def _print_failure(output: Output, status: ServerStatus) -> None:
+    output.info("")
+    output.info_wrapped(f"{status.server}: {status.last_error or status.why}", "red")
+    for line in last_stderr_lines(status.stderr):
+        output.info(f"  | {line}", "dim")
+    if status.hint:
+        output.info(f"  hint: {status.hint}", "bold")
+
+
+def _print_status(output: Output, status: ServerStatus) -> None:
+    output.print_line(f"{status.server}: {status.state}", {"ready": "green"}.get(status.state, "yellow"))
+    for label, value in _status_details(status):
+        output.print_line(f"  {label:<12}{value}")
+
+
+def _status_details(status: ServerStatus) -> Iterator[tuple[str, Any]]:
+    yield "why", status.why
+    if status.hint:
+        yield "hint", status.hint
+    yield "transport", status.transport
+    if status.era:
+        yield "era", f"{status.era} ({status.protocol})" if status.protocol else status.era
+    if status.pid is not None:
+        yield "pid", status.pid
+    if status.nodes:
+        yield "owner", ", ".join(status.nodes)
+    yield "tools", f"{status.tools} (from an earlier run)" if status.stale and status.tools else status.tools
+    yield "in flight", status.in_flight
+    yield "restarts", status.restarts
+    yield "since", f"{status.since:.1f} s"
+    if status.next_retry is not None:
+        yield "next retry", f"in {status.next_retry:.1f} s"
+    if status.last_error:
+        yield "last error", status.last_error
+    for problem in status.problems:
+        yield "problem", problem
+    for line in last_stderr_lines(status.stderr):
+        yield "stderr", f"| {line}"
+
+
+# -- entries of config files -------------------------------------------------------------------------------------------
+
+
+def run_get(context: CommandContext, name: str) -> ExitCode:
+    """Print the entry of a server with secrets masked, and its file and line."""
+    from toolway.cli.cached_lists import load_cached_lists
+    from toolway.cli.file_changes import file_for_server, read_own_entries, with_tilde
+    from toolway.cli.targets import load_masked_config
+    from toolway.config.masking import mask_value
+    from toolway.middleware.resolve import require_server
+
+    output = context.output
+    loaded = load_masked_config(output, context.target_options.config)
+    require_server(loaded.servers, name)
+    file = file_for_server(context.target_options, name)
+    written_name, line = _locate_entry(file, name)
+    entry = mask_value(read_own_entries(file)[written_name])
+    cached = load_cached_lists({name: loaded.servers[name]})
+    tools = [tool.ref.tool for tool in cached.catalog.tools(name)]
+    if output.as_json:
+        output.print_json({"server": name, "file": str(file), "line": line, "entry": entry, "tools": tools})
+        return ExitCode.OK
+    output.print_line(f"{name}  {with_tilde(file)}:{line}" if line else f"{name}  {with_tilde(file)}", "bold")
+    output.print_line(json.dumps(entry, ensure_ascii=False, indent=2))
+    if tools:
+        output.info(f"{len(tools)} tools: toolway tools -s {name}", "dim")
+    output.info(f"edit it: toolway edit {name} · remove it: toolway rm {name}", "dim")
+    return ExitCode.OK
+
+
+def run_rm(context: CommandContext, name: str, *, dry_run: bool) -> ExitCode:
+    """Remove the entry of a server from its file."""
+    from toolway.cli.file_changes import file_for_server, own_config_file, with_tilde
+    from toolway.config.editing.document import ConfigDocument
+
+    file = file_for_server(context.target_options, name)
+    written_name, _ = _locate_entry(file, name)
+    document = ConfigDocument(file)
+    document.remove((*own_config_file(file).root, written_name))
+    return _apply_and_report(context, document, f"removed {name} from {with_tilde(file)}", dry_run)
+
+
+def run_set_enabled(context: CommandContext, name: str, *, enabled: bool, dry_run: bool) -> ExitCode:
+    """Enable or disable a server in its file."""
+    from toolway.cli.file_changes import file_for_server, own_config_file
+    from toolway.config.editing.document import ConfigDocument
+
+    file = file_for_server(context.target_options, name)
+    written_name, _ = _locate_entry(file, name)
+    document = ConfigDocument(file)
+    path = (*own_config_file(file).root, written_name)
+    if not isinstance(document.get(path), dict):
+        raise ConfigError(
+            f"the entry of {name} is not an object",
+            file=str(file),
+            hint=f"toolway edit {name}",
+            code="E-CONFIG-KEY",
+        )
+    if "disabled" in document.get(path):
+        document.remove((*path, "disabled"))
+    if enabled and "enabled" in document.get(path):
+        document.remove((*path, "enabled"))
+    elif not enabled:
+        document.set((*path, "enabled"), False)
+    return _apply_and_report(context, document, f"{name} is {'enabled' if enabled else 'disabled'}", dry_run)
+
+
+def run_edit(context: CommandContext, name: str | None, *, scope: str | None) -> ExitCode:
+    """Open the config file in an editor. Save the result only if it can be parsed."""
+    from toolway.cli.file_changes import (
+        apply_own_edit,
+        file_for_scope,
+        file_for_server,
+        mask_secrets,
+        print_edit,
+        with_tilde,
+    )
+    from toolway.config.editing.document import Edit, read_file_bytes
+    from toolway.config.loader import parse_config
+
+    output = context.output
+    file = file_for_server(context.target_options, name) if name else file_for_scope(context.target_options, scope)
+    line = _locate_entry(file, name)[1] if name else None
+    before = read_file_bytes(file)
+    after = _open_editor(before or b'{\n  "mcpServers": {}\n}\n', file, line)
+    edit = Edit(file, before, after)
+    mask_secrets(output, edit)
+    problems = parse_config(after.decode(errors="replace"), str(file)).issues  # raises if the result is unusable
+    document = apply_own_edit(output, edit, dry_run=False)
+    if output.as_json:
+        output.print_json(document)
+    elif not edit.has_changes:
+        output.info("no changes")
+    else:
+        print_edit(output, edit)
+        output.print_problems(problems)
+        output.info(f"{with_tilde(file)} is changed; undo it with: toolway config rollback", "green")
+    return ExitCode.OK
+
+
+def _locate_entry(file: Path, name: str) -> tuple[str, int | None]:
+    """Return a server's name as the file spells it, and the line of its entry."""
+    from toolway.cli.file_changes import own_config_file
+    from toolway.config.editing.document import ConfigDocument
+    from toolway.config.loader import normalize_name
+
+    document = ConfigDocument(file)
+    root = own_config_file(file).root
+    lines = document.key_lines(root)
+    for written_name in document.get(root) or ():
+        if name in (written_name, normalize_name(written_name)):
+            return written_name, lines.get(written_name)
+    raise ConfigError(f"{file} has no entry {name!r}", file=str(file), hint="list all servers: toolway ls")
+
+
+def _apply_and_report(context: CommandContext, document: ConfigDocument, message: str, dry_run: bool) -> ExitCode:
+    from toolway.cli.file_changes import apply_own_edit, mask_secrets
+
+    output = context.output
+    edit = document.to_edit()
+    mask_secrets(output, edit)
+    result: dict[str, Any] = apply_own_edit(output, edit, dry_run=dry_run)
+    if output.as_json:
+        output.print_json(result)
+    elif not edit.has_changes:
+        output.info("no changes: it is already so")
+    elif not dry_run:
+        output.info(f"{message}; undo it with: toolway config rollback", "green")
+    return ExitCode.OK
+
+
+def _open_editor(data: bytes, file: Path, line: int | None) -> bytes:
+    """Return the content after the user edited a copy of it in an editor. Raises `UsageError`."""
+    command = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "")
+    if not command:
+        raise UsageError(
+            "no editor is configured", detail="neither VISUAL nor EDITOR is set", hint="EDITOR=nano toolway edit"
+        )
+    line_option = [f"+{line}"] if line and os.path.basename(command[0]) in _LINE_OPTION_EDITORS else []
+    with tempfile.TemporaryDirectory() as folder:  # only its owner can read it
+        copy = Path(folder) / file.name
+        copy.write_bytes(data)
+        try:
+            process = subprocess.run([*command, *line_option, str(copy)], check=False)
+        except OSError as exc:
+            raise UsageError(f"{command[0]} cannot be started", detail=str(exc), hint="set EDITOR") from None
+        if process.returncode != 0:
+            raise UsageError(f"{command[0]} exited with {process.returncode}", detail="nothing was changed")
+        return copy.read_bytes()

@@ -1,66 +1,414 @@
-"""tools, call."""
+"""`toolway tools` and `toolway call`: list, search and call tools.
+
+Lists are read from the cache of earlier runs. Only servers without a cached list are started.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toolway.cli import complete
-from toolway.cli.commands.words import Wait
-from toolway.cli.frame import Work
-from toolway.cli.options import Session
+from toolway.cli import completion
+from toolway.cli.commands.params import Refresh, Wait
+from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.framework import CommandResult
+from toolway.cli.options import CommandContext
+from toolway.cli.output import Output, format_age, last_stderr_lines, problem_to_json
+from toolway.errors import CallError, ProtocolError
+
+if TYPE_CHECKING:
+    from toolway.catalog.catalog import Tool
+    from toolway.cli.cached_lists import CachedLists
+    from toolway.cli.targets import Target, TargetOptions
+    from toolway.types import ProgressCallback, ToolResult
+    from toolway.upstream.status import ServerStatus
+
+_STALE_AFTER_S = 24 * 3600.0  # seconds after which the age of a cached list is shown
+_PROGRESS_BAR_WIDTH = 20  # columns of the progress bar
+_ARGUMENT = re.compile(r"([^=]*?)(:=|@=|=)(.*)", re.DOTALL)
+_ARGUMENT_USAGE = "write name=text, name:=json, name@=file, or one JSON object"
 
 
 def tools(
-    session: Session,
+    context: CommandContext,
     words: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[WORD]…",
-            help="Only tools with all these words in name, title or description.",
+            help="Show tools with all these words in name, title or description.",
             show_default=False,
-            autocompletion=complete.tools,
+            autocompletion=completion.complete_tools,
         ),
     ] = None,
     server: Annotated[
         str | None,
-        typer.Option("--server", "-s", metavar="NAME", help="Only of this server.", autocompletion=complete.servers),
+        typer.Option(
+            "--server", "-s", metavar="NAME", help="Show this server.", autocompletion=completion.complete_servers
+        ),
     ] = None,
-    refresh: Annotated[bool, typer.Option("--refresh", "-r", help="Start the servers and ask them again.")] = False,
-    tokens: Annotated[bool, typer.Option("--tokens", help="Show what each tool costs a model, roughly.")] = False,
+    refresh: Refresh = False,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Show the approximate token cost of each tool.")] = False,
     wait: Wait = 30.0,
-) -> Work:
-    """Servers that were asked before are not started for it: what they had is on disk. Those that never were are
-    started and asked."""
-    from toolway.cli import tools as work
-
-    return work.show_tools(session, words or [], server, wait=wait, refresh=refresh, tokens=tokens)
+) -> CommandResult:
+    """Read the lists that earlier runs cached on disk. Only servers without a cached list are started."""
+    return run_tools(context, words or [], server, wait=wait, refresh=refresh, tokens=tokens)
 
 
 def call(
-    session: Session,
+    context: CommandContext,
     tool: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="SERVER.TOOL", help="The tool to call.", show_default=False, autocompletion=complete.tools
+            metavar="[SERVER.TOOL]", help="Tool to call.", show_default=False, autocompletion=completion.complete_tools
         ),
-    ],
+    ] = None,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[ARGUMENT]…",
-            help="a=text, b:=json, c@=file, or one JSON object with all of them.",
+            help="a=text, b:=json, c@=file, or one JSON object.",
             show_default=False,
         ),
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", "-t", metavar="SECONDS", min=0.001, help="Limit for the whole call.")
+        float | None, typer.Option("--timeout", "-t", metavar="SECONDS", min=0.001, help="Timeout of the whole call.")
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Only the server's result, as JSON, untouched.")] = False,
-) -> Work:
-    """Of all servers only its own is started."""
-    from toolway.cli import call as work
+    raw: Annotated[bool, typer.Option("--raw", help="Print the server's result as JSON, unchanged.")] = False,
+    replay: Annotated[
+        str | None,
+        typer.Option(
+            "--replay", metavar="ID", help="Repeat a recorded call of the gateway: toolway calls.", show_default=False
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Repeat a call even if it may change something.")] = False,
+) -> CommandResult:
+    """Start only the server of the tool. With --replay, the arguments are those of the recorded call."""
+    if replay is not None:
+        if tool is not None or timeout is not None or raw:
+            raise UsageError("--replay accepts no tool, arguments, --timeout or --raw", hint="toolway call --replay ID")
+        from toolway.cli.commands.activity import run_replay
 
-    session.output.as_json |= raw
-    return work.call(session.output, session.where, tool, arguments or [], timeout, raw)
+        return run_replay(context, replay, yes=yes)
+    if tool is None:
+        raise UsageError("missing argument SERVER.TOOL", hint="show the usage: toolway call --help")
+    context.output.as_json |= raw
+    return run_call(context.output, context.target_options, tool, arguments or [], timeout, raw)
+
+
+# -- tools -------------------------------------------------------------------------------------------------------------
+
+
+def run_tools(
+    context: CommandContext, words: Sequence[str], server: str | None, *, wait: float, refresh: bool, tokens: bool
+) -> ExitCode | Coroutine[Any, Any, ExitCode]:
+    """Print the tools that contain all words. Runs synchronously if all lists are cached."""
+    from toolway.cli.targets import file_without_gateway
+
+    query = " ".join(words)
+    target = file_without_gateway(context.output, context.target_options)
+    cached = target.cached(server) if target is not None and not refresh else None
+    if target is None or cached is None or cached.uncached:
+        return _fetch_and_print(context, target, query, server, wait, refresh, tokens)
+    return _output_tools(context.output, target, _search_cached(cached, query, server), [], cached, server, tokens)
+
+
+async def _fetch_and_print(
+    context: CommandContext,
+    target: Target | None,
+    query: str,
+    server: str | None,
+    wait: float,
+    refresh: bool,
+    tokens: bool,
+) -> ExitCode:
+    from toolway.cli.cached_lists import CachedLists
+    from toolway.cli.targets import find_target
+
+    output = context.output
+    target = target if target is not None else await find_target(output, context.target_options)
+    cached = target.cached(server)
+    if cached is None or refresh:
+        found, statuses = await _fetch_tools(output, target, query, server, wait)
+        cached = CachedLists()
+    else:
+        statuses = await _fetch_uncached(output, target, cached, wait)
+        found = _search_cached(cached, query, server)
+    return _output_tools(output, target, found, statuses, cached, server, tokens)
+
+
+def _search_cached(cached: CachedLists, query: str, server: str | None) -> list[Tool]:
+    return cached.catalog.search(query, server) if query else cached.catalog.tools(server)
+
+
+def _output_tools(
+    output: Output,
+    target: Target,
+    found: list[Tool],
+    statuses: list[ServerStatus],
+    cached: CachedLists,
+    server: str | None,
+    tokens: bool,
+) -> ExitCode:
+    from toolway.cli.targets import exit_code_for_statuses
+
+    problems = target.problems(server)
+    if output.as_json:
+        document = {
+            "tools": [_tool_to_json(tool) for tool in found],
+            "down": [_down_to_json(s) for s in _down_servers(statuses)],
+        }
+        output.print_json({**document, "problems": [problem_to_json(p) for p in problems]})
+    else:
+        _print_tools(output, found, tokens)
+        output.print_problems(problems)
+        _print_notes(output, statuses, cached, found)
+        if server in cached.disabled:
+            output.info(f"{server} is disabled; enable it: toolway enable {server}", "yellow")
+    return exit_code_for_statuses(statuses, problems)
+
+
+async def _fetch_tools(
+    output: Output, target: Target, query: str, server: str | None, wait: float
+) -> tuple[list[Tool], list[ServerStatus]]:
+    """Start the servers and return their current tools and statuses."""
+    from toolway.cli.targets import wait_for_tools
+
+    async with target.open(server) as servers:
+        statuses = await wait_for_tools(servers, output, wait, server)
+        return servers.known_tools(query, server=server), statuses
+
+
+async def _fetch_uncached(output: Output, target: Target, cached: CachedLists, wait: float) -> list[ServerStatus]:
+    """Start the servers without a cached list, and add their tools to `cached`."""
+    from toolway.cli.targets import wait_for_tools
+
+    if not cached.uncached:
+        return []
+    async with target.open_some(cached.uncached) as servers:
+        statuses = await wait_for_tools(servers, output, wait)
+        for name in cached.uncached:
+            cached.catalog.replace(name, "tools", [tool.raw for tool in servers.known_tools(server=name)])
+    return statuses
+
+
+def _print_tools(output: Output, found: Sequence[Tool], tokens: bool) -> None:
+    if not found:
+        output.info("no tool found")
+    elif tokens:
+        costs = [_token_cost(tool) for tool in found]
+        rows = [(tool.qualified_name, f"{cost:,}", _first_line(tool)) for tool, cost in zip(found, costs, strict=True)]
+        output.print_table(("tool", "tokens", "description"), rows, right=("tokens",), cut=True)
+        output.info(f"{len(found)} tools, about {sum(costs):,} tokens")
+    else:
+        output.print_table(
+            ("tool", "description"), [(tool.qualified_name, _first_line(tool)) for tool in found], cut=True
+        )
+
+
+def _print_notes(output: Output, statuses: Sequence[ServerStatus], cached: CachedLists, found: Sequence[Tool]) -> None:
+    from toolway.cli.targets import failure_cause
+
+    if _down_servers(statuses):
+        output.info("")
+    for status in _down_servers(statuses):
+        stale = ", its tools are from an earlier run" if status.stale and status.tools else ""
+        state = "down" if status.last_error else "still starting"
+        output.info_wrapped(f"{status.server} is {state}: {failure_cause(status)}{stale}", "red")
+    if _down_servers(statuses):
+        output.info(f"find the cause and a fix: toolway doctor {_down_servers(statuses)[0].server}")
+    cache_times = [cached.cached_at[name] for name in {tool.server for tool in found} if name in cached.cached_at]
+    age = time.time() - min(cache_times, default=time.time())
+    if cache_times and (output.verbose or age > _STALE_AFTER_S):
+        output.info(f"\ncached up to {format_age(age)}; --refresh updates the lists", "dim")
+
+
+def _first_line(tool: Tool) -> str:
+    lines = (tool.description or tool.title).strip().splitlines()
+    return lines[0].strip() if lines else ""
+
+
+def _token_cost(tool: Tool) -> int:
+    """Return the token cost of a tool with the provider for which it is highest."""
+    from toolway.doctor.lint import estimate_tokens
+
+    return estimate_tokens([tool.raw]).highest
+
+
+def _tool_to_json(tool: Tool) -> dict[str, Any]:
+    return {
+        "name": tool.qualified_name,
+        "server": tool.server,
+        "tool": tool.ref.tool,
+        "title": tool.title,
+        "description": tool.description,
+        "input_schema": tool.input_schema,
+        "annotations": tool.annotations,
+        "stale": tool.stale,
+        "tokens": _token_cost(tool),
+    }
+
+
+def _down_to_json(status: ServerStatus) -> dict[str, str]:
+    return {"server": status.server, "state": status.state, "why": status.why, "hint": status.hint}
+
+
+def _down_servers(statuses: Sequence[ServerStatus]) -> list[ServerStatus]:
+    from toolway.cli.targets import DOWN_STATES
+
+    return [status for status in statuses if status.state in DOWN_STATES]
+
+
+# -- call --------------------------------------------------------------------------------------------------------------
+
+
+async def run_call(
+    output: Output, target_options: TargetOptions, tool: str, words: Sequence[str], timeout: float | None, raw: bool
+) -> ExitCode:
+    """Call one tool and print its result. Starts only the server of the tool."""
+    from toolway.cli.targets import find_target
+    from toolway.protocol import tool_names
+
+    tool_arguments = parse_arguments(words)
+    target = await find_target(output, target_options)
+    ref = tool_names.parse_tool_name(tool)
+    server = ref.server if ref else ""
+    async with target.open(server) as servers:
+        if not output.as_json:
+            output.print_problems(target.problems(server))
+        with output.spinner(f"calling {tool}") as update:
+            try:
+                on_progress = _call_progress(output, tool, update)
+                result = await servers.call_tool(tool, tool_arguments, timeout=timeout, progress_callback=on_progress)
+            except CallError as exc:
+                _add_hints(exc, tool, servers.status().get(server))
+                raise
+    _print_result(output, result, raw)
+    if output.verbose:
+        output.info(f"{tool}: {result.duration:.3f} s, attempts: {result.attempts}")
+    return ExitCode.TOOL_FAILED if result.is_error else ExitCode.OK
+
+
+def _add_hints(error: CallError, tool: str, status: ServerStatus | None) -> None:
+    from mcp_types.jsonrpc import INVALID_PARAMS
+
+    if isinstance(error, ProtocolError) and error.rpc_code == INVALID_PARAMS and not error.hint:
+        error.hint = f"show its arguments: toolway tools {tool} --json; write a value that is not text as name:=json"
+    if status is not None and status.state != "ready":
+        for line in last_stderr_lines(status.stderr):
+            error.add_note(line)
+
+
+def _call_progress(output: Output, tool: str, update: Callable[[str], None]) -> ProgressCallback:
+    def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        share = f"{progress:g}/{total:g}" if total else f"{progress:g}"
+        text = f"{tool}: {share} {message or ''}".rstrip()
+        update(f"{_progress_bar(progress / total)} {text}" if total else text)
+        if output.verbose:
+            output.info(text)
+
+    return on_progress
+
+
+def _progress_bar(share: float) -> str:
+    done = round(max(0.0, min(1.0, share)) * _PROGRESS_BAR_WIDTH)
+    return "━" * done + "─" * (_PROGRESS_BAR_WIDTH - done)
+
+
+def _print_result(output: Output, result: ToolResult, raw: bool) -> None:
+    if raw:
+        output.print_raw_json(result.raw)
+    elif output.as_json:
+        output.print_raw_json(_result_to_json(result))
+    else:
+        if result.is_error:
+            output.info(f"✗ {result.server}.{result.name} reported a failure:", "red")
+        output.print_tool_text("\n".join(_content_texts(result)))
+
+
+def _result_to_json(result: ToolResult) -> dict[str, Any]:
+    return {
+        "server": result.server,
+        "tool": result.name,
+        "is_error": result.is_error,
+        "text": result.text,
+        "data": result.data,
+        "content": result.content,
+        "seconds": round(result.duration, 6),
+        "attempts": result.attempts,
+        "from_cache": result.from_cache,
+    }
+
+
+def _content_texts(result: ToolResult) -> Iterator[str]:
+    """Yield the content blocks of a result as text; describe blocks that are not text."""
+    if not result.content and result.data is not None:
+        yield json.dumps(result.data, ensure_ascii=False, indent=2)
+    for block in result.content:
+        yield _content_text(block)
+
+
+def _content_text(block: dict[str, Any]) -> str:
+    kind = block.get("type")
+    if isinstance(block.get("text"), str):
+        return str(block["text"])
+    if kind in ("image", "audio"):
+        size = len(str(block.get("data", ""))) * 3 // 4
+        return f"[{kind} {block.get('mimeType', '')}, {size} bytes; --json shows it]"
+    if kind == "resource_link":
+        return f"[{block.get('name', 'resource')}: {block.get('uri', '')}]"
+    resource = block.get("resource")
+    if isinstance(resource, dict):
+        return str(resource["text"]) if "text" in resource else f"[resource {resource.get('uri', '')}]"
+    return json.dumps(block, ensure_ascii=False)
+
+
+# -- arguments of a call -----------------------------------------------------------------------------------------------
+
+
+def parse_arguments(words: Sequence[str]) -> dict[str, Any]:
+    """Parse tool arguments from command line words. Raises `UsageError`."""
+    if len(words) == 1 and words[0].lstrip().startswith("{"):
+        value = _parse_json("the JSON object", words[0])
+        if not isinstance(value, dict):
+            raise UsageError("the arguments are not a JSON object", hint=_ARGUMENT_USAGE)
+        return value
+    arguments: dict[str, Any] = {}
+    for word in words:
+        name, value = _parse_argument(word)
+        if name in arguments:
+            raise UsageError(f"argument {name} is given twice", hint="pass it once")
+        arguments[name] = value
+    return arguments
+
+
+def _parse_argument(word: str) -> tuple[str, Any]:
+    found = _ARGUMENT.fullmatch(word)
+    if found is None or not found[1]:
+        raise UsageError(f"invalid argument {word!r}", hint=_ARGUMENT_USAGE)
+    name, operator, text = found.groups()
+    if operator == ":=":
+        return name, _parse_json(name, text)
+    return name, _read_file(name, text) if operator == "@=" else text
+
+
+def _parse_json(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as exc:
+        raise UsageError(
+            f"{name} is not valid JSON", detail=str(exc), hint="quote it for the shell: name:='{\"a\": 1}'"
+        ) from None
+
+
+def _read_file(name: str, path: str) -> str:
+    try:
+        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as exc:
+        raise UsageError(f"the file for {name} cannot be read", detail=str(exc)) from None

@@ -1,1 +1,1 @@
-"""A living example for `toolway ui --demo`: a few small servers, good and bad, and somebody who calls them."""
+"""Demo for `toolway ui --demo`: a gateway with healthy and faulty servers, and constant calls."""

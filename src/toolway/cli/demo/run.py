@@ -1,4 +1,4 @@
-"""The demo: a gateway in a folder of its own, with servers of all characters and calls that never end."""
+"""Demo gateway in a temporary folder, with simulated servers and endless calls."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from toolway.cli.exits import Exit
+from toolway.cli.exit_codes import ExitCode
 from toolway.cli.output import Output
-from toolway.config.editing.edit import Edit, read_bytes
-from toolway.config.editing.write import apply
-from toolway.config.formats import read
+from toolway.config.editing.document import Edit, apply_edit, read_file_bytes
+from toolway.config.loader import load_file
 from toolway.errors import CallError
-from toolway.gateway.serve import Serving
-from toolway.gateway.state import State
-from toolway.hub import Hub
-from toolway.model import Call, Json
+from toolway.gateway.state_dir import StateDir
+from toolway.hub.core import HubCore
+from toolway.serve.process import GatewayProcess
+from toolway.types import Call, Json
 
-SERVER: Final = Path(__file__).with_name("server.py")
-PEOPLE: Final = ("alice", "build-robot", "support-agent")
-#: What is called, how often in comparison, and with what.
-CALLS: Final[Sequence[tuple[str, int, Json]]] = (
+SERVER_SCRIPT: Final = Path(__file__).with_name("server.py")
+KEY_HOLDERS: Final = ("alice", "build-robot", "support-agent")
+#: (tool, relative frequency, arguments)
+DEMO_CALLS: Final[Sequence[tuple[str, int, Json]]] = (
     ("weather.forecast", 9, {"city": "Lisbon", "days": 3}),
     ("weather.stations", 4, {"near": "Porto"}),
     ("shop.find_order", 8, {"number": 1042}),
@@ -42,52 +41,54 @@ CALLS: Final[Sequence[tuple[str, int, Json]]] = (
 )
 
 
-def run(output: Output, port: int, *, browser: bool) -> int:
-    """Until Ctrl-C; nothing is left behind."""
+def run_demo(output: Output, port: int, *, browser: bool) -> int:
+    """Run the demo until Ctrl-C. Its temporary folder is deleted at the end."""
     with tempfile.TemporaryDirectory(prefix="toolway-demo-", ignore_cleanup_errors=True) as folder:
-        os.environ["XDG_STATE_HOME"] = folder  # earlier versions of the demo's file are not among yours
+        os.environ["XDG_STATE_HOME"] = folder  # keeps the backups of the demo's config file out of the user's state
         with suppress(KeyboardInterrupt):
-            asyncio.run(_serve(output, Path(folder), port, browser))
-    return Exit.OK
+            asyncio.run(_run_gateway(output, Path(folder), port, browser))
+    return ExitCode.OK
 
 
-async def _serve(output: Output, folder: Path, port: int, browser: bool) -> None:
-    from toolway.cli.serve import doctor_of
-    from toolway.cli.ui import show
+async def _run_gateway(output: Output, folder: Path, port: int, browser: bool) -> None:
+    from toolway.cli.commands.activity import open_dashboard
+    from toolway.cli.commands.serve import build_doctor
 
-    file = _file(folder)
-    loaded = read(file)
-    state = State(folder / "state")
+    file = _write_config(folder)
+    loaded = load_file(file)
+    state = StateDir(folder / "state")
     os.environ["TOOLWAY_STATE"] = str(state.folder)
-    keyring = state.keyring()
-    for name in PEOPLE:
-        keyring.create(name, None, False, time.time())
-    serving = Serving(loaded, state, doctor=doctor_of(file))
-    calling: set[asyncio.Task[None]] = set()
+    keyring = state.open_key_store()
+    for name in KEY_HOLDERS:
+        keyring.create_key_sync(name, None, False, time.time())
+    serving = GatewayProcess(loaded, state, doctor=build_doctor(file))
+    call_tasks: set[asyncio.Task[None]] = set()
 
-    def ready(url: str) -> None:
-        callers = [key.principal().caller for key in keyring.all()]
-        calling.add(asyncio.get_running_loop().create_task(_call_for_ever(serving.hub, callers)))
-        link = f"{url}{serving.gateway.link()}"
+    def on_ready(url: str) -> None:
+        callers = [key.to_principal().caller_id for key in keyring.list_keys()]
+        call_tasks.add(asyncio.get_running_loop().create_task(_call_forever(serving.hub, callers)))
+        link = f"{url}{serving.gateway.dashboard_url()}"
         if output.as_json:
-            output.json({"url": link})
+            output.print_raw_json({"url": link})
         else:
-            show(output, link, browser=browser)
-            output.say("a demo: its servers are made up, and gone when it ends (Ctrl-C)", "dim")
+            open_dashboard(output, link, browser=browser)
+            output.info("this is a demo; its servers are simulated and stop with it (Ctrl-C)", "dim")
         sys.stdout.flush()
 
-    await serving.run("127.0.0.1", port, None, ready, 0.0)
-    for task in calling:
+    await serving.run("127.0.0.1", port, None, on_ready, 0.0)
+    for task in call_tasks:
         task.cancel()
 
 
-def _file(folder: Path) -> Path:
-    """A file of servers with a few earlier versions."""
+def _write_config(folder: Path) -> Path:
+    """Write a config file with a few earlier versions, and return its path."""
     file = folder / "mcp.json"
-    (folder / "python").symlink_to(sys.executable)  # what people are shown is the same everywhere
-    (folder / "server.py").write_bytes(SERVER.read_bytes())
-    servers: Json = {name: _entry(folder, name) for name in ("weather", "shop", "library", "payments", "pictures")}
-    servers["crm"] = {**_entry(folder, "broken"), "env": {"CRM_API_KEY": ""}}
+    (folder / "python").symlink_to(sys.executable)  # so that the displayed command is the same on every machine
+    (folder / "server.py").write_bytes(SERVER_SCRIPT.read_bytes())
+    servers: Json = {
+        name: _server_entry(folder, name) for name in ("weather", "shop", "library", "payments", "pictures")
+    }
+    servers["crm"] = {**_server_entry(folder, "broken"), "env": {"CRM_API_KEY": ""}}
     groups: Json = {
         "reading": {"tools": ["weather.*", "library.*"]},
         "sales": {"tools": ["shop.*", "!shop.cancel_order"]},
@@ -96,18 +97,19 @@ def _file(folder: Path) -> Path:
     first = {"mcpServers": {name: servers[name] for name in ("weather", "shop")}}
     second = {"mcpServers": {**first["mcpServers"], "library": servers["library"]}, "toolway": {"groups": groups}}
     for version in (first, second, last):
-        apply(
-            Edit(file, read_bytes(file), json.dumps(version, indent=2).encode() + b"\n"), folder / "toolway" / "backups"
+        apply_edit(
+            Edit(file, read_file_bytes(file), json.dumps(version, indent=2).encode() + b"\n"),
+            folder / "toolway" / "backups",
         )
     return file
 
 
-def _entry(folder: Path, character: str) -> Json:
-    return {"command": str(folder / "python"), "args": [str(folder / "server.py"), character], "timeout": "5s"}
+def _server_entry(folder: Path, behaviour: str) -> Json:
+    return {"command": str(folder / "python"), "args": [str(folder / "server.py"), behaviour], "timeout": "5s"}
 
 
-async def _call_for_ever(hub: Hub, callers: Sequence[str]) -> None:
-    names = [(name, arguments) for name, weight, arguments in CALLS for _ in range(weight)]
+async def _call_forever(hub: HubCore, callers: Sequence[str]) -> None:
+    names = [(name, arguments) for name, weight, arguments in DEMO_CALLS for _ in range(weight)]
     running: set[asyncio.Task[None]] = set()
     while True:
         await asyncio.sleep(random.expovariate(6.0))
@@ -119,7 +121,7 @@ async def _call_for_ever(hub: Hub, callers: Sequence[str]) -> None:
             task.add_done_callback(running.discard)
 
 
-async def _call(hub: Hub, name: str, arguments: Json, caller: str) -> None:
+async def _call(hub: HubCore, name: str, arguments: Json, caller: str) -> None:
     params: Json = {"name": name.partition(".")[2], "arguments": dict(arguments)}
-    with suppress(CallError, RuntimeError):  # the hub may end before those who call
+    with suppress(CallError, RuntimeError):  # the hub may close before its callers
         await hub.request(Call(name, "tools/call", params, caller=caller))

@@ -1,4 +1,6 @@
-"""A small MCP server over pipes, one of several characters. Run by its path: it needs nothing but Python.
+"""Small MCP server over stdio with a selectable behaviour.
+
+Run by its path; needs only Python.
 
 python server.py weather|shop|library|payments|pictures|broken
 """
@@ -19,80 +21,80 @@ from typing import Any
 
 Json = dict[str, Any]
 
-WRITING = threading.Lock()
+STDOUT_LOCK = threading.Lock()
 
 
-def text(value: str, failed: bool = False) -> Json:
+def text_result(value: str, failed: bool = False) -> Json:
     return {"content": [{"type": "text", "text": value}], **({"isError": True} if failed else {})}
 
 
-def structured(value: Json) -> Json:
+def structured_result(value: Json) -> Json:
     return {"content": [{"type": "text", "text": json.dumps(value)}], "structuredContent": value}
 
 
-def nap(least: float, most: float) -> None:
-    time.sleep(random.uniform(least, most))
+def sleep_between(min_s: float, max_s: float) -> None:
+    time.sleep(random.uniform(min_s, max_s))
 
 
 def forecast(city: str = "Lisbon", days: int = 3) -> Json:
-    nap(0.01, 0.06)
+    sleep_between(0.01, 0.06)
     weather = ["sun", "rain", "wind", "fog"]
     rows = [{"day": day, "high": random.randint(8, 30), "sky": random.choice(weather)} for day in range(int(days))]
-    return structured({"city": city, "days": rows})
+    return structured_result({"city": city, "days": rows})
 
 
 def stations(near: str = "") -> Json:
-    nap(0.005, 0.02)
-    return text("\n".join(f"{name} {near}".strip() for name in ("airport", "harbour", "old town")))
+    sleep_between(0.005, 0.02)
+    return text_result("\n".join(f"{name} {near}".strip() for name in ("airport", "harbour", "old town")))
 
 
 def find_order(number: int = 1) -> Json:
-    nap(0.1, 0.9 if random.random() < 0.2 else 0.3)
-    return structured({"number": number, "state": random.choice(["packed", "sent", "delivered"])})
+    sleep_between(0.1, 0.9 if random.random() < 0.2 else 0.3)
+    return structured_result({"number": number, "state": random.choice(["packed", "sent", "delivered"])})
 
 
 def place_order(item: str = "", count: int = 1) -> Json:
-    nap(0.2, 0.6)
+    sleep_between(0.2, 0.6)
     if random.random() < 0.15:
-        return text(f"{item or 'this item'} is sold out", failed=True)
-    return structured({"number": random.randint(1000, 9999), "item": item, "count": count})
+        return text_result(f"{item or 'this item'} is sold out", failed=True)
+    return structured_result({"number": random.randint(1000, 9999), "item": item, "count": count})
 
 
 def cancel_order(number: int = 1) -> Json:
-    nap(0.1, 0.3)
-    return text(f"order {number} is cancelled")
+    sleep_between(0.1, 0.3)
+    return text_result(f"order {number} is cancelled")
 
 
 def search_books(query: str = "", limit: int = 5) -> Json:
-    nap(0.02, 0.12)
+    sleep_between(0.02, 0.12)
     if random.random() < 0.03:
-        nap(2.0, 3.0)  # a slow shelf
+        sleep_between(2.0, 3.0)  # a slow response
     if random.random() < 0.01:
         print("Segmentation fault in the index", file=sys.stderr, flush=True)
         os._exit(139)
-    return text("\n".join(f"{query.title() or 'Untitled'}, volume {index + 1}" for index in range(int(limit))))
+    return text_result("\n".join(f"{query.title() or 'Untitled'}, volume {index + 1}" for index in range(int(limit))))
 
 
 def read_page(book: str = "", page: int = 1) -> Json:
-    nap(0.01, 0.05)
-    return text(f"Page {page} of {book}. " + "It was a dark and stormy night. " * 6)
+    sleep_between(0.01, 0.05)
+    return text_result(f"Page {page} of {book}. " + "It was a dark and stormy night. " * 6)
 
 
 def charge(card: str = "", amount: float = 1) -> Json:
-    nap(0.05, 0.2)
+    sleep_between(0.05, 0.2)
     if random.random() < 0.04:
         print("Traceback: ConnectionResetError: the bank hung up", file=sys.stderr, flush=True)
         os._exit(1)
-    return structured({"paid": amount})
+    return structured_result({"paid": amount})
 
 
 def refund(payment: str = "", amount: float = 1) -> Json:
-    nap(0.05, 0.1)
-    return text("refunds are open from 9 to 5", failed=True)
+    sleep_between(0.05, 0.1)
+    return text_result("refunds are open from 9 to 5", failed=True)
 
 
 def sunset(width: int = 160, height: int = 90) -> Json:
-    nap(0.02, 0.05)
+    sleep_between(0.02, 0.05)
     width, height = min(int(width), 400), min(int(height), 400)
     rows = [
         b"\0"
@@ -116,64 +118,71 @@ def sunset(width: int = 160, height: int = 90) -> Json:
 
 
 READ, WRITE, DESTROY = {"readOnlyHint": True}, {"readOnlyHint": False}, {"destructiveHint": True, "readOnlyHint": False}
-S: Json
-N: Json
-S, N = {"type": "string"}, {"type": "integer"}
+STRING: Json
+INTEGER: Json
+STRING, INTEGER = {"type": "string"}, {"type": "integer"}
 Tool = tuple[Callable[..., Json], str, Json, Json]
-CHARACTERS: dict[str, list[Tool]] = {
+BEHAVIOURS: dict[str, list[Tool]] = {
     "weather": [
-        (forecast, "The weather of the next days in a city.", {"city": S, "days": {**N, "default": 3}}, READ),
-        (stations, "The weather stations of a place.", {"near": S}, READ),
+        (
+            forecast,
+            "The weather of the next days in a city.",
+            {"city": STRING, "days": {**INTEGER, "default": 3}},
+            READ,
+        ),
+        (stations, "The weather stations near a city.", {"near": STRING}, READ),
     ],
     "shop": [
-        (find_order, "How an order stands.", {"number": N}, READ),
-        (place_order, "Order something.", {"item": S, "count": {**N, "default": 1}}, WRITE),
-        (cancel_order, "Cancel an order, for good.", {"number": N}, DESTROY),
+        (find_order, "The state of an order.", {"number": INTEGER}, READ),
+        (place_order, "Order something.", {"item": STRING, "count": {**INTEGER, "default": 1}}, WRITE),
+        (cancel_order, "Cancel an order permanently.", {"number": INTEGER}, DESTROY),
     ],
     "library": [
-        (search_books, "Search the titles of all books.", {"query": S, "limit": {**N, "default": 5}}, READ),
-        (read_page, "One page of a book.", {"book": S, "page": N}, READ),
+        (search_books, "Search the titles of all books.", {"query": STRING, "limit": {**INTEGER, "default": 5}}, READ),
+        (read_page, "One page of a book.", {"book": STRING, "page": INTEGER}, READ),
     ],
     "payments": [
-        (charge, "Charge a card.", {"card": S, "amount": {"type": "number"}}, DESTROY),
-        (refund, "Give money back.", {"payment": S, "amount": {"type": "number"}}, DESTROY),
+        (charge, "Charge a card.", {"card": STRING, "amount": {"type": "number"}}, DESTROY),
+        (refund, "Give money back.", {"payment": STRING, "amount": {"type": "number"}}, DESTROY),
     ],
-    "pictures": [(sunset, "Paint a sunset.", {"width": {**N, "default": 160}, "height": {**N, "default": 90}}, READ)],
+    "pictures": [
+        (sunset, "Paint a sunset.", {"width": {**INTEGER, "default": 160}, "height": {**INTEGER, "default": 90}}, READ)
+    ],
 }
 
 
-def tools(character: str) -> dict[str, Tool]:
-    return {each[0].__name__: each for each in CHARACTERS[character]}
+def tools_by_name(behaviour: str) -> dict[str, Tool]:
+    return {each[0].__name__: each for each in BEHAVIOURS[behaviour]}
 
 
-def listed(character: str) -> list[Json]:
+def list_tools(behaviour: str) -> list[Json]:
     return [
         {
             "name": name,
-            "description": words,
+            "description": description,
             "inputSchema": {"type": "object", "properties": schema},
             "annotations": hints,
         }
-        for name, (_, words, schema, hints) in tools(character).items()
+        for name, (_, description, schema, hints) in tools_by_name(behaviour).items()
     ]
 
 
 def send(message: Json) -> None:
-    with WRITING:
+    with STDOUT_LOCK:
         sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
         sys.stdout.flush()
 
 
-def call(character: str, id_: Any, params: Json) -> None:
+def call(behaviour: str, id_: Any, params: Json) -> None:
     try:
-        result = tools(character)[params["name"]][0](**(params.get("arguments") or {}))
+        result = tools_by_name(behaviour)[params["name"]][0](**(params.get("arguments") or {}))
     except (KeyError, TypeError, ValueError) as exc:
-        result = text(f"{exc}", failed=True)
+        result = text_result(f"{exc}", failed=True)
     send({"id": id_, "result": result})
 
 
-def main(character: str) -> None:
-    if character == "broken":
+def main(behaviour: str) -> None:
+    if behaviour == "broken":
         print("Error: CRM_API_KEY is not set", file=sys.stderr, flush=True)
         sys.exit(1)
     for line in sys.stdin:
@@ -182,17 +191,17 @@ def main(character: str) -> None:
         if id_ is None:
             continue
         if method == "initialize":
-            info = {"name": f"demo-{character}", "version": "1"}
+            info = {"name": f"demo-{behaviour}", "version": "1"}
             result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
             send({"id": id_, "result": result})
         elif method == "tools/list":
-            send({"id": id_, "result": {"tools": listed(character)}})
+            send({"id": id_, "result": {"tools": list_tools(behaviour)}})
         elif method == "tools/call":
-            threading.Thread(target=call, args=(character, id_, params), daemon=True).start()
+            threading.Thread(target=call, args=(behaviour, id_, params), daemon=True).start()
         elif method == "ping":
             send({"id": id_, "result": {}})
         else:
-            send({"id": id_, "error": {"code": -32601, "message": "not known here"}})
+            send({"id": id_, "error": {"code": -32601, "message": "method not found"}})
 
 
 if __name__ == "__main__":

@@ -1,33 +1,33 @@
-"""The files of every client that we know: where they are, what they say, and how they are changed.
+"""Configuration files of MCP clients: find, read and change them.
 
-    places = find(os.environ, Path.cwd())           # every file in which a client would look
-    imported = read(place)                          # its entries in our own form, and what is wrong with others
-    entry = portable(imported.entries[0])           # as it can stand in our file
-    export = plan_export(place, {"github": entry})  # the change, and what the client cannot be told
-    apply(export.edit)                              # toolway.config.editing.write
+    files = find_client_files(os.environ, Path.cwd())  # every file that a client would read
+    imported = read_client_file(file)                  # its entries in the common form, and its issues
+    entry = to_portable(imported.entries[0])           # the entry for our configuration file
+    export = plan_export(file, {"github": entry})      # the edit, and the settings that the client does not support
+    apply_edit(export.edit)                            # toolway.config.editing.document
 
-`values.py` says what that form is. `dialect.py` is how a client spells it, one value for each client in `claude.py`,
-`editors.py`, `terminals.py`, `desktops.py` (JSON), `tables.py` (TOML) and `indented.py` (YAML).
+`models.py` defines the common form and `Dialect`, the spelling of one client. The clients are in `json_clients.py`,
+`toml_clients.py` and `yaml_clients.py`.
 """
 
-from toolway.config.clients.catalog import CLIENTS, TOOLWAY, client_named, own_place
-from toolway.config.clients.exporting import plan_export
-from toolway.config.clients.importing import find, read
-from toolway.config.clients.portable import portable
-from toolway.config.clients.values import Client, Entry, Export, Imported, Place
+from toolway.config.clients.exporter import plan_export
+from toolway.config.clients.importer import find_client_files, read_client_file
+from toolway.config.clients.models import Client, ClientConfigFile, ClientEntry, ExportPlan, ImportResult
+from toolway.config.clients.portable import to_portable
+from toolway.config.clients.registry import CLIENTS, TOOLWAY, get_client, toolway_file
 
 __all__ = [
     "CLIENTS",
     "TOOLWAY",
     "Client",
-    "Entry",
-    "Export",
-    "Imported",
-    "Place",
-    "client_named",
-    "find",
-    "own_place",
+    "ClientConfigFile",
+    "ClientEntry",
+    "ExportPlan",
+    "ImportResult",
+    "find_client_files",
+    "get_client",
     "plan_export",
-    "portable",
-    "read",
+    "read_client_file",
+    "to_portable",
+    "toolway_file",
 ]

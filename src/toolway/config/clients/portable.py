@@ -1,8 +1,7 @@
-"""An entry as it can stand in any other file: it keeps its working directory, and what hangs on it.
+"""Conversion of client entries to portable ones, which keep their meaning in any other file.
 
-A client starts the servers of a project in the project's directory, whatever the entry says or does not say. Moved to
-another file, the entry must say so itself. What a client asks a person for, or keeps among its own secrets, is a secret
-of our store afterwards.
+A client starts the servers of a project in the project directory. In another file the entry needs an explicit `cwd`.
+Inputs that a client prompts for, and secrets of the client's store, become references into our secret store.
 """
 
 from __future__ import annotations
@@ -12,58 +11,68 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from toolway.config.clients.values import Entry, Place
-from toolway.config.formats import normalised
-from toolway.config.syntaxes import OURS, Piece, Ref, parse, write
+from toolway.config.clients.models import ClientConfigFile, ClientEntry
+from toolway.config.loader import normalize_name
+from toolway.config.variables import TOOLWAY_SYNTAX, TextPiece, VariableRef, parse_variables, render_variables
 
 _SHELLS: Final = frozenset({"cmd", "cmd.exe"})
-_SAFE: Final = re.compile(r"[^A-Za-z0-9_-]+")
+_UNSAFE_CHARS: Final = re.compile(r"[^A-Za-z0-9_-]+")
 
 
-def portable(entry: Entry) -> dict[str, Any]:
-    """The entry with its directory written out. `toolway import` writes this into our file."""
-    return localised(entry.name, entry.value, entry.place)
+def to_portable(entry: ClientEntry) -> dict[str, Any]:
+    """Return the entry with an explicit working directory.
+
+    `toolway import` writes this to our file.
+    """
+    return to_explicit(entry.name, entry.value, entry.file)
 
 
-def localised(name: str, value: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    """An entry in our own form, as it is meant in the file of this place."""
-    filling = _Filling(name, place.directory)
-    moved = {key: filling.fill(item) for key, item in value.items() if key != "extras"}
+def to_explicit(name: str, value: Mapping[str, Any], file: ClientConfigFile) -> dict[str, Any]:
+    """Make the directory and host variables of an entry explicit. The entry is in common form."""
+    replacer = _ReferenceReplacer(name, file.directory)
+    explicit = {key: replacer.replace(item) for key, item in value.items() if key != "extras"}
     if "extras" in value:
-        moved["extras"] = value["extras"]
-    if moved.get("command") is not None:
-        _unwrap(moved)
-        if place.directory is not None:
-            moved["cwd"] = _directory(moved.get("cwd"), place.directory)
-    return moved
+        explicit["extras"] = value["extras"]
+    if explicit.get("command") is not None:
+        _unwrap_cmd(explicit)
+        if file.directory is not None:
+            explicit["cwd"] = _resolve_cwd(explicit.get("cwd"), file.directory)
+    return explicit
 
 
-def at_home(value: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    """The same without the directory that goes without saying in this place: what `localised` would add again."""
-    left = dict(value)
-    if place.directory is not None and left.get("cwd") == str(place.directory):
-        del left["cwd"]
-    return left
+def drop_default_cwd(value: Mapping[str, Any], file: ClientConfigFile) -> dict[str, Any]:
+    """Drop `cwd` if it is the default directory of this file, as `to_explicit` would add it."""
+    entry = dict(value)
+    if file.directory is not None and entry.get("cwd") == str(file.directory):
+        del entry["cwd"]
+    return entry
 
 
-def restored(name: str, value: Mapping[str, Any], written: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    """`value` with what says the same as an entry of this place in the words of that entry, both in our own form."""
-    return dict(_restored(value, localised(name, written, place), written))
+def restore_spelling(
+    name: str, value: Mapping[str, Any], raw: Mapping[str, Any], file: ClientConfigFile
+) -> dict[str, Any]:
+    """Return `value` with the spelling of `raw` in all parts with the same meaning.
+
+    Both are in the common form.
+    """
+    return dict(_restore_value(value, to_explicit(name, raw, file), raw))
 
 
-def _restored(value: Any, meant: Any, written: Any) -> Any:
-    if value == meant:
-        return written
-    if isinstance(value, Mapping) and isinstance(meant, Mapping) and isinstance(written, Mapping):
-        both = meant.keys() & written.keys()
-        return {key: _restored(each, meant[key], written[key]) if key in both else each for key, each in value.items()}
-    if isinstance(value, list) and isinstance(meant, list) and isinstance(written, list):
-        said = [_restored(*each) for each in zip(value, meant, written, strict=False)]
-        return [*said, *value[len(said) :]]
+def _restore_value(value: Any, explicit: Any, raw: Any) -> Any:
+    if value == explicit:
+        return raw
+    if isinstance(value, Mapping) and isinstance(explicit, Mapping) and isinstance(raw, Mapping):
+        both = explicit.keys() & raw.keys()
+        return {
+            key: _restore_value(each, explicit[key], raw[key]) if key in both else each for key, each in value.items()
+        }
+    if isinstance(value, list) and isinstance(explicit, list) and isinstance(raw, list):
+        restored_items = [_restore_value(*each) for each in zip(value, explicit, raw, strict=False)]
+        return [*restored_items, *value[len(restored_items) :]]
     return value
 
 
-def _directory(cwd: Any, directory: Path) -> Any:
+def _resolve_cwd(cwd: Any, directory: Path) -> Any:
     if cwd is None:
         return str(directory)
     if not isinstance(cwd, str) or cwd.startswith(("~", "$")):
@@ -71,37 +80,42 @@ def _directory(cwd: Any, directory: Path) -> Any:
     return str(directory / cwd)
 
 
-class _Filling:
-    """Texts with what only the client knows put in: the folder of the project, and where a secret is kept now."""
+class _ReferenceReplacer:
+    """Replacement of client-specific references: project folder, and secrets of the client."""
 
     def __init__(self, name: str, directory: Path | None) -> None:
-        self._name = normalised(name)
+        self._name = normalize_name(name)
         self._directory = directory
 
-    def fill(self, value: Any) -> Any:
+    def replace(self, value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {key: self.fill(item) for key, item in value.items()}
+            return {key: self.replace(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self.fill(item) for item in value]
+            return [self.replace(item) for item in value]
         if not isinstance(value, str):
             return value
-        return write(tuple(self._filled(piece) for piece in parse(value, OURS)), OURS).text
+        return render_variables(
+            tuple(self._replace_piece(piece) for piece in parse_variables(value, TOOLWAY_SYNTAX)), TOOLWAY_SYNTAX
+        ).text
 
-    def _filled(self, piece: Piece) -> Piece:
+    def _replace_piece(self, piece: TextPiece) -> TextPiece:
         if isinstance(piece, str):
             return piece
         if piece.kind in ("input", "secret"):
-            return Ref("keyring", f"{self._name}.{_SAFE.sub('-', piece.name)}")
+            return VariableRef("keyring", f"{self._name}.{_UNSAFE_CHARS.sub('-', piece.name)}")
         if piece.kind != "place":
             return piece
-        known: dict[str, Piece] = {"userHome": Ref("env", "HOME"), "pathSeparator": "/", "/": "/"}
+        known: dict[str, TextPiece] = {"userHome": VariableRef("env", "HOME"), "pathSeparator": "/", "/": "/"}
         if self._directory is not None:
             known |= {"workspaceFolder": str(self._directory), "workspaceFolderBasename": self._directory.name}
         return known.get(piece.name, piece)
 
 
-def _unwrap(value: dict[str, Any]) -> None:
-    """`cmd /c npx …` is what Windows needs to find a script; we find scripts ourselves."""
+def _unwrap_cmd(value: dict[str, Any]) -> None:
+    """Unwrap `cmd /c npx …`, which Windows clients need to find a script.
+
+    We find scripts ourselves.
+    """
     args = value.get("args")
     if str(value["command"]).lower() not in _SHELLS or not isinstance(args, list) or len(args) < 2:
         return

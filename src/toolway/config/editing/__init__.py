@@ -1,6 +1,5 @@
-"""Changing files that belong to others: nothing but what was meant, shown first, kept before, all or nothing.
+"""Editing of other programs' configuration files: minimal, previewed, backed up, atomic.
 
-`documents.py` knows the three kinds of file and changes their text where a value stands (`json_text.py`,
-`toml_text.py`, `yaml_text.py`). `edit.py` is a change that can be shown, `write.py` makes it, `backups.py` keeps what
-was before.
+`document.py` reads and writes files, with a preview and a backup of each edit. `patch.py` computes the patches from the
+old value to the new one. `jsonc.py`, `toml.py` and `yaml.py` apply a patch to the text and leave the rest unchanged.
 """

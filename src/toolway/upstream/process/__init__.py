@@ -1,1 +1,1 @@
-"""Processes of ours: started by a keeper, so that none outlives us."""
+"""Child processes, started through a reaper so that none outlives us."""

@@ -1,35 +1,33 @@
-"""The ways to a server, one per file, all behind the seam of `upstream/link.py`."""
+"""Registry of transports: one kind per module, all with the protocol `Transport`.
+
+To add a transport, write a module with a function `create(server, services)` and add one line to `TRANSPORTS`. The kind
+of an entry is decided in one place: `Server.transport` in `config/schema.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
+from typing import Final
 
-from toolway.config.spec import Server
-from toolway.model import Authorizer
-from toolway.upstream.link import Link
-from toolway.upstream.process.spawn import Spawner
+from toolway.config.schema import Server
+from toolway.types import Authorizer
+from toolway.upstream.process.spawner import Spawner
+from toolway.upstream.transport import CreateTransport, Transport, TransportServices
+
+#: Module by kind, imported on first use: a hub without HTTP APIs loads no OpenAPI code, and so on.
+TRANSPORTS: Final[Mapping[str, str]] = {
+    "stdio": "toolway.upstream.transports.stdio",
+    "http": "toolway.upstream.transports.streamable_http",
+    "sse": "toolway.upstream.transports.legacy_sse",
+    "openapi": "toolway.upstream.transports.openapi.transport",
+    "memory": "toolway.upstream.transports.memory",
+}
 
 
-def link_for(
+def create_transport(
     server: Server, spawner: Spawner, environ: Mapping[str, str], authorizer: Authorizer | None = None
-) -> Link:
-    """A new link of the kind that the server's entry asks for. Each kind is loaded only where it is used."""
-    if server.command is not None:
-        from toolway.upstream.transports.stdio.link import StdioLink
-
-        return StdioLink(server, spawner, environ)
-    if server.transport == "sse":
-        from toolway.upstream.transports.sse.link import SseLink
-
-        return SseLink(server, authorizer=authorizer)
-    if server.openapi is not None:
-        from toolway.upstream.transports.openapi.link import OpenApiLink
-
-        return OpenApiLink(server, spawner, environ, authorizer)
-    if server.url is not None:
-        from toolway.upstream.transports.http.link import HttpLink
-
-        return HttpLink(server, authorizer=authorizer)
-    from toolway.upstream.transports.memory import MemoryLink
-
-    return MemoryLink(server)
+) -> Transport:
+    """Return a new, unopened transport of the kind that the server's entry configures."""
+    create: CreateTransport = import_module(TRANSPORTS[server.transport]).create
+    return create(server, TransportServices(spawner, environ, authorizer))

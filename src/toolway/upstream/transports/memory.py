@@ -1,6 +1,6 @@
-"""A server that is an object in this process: an SDK `MCPServer` or `Server`, over the SDK's own memory streams.
+"""Transport to an SDK `MCPServer` or `Server` object in this process, over memory streams.
 
-The envelopes are the SDK's here, but params and results stay plain dictionaries, so nothing is lost in between.
+The message classes are the SDK's, but params and results stay plain dictionaries, so no field is lost.
 """
 
 from __future__ import annotations
@@ -12,52 +12,69 @@ from typing import Any
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 from mcp.client._memory import InMemoryTransport
 from mcp.shared.message import SessionMessage
-from mcp_types import ErrorData, JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+from mcp_types import ErrorData, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+from mcp_types import JSONRPCError as JSONRPCErrorMessage
 
-from toolway.config.spec import Server
-from toolway.model import Certainty, Era, Json
-from toolway.protocol import wire
-from toolway.upstream.link import Fault, Inbound, LinkFacts, Loss, Request, RpcError
-from toolway.upstream.transports.outstanding import Outstanding
+from toolway.config.schema import Server
+from toolway.protocol import jsonrpc
+from toolway.protocol.cancellation import CANCELLED, cancellation_params
+from toolway.types import Certainty, Era, Json
+from toolway.upstream.transport import (
+    Disconnect,
+    InboundHandler,
+    JSONRPCError,
+    Request,
+    TransportError,
+    TransportInfo,
+    TransportServices,
+)
+from toolway.upstream.transports.pending_requests import PendingRequests
 
 
-class MemoryLink:
+def create(server: Server, services: TransportServices) -> MemoryTransport:
+    """Return a transport for the registry in `transports/__init__.py`."""
+    return MemoryTransport(server)
+
+
+class MemoryTransport:
+    """Transport to an SDK server object in this process."""
+
     def __init__(self, server: Server) -> None:
         self._server = server.instance
-        self._outstanding = Outstanding()
-        self._asks: set[asyncio.Task[None]] = set()
-        self._owner: asyncio.Task[None] | None = None
+        self._pending = PendingRequests()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._session_task: asyncio.Task[None] | None = None
 
-    async def open(self, inbound: Inbound) -> None:
+    async def open(self, inbound: InboundHandler) -> None:
         self._inbound = inbound
         loop = asyncio.get_running_loop()
-        self._up: asyncio.Future[None] = loop.create_future()
-        self._loss: asyncio.Future[Loss] = loop.create_future()
+        self._opened: asyncio.Future[None] = loop.create_future()
+        self._disconnected: asyncio.Future[Disconnect] = loop.create_future()
         self._closing = asyncio.Event()
-        self._owner = loop.create_task(self._own())
-        await asyncio.shield(self._up)
+        self._session_task = loop.create_task(self._run_session())
+        await asyncio.shield(self._opened)
 
-    async def _own(self) -> None:
-        """Enter and leave the SDK's transport in one task, as it demands."""
-        loss = Loss("closed by us", "E-CLOSED")
+    async def _run_session(self) -> None:
+        """Enter and exit the SDK's transport in one task, as the SDK requires."""
+        disconnect = Disconnect("closed by us", "E-CLOSED")
         try:
             async with InMemoryTransport(self._server) as (reader, writer):
                 self._writer: Any = writer
-                self._up.set_result(None)
+                self._opened.set_result(None)
                 reading = asyncio.create_task(self._read(reader))
                 closing = asyncio.create_task(self._closing.wait())
                 await asyncio.wait({reading, closing}, return_when=asyncio.FIRST_COMPLETED)
                 if not closing.done():
-                    loss = Loss("the server object ended its session", "E-MEMORY-ENDED")
+                    disconnect = Disconnect("the server object ended its session", "E-MEMORY-ENDED")
                 for task in (reading, closing):
                     task.cancel()
                 await asyncio.gather(reading, closing, return_exceptions=True)
         except Exception as exc:
-            loss = Loss(f"the server object failed: {exc!r}", "E-MEMORY-FAILED")
-        if not self._up.done():
-            self._up.set_exception(Fault(loss.reason, Certainty.C0, code=loss.code))
-        self._loss.set_result(loss)
-        self._outstanding.fail_all(loss.reason, loss.code)
+            disconnect = Disconnect(f"the server object failed: {exc!r}", "E-MEMORY-FAILED")
+        if not self._opened.done():
+            self._opened.set_exception(TransportError(disconnect.reason, Certainty.NOT_SENT, code=disconnect.code))
+        self._disconnected.set_result(disconnect)
+        self._pending.fail_all(disconnect.reason, disconnect.code)
 
     async def _read(self, reader: Any) -> None:
         with suppress(EndOfStream, ClosedResourceError):
@@ -67,74 +84,74 @@ class MemoryLink:
 
     def _on_message(self, message: Any) -> None:
         if isinstance(message, JSONRPCResponse):
-            self._outstanding.settle(wire.Message("result", message.id, body=message.result))
-        elif isinstance(message, JSONRPCError):
-            self._outstanding.settle(wire.Message("error", message.id, body=message.error.model_dump(by_alias=True)))
+            self._pending.resolve(jsonrpc.Message("result", message.id, body=message.result))
+        elif isinstance(message, JSONRPCErrorMessage):
+            self._pending.resolve(jsonrpc.Message("error", message.id, body=message.error.model_dump(by_alias=True)))
         elif isinstance(message, JSONRPCNotification):
             self._inbound.on_notification(message.method, message.params or {})
         elif isinstance(message, JSONRPCRequest):
-            task = asyncio.create_task(self._answer(message))
-            self._asks.add(task)
-            task.add_done_callback(self._asks.discard)
+            task = asyncio.create_task(self._handle_server_request(message))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, message: JSONRPCRequest) -> None:
+    async def _handle_server_request(self, message: JSONRPCRequest) -> None:
         try:
-            answer = await self._inbound.on_request(message.method, message.params or {})
-            if answer is not None:
-                await self._put(JSONRPCResponse(jsonrpc="2.0", id=message.id, result=answer))
-        except RpcError as exc:
+            result = await self._inbound.on_request(message.method, message.params or {})
+            if result is not None:
+                await self._send(JSONRPCResponse(jsonrpc="2.0", id=message.id, result=result))
+        except JSONRPCError as exc:
             error = ErrorData(code=exc.code, message=exc.message, data=exc.data)
-            await self._put(JSONRPCError(jsonrpc="2.0", id=message.id, error=error))
+            await self._send(JSONRPCErrorMessage(jsonrpc="2.0", id=message.id, error=error))
 
-    async def _put(self, message: Any) -> None:
+    async def _send(self, message: Any) -> None:
         try:
             await self._writer.send(SessionMessage(message))
         except (ClosedResourceError, BrokenResourceError):
-            raise Fault("the server object has ended", Certainty.C0, code="E-MEMORY-ENDED") from None
+            raise TransportError("the server object has ended", Certainty.NOT_SENT, code="E-MEMORY-ENDED") from None
 
     async def request(self, request: Request) -> Json:
-        id_, answer = self._outstanding.add(request)
-        request.attempt.phase = "send"
+        id_, result = self._pending.add(request)
+        request.call_state.phase = "send"
         try:
-            # Handing over may wait for the server to take earlier messages, and once begun it cannot be taken back.
-            request.attempt.certainty = Certainty.C2
-            await self._put(JSONRPCRequest(jsonrpc="2.0", id=id_, method=request.method, params=request.params))
-            request.attempt.phase = "server"
-            return await answer
+            # The send may wait until the server has received earlier messages. Once begun, it cannot be undone.
+            request.call_state.certainty = Certainty.UNKNOWN
+            await self._send(JSONRPCRequest(jsonrpc="2.0", id=id_, method=request.method, params=request.params))
+            request.call_state.phase = "server"
+            return await result
         except asyncio.CancelledError:
-            if not request.quiet:
-                task = asyncio.create_task(self._tell_cancelled(id_))
-                self._asks.add(task)
-                task.add_done_callback(self._asks.discard)
+            if not request.silent_cancel:
+                task = asyncio.create_task(self._notify_cancelled(id_))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
             raise
         finally:
-            self._outstanding.forget(id_)
+            self._pending.remove(id_)
 
-    async def _tell_cancelled(self, id_: int) -> None:
-        with suppress(Fault):
-            await self.notify("notifications/cancelled", {"requestId": id_})
+    async def _notify_cancelled(self, id_: int) -> None:
+        with suppress(TransportError):
+            await self.notify(CANCELLED, cancellation_params(id_))
 
     async def notify(self, method: str, params: Json) -> None:
-        await self._put(JSONRPCNotification(jsonrpc="2.0", method=method, params=params))
+        await self._send(JSONRPCNotification(jsonrpc="2.0", method=method, params=params))
 
-    def adopt(self, era: Era, version: str) -> None:
-        """Nothing to do: the streams carry both eras."""
+    def set_protocol(self, era: Era, version: str) -> None:
+        """Do nothing: the streams carry both eras."""
 
-    def forget_session(self) -> None:
-        """Nothing to do: the session is the stream."""
+    def reset_session(self) -> None:
+        """Do nothing: the session is the stream."""
 
-    async def wait_lost(self) -> Loss:
-        return await asyncio.shield(self._loss)
+    async def wait_closed(self) -> Disconnect:
+        return await asyncio.shield(self._disconnected)
 
-    def facts(self) -> LinkFacts:
-        return LinkFacts(dropped=self._outstanding.dropped)
+    def info(self) -> TransportInfo:
+        return TransportInfo(unmatched_responses=self._pending.dropped)
 
     async def close(self) -> None:
-        if self._owner is None:
+        if self._session_task is None:
             return
         self._closing.set()
-        for task in tuple(self._asks):
+        for task in tuple(self._tasks):
             task.cancel()
-        await asyncio.wait({self._owner}, timeout=3.0)
-        self._owner.cancel()
-        await asyncio.gather(self._owner, return_exceptions=True)
+        await asyncio.wait({self._session_task}, timeout=3.0)
+        self._session_task.cancel()
+        await asyncio.gather(self._session_task, return_exceptions=True)

@@ -1,1 +1,1 @@
-"""An HTTP API behind an OpenAPI document: each operation is a tool."""
+"""Transport to an HTTP API with an OpenAPI document: each operation is a tool."""

@@ -1,0 +1,106 @@
+// Search dialog (⌘K): opens any page, server or tool by a few letters of its name.
+
+import { useEffect, useMemo, useRef, useState } from "react";
+import { useAdmin, useLive } from "../live";
+import { go, path } from "../route";
+import type { ToolRow } from "../types";
+import { search } from "./fuzzy";
+
+interface Choice {
+  kind: string;
+  title: string;
+  hint: string;
+  to: string;
+}
+
+type Page = [to: string, title: string, icon: string];
+
+const PAGES: Page[] = [
+  ["/", "Home", "home"],
+  ["/servers", "Servers", "servers"],
+  ["/nodes", "Nodes", "nodes"],
+  ["/calls", "Calls", "calls"],
+  ["/tools", "Tools", "tools"],
+  ["/reliability", "Reliability", "reliability"],
+  ["/groups", "Groups", "groups"],
+  ["/keys", "Keys", "keys"],
+  ["/config", "Config", "config"],
+  ["/doctor", "Doctor", "doctor"],
+  ["/events", "Events", "events"],
+];
+
+/** Return the pages to show. The page of nodes exists only in a cluster. */
+export const visiblePages = (cluster: boolean | undefined) => (cluster ? PAGES : PAGES.filter(([to]) => to !== "/nodes"));
+
+export function SearchDialog({ close }: { close: () => void }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const [text, setText] = useState("");
+  const [cursor, setCursor] = useState(0);
+  const { servers, cluster } = useLive().overview ?? {};
+  const tools = useAdmin<{ tools: ToolRow[] }>("tool-list").data?.tools;
+  useEffect(() => dialog.current?.showModal(), []);
+
+  const all = useMemo<Choice[]>(
+    () => [
+      ...visiblePages(cluster).map(([to, title]) => ({ kind: "page", title, hint: "", to })),
+      ...(servers ?? []).map((each) => ({ kind: "server", title: each.server, hint: each.why, to: path("servers", each.server) })),
+      ...(tools ?? []).map((each) => ({
+        kind: "tool", title: `${each.server}.${each.tool}`, hint: each.description, to: path("tools", each.server, each.tool),
+      })),
+    ],
+    [servers, cluster, tools],
+  );
+  const found = useMemo(() => {
+    const byTitle = search(all, text, (each) => each.title, 12);
+    if (!text || byTitle.length >= 12) return byTitle;
+    const byHint = search(all, text, (each) => `${each.title} ${each.hint.slice(0, 80)}`, 12).filter((each) => !byTitle.includes(each));
+    return [...byTitle, ...byHint].slice(0, 12);
+  }, [all, text]);
+  const open = (choice: Choice | undefined) => {
+    close();
+    if (choice) go(choice.to);
+  };
+  return (
+    <dialog ref={dialog} className="palette" aria-label="Search" onClose={close} onClick={(event) => event.target === dialog.current && close()}>
+      <input
+        autoFocus
+        type="search"
+        role="combobox"
+        aria-expanded="true"
+        aria-controls="found"
+        aria-activedescendant={`found-${cursor}`}
+        aria-label="Search for a page, server or tool"
+        placeholder="Search for a page, server or tool"
+        value={text}
+        onChange={(event) => {
+          setText(event.target.value);
+          setCursor(0);
+        }}
+        onKeyDown={(event) => {
+          if (event.key === "ArrowDown") setCursor((n) => Math.min(n + 1, found.length - 1));
+          else if (event.key === "ArrowUp") setCursor((n) => Math.max(n - 1, 0));
+          else if (event.key === "Enter") open(found[cursor]);
+          else return;
+          event.preventDefault();
+        }}
+      />
+      <ul id="found" role="listbox" aria-label="Search results">
+        {found.map((choice, index) => (
+          <li
+            key={choice.to}
+            id={`found-${index}`}
+            role="option"
+            aria-selected={index === cursor}
+            onMouseMove={() => setCursor(index)}
+            onClick={() => open(choice)}
+          >
+            <span className="kind">{choice.kind}</span>
+            <span className="title">{choice.title}</span>
+            <span className="hint">{choice.hint}</span>
+          </li>
+        ))}
+        {found.length === 0 && <li role="option" aria-selected="false" className="muted">No match for “{text}”</li>}
+      </ul>
+    </dialog>
+  );
+}

@@ -1,0 +1,70 @@
+// Waterfall of a call: one bar per phase, grouped by attempt.
+
+import type { Attempt, CallDetail } from "../types";
+import { formatSeconds } from "../format";
+import { Outcome } from "./common";
+
+const PHASES: Record<string, string> = {
+  queue: "routing and wait for a concurrency slot",
+  pause: "pause that the server requested",
+  turn: "wait for the turn to write to the pipe",
+  start: "wait for the server to start",
+  connect: "opening of a connection",
+  auth: "request of a token",
+  send: "sending of the request",
+  server: "execution by the server",
+  stream: "arrival of the result",
+  caller: "wait for the client to answer a server request",
+  retry: "wait before the next attempt",
+};
+
+export function Waterfall({ call }: { call: CallDetail }) {
+  if (!call.tries.length) {
+    return (
+      <p className="muted">
+        {call.source ? `Result from ${call.source}: no request was sent.` : "No attempt was made."}
+      </p>
+    );
+  }
+  const total = Math.max(call.seconds, ...call.tries.map((each) => each.began + each.seconds), 1e-6);
+  return (
+    <div className="waterfall">
+      {call.tries.map((each) => (
+        <Bars key={each.number} attempt={each} total={total} alone={call.tries.length === 1} />
+      ))}
+      <div className="axis" aria-hidden="true">
+        {[0, 0.25, 0.5, 0.75, 1].map((part) => <span key={part}>{formatSeconds(part * total)}</span>)}
+      </div>
+    </div>
+  );
+}
+
+function Bars({ attempt, total, alone }: { attempt: Attempt; total: number; alone: boolean }) {
+  const shown = attempt.phases.filter((phase) => phase.seconds > 0);
+  return (
+    <section aria-label={`attempt ${attempt.number}`}>
+      {!alone && (
+        <h4>
+          Attempt {attempt.number} · {formatSeconds(attempt.seconds)} <Outcome outcome={attempt.outcome} />
+        </h4>
+      )}
+      <ol>
+        {shown.map((phase, at) => (
+          <li key={at}>
+            <span className="name" title={PHASES[phase.name] ?? phase.name}>{phase.name}</span>
+            <span className="lane" aria-hidden="true">
+              <span
+                className={`bar phase-${phase.name}`}
+                style={{
+                  left: `${(100 * phase.began) / total}%`,
+                  width: `max(2px, ${(100 * phase.seconds) / total}%)`,
+                }}
+              />
+            </span>
+            <span className="time">{formatSeconds(phase.seconds)}</span>
+          </li>
+        ))}
+      </ol>
+    </section>
+  );
+}

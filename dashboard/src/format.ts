@@ -1,0 +1,71 @@
+// Formatting of numbers, times and states.
+
+export type Tone = "good" | "warn" | "bad" | "idle";
+
+export function formatSeconds(value: number | null | undefined): string {
+  if (value === null || value === undefined) return "–";
+  if (value < 0.001) return `${(value * 1e6).toFixed(0)} µs`;
+  if (value < 0.01) return `${(value * 1000).toFixed(1)} ms`;
+  if (value < 1) return `${(value * 1000).toFixed(0)} ms`;
+  if (value < 100) return `${value.toFixed(value < 10 ? 2 : 1)} s`;
+  return formatSpan(value);
+}
+
+export function formatSpan(value: number): string {
+  const total = Math.round(value);
+  if (total < 100) return `${total} s`;
+  if (total < 5400) return `${Math.round(total / 60)} min`;
+  if (total < 172_800) return `${Math.round(total / 3600)} h`;
+  return `${Math.round(total / 86_400)} d`;
+}
+
+export const formatAge = (at: number, now = Date.now() / 1000) => `${formatSpan(Math.max(0, now - at))} ago`;
+
+export function formatTime(at: number): string {
+  const date = new Date(at * 1000);
+  const today = new Date().toDateString() === date.toDateString();
+  const time = date.toLocaleTimeString("en-GB");
+  return today ? time : `${date.toLocaleDateString("en-CA")} ${time}`;
+}
+
+export function formatCount(value: number): string {
+  if (value < 1000) return String(value);
+  if (value < 1e6) return `${(value / 1000).toFixed(value < 10_000 ? 1 : 0)}k`;
+  return `${(value / 1e6).toFixed(1)}M`;
+}
+
+export const formatShare = (part: number, whole: number) =>
+  whole ? `${((100 * part) / whole).toFixed(part && part / whole < 0.1 ? 1 : 0)} %` : "–";
+
+/** Estimate the tokens that a definition of this many characters costs a model. */
+export const estimateTokens = (size: number) => Math.round(size / 4.4);
+
+const STATES: Record<string, [Tone, string]> = {
+  ready: ["good", "ready"],
+  idle: ["idle", "idle"],
+  starting: ["warn", "starting"],
+  backing_off: ["bad", "backing off"],
+  failed: ["bad", "failed"],
+  stopping: ["idle", "stopping"],
+  stopped: ["idle", "stopped"],
+  disabled: ["idle", "disabled"],
+};
+
+export const serverState = (state: string): [Tone, string] => STATES[state] ?? ["warn", state];
+
+/** Return the health of a server. A ready server with an open circuit breaker is unhealthy. */
+export function serverHealth(server: { state: string; breaker?: string; open_tools?: number }): [Tone, string] {
+  if (server.state === "ready" && server.breaker && server.breaker !== "closed") return ["bad", "breaker open"];
+  if (server.state === "ready" && server.open_tools) return ["warn", "degraded"];
+  return serverState(server.state);
+}
+
+export function outcomeTone(outcome: string): Tone {
+  if (outcome === "ok") return "good";
+  return outcome === "tool_error" || outcome === "cancelled" ? "warn" : "bad";
+}
+
+export const outcomeText = (outcome: string) => (outcome === "tool_error" ? "tool error" : outcome);
+
+/** Quote a word for a shell, if necessary. */
+export const shellQuote = (text: string) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);

@@ -1,0 +1,238 @@
+"""Print facts about the source tree, and fail if one is out of bounds.
+
+    python scripts/tree_facts.py                    print the facts and the bounds
+    python scripts/tree_facts.py --docstrings 60    print 60 docstrings, drawn with a fixed seed
+
+The banned words and their exceptions are in scripts/language.toml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import random
+import re
+import statistics
+import sys
+import tokenize
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src"
+SEED = 20261116
+
+MAX_FILES = 330
+MEDIAN_LINES = (130, 260)
+MAX_MODULES_PER_PACKAGE = 18
+MAX_SAME_BASENAME = 3
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One measured property of the tree and whether it is within its bound."""
+
+    name: str
+    value: str
+    bound: str
+    holds: bool
+    details: tuple[str, ...] = ()
+
+
+def module_name(path: Path) -> str:
+    """Return the dotted name of a source file."""
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def runtime_imports(tree: ast.Module) -> Iterator[str]:
+    """Yield the modules and names that a module imports when it is loaded."""
+    pending: list[ast.stmt] = list(tree.body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            pending.extend(node.orelse)
+        elif isinstance(node, ast.If | ast.Try | ast.With | ast.ClassDef):
+            pending.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
+
+
+def import_graph(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
+    """Return, for each module, the modules of the package that it imports when it is loaded."""
+    return {name: {each for each in runtime_imports(tree) if each in trees} - {name} for name, tree in trees.items()}
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the strongly connected components with more than one module (Tarjan)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for each in graph[name]:
+            if each not in index:
+                visit(each)
+                low[name] = min(low[name], low[each])
+            elif each in stack:
+                low[name] = min(low[name], index[each])
+        if low[name] == index[name]:
+            component = []
+            while True:
+                component.append(stack.pop())
+                if component[-1] == name:
+                    break
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for name in sorted(graph):
+        if name not in index:
+            visit(name)
+    return found
+
+
+def python_texts(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of all comments and string literals of a module with their line numbers."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in (tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)):
+            for offset, line in enumerate(token.string.split("\n")):
+                yield token.start[0] + offset, line
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """Yield (line, name, docstring) of a module, its classes and functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text is not None:
+                yield node.body[0].lineno, getattr(node, "name", "(module)"), text
+
+
+def language_problems() -> list[str]:
+    """Return every use of a banned word and every docstring with a banned first word."""
+    rules = tomllib.loads((ROOT / "scripts" / "language.toml").read_text())
+    banned = re.compile(r"\b(?:" + "|".join(rules["banned"]["words"]) + r")\b", re.IGNORECASE)
+    first = re.compile(r"(?:" + "|".join(rules["banned"]["first_words"]) + r")\b")
+    excepted = {(each["file"], each["word"].lower()) for each in rules.get("exception", ())}
+    used: set[tuple[str, str]] = set()
+    problems = []
+    for path in sorted(
+        path for pattern in rules["files"] for path in ROOT.glob(pattern) if "node_modules" not in path.parts
+    ):
+        name, text = path.relative_to(ROOT).as_posix(), path.read_text()
+        if any(re.fullmatch(each, name) for each in rules["skipped"]):
+            continue
+        lines = python_texts(text) if path.suffix == ".py" else enumerate(text.split("\n"), 1)
+        for number, line in lines:
+            for match in banned.finditer(line):
+                if (name, match[0].lower()) in excepted:
+                    used.add((name, match[0].lower()))
+                else:
+                    problems.append(f"{name}:{number}: {match[0]!r} in: {line.strip()[:100]}")
+        if path.suffix == ".py":
+            for number, _, doc in docstrings(ast.parse(text)):
+                if first.match(doc):
+                    problems.append(f"{name}:{number}: first word in: {doc.splitlines()[0][:100]}")
+    problems += [f"{name}: the exception for {word!r} is not needed" for name, word in sorted(excepted - used)]
+    return problems
+
+
+def facts() -> list[Fact]:
+    """Measure the tree."""
+    paths = sorted(SOURCE.rglob("*.py"))
+    sources = {module_name(path): path.read_text() for path in paths}
+    trees = {name: ast.parse(text) for name, text in sources.items()}
+    modules = [path for path in paths if path.name != "__init__.py"]
+    lines = [len(path.read_text().splitlines()) for path in modules]
+    median = statistics.median(lines)
+    loops = cycles(import_graph(trees))
+    packages = Counter(path.parent.relative_to(SOURCE).as_posix() for path in modules)
+    basenames = Counter(path.stem for path in modules)
+    classes: dict[str, list[str]] = defaultdict(list)
+    for name, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes[node.name].append(name)
+    twice = {name: homes for name, homes in classes.items() if len(homes) > 1}
+    language = language_problems()
+    flat = [f"{name} ({count})" for name, count in packages.items() if count > MAX_MODULES_PER_PACKAGE]
+    repeated = [f"{name} ({count})" for name, count in basenames.items() if count > MAX_SAME_BASENAME]
+    low, high = MEDIAN_LINES
+    lazy = sum(_lazy_imports(tree) for tree in trees.values())
+    return [
+        Fact("files", str(len(paths)), f"at most {MAX_FILES}", len(paths) <= MAX_FILES),
+        Fact("lines", str(sum(len(text.splitlines()) for text in sources.values())), "", True),
+        Fact("median module", f"{median:g} lines", f"{low} to {high}", low <= median <= high),
+        Fact("import cycles", str(len(loops)), "0", not loops, tuple(" ⇄ ".join(each) for each in loops)),
+        Fact("imports inside functions", str(lazy), "", True),
+        Fact(
+            "largest package",
+            "{} ({} modules)".format(*packages.most_common(1)[0]),
+            f"at most {MAX_MODULES_PER_PACKAGE} modules",
+            not flat,
+            tuple(flat),
+        ),
+        Fact(
+            "most frequent module name",
+            "{} ({} times)".format(*basenames.most_common(1)[0]),
+            f"at most {MAX_SAME_BASENAME} times",
+            not repeated,
+            tuple(repeated),
+        ),
+        Fact(
+            "public class names used twice",
+            str(len(twice)),
+            "0",
+            not twice,
+            tuple(f"{name}: {', '.join(homes)}" for name, homes in sorted(twice.items())),
+        ),
+        Fact("language problems", str(len(language)), "0", not language, tuple(language)),
+    ]
+
+
+def _lazy_imports(tree: ast.Module) -> int:
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return len(
+        {id(each) for node in functions for each in ast.walk(node) if isinstance(each, ast.Import | ast.ImportFrom)}
+    )
+
+
+def print_docstrings(count: int) -> None:
+    """Print docstrings drawn at random with a fixed seed."""
+    found = [
+        f"{path.relative_to(SOURCE)}:{line} {name}\n    " + text.replace("\n", "\n    ")
+        for path in sorted(SOURCE.rglob("*.py"))
+        for line, name, text in docstrings(ast.parse(path.read_text()))
+    ]
+    for number, text in enumerate(random.Random(SEED).sample(found, count), 1):
+        print(f"{number}. {text}\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--docstrings", type=int, metavar="N", help="print N docstrings, drawn with a fixed seed")
+    options = parser.parse_args()
+    if options.docstrings:
+        print_docstrings(options.docstrings)
+        return 0
+    measured = facts()
+    for fact in measured:
+        bound = f"  ({fact.bound})" if fact.bound else ""
+        print(f"{'ok  ' if fact.holds else 'FAIL'} {fact.name}: {fact.value}{bound}")
+        for detail in () if fact.holds else fact.details:
+            print(f"       {detail}")
+    return 0 if all(fact.holds for fact in measured) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

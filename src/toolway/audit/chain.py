@@ -1,0 +1,187 @@
+"""Hash chain of the audit log in the writer thread: open, recover, write, prune.
+
+On opening, the last records are verified. A changed record is an error, because the records after it cannot be trusted
+either. Calls of the last run that have an intent but no outcome get the outcome "unknown".
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from toolway._version import __version__
+from toolway.audit.sink import (
+    CALL_INTENT,
+    CALL_OUTCOME,
+    LOG_CLOSED,
+    LOG_OPENED,
+    LOG_PRUNED,
+    LOG_TRUNCATED,
+    AuditSink,
+    ChainHead,
+    RecordFields,
+    SinkBroken,
+    StoredRecord,
+    SwitchableSink,
+    encode_record,
+    format_time,
+    link_records,
+)
+from toolway.audit.verify import TamperedLog, verify_record
+from toolway.errors import Certainty
+
+MAX_VERIFIED_ON_OPEN: Final = 100_000  # records verified on opening; always at least those of the last run
+_COPIED_FIELDS: Final = ("call", "caller", "server", "tool", "method", "effect", "key", "arguments")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedLog:
+    """Result of opening an audit log."""
+
+    head: ChainHead
+    recovered: tuple[RecordFields, ...] = ()  # outcomes that were added for calls interrupted by a crash
+    truncated: str = ""
+
+
+class AuditChain:
+    """Audit sink with the head of its hash chain. Used only in the writer thread."""
+
+    def __init__(
+        self,
+        sink: AuditSink,
+        *,
+        wall_clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.sink = sink
+        self._wall_clock = wall_clock
+        self._monotonic = monotonic
+        self._head = ChainHead()
+        self._uncertain_rows: list[StoredRecord] = []  # rows of a failed write, which may be stored or not
+        self._needs_reopen = False
+
+    def open(self) -> OpenedLog:
+        """Open the log, verify its end and recover.
+
+        Raises `TamperedLog`, `SinkInUse`, `SinkBroken` or sink errors."""
+        truncated = self.sink.open()
+        head = self.sink.head()
+        interrupted = self._find_interrupted()
+        recovered = [_unknown_outcome(intent) for intent in interrupted]
+        self._head = head
+        entries = [self._encode_entry(LOG_OPENED, {"version": __version__, "pid": os.getpid()})]
+        if truncated is not None:
+            entries.append(self._encode_entry(LOG_TRUNCATED, {"bytes": truncated.size, "kept": truncated.moved_to}))
+        entries += [self._encode_entry(CALL_OUTCOME, fields) for fields in recovered]
+        self.write(entries)
+        return OpenedLog(self._head, tuple(recovered), str(truncated) if truncated is not None else "")
+
+    def write(self, entries: list[bytes]) -> None:
+        """Write entries durably.
+
+        If it raises, no entry is stored, or the next write finds out that they are. Raises the errors of the sink."""
+        if self._needs_reopen:
+            self._reopen()
+        rows = link_records(self._head, entries)
+        try:
+            self.sink.append(rows)
+        except Exception:
+            self._uncertain_rows = rows
+            self._needs_reopen = True
+            raise
+        self._head = ChainHead(rows[-1].seq, rows[-1].hash)
+
+    def prune(self, keep_s: float) -> bool:
+        """Remove some records older than `keep_s` seconds. Return True if there were any."""
+        if self._needs_reopen:
+            return False
+        last = self.sink.prunable(format_time(self._wall_clock() - keep_s))
+        if last is None:
+            return False
+        self.write([self._encode_entry(LOG_PRUNED, {"through": last.seq, "hash": last.hash})])
+        self.sink.remove(last.seq)
+        return True
+
+    def close(self) -> None:
+        try:
+            if not self._needs_reopen:
+                self.write([self._encode_entry(LOG_CLOSED, {})])
+        finally:
+            self.sink.close()
+
+    def _encode_entry(self, kind: str, fields: RecordFields) -> bytes:
+        return encode_record(kind, self._wall_clock(), self._monotonic(), fields)
+
+    def _reopen(self) -> None:
+        """Reopen the sink after a failed write.
+
+        Find out if the write is stored, and if it is still our log."""
+        self.sink.open()
+        found = self.sink.head()
+        uncertain = {ChainHead(row.seq, row.hash) for row in self._uncertain_rows[-1:]}
+        lost = found != self._head and found not in uncertain
+        if lost and found != ChainHead() and isinstance(self.sink, SwitchableSink) and self.sink.switch_to_empty():
+            found = ChainHead()  # another writer continued our log
+        if found == ChainHead() and self._head != ChainHead():
+            # The log file was removed. Start a new log, and record which one it continues.
+            after = {"seq": self._head.seq, "hash": self._head.hash}
+            rows = link_records(
+                found, [self._encode_entry(LOG_OPENED, {"version": __version__, "pid": os.getpid(), "after": after})]
+            )
+            self.sink.append(rows)
+            found = ChainHead(rows[-1].seq, rows[-1].hash)
+        elif lost:
+            raise SinkBroken(f"{self.sink.location} does not end with what was last written to it")
+        self._head, self._uncertain_rows, self._needs_reopen = found, [], False
+
+    def _find_interrupted(self) -> list[RecordFields]:
+        """Verify the last records. Return the intents of the last run without outcome, oldest first."""
+        ended: set[str] = set()
+        interrupted: list[RecordFields] = []
+        for row, in_last_run in read_verified(self.sink.read_backward()):
+            if not in_last_run:
+                continue
+            fields = _decode_fields(row)
+            kind, call = fields.get("kind"), str(fields.get("call", ""))
+            if kind == CALL_OUTCOME:
+                ended.add(call)
+            elif kind == CALL_INTENT and call not in ended:
+                interrupted.append(fields)
+        return interrupted[::-1]
+
+
+def read_verified(rows: Iterator[StoredRecord]) -> Iterator[tuple[StoredRecord, bool]]:
+    """Yield verified rows, newest first, each with True if it belongs to the last run.
+
+    Raises `TamperedLog`."""
+    expected_hash = ""
+    seq = 0
+    in_last_run = True
+    for count, row in enumerate(rows, 1):
+        prev = verify_record(row)
+        if expected_hash and row.seq != seq - 1:
+            raise TamperedLog(seq, f"it follows record {row.seq}: the records between them are missing")
+        if expected_hash and row.hash != expected_hash:
+            raise TamperedLog(seq, f"its `prev` is not the hash of record {row.seq} before it")
+        yield row, in_last_run
+        if in_last_run and _decode_fields(row).get("kind") == LOG_OPENED:
+            in_last_run = False
+        if not in_last_run and count >= MAX_VERIFIED_ON_OPEN:
+            return
+        expected_hash, seq = prev, row.seq
+
+
+def _decode_fields(row: StoredRecord) -> RecordFields:
+    try:
+        return row.fields()
+    except ValueError as exc:
+        raise TamperedLog(row.seq, f"it cannot be read: {exc}") from None
+
+
+def _unknown_outcome(intent: RecordFields) -> RecordFields:
+    fields: RecordFields = {name: intent[name] for name in _COPIED_FIELDS if name in intent}
+    outcome = {"certainty": Certainty.UNKNOWN.code, "outcome": "unknown"}
+    return {**fields, **outcome, "recovered": True, "intent": intent.get("seq")}

@@ -1,0 +1,200 @@
+"""Audit log of a hub: created from its settings, opened with the hub and closed after it.
+
+`AUDIT_SINKS` names the storage of each kind of log. To add a sink: write a module with a class that implements
+`AuditSink` and a function that creates it, add one line to `AUDIT_SINKS`, and its kind to `AUDIT_LOG_KINDS` in
+`config/settings.py`, which the check of config files uses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from toolway.audit.recorder import AuditRecorder, needs_intent
+from toolway.audit.sink import AuditSink, MultiLogSink, SinkBroken, SinkInUse
+from toolway.audit.verify import TamperedLog
+from toolway.audit.writer import AuditUnavailable, AuditWriter
+from toolway.config.masking import build_masker
+from toolway.config.schema import Server
+from toolway.config.settings import AuditSettings
+from toolway.errors import CallError, Certainty, ConfigError, ServerUnavailable
+from toolway.events import AuditFailed, AuditResumed, CallRecovered, Event
+from toolway.secrets.detection import mask_secrets
+from toolway.telemetry.redaction import Redactor
+from toolway.types import Call, CallHandler, CallResult, Middleware
+
+AUDIT_ERROR_CODE = "E-AUDIT"
+
+SinkFactory = Callable[[AuditSettings, bool], AuditSink]  # arguments: settings, read_only
+
+#: Kind of log → module and function that create its sink. Imported on use: PostgreSQL needs an optional package.
+AUDIT_SINKS: Final[dict[str, tuple[str, str]]] = {
+    "sqlite": ("toolway.audit.file_sinks", "create_sqlite_sink"),
+    "jsonl": ("toolway.audit.file_sinks", "create_jsonl_sink"),
+    "postgresql": ("toolway.audit.postgres", "create_postgres_sink"),
+}
+
+
+def create_sink(settings: AuditSettings, *, read_only: bool = False) -> AuditSink:
+    """Create the sink that the settings select.
+
+    Raises `ConfigError` if it needs a package that is not installed."""
+    module, function = AUDIT_SINKS[settings.to]
+    factory: SinkFactory = getattr(import_module(module), function)
+    return factory(settings, read_only)
+
+
+def list_logs(sink: AuditSink, settings: AuditSettings) -> Sequence[AuditSink]:
+    """Return the logs to read: the open sink, or all logs of its name if the sink can store several."""
+    logs = sink.find_logs(settings.name) if isinstance(sink, MultiLogSink) else ()
+    return logs or (sink,)
+
+
+class AuditLog:
+    """Audit log of a hub: opens and closes it, and emits its failures as events."""
+
+    def __init__(
+        self, settings: AuditSettings, emit: Callable[[Event], None], servers: Mapping[str, Server] | None = None
+    ) -> None:
+        """Create the audit log.
+
+        `servers` is a live view of the servers; their entries may contain secrets."""
+        self._settings = settings
+        self._emit = emit
+        self._servers = servers if servers is not None else {}
+        self.writer: AuditWriter | None = None
+        self.recorder: AuditRecorder | None = None
+
+    async def open(self, definition_for: Callable[[Call], str]) -> Middleware:
+        """Open the log and return its middleware.
+
+        Raises `ConfigError` if the log is damaged or not writable."""
+        settings = self._settings
+        try:
+            writer = AuditWriter(create_sink(settings), keep_s=settings.retention, on_state_change=self._emit_state)
+            redactor = await asyncio.to_thread(load_redactor, settings)
+            opened = await writer.open()
+        except Exception as exc:
+            raise _open_error(settings, exc) from exc
+        now = asyncio.get_running_loop().time
+        self.writer = writer
+        self.recorder = AuditRecorder(
+            writer, redactor, definition_for, now, record_arguments=settings.arguments, mask=self._mask
+        )
+        for fields in opened.recovered:
+            texts = {name: str(fields.get(name, "")) for name in ("call", "tool", "caller")}
+            self._emit(CallRecovered(str(fields.get("server", "")), texts["call"], texts["tool"], texts["caller"]))
+        return audit(self.recorder)
+
+    async def close(self) -> None:
+        if self.writer is not None:
+            await self.writer.close()
+
+    def _mask(self, server: str, text: str) -> str:
+        """Hide secrets of a server's config entry, which its texts may repeat."""
+        entry = self._servers.get(server)
+        return build_masker([entry] if entry is not None else self._servers.values())(text)
+
+    def _emit_state(self, reason: str, lost: int) -> None:
+        self._emit(AuditFailed("", mask_secrets(reason)) if reason else AuditResumed("", lost))
+
+
+def _open_error(settings: AuditSettings, exc: Exception) -> ConfigError:
+    location = settings.file or f"the log {settings.name!r} in PostgreSQL"
+    if isinstance(exc, ConfigError):
+        return exc
+    if isinstance(exc, TamperedLog | SinkBroken):
+        return ConfigError(
+            f"audit log was changed or damaged: {location}",
+            detail=mask_secrets(str(exc)),
+            hint="find the record: toolway audit verify. To continue, rename the log: a new one is then created",
+            code="E-AUDIT-ALTERED",
+        )
+    if isinstance(exc, SinkInUse):
+        return ConfigError(
+            f"audit log is in use: {location}",
+            detail="another process writes to it, and only one can",
+            hint="stop the other gateway, or configure another log: toolway.audit.file, or name in PostgreSQL",
+            code="E-AUDIT-IN-USE",
+        )
+    return ConfigError(
+        f"audit log cannot be opened: {location}",
+        detail=mask_secrets(str(exc)) or type(exc).__name__,
+        hint="make its folder writable, free disk space, or make its database reachable",
+        code="E-AUDIT-OPEN",
+    )
+
+
+def load_redactor(settings: AuditSettings, *, create: bool = True) -> Redactor:
+    """Create the redactor with its key file.
+
+    Raises `OSError` if there is no key and `create` is False."""
+    if settings.digest_key:
+        return Redactor(settings.digest_key, settings.redact)
+    file = Path(settings.digest_key_file or f"{settings.file or 'audit'}.key")
+    if create and not file.exists():
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+                out.write(secrets.token_hex(32).encode())
+        except FileExistsError:
+            pass  # another process created it first
+    return Redactor(file.read_bytes(), settings.redact)
+
+
+# -- middleware --------------------------------------------------------------------------------------------------------
+
+
+def audit(recorder: AuditRecorder) -> Middleware:
+    """Create the audit middleware: a call that changes something is sent only after its intent is on disk.
+
+    It runs immediately before the first attempt of a call. Idempotency keys, cache and deduplication run earlier,
+    because they may answer a call without making it. Retry runs later: one intent covers all attempts of a call."""
+
+    def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:
+        if needs_intent(call):
+            return call_with_intent(call, next)
+        try:
+            recorder.check_read_allowed()
+        except AuditUnavailable as exc:
+            raise _unavailable_error(call, exc) from None
+        return next(call)
+
+    async def call_with_intent(call: Call, next: CallHandler) -> CallResult:
+        call.state.on_late_result = partial(recorder.record_late_result, call)
+        try:
+            try:
+                await recorder.record_intent(call)
+            except AuditUnavailable as exc:
+                raise _unavailable_error(call, exc) from None
+            reply = await next(call)
+        except CallError as exc:
+            recorder.record_error(call, exc)
+            raise
+        except BaseException:
+            recorder.record_cancelled(call)
+            raise
+        recorder.record_result(call, reply)
+        return reply
+
+    return middleware
+
+
+def _unavailable_error(call: Call, exc: AuditUnavailable) -> ServerUnavailable:
+    error = ServerUnavailable(
+        f"audit log cannot be written, so {call.server}.{call.name} was not called",
+        server=call.server,
+        tool=call.name,
+        certainty=Certainty.NOT_SENT,
+        detail=str(exc),
+        hint="free disk space for the log, or check it: toolway audit verify",
+        code=AUDIT_ERROR_CODE,
+    )
+    error.retryable = False
+    return error

@@ -1,0 +1,261 @@
+"""Conversion of calls and events into audit records.
+
+A record of a call names the caller, the tool, the time and the outcome. It does not contain the payload. Arguments are
+stored as a digest, or redacted if the operator enables that. Results and error texts, which servers write, are never
+stored.
+
+A call that changes something, or has an idempotency key, gets two records: the intent, on disk before the call is sent,
+and the outcome. Other calls get only the outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from toolway.audit.sink import RecordFields, encode_fields
+from toolway.audit.writer import AuditUnavailable, AuditWriter
+from toolway.errors import AccessDenied, CallError, Certainty, NotFound, ProtocolError
+from toolway.events import (
+    AccessEvent,
+    CallFinished,
+    CatalogChanged,
+    Connected,
+    Disconnected,
+    Event,
+    PolicyDecision,
+    ServerChanged,
+    StateChanged,
+)
+from toolway.telemetry.redaction import CUT_MARK, Redactor
+from toolway.types import Call, CallResult, Effect, Json
+
+READ_GRACE_S: Final = 300.0  # reading calls are accepted for this time although the log cannot be written
+MAX_ARGUMENT_BYTES: Final = 16 * 1024  # if arguments are logged
+MAX_OPEN_INTENTS: Final = 20_000
+MAX_CACHED_FIELDS: Final = 10_000
+MAX_TOOL_NAMES: Final = 50  # in one record
+_OUTCOME_BY_RESULT_TYPE: Final = {"complete": "ok", "input_required": "input_required", "task": "task"}
+_REJECTED_CODES: Final = frozenset({NotFound.code, AccessDenied.code, "E-KEY", "E-KEY-MISMATCH"})
+_MAX_NAME_CHARS: Final = 300  # of a tool or resource
+
+
+class _SharedFields(NamedTuple):
+    """Encoded record fields, without braces, that many calls share."""
+
+    intent: bytes
+    outcome: bytes
+
+
+class AuditRecorder:
+    """Event sink that records calls and events in the audit log.
+
+    The audit middleware uses it too."""
+
+    wants_attempts = False
+    wants_forwarded = True  # in a cluster, each node records the calls that it executes
+
+    def __init__(
+        self,
+        writer: AuditWriter,
+        redactor: Redactor,
+        definition_for: Callable[[Call], str],
+        now: Callable[[], float],
+        *,
+        record_arguments: bool = False,
+        mask: Callable[[str, str], str] = lambda server, text: text,
+    ) -> None:
+        """Create the recorder.
+
+        `record_arguments`: also record redacted arguments. `mask` hides secrets of a server's entry in a text."""
+        self._writer = writer
+        self._redactor = redactor
+        self._definition_for = definition_for
+        self._now = now
+        self._record_arguments = record_arguments
+        self._mask = mask
+        self._shared_fields: dict[Hashable, _SharedFields] = {}
+        self._open_intents: dict[str, None] = {}  # calls in flight whose outcome the middleware records
+
+    # -- for the middleware -------------------------------------------------------------------------------------------
+
+    def record_intent(self, call: Call) -> Awaitable[None]:
+        """Record an intent. The awaitable is done when it is on disk. Both raise `AuditUnavailable`."""
+        self._open_intents[call.id] = None
+        if len(self._open_intents) > MAX_OPEN_INTENTS:
+            self._open_intents.pop(next(iter(self._open_intents)))  # its end was never reported
+        digest = self._redactor.digest(call.params.get("arguments")).encode()
+        optional = (
+            encode_fields(self._optional_fields(call))
+            if call.idempotency_key is not None or self._record_arguments
+            else b"}"
+        )
+        shared = self._get_shared_fields(call)
+        fields = b',"call":"%b",%b,"arguments":"%b"%b' % (_encoded_call_id(call), shared.intent, digest, optional)
+        return self._writer.commit(b"call.intent", fields)
+
+    def _optional_fields(self, call: Call) -> RecordFields:
+        fields: RecordFields = {}
+        if call.idempotency_key is not None:
+            fields["key"] = self._redactor.digest(call.idempotency_key)
+        if self._record_arguments:
+            fields["given"] = self._redacted_arguments(call.server, call.params)
+        return fields
+
+    def _get_shared_fields(self, call: Call) -> _SharedFields:
+        """Return the encoded fields that calls of this kind share, from a cache."""
+        key = (call.caller, call.server, call.name, call.method, call.effect, call.policy)
+        found = self._shared_fields.get(key)
+        if found is None:
+            if len(self._shared_fields) >= MAX_CACHED_FIELDS:
+                self._shared_fields.clear()
+            found = self._shared_fields[key] = self._encode_shared_fields(call)
+        return found
+
+    def _encode_shared_fields(self, call: Call) -> _SharedFields:
+        name = self._redacted_name(call.method, call.name)
+        identity: RecordFields = {"caller": call.caller, "server": call.server, "tool": name}
+        request = {"method": call.method, "effect": call.effect.value, "definition": self._definition_for(call)}
+        return _SharedFields(encode_fields({**identity, **request})[1:-1], encode_fields(identity)[1:-1])
+
+    def check_read_allowed(self) -> None:
+        """Raise `AuditUnavailable` if the log has been unwritable for more than five minutes."""
+        failure = self._writer.failure
+        if failure is not None and self._now() - failure.since > READ_GRACE_S:
+            raise AuditUnavailable(failure.reason)
+
+    def record_result(self, call: Call, reply: CallResult) -> None:
+        kind = reply.raw.get("resultType", "complete")
+        outcome = "tool_error" if reply.is_error else _OUTCOME_BY_RESULT_TYPE.get(str(kind), "other")
+        self._record_outcome(call, outcome, Certainty.EXECUTED, "")
+
+    def record_error(self, call: Call, exc: CallError) -> None:
+        self._record_outcome(call, outcome_from_error(exc), exc.certainty or Certainty.NOT_SENT, exc.code)
+
+    def record_cancelled(self, call: Call) -> None:
+        certainty = call.state.overall_certainty()
+        outcome = "unknown" if certainty > Certainty.REJECTED else "not_executed"
+        self._record_outcome(call, outcome, certainty, "E-TIMEOUT" if self._now() >= call.deadline else "cancelled")
+
+    def record_late_result(self, call: Call, result: Any) -> None:
+        """Record a result that arrived after the call had ended."""
+        fields = b',"call":"%b",%b' % (_encoded_call_id(call), self._get_shared_fields(call).outcome)
+        self._writer.enqueue(b"call.late_result", fields + encode_fields({"result": self._redactor.digest(result)}))
+
+    def _record_outcome(self, call: Call, outcome: str, certainty: Certainty, code: str) -> None:
+        shared = self._get_shared_fields(call).outcome
+        optional = encode_fields({"code": code}) if code else b"}"
+        template = b',"call":"%b",%b,"certainty":"C%d","outcome":"%b","attempts":%d%b'
+        values = (_encoded_call_id(call), shared, certainty, outcome.encode(), call.state.attempts, optional)
+        self._writer.enqueue(b"call.outcome", template % values)
+
+    def _redacted_arguments(self, server: str, params: Json) -> Any:
+        redacted = _map_texts(self._redactor.redact(params.get("arguments")), partial(self._mask, server))
+        return redacted if len(msgspec.json.encode(redacted)) <= MAX_ARGUMENT_BYTES else CUT_MARK
+
+    def _redacted_name(self, method: str, name: str) -> str:
+        """Return the name for a record.
+
+        Only tool names are stored unredacted: other targets may be URLs."""
+        return name[:_MAX_NAME_CHARS] if method == "tools/call" else self._redactor.redact_text(name)[:_MAX_NAME_CHARS]
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def on_call(self, event: CallFinished) -> None:
+        """Record the outcome of a call without intent: a reading, rejected or cached call."""
+        if event.id in self._open_intents:
+            del self._open_intents[event.id]
+            return
+        fields: RecordFields = {"call": event.id, "caller": event.caller, "server": event.server}
+        fields["tool"] = self._redacted_name(event.method, event.tool or event.name)
+        fields["method"] = event.method
+        if event.effect:
+            fields["effect"] = event.effect
+        fields |= _outcome_fields(event)
+        if self._record_arguments and event.params is not None:
+            fields["given"] = self._redacted_arguments(event.server, event.params)
+        self._writer.enqueue(b"call.outcome", encode_fields(fields))
+
+    def on_event(self, event: Event) -> None:
+        found = _event_record(event)
+        if found is not None:
+            kind, fields = found
+            self.record_event(kind, {"server": event.server, **fields})
+
+    def record_event(self, kind: str, fields: RecordFields) -> None:
+        """Record any other event, with secrets redacted."""
+        redacted = {name: self._redactor.redact(value, name) for name, value in fields.items()}
+        masked = _map_texts(redacted, partial(self._mask, str(fields.get("server", ""))))
+        self._writer.enqueue(kind.encode(), encode_fields(masked))
+
+
+def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {name: _map_texts(inner, change) for name, inner in value.items()}
+    return [_map_texts(inner, change) for inner in value] if isinstance(value, list) else value
+
+
+def outcome_from_error(exc: CallError) -> str:
+    """Return the `outcome` field of the audit record for an error."""
+    if exc.executed == "unknown":
+        return "unknown"
+    if exc.executed == "yes" or (isinstance(exc, ProtocolError) and exc.rpc_code is not None):
+        return "protocol_error"
+    return "rejected" if isinstance(exc, NotFound | AccessDenied) else "not_executed"
+
+
+def _outcome_fields(event: CallFinished) -> RecordFields:
+    executed = event.certainty.executed
+    outcome, code = event.outcome, ""
+    if outcome not in ("ok", "tool_error"):
+        code = event.outcome
+        outcome = {"no": "not_executed", "unknown": "unknown", "yes": "protocol_error"}[executed]
+        if executed == "no" and code in _REJECTED_CODES:
+            outcome = "rejected"
+    fields: RecordFields = {"certainty": event.certainty.code, "outcome": outcome, "attempts": event.attempts}
+    if code:
+        fields["code"] = code
+    if event.source:
+        fields["source"] = event.source
+    return fields
+
+
+def _event_record(event: Event) -> tuple[str, RecordFields] | None:
+    """Return kind and fields of the audit record for an event; None if it is not recorded."""
+    if isinstance(event, Connected):
+        return "process.start" if event.pid is not None else "link.up", {"era": event.era, "pid": event.pid}
+    if isinstance(event, Disconnected):
+        return "process.exit", {"why": event.reason}
+    if isinstance(event, StateChanged):
+        return ("process.given_up", {"why": event.reason}) if event.new == "failed" else None
+    if isinstance(event, ServerChanged):
+        return "config.change", {"what": event.change}
+    if isinstance(event, AccessEvent):
+        return f"auth.{event.action}", {"why": event.reason, "who": event.principal_id}
+    if isinstance(event, PolicyDecision):
+        return "policy.decision", {"rule": event.rule, "allowed": event.allowed, "why": event.reason}
+    if isinstance(event, CatalogChanged):
+        return "definition.change", {
+            "what": event.kind,
+            "added": list(event.added[:MAX_TOOL_NAMES]),
+            "removed": list(event.removed[:MAX_TOOL_NAMES]),
+            "changed": list(event.changed[:MAX_TOOL_NAMES]),
+            "counts": [len(event.added), len(event.removed), len(event.changed)],
+        }
+    return None
+
+
+def _encoded_call_id(call: Call) -> bytes:
+    """Return the call id for direct use in JSON.
+
+    Our ids are alphanumeric; any other id is hex-encoded."""
+    return call.id.encode() if call.id.isalnum() else call.id.encode().hex().encode()
+
+
+def needs_intent(call: Call) -> bool:
+    return call.effect is Effect.UNSAFE or call.idempotency_key is not None

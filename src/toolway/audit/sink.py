@@ -1,0 +1,228 @@
+"""THE SEAM: protocol of audit log storage, and the records that it stores.
+
+A sink stores rows in the order of `seq`. It does not interpret them, and does not trust what it reads. All its methods
+run in the writer thread and may block.
+
+    {"seq": 7, "prev": "<hash of 6>", "kind": "call.intent", "time": "2026-11-15T12:00:00.123456Z", "mono": 81.5, …}
+
+The hash of a record is the SHA-256 of its stored bytes, which contain the hash of the record before. So changing,
+removing or inserting a record requires a change of every later record, and of the last hash.
+
+A record is encoded when its event happens, so that only its bytes are queued for the disk. `seq` and `prev` are added
+when it is written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+
+import msgspec
+
+RecordFields = dict[str, Any]
+
+GENESIS_HASH: Final = "0" * 64  # `prev` of the first record
+
+CALL_INTENT: Final = "call.intent"
+CALL_OUTCOME: Final = "call.outcome"
+CALL_LATE_RESULT: Final = "call.late_result"
+LOG_OPENED: Final = "log.open"  # a process started writing; calls open before it have no known outcome
+LOG_CLOSED: Final = "log.close"
+LOG_PRUNED: Final = "log.pruned"  # all records up to `through`, with hash `hash`, were removed because of their age
+LOG_TRUNCATED: Final = "log.torn"  # the last record was written partially, and was moved away
+LOG_RESUMED: Final = "log.resumed"  # the log could not be written for a while
+
+_encode = msgspec.json.Encoder().encode
+
+
+class AuditSink(Protocol):
+    """Storage of an audit log."""
+
+    @property
+    def location(self) -> str:
+        """Name of the log in messages. Contains no secret."""
+        ...
+
+    def open(self) -> TruncatedRecord | None:
+        """Open for exclusive writing. May be called again after a failure.
+
+        Returns the partial last record that was moved away, if any. Raises `SinkInUse`, `SinkBroken` or other errors.
+        """
+        ...
+
+    def head(self) -> ChainHead:
+        """Return number and hash of the last stored row."""
+        ...
+
+    def append(self, rows: list[StoredRecord]) -> None:
+        """Store all rows or none. They are on stable storage when it returns."""
+        ...
+
+    def read_forward(self, after: int = 0) -> Iterator[StoredRecord]:
+        """Yield the rows after number `after`, oldest first. Raises `SinkBroken`."""
+        ...
+
+    def read_backward(self) -> Iterator[StoredRecord]:
+        """Yield all rows, newest first. Raises `SinkBroken`."""
+        ...
+
+    def prunable(self, before: str) -> ChainHead | None:
+        """Return the last row that `remove` may delete; it and all earlier rows are before `before`."""
+        ...
+
+    def remove(self, through: int) -> None:
+        """Delete the rows up to number `through`, or fewer."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class SwitchableSink(Protocol):
+    """Sink that can switch to another log of the same name."""
+
+    def switch_to_empty(self) -> bool:
+        """Switch to an empty log. Return False if there is none."""
+        ...
+
+
+@runtime_checkable
+class MultiLogSink(Protocol):
+    """Sink that stores several logs of the same name, one per writer."""
+
+    def find_logs(self, name: str) -> Sequence[AuditSink]:
+        """Return all logs of a name, for reading over the connection of this sink."""
+        ...
+
+
+class SinkInUse(Exception):
+    """Another process writes to this audit log."""
+
+
+class SinkBroken(Exception):
+    """The stored data cannot be read as an audit log."""
+
+
+class TruncatedRecord(Exception):
+    """Result of opening a log with a partial last record.
+
+    Its bytes are now in the file `moved_to`; the log is usable."""
+
+    def __init__(self, size: int, moved_to: str) -> None:
+        super().__init__(f"{size} bytes of a partially written record were moved to {moved_to}")
+        self.size = size
+        self.moved_to = moved_to
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+class StoredRecord(NamedTuple):
+    """One record as it is stored: number, hash and encoded body."""
+
+    seq: int
+    hash: str
+    body: bytes
+
+    def fields(self) -> RecordFields:
+        """Decode the body. Raises `ValueError` if it is not a JSON object."""
+        found = msgspec.json.decode(self.body)
+        if not isinstance(found, dict):
+            raise ValueError("it is not an object")
+        return found
+
+
+class ChainHead(NamedTuple):
+    """Number and hash of the last record of a chain."""
+
+    seq: int = 0
+    hash: str = GENESIS_HASH
+
+
+def encode_record(kind: str, wall_time: float, monotonic_time: float, fields: RecordFields) -> bytes:
+    """Encode a record without its position in the chain."""
+    return encode_stamped(kind.encode(), wall_time, monotonic_time, encode_fields(fields))
+
+
+def encode_fields(fields: RecordFields) -> bytes:
+    """Encode the fields of a record that follow its time stamp, up to the closing brace."""
+    return b',"' + _encode(fields)[2:] if fields else b"}"
+
+
+def encode_stamped(kind: bytes, wall_time: float, monotonic_time: float, fields: bytes) -> bytes:
+    seconds = int(wall_time)
+    micros = (wall_time - seconds) * 1_000_000
+    return b'{"kind":"%b","time":"%b.%06dZ","mono":%.6f%b' % (
+        kind,
+        _format_second(seconds),
+        micros,
+        monotonic_time,
+        fields,
+    )
+
+
+def format_time(wall_time: float) -> str:
+    """Format a time as in records."""
+    return f"{_format_second(int(wall_time)).decode()}.{int(wall_time * 1_000_000) % 1_000_000:06}Z"
+
+
+@lru_cache(maxsize=4)
+def _format_second(seconds: int) -> bytes:
+    """Format a time up to the second. Cached, because many records share it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)).encode()
+
+
+def link_records(head: ChainHead, entries: Iterable[bytes]) -> list[StoredRecord]:
+    """Assign sequence numbers and hashes to entries that follow `head`."""
+    seq, before = head
+    rows = []
+    for entry in entries:
+        seq += 1
+        body = b'{"seq":%d,"prev":"%s",%s' % (seq, before.encode(), entry[1:])
+        before = hashlib.sha256(body).hexdigest()
+        rows.append(StoredRecord(seq, before, body))
+    return rows
+
+
+# -- file helpers: exclusive lock, private files, durable directory entries --------------------------------------------
+
+
+def lock_file(path: Path) -> int:
+    """Lock a log file for writing. Raises `SinkInUse`.
+
+    The operating system releases the lock with the process."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise SinkInUse(f"another process writes to {path}") from None
+    return handle
+
+
+def create_private_file(path: Path) -> None:
+    """Create the file if it is missing, readable only by its user."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def sync_folder(path: Path) -> None:
+    """Sync the parent folder: without that, a new file may be missing after a power failure."""
+    handle = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def is_same_file(path: Path, inode: int) -> bool:
+    try:
+        return path.stat().st_ino == inode
+    except FileNotFoundError:
+        return False

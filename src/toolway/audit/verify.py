@@ -1,0 +1,172 @@
+"""Verification of an audit log (hashes, numbers and links of all records) and search in it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from toolway.audit.sink import (
+    CALL_INTENT,
+    CALL_OUTCOME,
+    GENESIS_HASH,
+    LOG_PRUNED,
+    AuditSink,
+    ChainHead,
+    RecordFields,
+    StoredRecord,
+)
+
+_PREFIX: Final = re.compile(rb'\{"seq":([0-9]{1,18}),"prev":"([0-9a-f]{64})",')
+
+
+class TamperedLog(Exception):
+    """A record of the audit log was changed, or records are missing."""
+
+    def __init__(self, seq: int, reason: str) -> None:
+        super().__init__(f"record {seq}: {reason}")
+        self.seq = seq
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedLog:
+    """Summary of a verified audit log."""
+
+    record_count: int
+    first_seq: int
+    head: ChainHead
+    intent_count: int
+    open_intents: int  # intents without outcome: calls in flight, or interrupted by a crash and not recovered yet
+
+
+def verify_log(rows: Iterable[StoredRecord], on_progress: Callable[[int], None] = lambda _: None) -> VerifiedLog:
+    """Verify a whole log, oldest record first.
+
+    `on_progress` gets the number of verified records. Raises `TamperedLog`."""
+    head = start = ChainHead()
+    pruned: list[ChainHead] = []
+    intents: set[str] = set()
+    count = intent_count = 0
+    for row in rows:
+        if not count:
+            head = start = ChainHead(row.seq - 1, verify_record(row))
+        head = verify_link(row, head)
+        count += 1
+        kind, call, through = _summarize(row)
+        if kind == CALL_INTENT:
+            intent_count += 1
+            intents.add(call)
+        elif kind == CALL_OUTCOME:
+            intents.discard(call)
+        elif kind == LOG_PRUNED and through is not None:
+            pruned.append(through)
+        on_progress(count)
+    if count and start != ChainHead() and not _is_pruned(start, pruned):
+        raise TamperedLog(start.seq + 1, "the records before it are missing, and no record says that they were removed")
+    return VerifiedLog(count, start.seq + 1, head, intent_count, len(intents))
+
+
+def _is_pruned(start: ChainHead, pruned: list[ChainHead]) -> bool:
+    """Return True if the log records the removal of everything before `start`.
+
+    Removal may be partial: records that may be removed can still be there."""
+    return start in pruned or any(each.seq > start.seq for each in pruned)
+
+
+def verify_record(row: StoredRecord) -> str:
+    """Return the `prev` hash of a record.
+
+    Raises `TamperedLog` if its own hash or number is wrong."""
+    if hashlib.sha256(row.body).hexdigest() != row.hash:
+        raise TamperedLog(row.seq, "its content does not match its hash: it was changed after it was written")
+    prefix = _PREFIX.match(row.body)
+    if prefix is None or int(prefix[1]) != row.seq:
+        raise TamperedLog(row.seq, "the number in its content differs from its stored number")
+    return prefix[2].decode()
+
+
+def verify_link(row: StoredRecord, before: ChainHead) -> ChainHead:
+    """Check that `row` follows `before` and return the new head. Raises `TamperedLog`."""
+    if row.seq != before.seq + 1:
+        raise TamperedLog(row.seq, f"it follows record {before.seq}: the records between them are missing")
+    if verify_record(row) != before.hash:
+        raise TamperedLog(row.seq, f"its `prev` is not the hash of record {before.seq} before it")
+    return ChainHead(row.seq, row.hash)
+
+
+class _Summary(msgspec.Struct):
+    """Fields of a record that the verification needs."""
+
+    kind: str = ""
+    call: str = ""
+    through: int | None = None
+    hash: str = GENESIS_HASH
+
+
+_decode_summary = msgspec.json.Decoder(_Summary).decode
+
+
+def _summarize(row: StoredRecord) -> tuple[str, str, ChainHead | None]:
+    try:
+        found = _decode_summary(row.body)
+    except ValueError as exc:
+        raise TamperedLog(row.seq, f"it cannot be read: {exc}") from None
+    return found.kind, found.call, ChainHead(found.through, found.hash) if found.through is not None else None
+
+
+# -- search ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AuditQuery:
+    """Filter for audit records: all set fields must match."""
+
+    fields: Mapping[str, str] = field(default_factory=dict)  # exact values by field name
+    kind: str = ""  # or its prefix: `call`, `log`
+    since: str = ""  # an ISO time in UTC
+
+    def matches(self, found: RecordFields) -> bool:
+        if self.kind and not str(found.get("kind", "")).startswith(self.kind):
+            return False
+        return all(found.get(name) == value for name, value in self.fields.items())
+
+    def is_too_old(self, found: RecordFields) -> bool:
+        return bool(self.since) and str(found.get("time", "")) < self.since
+
+
+def find_newest(sink: AuditSink, query: AuditQuery, limit: int) -> list[RecordFields]:
+    """Return the newest matching records, oldest first. Raises `SinkBroken`."""
+    return list(islice(_find_backward(sink, query), limit))[::-1]
+
+
+def _find_backward(sink: AuditSink, query: AuditQuery) -> Iterator[RecordFields]:
+    for row in sink.read_backward():
+        found = record_to_json(row)
+        if query.is_too_old(found):
+            return
+        if query.matches(found):
+            yield found
+
+
+def find_all(sink: AuditSink, query: AuditQuery) -> Iterator[RecordFields]:
+    """Yield all matching records, oldest first. Raises `SinkBroken`."""
+    for row in sink.read_forward():
+        found = record_to_json(row)
+        if not query.is_too_old(found) and query.matches(found):
+            yield found
+
+
+def record_to_json(row: StoredRecord) -> RecordFields:
+    """Return a record with its hash.
+
+    An unreadable record becomes a `damaged` entry, so later ones are still listed."""
+    try:
+        return {**row.fields(), "hash": row.hash}
+    except ValueError:
+        return {"seq": row.seq, "kind": "damaged", "hash": row.hash}

@@ -1,0 +1,373 @@
+"""Asynchronous writer of the audit log: group commit, and buffering while the log is unwritable.
+
+Theory of operation
+===================
+
+There are two kinds of records. An *intent* has a waiter: the call that it announces is sent only after the record is on
+disk (`commit`). All other records have none (`enqueue`). Each kind has its own queue.
+
+A write takes everything that is queued, up to `GROUP_SIZE` of each kind, and stores it with one fsync. Only one write
+is in progress at a time. Records that arrive meanwhile form the next group, so the group size adapts to the load: one
+call pays one fsync, a thousand concurrent calls share it. Three things start a write: an intent at the end of the
+current loop iteration, so that calls of the same iteration share it; a record without waiter after `FLUSH_DELAY_S`; and
+the end of the previous write. In a group the intents precede the other records, so no outcome precedes its intent.
+
+Writes may block for as long as the disk does. They run in a `WriterThread`, which reports the end of each to the loop.
+All state is changed in the event loop only, so there are no locks.
+
+The log has two states, distinguished by `failure`:
+
+    writable    failure is None    `commit` queues                      `enqueue` queues
+    unwritable  failure is set     `commit` raises AuditUnavailable     `enqueue` buffers, then drops and counts
+
+A failed write, a write that exceeds its timeout, or a full buffer makes the log unwritable (`_set_failure`). All
+waiters are rejected: their calls are not sent, so their intents are dropped, not retried. Records of a failed write
+return to the head of their queue. Attempts continue with a growing delay, each with a `log.resumed` record that names
+the reason, the duration and the number of lost records. The first write that succeeds makes the log writable again. A
+write after its timeout is still in progress; no other one starts until it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, NamedTuple, TypeVar
+
+from toolway.audit.chain import AuditChain, OpenedLog
+from toolway.audit.sink import LOG_RESUMED, AuditSink, RecordFields, encode_record, encode_stamped
+from toolway.secrets.detection import mask_secrets
+
+T = TypeVar("T")
+OnDone = Callable[[T | None, Exception | None], None]
+_Job = Callable[[], None]
+
+MAX_BUFFERED_RECORDS: Final = 10_000  # of each kind
+MAX_BUFFERED_BYTES: Final = 32 * 1024 * 1024
+GROUP_SIZE: Final = 2_000  # records with a waiter per write, and the same number without
+FLUSH_DELAY_S: Final = 0.05  # for records without a waiter
+WRITE_TIMEOUT_S: Final = 10.0  # then the disk counts as dead
+RETRY_DELAYS_S: Final = (0.1, 2.0)  # between two attempts to write: initial and maximum
+OPEN_TIMEOUT_S: Final = 60.0
+CLOSE_TIMEOUT_S: Final = 5.0
+PRUNE_INTERVAL_S: Final = 3600.0  # between two removals of expired records
+BUFFER_FULL_REASON: Final = "too many records are queued"
+_log = logging.getLogger("toolway.audit")
+
+
+class AuditUnavailable(Exception):
+    """The audit log cannot be written now, so the record is not stored."""
+
+
+class _Group(NamedTuple):
+    """Records of one write: intents with their waiters, and records without a waiter."""
+
+    intents: list[bytes]
+    waiters: list[asyncio.Future[None]]
+    records: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self.intents) + len(self.records)
+
+
+class WriteFailure(NamedTuple):
+    """Reason why the audit log cannot be written, and start of the failure on the loop clock."""
+
+    reason: str
+    since: float
+
+
+class AuditWriter:
+    """Asynchronous writer of the audit log: queues records and writes them in groups."""
+
+    def __init__(
+        self,
+        sink: AuditSink,
+        *,
+        keep_s: float = 0.0,
+        write_timeout: float = WRITE_TIMEOUT_S,
+        wall_clock: Callable[[], float] = time.time,
+        on_state_change: Callable[[str, int], None] = lambda reason, lost: None,
+    ) -> None:
+        """Create the writer. `keep_s`: seconds for which records are stored; 0 = no limit.
+
+        `on_state_change` gets the reason when the log becomes unwritable. When it is writable again, it gets an empty
+        reason and the number of lost records."""
+        self._chain = AuditChain(sink, wall_clock=wall_clock)
+        self._keep_s = keep_s
+        self._write_timeout = write_timeout
+        self._wall_clock = wall_clock
+        self._on_state_change = on_state_change
+        self._intents: list[bytes] = []  # queued records with a waiter
+        self._waiters: list[asyncio.Future[None]] = []
+        self._records: list[bytes] = []  # queued records without a waiter
+        self._buffered_bytes = 0  # of both queues
+        self._group: _Group | None = None  # the write in progress
+        self._timer: asyncio.Handle | None = None  # starts the next write
+        self._is_write_scheduled = False  # the timer fires at the end of this loop iteration
+        self._timeout_timer: asyncio.TimerHandle | None = None  # timeout of the write in progress
+        self._prune_timer: asyncio.TimerHandle | None = None
+        self._flush_waiters: list[asyncio.Future[None]] = []  # waiters for the end of the write in progress
+        self._failure_recorded = False  # the write in progress contains the record about the failure
+        self._retry_delay = RETRY_DELAYS_S[0]
+        self._closed = True
+        self.location = sink.location
+        self.failure: WriteFailure | None = None
+        self.lost = 0  # records dropped since the log became unwritable
+        self.lost_total = 0
+        self.written = 0
+        self.groups = 0
+
+    async def open(self) -> OpenedLog:
+        """Open the log in the writer thread.
+
+        Raises the errors of `AuditChain.open`, and `TimeoutError`."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = WriterThread("toolway-audit")
+        try:
+            opened = await self._thread.run(self._chain.open, OPEN_TIMEOUT_S)
+        except BaseException:
+            self._thread.submit(self._chain.sink.close, lambda result, error: None)
+            self._thread.stop()
+            raise
+        self._closed = False
+        self._start_prune()
+        return opened
+
+    async def close(self) -> None:
+        """Write the queued records, in bounded time, and close the log."""
+        if self._closed:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self.flush()
+                await self._thread.run(self._chain.close, CLOSE_TIMEOUT_S)
+        except Exception as exc:
+            _log.error("%d audit records were not written: %s", self.pending, exc)
+        finally:
+            self._closed = True
+            for handle in (self._timer, self._timeout_timer, self._prune_timer):
+                if handle is not None:
+                    handle.cancel()
+            self._thread.stop()
+
+    @property
+    def pending(self) -> int:
+        """Return the number of records that are not on disk yet."""
+        return len(self._intents) + len(self._records) + (len(self._group) if self._group is not None else 0)
+
+    # -- queueing -----------------------------------------------------------------------------------------------------
+
+    def enqueue(self, kind: bytes, fields: bytes) -> None:
+        """Queue a record. If the buffer is full, the record is dropped and counted."""
+        if len(self._records) >= MAX_BUFFERED_RECORDS or self._buffered_bytes > MAX_BUFFERED_BYTES or self._closed:
+            self.lost += 1
+            self.lost_total += 1
+            self._set_failure(BUFFER_FULL_REASON)
+            return
+        data = encode_stamped(kind, self._wall_clock(), self._loop.time(), fields)
+        self._buffered_bytes += len(data)
+        self._records.append(data)
+        if self._timer is None and self._group is None:
+            self._timer = self._loop.call_later(FLUSH_DELAY_S, self._start_write)
+
+    def commit(self, kind: bytes, fields: bytes) -> asyncio.Future[None]:
+        """Queue a record and return a future that is done when it is on disk.
+
+        Both raise `AuditUnavailable`."""
+        if self.failure is not None:
+            raise AuditUnavailable(self.failure.reason)
+        if len(self._intents) >= MAX_BUFFERED_RECORDS or self._buffered_bytes > MAX_BUFFERED_BYTES or self._closed:
+            self._set_failure(BUFFER_FULL_REASON)
+            raise AuditUnavailable(BUFFER_FULL_REASON)
+        data = encode_stamped(kind, self._wall_clock(), self._loop.time(), fields)
+        self._buffered_bytes += len(data)
+        self._intents.append(data)
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        if self._group is None and not self._is_write_scheduled:
+            self._schedule_write()
+        return waiter
+
+    async def flush(self) -> None:
+        """Wait until all queued records are on disk. Raises `AuditUnavailable`."""
+        while self.pending:
+            if self.failure is not None:
+                raise AuditUnavailable(self.failure.reason)
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._flush_waiters.append(waiter)
+            if self._group is None:
+                self._schedule_write()
+            await waiter
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def _schedule_write(self) -> None:
+        """Schedule the next write at the end of this loop iteration. Replaces a later timer."""
+        if self._is_write_scheduled:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._is_write_scheduled = True
+        self._timer = self._loop.call_soon(self._start_write)
+
+    def _start_write(self) -> None:
+        self._timer, self._is_write_scheduled = None, False
+        if self._group is not None or not (self._intents or self._records or self.failure):
+            return
+        group = self._group = _Group(self._intents[:GROUP_SIZE], self._waiters[:GROUP_SIZE], self._records[:GROUP_SIZE])
+        self._intents, self._waiters = self._intents[GROUP_SIZE:], self._waiters[GROUP_SIZE:]
+        self._records = self._records[GROUP_SIZE:]
+        self._count_bytes()
+        self._failure_recorded = self.failure is not None
+        entries = [*group.intents, *group.records]  # no outcome before its intent
+        if self.failure is not None:
+            entries.insert(0, self._resumed_record(self.failure))
+        self._timeout_timer = self._loop.call_later(self._write_timeout, self._on_write_timeout)
+        self._thread.submit(lambda: self._chain.write(entries), self._on_written)
+
+    def _on_written(self, result: None, error: Exception | None) -> None:
+        """Handle the end of a write: resolve or reject its waiters, and start the next write."""
+        group, self._group = self._group, None
+        assert group is not None
+        if self._timeout_timer is not None:
+            self._timeout_timer.cancel()
+        if error is not None:
+            self._records[:0] = group.records  # written again later; the waiters are rejected
+            self._count_bytes()
+            _reject(group.waiters, "audit log write failed")
+            self._set_failure(str(error) or type(error).__name__)
+            self._timer = self._loop.call_later(self._retry_delay, self._start_write)
+            self._retry_delay = min(2 * self._retry_delay, RETRY_DELAYS_S[1])
+        else:
+            self.groups += 1
+            self.written += len(group)
+            for waiter in group.waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            if self.failure is not None:
+                self._clear_failure(self.failure)
+            self._schedule_next()
+        flush_waiters, self._flush_waiters = self._flush_waiters, []
+        for flush_waiter in flush_waiters:
+            if not flush_waiter.done():
+                flush_waiter.set_result(None)
+
+    def _schedule_next(self) -> None:
+        """Start the next write: at once if there is a waiter, else when more records are queued."""
+        if self._intents or self._flush_waiters or len(self._records) >= GROUP_SIZE:
+            self._schedule_write()
+        elif self._records and self._timer is None:
+            self._timer = self._loop.call_later(FLUSH_DELAY_S, self._start_write)
+
+    def _count_bytes(self) -> None:
+        self._buffered_bytes = sum(map(len, self._intents)) + sum(map(len, self._records))
+
+    # -- failure ------------------------------------------------------------------------------------------------------
+
+    def _on_write_timeout(self) -> None:
+        if self._group is not None:
+            _reject(self._group.waiters, "audit log write timed out")
+        self._set_failure(f"{self.location} has not responded for {self._write_timeout:g} s")
+
+    def _set_failure(self, reason: str) -> None:
+        """Reject all waiters: their calls are not made, so their intents are dropped."""
+        waiters = self._waiters
+        self._intents, self._waiters = [], []
+        self._count_bytes()
+        _reject(waiters, reason)
+        if self.failure is None and not self._closed:
+            self.failure = WriteFailure(reason, self._loop.time())
+            _log.error("audit log cannot be written, so calls that change something are rejected: %s", reason)
+            self._on_state_change(reason, 0)
+
+    def _clear_failure(self, failure: WriteFailure) -> None:
+        self.failure = None
+        self._retry_delay = RETRY_DELAYS_S[0]
+        lost = self.lost
+        if not self._failure_recorded:
+            self._records.append(self._resumed_record(failure))
+        self.lost = 0
+        _log.warning("audit log is writable again; %d records were lost", lost)
+        self._on_state_change("", lost)
+
+    def _resumed_record(self, failure: WriteFailure) -> bytes:
+        seconds = round(self._loop.time() - failure.since, 3)
+        fields: RecordFields = {"why": mask_secrets(failure.reason)[:500], "seconds": seconds, "lost": self.lost}
+        return encode_record(LOG_RESUMED, self._wall_clock(), self._loop.time(), fields)
+
+    # -- retention ----------------------------------------------------------------------------------------------------
+
+    def _start_prune(self) -> None:
+        if self._keep_s:
+            self._thread.submit(lambda: self._chain.prune(self._keep_s), self._on_pruned)
+
+    def _on_pruned(self, more: bool | None, error: Exception | None) -> None:
+        if error is not None:
+            _log.error("expired audit records could not be removed: %s", error)
+        if not self._closed:
+            self._prune_timer = self._loop.call_later(1.0 if more else PRUNE_INTERVAL_S, self._start_prune)
+
+
+def _reject(waiters: list[asyncio.Future[None]], reason: str) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_exception(AuditUnavailable(reason))
+            waiter.exception()  # the waiter may have been cancelled
+
+
+class WriterThread:
+    """Daemon thread that runs blocking jobs of the audit log in order, and reports each result to the event loop.
+
+    Not an executor: the interpreter waits for executor threads on exit, and a disk may never respond."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run_jobs, name=name, daemon=True).start()
+
+    def submit(self, work: Callable[[], T], on_done: OnDone[T]) -> None:
+        """Queue `work` for the thread.
+
+        `on_done` is called in the event loop with the result or the error."""
+
+        def job() -> None:
+            result, error = None, None
+            try:
+                result = work()
+            except Exception as exc:
+                error = exc
+            with suppress(RuntimeError):  # the loop is closed, so the result is not needed
+                self._loop.call_soon_threadsafe(on_done, result, error)
+
+        self._jobs.put(job)
+
+    async def run(self, work: Callable[[], T], timeout: float) -> T:
+        """Run `work` in the thread and return its result.
+
+        Raises the errors of `work`, and `TimeoutError`."""
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def done(result: T | None, error: Exception | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)  # type: ignore[arg-type]  # set if there is no error
+
+        self.submit(work, done)
+        async with asyncio.timeout(timeout):
+            return await future
+
+    def stop(self) -> None:
+        """Stop the thread after all queued jobs."""
+        self._jobs.put(None)
+
+    def _run_jobs(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()

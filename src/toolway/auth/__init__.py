@@ -1,0 +1,1 @@
+"""Authentication to servers: OAuth logins, tokens and their storage."""

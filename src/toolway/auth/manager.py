@@ -1,0 +1,166 @@
+"""Credentials of all servers of a hub: which server needs one, and which principal owns it.
+
+Every hub loads this module. So it imports no OAuth code; that is loaded for the first server that requires a login.
+
+A gateway has several callers. A login belongs to the user who made it: each caller has a separate login, and the login
+of the hub's owner is not used for other callers, unless the entry says so (`shareConnection`). A token that the hub
+gets with the secret of the entry (`client_credentials`) is used for all callers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from toolway.auth.encrypted_token_store import EncryptedTokenStore
+from toolway.auth.shared_token_slot import SharedTokenSlot
+from toolway.auth.token_manager import LoginCallback, TokenManager, TokenOwner
+from toolway.auth.token_slot import Clock, TokenSlot, TokenSlotProvider
+from toolway.auth.token_store import Credential, MemoryTokenStore, TokenStore
+from toolway.config.schema import OAuth, Server
+from toolway.types import AuthError, Authorizer
+
+LOGIN_POLL_INTERVAL_S: Final = 1.0  # seconds between two checks for a missing login
+
+#: Called with (server, principal) when a missing login has been stored.
+OnLogin = Callable[[str, str], None]
+
+
+class AuthManager:
+    """Registry of one `TokenManager` per server, principal and OAuth settings."""
+
+    def __init__(
+        self,
+        login: LoginCallback | None = None,
+        store: TokenStore | None = None,
+        now: Clock = time.time,
+        on_login: OnLogin | None = None,
+    ) -> None:
+        self._login_callback = login
+        self._store = store if store is not None else MemoryTokenStore()
+        self._now = now
+        self._on_login = on_login
+        self._token_managers: dict[tuple[TokenOwner, OAuth], TokenManager] = {}
+        self._per_user_servers: set[str] = set()
+        self._login_poll: asyncio.Task[None] | None = None
+
+    def authorizer(self, name: str, server: Server, caller: str = "") -> Authorizer | None:
+        """Return the credential provider for `server`, or None if it needs none."""
+        return self._token_manager(name, server, caller)
+
+    def is_per_user(self, name: str) -> bool:
+        """Return True if each caller needs a separate login for this server, as far as is known."""
+        return name in self._per_user_servers
+
+    async def log_in(
+        self, name: str, server: Server, login: LoginCallback, *, caller: str = "", redirect_uri: str | None = None
+    ) -> Credential:
+        """Log in a user through the `login` callback and return the credential.
+
+        Raises `AuthError`.
+        """
+        token_manager = self._require_token_manager(name, server, caller)
+        settings = server.auth or OAuth()
+        return await token_manager.log_in(login, server.headers, redirect_uri or settings.redirect_uri)
+
+    async def log_out(self, name: str, server: Server, *, caller: str = "") -> bool:
+        """Delete the stored login and revoke it if the issuer supports that.
+
+        Return True if there was one.
+
+        Raises `AuthError`.
+        """
+        return await self._require_token_manager(name, server, caller).log_out()
+
+    def reset_failures(self, name: str) -> None:
+        """Forget earlier rejections and failures, because an operator restarted the server."""
+        for token_manager in self._token_managers.values():
+            if token_manager.owner.server == name:
+                token_manager.reset_failures()
+
+    async def close(self) -> None:
+        if self._login_poll is not None:
+            self._login_poll.cancel()
+        await asyncio.gather(*(token_manager.close() for token_manager in self._token_managers.values()))
+
+    # -- token managers -----------------------------------------------------------------------------------------------
+
+    def _token_manager(self, name: str, server: Server, caller: str) -> TokenManager | None:
+        settings = server.auth if server.auth is not None else OAuth()
+        no_login = server.transport == "openapi" and server.auth is None  # such an API expects an API key, not a login
+        if server.url is None or no_login or has_static_auth(server.headers):
+            self._per_user_servers.discard(name)
+            return None
+        for_all_callers = server.share_connection or settings.grant == "client_credentials"
+        owner = TokenOwner(
+            name, server.url, "" if for_all_callers else caller, for_all_callers, server.effective_network_policy
+        )
+        if for_all_callers:
+            self._per_user_servers.discard(name)
+        elif server.auth is not None:
+            self._per_user_servers.add(name)
+        key = (owner, settings)
+        found = self._token_managers.get(key)
+        if found is None:
+            found = self._token_managers[key] = self._create_token_manager(owner, settings)
+        return found
+
+    def _require_token_manager(self, name: str, server: Server, caller: str) -> TokenManager:
+        token_manager = self._token_manager(name, server, caller)
+        if token_manager is None:
+            why = "its entry has a static token" if server.url is not None else "it is not a remote server"
+            hint = "remove the Authorization header from its entry" if server.url is not None else ""
+            raise AuthError(f"{name} supports no login: {why}", code="E-AUTH-FLOW", hint=hint)
+        if server.auth is not None and server.auth.grant == "client_credentials":
+            reason = f"{name} needs no login: the hub gets a token with the secret of the entry"
+            raise AuthError(reason, code="E-AUTH-FLOW", hint="call one of its tools")
+        return token_manager
+
+    def _create_token_manager(self, owner: TokenOwner, settings: OAuth) -> TokenManager:
+        slot = self._token_slot(f"{owner.server} {owner.url}", owner.principal)
+        login = self._login_callback if not owner.principal else None
+        token_manager = TokenManager(
+            owner, settings, slot, login, self._now, partial(self._on_activated, owner), self._start_login_poll
+        )
+        if not token_manager.is_inactive:
+            self._on_activated(owner)
+        return token_manager
+
+    def _token_slot(self, upstream: str, principal: str) -> TokenSlot:
+        if isinstance(self._store, EncryptedTokenStore):
+            return SharedTokenSlot(self._store, upstream, principal, self._now)
+        if isinstance(self._store, TokenSlotProvider):
+            return self._store.token_slot(upstream, principal, self._now)
+        return TokenSlot(self._store, upstream, principal, self._now)
+
+    def _on_activated(self, owner: TokenOwner) -> None:
+        if not owner.for_all_callers:
+            self._per_user_servers.add(owner.server)
+
+    # -- missing logins -----------------------------------------------------------------------------------------------
+
+    def _start_login_poll(self) -> None:
+        """Start to poll for missing logins. The poll ends when no login is missing any more."""
+        if self._on_login is not None and self._login_poll is None:
+            self._login_poll = asyncio.create_task(self._poll_logins(self._on_login))
+            self._login_poll.add_done_callback(self._on_login_poll_done)
+
+    async def _poll_logins(self, on_login: OnLogin) -> None:
+        while waiting := [
+            token_manager for token_manager in self._token_managers.values() if token_manager.login_needed
+        ]:
+            await asyncio.sleep(LOGIN_POLL_INTERVAL_S)
+            for token_manager in waiting:
+                if token_manager.detect_login():
+                    on_login(token_manager.owner.server, token_manager.owner.principal)
+
+    def _on_login_poll_done(self, task: asyncio.Task[None]) -> None:
+        self._login_poll = None
+
+
+def has_static_auth(headers: Mapping[str, str]) -> bool:
+    """Return True if the entry sets a static Authorization header."""
+    return any(name.lower() == "authorization" for name in headers)

@@ -1,0 +1,52 @@
+"""Checks of OAuth URLs: addresses that may receive a secret or be opened for the user. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from urllib.parse import urlsplit
+
+from toolway.types import AuthError
+
+
+def check_oauth_url(url: str) -> None:
+    """Raise `AuthError` if an OAuth URL is neither https nor http on this machine.
+
+    With other schemes, the server would choose what a program or browser does.
+    """
+    problem = _url_problem(url)
+    if problem:
+        raise oauth_url_error(problem)
+
+
+def oauth_url_error(problem: str) -> AuthError:
+    """Return the error for an OAuth URL that must not be used."""
+    hint = "report it to the server's operator; nothing was sent there"
+    return AuthError(f"the server names an OAuth URL that {problem}", code="E-AUTH-URL", hint=hint)
+
+
+def _url_problem(url: str) -> str:
+    """Return the reason why a URL must not be used, or an empty string."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return "cannot be parsed"
+    if parts.scheme not in ("http", "https") or not host or port == 0:
+        return "is not an http(s) URL"
+    if parts.username is not None or parts.password is not None:
+        return "contains a user name"
+    if any(not char.isprintable() or char.isspace() for char in url):
+        return "contains invalid characters"
+    if parts.scheme == "http" and not is_loopback(host):
+        return "is neither https nor on this machine"
+    return ""
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if `host` is localhost or a loopback address."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,360 @@
+"""In-memory catalog of the tools, prompts and resources of all servers, as received.
+
+An invalid item is skipped with a reason; the rest of the list stays. Lookups are exact.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias, cast
+
+import msgspec
+
+from toolway.events import CatalogChanged, ListKind
+from toolway.protocol import large_messages, tool_names
+from toolway.types import Json, ToolRef
+
+_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
+MAX_DESCRIPTION_CHARS: Final = 16 * 1024
+HEADER_PARAM_MARKER: Final = b'"x-mcp-header"'
+ItemCheck: TypeAlias = Callable[[Json], str | None]
+_ITEM_KEY: Final = {"tools": "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One entry of a server's list. `raw` is the definition that the server sent, unchanged."""
+
+    server: str
+    name: str  # the server's own name of it, or its URI
+    raw: Json = field(repr=False)
+    stale: bool = False  # loaded from an earlier run; the server has not answered yet
+
+    @property
+    def title(self) -> str:
+        return _str_or_empty(self.raw.get("title")) or _str_or_empty(self._annotations().get("title")) or self.name
+
+    @property
+    def description(self) -> str:
+        return _str_or_empty(self.raw.get("description"))
+
+    def _annotations(self) -> Json:
+        found = self.raw.get("annotations")
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Tool(Item):
+    """A tool of a server. `qualified_name` is for people, `model_name` for models.
+
+    Example:
+        for tool in hub.known_tools():
+            print(tool.qualified_name, tool.description)
+    """
+
+    _mirrors: bool | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def ref(self) -> ToolRef:
+        return ToolRef(self.server, self.name)
+
+    @property
+    def qualified_name(self) -> str:
+        return str(self.ref)
+
+    @property
+    def model_name(self) -> str:
+        return tool_names.model_name_for(self.ref)
+
+    @property
+    def input_schema(self) -> Json:
+        return cast(Json, self.raw["inputSchema"])
+
+    @property
+    def output_schema(self) -> Json | None:
+        found = self.raw.get("outputSchema")
+        return found if isinstance(found, dict) else None
+
+    @property
+    def annotations(self) -> Json:
+        return self._annotations()
+
+    @property
+    def has_header_params(self) -> bool:
+        """Return True if some arguments must be repeated in HTTP headers.
+
+        The result is cached: hardly any tool needs it, and searching the schema costs more than the rest of a call.
+        """
+        if self._mirrors is None:
+            object.__setattr__(self, "_mirrors", HEADER_PARAM_MARKER in msgspec.json.encode(self.input_schema))
+        return bool(self._mirrors)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt(Item):
+    """A prompt of a server.
+
+    Example:
+        for prompt in await hub.list_prompts():
+            print(prompt.qualified_name)
+    """
+
+    @property
+    def qualified_name(self) -> str:
+        return f"{self.server}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource(Item):
+    """A resource or a resource template of a server.
+
+    Example:
+        for resource in await hub.list_resources():
+            print(resource.uri)
+    """
+
+    @property
+    def uri(self) -> str:
+        return self.name
+
+
+_ITEM_TYPE: Final[Mapping[str, type[Item]]] = {
+    "tools": Tool,
+    "prompts": Prompt,
+    "resources": Resource,
+    "templates": Resource,
+}
+
+
+@dataclass(slots=True)
+class _ServerList:
+    items: dict[str, Item] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    stale: bool = False
+    loaded: bool = False
+
+
+class Catalog:
+    """Tools, prompts, resources and resource templates of all servers, by server and name."""
+
+    def __init__(self) -> None:
+        self._lists: dict[str, dict[str, _ServerList]] = {}
+        self._shortened_names: dict[str, ToolRef] = {}  # model names that differ from server__tool
+        self.generation = 0  # grows with every change of any list
+        self._ref_cache: dict[str, ToolRef] = {}  # names resolved to an existing tool; cleared when a list changes
+
+    # -- updates ------------------------------------------------------------------------------------------------------
+
+    def add_server(self, server: str) -> None:
+        self._lists.setdefault(server, {kind: _ServerList() for kind in _ITEM_TYPE})
+        self.generation += 1
+
+    def remove_server(self, server: str) -> None:
+        self._lists.pop(server, None)
+        self.generation += 1
+        self._index_shortened_names(server)
+
+    def replace(
+        self,
+        server: str,
+        kind: ListKind,
+        raw: Iterable[Any],
+        problems: Iterable[str] = (),
+        *,
+        stale: bool = False,
+        check_item: ItemCheck | None = None,
+    ) -> CatalogChanged | None:
+        """Replace a list by the one that the server sent. Return the difference, or None if nothing changed.
+
+        `check_item` returns why a valid item cannot be used on this server's transport, or None.
+        """
+        items, item_problems = _validate_items(server, kind, raw, stale, check_item)
+        old = self._lists[server][kind]
+        # Unchanged items stay the same objects, so that code with derived data sees that nothing changed.
+        items = {key: old.items[key] if old.items.get(key) == item else item for key, item in items.items()}
+        self._lists[server][kind] = _ServerList(items, (*problems, *item_problems), stale, loaded=True)
+        self.generation += not (old.loaded and _same_items(old.items, items))
+        if kind == "tools":
+            self._index_shortened_names(server)
+        return _diff(server, kind, old.items, items)
+
+    def _index_shortened_names(self, server: str) -> None:
+        self._ref_cache = {}
+        kept = {name: ref for name, ref in self._shortened_names.items() if ref.server != server}
+        new = {tool.model_name: tool.ref for tool in self.tools(server)}
+        self._shortened_names = kept | {
+            name: ref for name, ref in new.items() if tool_names.parse_tool_name(name) != ref
+        }
+
+    # -- queries ------------------------------------------------------------------------------------------------------
+
+    def items(self, kind: ListKind, server: str | None = None) -> Iterator[Item]:
+        chosen = self._lists if server is None else {server: self._lists.get(server, {})}
+        for lists in chosen.values():
+            if kind in lists:
+                yield from lists[kind].items.values()
+
+    def tools(self, server: str | None = None) -> list[Tool]:
+        return cast("list[Tool]", list(self.items("tools", server)))
+
+    def tool(self, ref: ToolRef) -> Tool | None:
+        return self.find_tool(ref.server, ref.tool)
+
+    def find_tool(self, server: str, name: str) -> Tool | None:
+        """Return a server's tool by its own name."""
+        lists = self._lists.get(server)
+        return lists["tools"].items.get(name) if lists else None  # type: ignore[return-value]  # its kind says so
+
+    def parse_name(self, name: str) -> ToolRef | None:
+        """Return the tool meant by `server.tool`, `server__tool` or a model name."""
+        cached = self._ref_cache.get(name)
+        if cached is not None:
+            return cached
+        ref = tool_names.parse_tool_name(name)
+        if ref is None or self.tool(ref) is None:
+            ref = self._shortened_names.get(name, ref)
+        if ref is not None and self.tool(ref) is not None:
+            self._ref_cache[name] = ref
+        return ref
+
+    def is_complete(self, server: str, kind: ListKind) -> bool:
+        """Return True if the server itself has sent this list in this run."""
+        lists = self._lists.get(server)
+        return lists is not None and lists[kind].loaded and not lists[kind].stale
+
+    def has_list(self, server: str, kind: ListKind) -> bool:
+        """Return True if the list is available, even if it is from an earlier run."""
+        lists = self._lists.get(server)
+        return lists is not None and lists[kind].loaded
+
+    def is_stale(self, server: str) -> bool:
+        return any(each.stale for each in self._lists.get(server, {}).values())
+
+    def problems(self, server: str) -> tuple[str, ...]:
+        return tuple(p for each in self._lists.get(server, {}).values() for p in each.problems)
+
+    def suggest(self, name: str, limit: int = 3) -> list[str]:
+        """Return similar tool names as suggestions for a misspelled name."""
+        return difflib.get_close_matches(name, [tool.qualified_name for tool in self.tools()], n=limit, cutoff=0.6)
+
+    def search(self, query: str, server: str | None = None) -> list[Tool]:
+        """Return the tools that contain all words of `query`; matches in the name rank first."""
+        words = query.lower().split()
+        ranked: list[tuple[int, Tool]] = []
+        for tool in self.tools(server):
+            name = tool.qualified_name.lower()
+            whole = f"{name} {tool.title} {tool.description}".lower()
+            if all(word in whole for word in words):
+                ranked.append((-sum(word in name for word in words), tool))
+        return [tool for _, tool in sorted(ranked, key=lambda pair: pair[0])]
+
+
+# -- checks of received items ------------------------------------------------------------------------------------------
+
+
+def _validate_items(
+    server: str, kind: ListKind, raw: Iterable[Any], stale: bool, check_item: ItemCheck | None
+) -> tuple[dict[str, Item], list[str]]:
+    items: dict[str, Item] = {}
+    problems: list[str] = []
+    for number, each in enumerate(raw):
+        key = each.get(_ITEM_KEY[kind]) if isinstance(each, dict) else None
+        reason = "duplicate in the list" if isinstance(key, str) and key in items else _invalid_reason(kind, each, key)
+        if reason is None and check_item is not None:
+            reason = check_item(each)
+        if reason is not None:
+            label = repr(key[:80]) if isinstance(key, str) else f"number {number + 1}"
+            problems.append(f"{kind.removesuffix('s')} {label} skipped: {reason}")
+            continue
+        assert isinstance(key, str)
+        items[key] = _ITEM_TYPE[kind](server, key, each, stale)
+    return items, problems
+
+
+def _invalid_reason(kind: ListKind, item: Any, key: Any) -> str | None:
+    """Return why an item is invalid, or None if it is valid."""
+    if not isinstance(item, dict):
+        return "it is not an object"
+    if large_messages.OMITTED in item:
+        return "its definition has too many values"
+    if not isinstance(key, str) or not key:
+        return f"it has no {_ITEM_KEY[kind]}"
+    if kind != "tools":
+        return None
+    if not _TOOL_NAME.fullmatch(key):
+        return "its name is not 1 to 128 characters of A-Z a-z 0-9 _ . / -"
+    if len(_str_or_empty(item.get("description"))) > MAX_DESCRIPTION_CHARS:
+        return f"its description is longer than {MAX_DESCRIPTION_CHARS} characters"
+    if not isinstance(item.get("inputSchema"), dict):
+        return "it has no inputSchema"
+    return check_schema(item["inputSchema"]) or check_schema(item.get("outputSchema"))
+
+
+def _same_items(old: Mapping[str, Item], new: Mapping[str, Item]) -> bool:
+    """Return True if two lists hold the identical objects in the same order."""
+    return len(old) == len(new) and all(a is b for a, b in zip(old.values(), new.values(), strict=True))
+
+
+def _diff(server: str, kind: ListKind, old: Mapping[str, Item], new: Mapping[str, Item]) -> CatalogChanged | None:
+    added = tuple(key for key in new if key not in old)
+    removed = tuple(key for key in old if key not in new)
+    changed = tuple(key for key in new if key in old and new[key].raw != old[key].raw)
+    return CatalogChanged(server, kind, added, removed, changed) if added or removed or changed else None
+
+
+def _str_or_empty(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+# -- structure of a schema: depth, size, external references -----------------------------------------------------------
+
+MAX_SCHEMA_DEPTH: Final = 32
+MAX_SUBSCHEMAS: Final = 2000
+
+_NAMED_SUBSCHEMAS: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
+_DATA_KEYWORDS: Final = frozenset({"default", "const", "enum", "examples"})
+
+
+def check_schema(schema: Any) -> str | None:
+    """Return why a schema is too deep, too large or has external references, or None.
+
+    Nothing is evaluated. A `$ref` inside data (`default`, `enum`) is no reference. A property named like such a keyword
+    is a schema.
+    """
+    level: list[Any] = [schema]
+    named: list[Any] = []  # mappings of names to schemas
+    data: list[Any] = []  # plain data
+    count = 0
+    for _ in range(MAX_SCHEMA_DEPTH * 2):  # a schema level is a keyword and a name
+        level, named, data = _containers(level), _containers(named), _containers(data)
+        every = [*level, *named, *data]
+        if not every:
+            return None
+        count += sum(len(node) for node in every)
+        if count > MAX_SUBSCHEMAS * 8:
+            return "its schema is too large"
+        if any(_has_external_ref(node) for node in (*level, *named)):
+            return "its schema refers to another document"
+        below: tuple[list[Any], list[Any], list[Any]] = ([*_children(named)], [], [*_children(data)])
+        for node in level:
+            for key, value in node.items() if isinstance(node, dict) else (("", each) for each in node):
+                below[1 if key in _NAMED_SUBSCHEMAS else 2 if key in _DATA_KEYWORDS else 0].append(value)
+        level, named, data = below
+    return f"its schema is deeper than {MAX_SCHEMA_DEPTH}"
+
+
+def _containers(values: list[Any]) -> list[Any]:
+    return [node for node in values if isinstance(node, dict | list)]
+
+
+def _children(nodes: list[Any]) -> Iterator[Any]:
+    for node in nodes:
+        yield from node.values() if isinstance(node, dict) else node
+
+
+def _has_external_ref(node: Any) -> bool:
+    ref = node.get("$ref") if isinstance(node, dict) else None
+    return isinstance(ref, str) and not ref.startswith("#")

@@ -1,0 +1,65 @@
+"""Persistence of a hub's catalog: loaded at startup, saved shortly after changes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from toolway.catalog.catalog import Catalog
+from toolway.catalog.storage import CatalogStorage
+from toolway.events import ListKind
+from toolway.types import Era
+
+SAVE_DELAY_S: Final = 0.5  # seconds; a server's lists arrive shortly after one another and share one file
+LIST_KINDS: Final[tuple[ListKind, ...]] = ("tools", "prompts", "resources", "templates")
+
+
+class CatalogPersister:
+    """Loads and saves the catalog's lists of each server through a storage."""
+
+    def __init__(self, catalog: Catalog, storage: CatalogStorage | None) -> None:
+        self._catalog = catalog
+        self._storage = storage
+        self._eras: dict[str, Era] = {}
+        self._identities: dict[str, str] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._saving: set[asyncio.Future[None]] = set()
+
+    def load(self, server: str, identity: str) -> Era | None:
+        """Fill the catalog with the stored lists, marked stale.
+
+        Return the server's era at that time.
+        """
+        self._identities[server] = identity
+        stored = self._storage.load(server, identity) if self._storage is not None else None
+        if stored is None:
+            return None
+        for kind in LIST_KINDS:
+            self._catalog.replace(server, kind, stored.lists.get(kind, ()), stale=True)
+        return stored.era
+
+    def schedule_save(self, server: str, era: Era) -> None:
+        """Schedule a save of the server's lists."""
+        self._eras[server] = era
+        if self._storage is not None and server not in self._timers:
+            self._timers[server] = asyncio.get_running_loop().call_later(SAVE_DELAY_S, self._save, server)
+
+    async def close(self) -> None:
+        for server in tuple(self._timers):
+            self._save(server)
+        if self._saving:
+            await asyncio.wait(self._saving, timeout=2.0)
+
+    def _save(self, server: str) -> None:
+        self._timers.pop(server).cancel()
+        if self._storage is None or not self._catalog.is_complete(server, "tools"):
+            return
+        lists: dict[str, list[Any]] = {
+            kind: [item.raw for item in self._catalog.items(kind, server)] for kind in LIST_KINDS
+        }
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(
+            None, self._storage.save, server, self._identities[server], self._eras[server], lists
+        )
+        self._saving.add(work)
+        work.add_done_callback(self._saving.discard)

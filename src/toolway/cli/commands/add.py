@@ -1,0 +1,372 @@
+"""`toolway add`: create an entry from a URL, a command, a package or a bundle."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlsplit
+
+import typer
+
+from toolway.cli.commands.params import DryRun, Plain, Scope
+from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.framework import CommandResult
+from toolway.cli.options import CommandContext
+from toolway.cli.output import Output, problem_to_json
+from toolway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from toolway.config.server_json import InstallInput
+
+_HTTP_URL: Final = re.compile(r"https?://", re.IGNORECASE)
+_PACKAGE_SOURCE: Final = re.compile(r"(pypi|npm):(.+)")
+_OPENAPI_SOURCE: Final = re.compile(r"openapi:(.+)")
+_BUNDLE_SUFFIXES: Final = (".mcpb", ".dxt", "server.json")
+_RUNNERS: Final = frozenset({"npx", "uvx", "node", "python", "python3", "docker", "podman", "bunx", "deno", "uv", "sh"})
+_NAME_AFFIXES: Final = re.compile(r"^(?:mcp-server-|server-|mcp-)|(?:-mcp-server|-mcp|-server)$")
+_ADD_USAGE: Final = (
+    "toolway add NAME -- COMMAND …, toolway add URL, or pypi:PACKAGE, npm:PACKAGE, openapi:DOCUMENT, "
+    "a .mcpb or server.json file"
+)
+
+
+def add(
+    context: CommandContext,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[NAME] SOURCE",
+            help="A URL, pypi:PACKAGE, npm:PACKAGE, openapi:DOCUMENT, a .mcpb or server.json file; NAME -- COMMAND …",
+            show_default=False,
+        ),
+    ],
+    env: Annotated[
+        list[str] | None, typer.Option("--env", "-e", metavar="NAME=VALUE", help="Environment variable of the command.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="'NAME: VALUE'", help="HTTP header for the URL.")
+    ] = None,
+    cwd: Annotated[str | None, typer.Option("--cwd", metavar="FOLDER", help="Folder where the command runs.")] = None,
+    scope: Scope = None,
+    answer: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Input of a bundle or server.json.")
+    ] = None,
+    offer: Annotated[
+        int, typer.Option("--offer", metavar="N", min=1, help="Use this offer of a server.json.", show_default=False)
+    ] = 1,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing server of this name.")] = False,
+    plain: Plain = False,
+    dry_run: DryRun = False,
+) -> CommandResult:
+    """toolway add https://mcp.example.com/mcp, toolway add npm:PACKAGE, toolway add files -- npx -y PACKAGE /folder.
+
+    Tokens are moved to the secret store, and the entry references them."""
+    from toolway.cli.commands.add import run_add
+
+    return run_add(
+        context,
+        words,
+        env=env or [],
+        headers=header or [],
+        cwd=cwd,
+        scope=scope,
+        answers=answer or [],
+        offer=offer,
+        replace=replace,
+        plain=plain,
+        dry_run=dry_run,
+    )
+
+
+# -- entries from the command line -------------------------------------------------------------------------------------
+
+
+def run_add(
+    context: CommandContext,
+    words: Sequence[str],
+    *,
+    env: Sequence[str],
+    headers: Sequence[str],
+    cwd: str | None,
+    scope: str | None,
+    answers: Sequence[str],
+    offer: int,
+    replace: bool,
+    plain: bool,
+    dry_run: bool,
+) -> ExitCode:
+    """Add an entry to a config file.
+
+    Tokens are moved to the secret store, and the entry references them.
+    """
+    from toolway.cli.commands.trust import move_secrets_to_store
+    from toolway.cli.file_changes import (
+        apply_own_edit,
+        file_for_scope,
+        mask_secrets,
+        network_policy_for,
+        plan_own_change,
+        read_own_entries,
+        with_tilde,
+    )
+    from toolway.config.loader import normalize_name
+    from toolway.config.schema import check_server_name
+    from toolway.config.server_entry import parse_entry_with_issues
+    from toolway.config.settings import find_private_hosts
+
+    output = context.output
+    if words[-1].endswith(_BUNDLE_SUFFIXES):
+        inputs = dict(_split_pair(each, "=", "--set NAME=VALUE") for each in answers)
+        name, entry = entry_from_file(output, Path(words[-1]), inputs, offer, dry_run=dry_run)
+        name = words[0] if len(words) > 1 else name
+    else:
+        name, entry = parse_spec(words)
+    check_server_name(name)
+    entry |= _entry_options(env, headers, cwd)
+    parse_entry_with_issues(entry, _AnyVariable())  # raises for an unusable entry
+    file = file_for_scope(context.target_options, scope)
+    existing = {normalize_name(each): each for each in read_own_entries(file)}
+    if name in existing and not replace:
+        raise ConfigError(
+            f"server {name!r} already exists",
+            file=str(file),
+            hint=f"choose another name, or replace it: toolway add --replace {name} …",
+            code="E-CONFIG-NAME",
+        )
+    if not plain and not dry_run:
+        entry = move_secrets_to_store(output, {name: entry})[name]
+    address_problems = find_private_hosts({name: entry}, network_policy_for(file))
+    edit = plan_own_change(file, {existing.get(name, name): entry}).edit
+    mask_secrets(output, edit)
+    document = apply_own_edit(output, edit, dry_run=dry_run)
+    if output.as_json:
+        output.print_json(
+            {"server": name, "problems": [problem_to_json(each) for each in address_problems], **document}
+        )
+    elif not dry_run:
+        output.info(f"added {name} to {with_tilde(file)}", "green")
+        output.print_problems(address_problems)
+        output.info(f"check that it works: toolway doctor {name}")
+    return ExitCode.OK
+
+
+def parse_spec(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """Return the server name and the entry for the command line words. Raises `UsageError`."""
+    if len(words) == 1:
+        return _entry_from_source(words[0])
+    if len(words) == 2 and _is_source(words[1]):
+        return words[0], _entry_from_source(words[1])[1]
+    if words[0] in _RUNNERS or _is_source(words[0]) or words[1].startswith("-"):
+        raise UsageError(f"invalid server name {words[0]!r}", hint=f"toolway add NAME -- {' '.join(words)}")
+    return words[0], {"command": words[1], "args": list(words[2:])} if words[2:] else {"command": words[1]}
+
+
+def _is_source(word: str) -> bool:
+    return bool(_HTTP_URL.match(word) or _PACKAGE_SOURCE.fullmatch(word) or _OPENAPI_SOURCE.fullmatch(word))
+
+
+def _entry_from_source(word: str) -> tuple[str, dict[str, Any]]:
+    if _HTTP_URL.match(word):
+        return _name_from_url(word), {"url": word}
+    package = _PACKAGE_SOURCE.fullmatch(word)
+    if package is not None:
+        return _package_entry(package[1], package[2])
+    api = _OPENAPI_SOURCE.fullmatch(word)
+    if api is not None:
+        return _openapi_entry(api[1])
+    raise UsageError(f"unknown source {word!r}", hint=_ADD_USAGE)
+
+
+def _openapi_entry(url_or_path: str) -> tuple[str, dict[str, Any]]:
+    """Return name and entry of an HTTP API, given the URL or file of its OpenAPI document."""
+    from toolway.config.loader import normalize_name
+
+    if _HTTP_URL.match(url_or_path):
+        return _name_from_url(url_or_path), {"type": "openapi", "openapi": {"url": url_or_path}}
+    file = Path(url_or_path).expanduser().absolute()
+    return normalize_name(file.stem.removesuffix(".openapi")), {"type": "openapi", "openapi": {"file": str(file)}}
+
+
+def _package_entry(registry: str, package: str) -> tuple[str, dict[str, Any]]:
+    from toolway.config.loader import normalize_name
+
+    bare = re.split(r"==|(?<=.)@", package)[0]
+    name = _NAME_AFFIXES.sub("", normalize_name(bare.rpartition("/")[2])) or normalize_name(bare)
+    if registry == "npm":
+        return name, {"command": "npx", "args": ["-y", package]}
+    return name, {"command": "uvx", "args": [package.replace("==", "@")]}
+
+
+def _name_from_url(url: str) -> str:
+    """Derive a server name from a URL: `https://mcp.sentry.dev/mcp` gives sentry."""
+    from toolway.config.loader import normalize_name
+
+    host = urlsplit(url).hostname or ""
+    parts = [part for part in host.split(".") if part not in ("mcp", "www", "api")]
+    numeric = all(part.isdecimal() for part in parts)
+    return normalize_name(host if numeric or len(parts) < 2 else parts[-2])
+
+
+def _entry_options(env: Sequence[str], headers: Sequence[str], cwd: str | None) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if env:
+        found["env"] = dict(_split_pair(each, "=", "-e NAME=value") for each in env)
+    if headers:
+        found["headers"] = dict(_split_pair(each, ":", "-H 'Name: value'") for each in headers)
+    if cwd:
+        found["cwd"] = str(Path(cwd).absolute())
+    return found
+
+
+def _split_pair(text: str, separator: str, usage: str) -> tuple[str, str]:
+    name, found, value = text.partition(separator)
+    if not found or not name.strip():
+        raise UsageError("a value has no name", hint=f"write it as {usage}")
+    return name.strip(), value.strip()
+
+
+class _AnyVariable(dict[str, str]):
+    """An environment in which every variable is set, so that only the entry itself is checked."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return "x"
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __missing__(self, key: str) -> str:
+        return "x"
+
+
+# -- entries from an MCPB bundle or a server.json of the MCP registry --------------------------------------------------
+
+
+def entry_from_file(
+    output: Output, file: Path, answers: Mapping[str, str], offer: int, *, dry_run: bool
+) -> tuple[str, dict[str, Any]]:
+    """Return the name and entry that a file describes.
+
+    Missing inputs are taken from `answers` or prompted for.
+    """
+    if file.suffix == ".json":
+        return _entry_from_server_json(output, file, answers, offer, dry_run)
+    return _entry_from_bundle(output, file, answers, dry_run)
+
+
+def _entry_from_bundle(
+    output: Output, file: Path, answers: Mapping[str, str], dry_run: bool
+) -> tuple[str, dict[str, Any]]:
+    from toolway.cli.file_changes import with_tilde
+    from toolway.config import mcpb
+
+    bundle = mcpb.read_bundle(file)
+    values = _collect_answers(output, bundle.inputs, answers, dry_run)
+    version = f"-{bundle.version}" if bundle.version else ""
+    folder = _data_dir() / "bundles" / f"{bundle.name}{version}".replace("/", "-")
+    entry = mcpb.build_bundle_entry(bundle, folder, values, sys.platform)  # raises before anything is unpacked
+    if not dry_run:
+        mcpb.unpack_bundle(bundle, folder)
+        output.info(f"unpacked {file.name} to {with_tilde(folder)}; its sha256 is {bundle.sha256}")
+    return bundle.name, entry
+
+
+def _entry_from_server_json(
+    output: Output, file: Path, answers: Mapping[str, str], offer: int, dry_run: bool
+) -> tuple[str, dict[str, Any]]:
+    from toolway.config import server_json
+    from toolway.config.loader import decode_config, read_config_bytes
+
+    described = server_json.parse_server_json(
+        decode_config(read_config_bytes(os.fspath(file)), os.fspath(file)), os.fspath(file)
+    )
+    offers = [each for each in described.options if each.entry is not None]
+    if not 0 < offer <= len(offers):
+        labels = "; ".join(f"{number} {each.label}" for number, each in enumerate(offers, 1))
+        raise UsageError(
+            f"{file} has no offer {offer}",
+            detail=labels or "it has only a bundle, which must be downloaded first",
+            hint="choose one with --offer" if offers else f"download and add it: {described.options[0].bundle}",
+        )
+    chosen = offers[offer - 1]
+    for number, each in enumerate(offers, 1):
+        if len(offers) > 1:
+            output.info(f"{'→' if number == offer else ' '} --offer {number}: {each.label}", "dim")
+    values = _collect_answers(output, chosen.inputs, answers, dry_run)
+    return described.short_name, _apply_answers(chosen.entry or {}, chosen.inputs, values)
+
+
+def _apply_answers(entry: dict[str, Any], asks: Sequence[InstallInput], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Write answers for env, headers and args into the entry. Other values stay as described."""
+    for ask in asks:
+        field, _, name = ask.target.partition(".")
+        if ask.name in values and not ask.secret and field in ("env", "headers") and name:
+            entry[field] = {**entry.get(field, {}), name: str(values[ask.name])}
+        elif ask.needs_value and not ask.secret and field == "args" and ask.name in values:
+            placeholder = "${" + ask.name.upper().replace("-", "_") + "}"
+            entry["args"] = [str(values[ask.name]) if word == placeholder else word for word in entry.get("args", [])]
+    return entry
+
+
+def _collect_answers(
+    output: Output, asks: Sequence[InstallInput], answers: Mapping[str, str], dry_run: bool
+) -> dict[str, Any]:
+    """Return the inputs that the description asks for.
+
+    Secrets go only to the secret store. Raises `UsageError`.
+    """
+    unknown = answers.keys() - {ask.name for ask in asks}
+    if unknown:
+        known = ", ".join(ask.name for ask in asks) or "nothing"
+        raise UsageError(f"unknown input {', '.join(sorted(unknown))}", detail=f"its inputs are: {known}")
+    found: dict[str, Any] = {}
+    for ask in asks:
+        if ask.name in answers and ask.secret:
+            raise UsageError(
+                f"{ask.name} is a secret and cannot be passed on the command line",
+                hint=f"toolway secrets set {ask.secret_name}",
+            )
+        if ask.name in answers:
+            found[ask.name] = [answers[ask.name]] if ask.allows_many else answers[ask.name]
+        elif ask.secret and not dry_run:
+            _store_secret(output, ask)
+        elif ask.needs_value and not ask.secret and (typed := _prompt(output, ask)) is not None:
+            found[ask.name] = [typed] if ask.allows_many else typed
+    return found
+
+
+def _store_secret(output: Output, ask: InstallInput) -> None:
+    from toolway.secrets import open_store, remember_secret
+
+    store = open_store(os.environ)
+    if store.get(ask.secret_name) is not None:
+        return
+    value = getpass.getpass(f"{ask.name} ({ask.description}; not shown): ") if _can_prompt(output) else ""
+    if value:
+        remember_secret(value)
+        store.set(ask.secret_name, value)
+    elif ask.required:
+        output.info(f"a secret is missing: toolway secrets set {ask.secret_name}", "yellow")
+
+
+def _prompt(output: Output, ask: InstallInput) -> str | None:
+    if not _can_prompt(output):
+        raise UsageError(
+            f"{ask.name} is required", detail=ask.description, hint=f"pass it with: --set {ask.name}=VALUE"
+        )
+    sys.stderr.write(f"{ask.name} ({', '.join(ask.choices) or ask.description}): ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip() or None
+
+
+def _can_prompt(output: Output) -> bool:
+    return not output.as_json and not output.quiet and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _data_dir() -> Path:
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path(os.environ.get("HOME") or Path.home()) / ".local/share") / "toolway"

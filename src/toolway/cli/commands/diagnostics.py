@@ -1,0 +1,434 @@
+"""`toolway doctor`, `logs` and `ps`: problems and their causes, stderr output, processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toolway.cli.commands.params import AnyServer, Refresh, Wait
+from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.framework import CommandResult
+from toolway.cli.options import CommandContext
+from toolway.cli.output import Output, format_duration
+from toolway.errors import ConfigError, ToolwayError
+
+if TYPE_CHECKING:
+    from toolway.cli.cached_lists import CachedLists
+    from toolway.cli.targets import HubApi, Target
+    from toolway.doctor.file_checks import CheckPlan
+    from toolway.doctor.lint import Finding, LintResult
+    from toolway.doctor.orphans import Orphan
+    from toolway.doctor.report import Report, SubjectReport
+    from toolway.types import Json
+    from toolway.upstream.status import ServerStatus
+
+REPORT_WIDTH = 80  # columns, if stdout is not a terminal
+_FOLLOW_INTERVAL_S = 0.5  # seconds between two polls with --follow
+
+Strict = Annotated[bool, typer.Option("--strict", help="With --tools: exit with 9 on warnings too.")]
+
+
+def doctor(
+    context: CommandContext,
+    name: AnyServer = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also check the files of all clients.")] = False,
+    client: Annotated[
+        str | None,
+        typer.Option("--client", metavar="CLIENT", help="Check the files of this client.", show_default=False),
+    ] = None,
+    project: Annotated[bool, typer.Option("--project", help="Also start servers of project files.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Apply fixes that are safe or reversible.")] = False,
+    tools: Annotated[bool, typer.Option("--tools", help="Check only the tool definitions, from cached lists.")] = False,
+    strict: Strict = False,
+    refresh: Refresh = False,
+    wait: Wait = 30.0,
+) -> CommandResult:
+    """Start every server once and check command, variables, start, stdout, protocol and tools, and whether model
+    providers accept them. The first line names the cause.
+
+    With --tools, exit with 9 if OpenAI, Anthropic or Gemini would reject a tool."""
+    file_checks = {"--all": everything, "--client": client, "--project": project, "--fix": fix}
+    tool_checks = {"--strict": strict, "--refresh": refresh, "--gateway": context.target_options.gateway}
+    unsupported = [option for option, value in (file_checks if tools else tool_checks).items() if value]
+    if unsupported:
+        raise UsageError(
+            f"{unsupported[0]} {'cannot be combined with' if tools else 'requires'} --tools",
+            hint="show the usage: toolway doctor --help",
+        )
+    if tools:
+        return run_lint(context, name, strict=strict, wait=wait, refresh=refresh)
+    return run_doctor(context, name, all_files=everything, client=client, project=project, fix=fix)
+
+
+def lint(
+    context: CommandContext,
+    name: AnyServer = None,
+    strict: Strict = False,
+    refresh: Refresh = False,
+    wait: Wait = 30.0,
+) -> CommandResult:
+    """Exit with 9 if OpenAI, Anthropic or Gemini would reject a tool."""
+    return run_lint(context, name, strict=strict, wait=wait, refresh=refresh)
+
+
+def logs(
+    context: CommandContext,
+    name: AnyServer = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=1, help="Number of lines per server.")] = 50,
+    wait: Wait = 30.0,
+) -> CommandResult:
+    """Read the logs of the running gateway. Without one, the servers are started."""
+    return run_logs(context, name, follow=follow, lines=lines, wait=wait)
+
+
+def ps(
+    context: CommandContext,
+    orphans: Annotated[bool, typer.Option("--orphans", help="Show orphaned processes.")] = False,
+    kill: Annotated[bool, typer.Option("--kill", help="Terminate orphaned processes.")] = False,
+) -> CommandResult:
+    return run_ps(context, orphans=orphans, kill=kill)
+
+
+# -- doctor ------------------------------------------------------------------------------------------------------------
+
+
+async def run_doctor(
+    context: CommandContext, name: str | None, *, all_files: bool, client: str | None, project: bool, fix: bool
+) -> ExitCode:
+    """Check one server, our own files, one client's files, or everything, and print a report."""
+    from toolway.doctor.client_checks import plan_client_files
+
+    output, environ, directory = context.output, os.environ, Path.cwd()
+
+    def collect() -> CheckPlan:
+        if client is not None:
+            found = plan_client_files(client, environ, directory, include_untrusted=project)
+        elif all_files:
+            found = _all_files(environ, directory, context.target_options.config, project)
+        else:
+            found = _own_or_client_files(output, environ, directory, context.target_options.config, project)
+        return select_server(found, name)
+
+    report = await _run_checks(output, collect(), environ)
+    fixed = _apply_fixes(output, report) if fix else []
+    if fixed:
+        report = await _run_checks(output, collect(), environ)
+    if output.as_json:
+        output.print_json({**report.to_json(), "fixed": fixed})
+    else:
+        _print_report(output, report, name, fixed)
+    return exit_code_for_report(report)
+
+
+def _own_or_client_files(
+    output: Output, environ: Mapping[str, str], directory: Path, config: Path | None, project: bool
+) -> CheckPlan:
+    """Return our own config files, or those of clients if there are none yet.
+
+    Raises `ConfigError`.
+    """
+    from toolway.doctor.client_checks import plan_all_clients
+    from toolway.doctor.file_checks import plan_own_files
+
+    try:
+        return plan_own_files(environ, directory, config)
+    except ConfigError as exc:
+        if exc.code != "E-CONFIG-NONE":
+            raise
+        client_files = plan_all_clients(environ, directory, include_untrusted=project)
+        if not client_files.targets:
+            raise
+        output.info("there is no own config file yet, checking those of other clients", "dim")
+        return client_files
+
+
+def _all_files(environ: Mapping[str, str], directory: Path, config: Path | None, project: bool) -> CheckPlan:
+    """Return our own config files, if there are any, and those of all clients."""
+    from toolway.doctor.client_checks import plan_all_clients
+    from toolway.doctor.file_checks import CheckPlan, plan_own_files
+
+    found = CheckPlan()
+    try:
+        found = plan_own_files(environ, directory, config)
+    except ConfigError as exc:
+        if exc.code != "E-CONFIG-NONE":
+            raise
+    client_files = plan_all_clients(environ, directory, include_untrusted=project)
+    return CheckPlan([*found.files, *client_files.files], [*found.targets, *client_files.targets])
+
+
+def select_server(scene: CheckPlan, name: str | None) -> CheckPlan:
+    """Restrict the checks to one server and to broken files. Raises `NotFound`."""
+    from toolway.middleware.resolve import require_server
+
+    if name is None:
+        return scene
+    targets = [target for target in scene.targets if name in (target.name, target.raw_name)]
+    broken = [file for file in scene.files if file.state == "fail"]
+    if not targets and not broken:
+        require_server({target.name: None for target in scene.targets}, name)
+    files = [file for file in scene.files if file.source in {target.file for target in targets}]
+    return replace(scene, files=files or broken, targets=targets)
+
+
+async def _run_checks(output: Output, scene: CheckPlan, environ: Mapping[str, str]) -> Report:
+    from toolway.doctor.run import run_checks
+
+    pending = {target.name for target in scene.targets}
+    total = len(pending)
+    with output.spinner("checking") as update:
+
+        def on_checked(name: str) -> None:
+            pending.discard(name)
+            names = ", ".join(sorted(pending)[:5])
+            update(f"checked {total - len(pending)} of {total}; waiting for {names}" if pending else "checked all")
+
+        return await run_checks(scene.targets, environ, files=scene.files, on_checked=on_checked)
+
+
+def _apply_fixes(output: Output, report: Report) -> list[str]:
+    fixed = []
+    for repair in report.auto_fixes:
+        try:
+            fixed.append(repair.apply())
+        except ToolwayError as exc:
+            output.print_error(exc)
+    return fixed
+
+
+def _print_report(output: Output, report: Report, name: str | None, fixed: list[str]) -> None:
+    from toolway.doctor.report import render_report
+
+    width = min(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else REPORT_WIDTH
+    for text in fixed:
+        output.info(f"fixed: {text}", "green")
+    home = os.environ.get("HOME", "")
+    for line in render_report(
+        report.with_tilde(home), width, verbose=output.verbose, rerun_command=f"toolway doctor {name or ''}".strip()
+    ):
+        output.print_line(line.text, line.style)
+
+
+def exit_code_for_report(report: Report) -> ExitCode:
+    """Return the exit code of a report.
+
+    0 no failure, 3 broken files or entries, 6 only credential failures, 4 no server usable, 8 some servers usable.
+    """
+    servers = [subject for subject in report.subjects if subject.kind == "server"]
+    failed = [check for subject in report.subjects for check in subject.checks_in("fail")]
+    if not failed:
+        return ExitCode.OK
+    if all(check.name in ("file", "config") for check in failed) and not any(map(_is_usable, servers)):
+        return ExitCode.CONFIG
+    if any(map(_is_usable, servers)):
+        return ExitCode.PARTIAL
+    return ExitCode.AUTH if all(check.name in ("auth", "env") for check in failed) else ExitCode.UNREACHABLE
+
+
+def _is_usable(subject: SubjectReport) -> bool:
+    return subject.state in ("ok", "warn")
+
+
+# -- doctor --tools ----------------------------------------------------------------------------------------------------
+
+
+async def run_lint(context: CommandContext, name: str | None, *, strict: bool, wait: float, refresh: bool) -> ExitCode:
+    """Print the findings for every tool of one server, or of all.
+
+    Returns 9 if a provider would reject a tool.
+    """
+    from toolway.cli.targets import find_target
+    from toolway.doctor.lint import lint_tools
+
+    output = context.output
+    target = await find_target(output, context.target_options)
+    tools_by_server = await _collect_tools(output, target, name, wait, refresh)
+    found = [lint_tools(server, tools) for server, tools in tools_by_server.items()]
+    if output.as_json:
+        output.print_json({"servers": [_lint_to_json(each) for each in found]})
+    else:
+        for each in found:
+            _print_lint(output, each)
+    severities = {finding.severity for each in found for finding in each.findings}
+    return ExitCode.LINT if "error" in severities or (strict and severities) else ExitCode.OK
+
+
+async def _collect_tools(
+    output: Output, target: Target, name: str | None, wait: float, refresh: bool
+) -> dict[str, list[Json]]:
+    """Return the tools by server, from the cache or from the started servers."""
+    from toolway.cli.targets import wait_for_tools
+
+    cached: CachedLists | None = target.cached(name)
+    if cached is not None and not cached.uncached and not refresh:
+        return {server: [tool.raw for tool in cached.catalog.tools(server)] for server in cached.cached_at}
+    async with target.open(name) as servers:
+        statuses = await wait_for_tools(servers, output, wait, name)
+        for status in statuses:
+            if status.state not in ("ready", "disabled") and not status.tools:
+                output.info(f"{status.server}: {status.why}", "red")
+        return {s.server: [t.raw for t in servers.known_tools(server=s.server)] for s in statuses if s.tools}
+
+
+def _lint_to_json(found: LintResult) -> Json:
+    return {
+        "server": found.server,
+        "tools": found.tools,
+        "tokens": asdict(found.cost),
+        "findings": [asdict(finding) for finding in found.findings],
+    }
+
+
+def _print_lint(output: Output, found: LintResult) -> None:
+    verdict = "no findings" if not found.findings else f"findings: {len(found.findings)}"
+    tools = f"{found.tools} tool{'s' if found.tools != 1 else ''}"
+    output.print_line(
+        f"{found.server}: {tools}, about {found.cost.highest:,} tokens; {verdict}", "" if found.findings else "green"
+    )
+    for finding in found.findings:
+        _print_finding(output, finding)
+
+
+def _print_finding(output: Output, finding: Finding) -> None:
+    mark, style = ("✗", "red") if finding.severity == "error" else ("!", "yellow")
+    location = f"{finding.tool}{' at ' + finding.where if finding.where else ''}: " if finding.tool else ""
+    output.print_line(f"  {mark} {location}{finding.message}", style)
+    output.print_line(f"    rejected by {', '.join(finding.providers)}; {finding.hint} [{finding.code}]")
+
+
+# -- logs --------------------------------------------------------------------------------------------------------------
+
+
+async def run_logs(context: CommandContext, name: str | None, *, follow: bool, lines: int, wait: float) -> ExitCode:
+    """Print the last stderr lines, and with `follow` new lines until Ctrl-C."""
+    from toolway.cli.targets import find_target, wait_for_tools
+
+    output = context.output
+    target = await find_target(output, context.target_options)
+    async with target.open(name) as servers:
+        await wait_for_tools(servers, output, 0.0 if follow else wait, name)
+        known = _stderr_lines(servers.status(), name)
+        if output.as_json and not follow:
+            output.print_json({"logs": {server: each[-lines:] for server, each in known.items()}})
+            return ExitCode.OK
+        _print_lines(output, {server: each[-lines:] for server, each in known.items()}, show_names=name is None)
+        while follow:
+            await asyncio.sleep(_FOLLOW_INTERVAL_S)
+            now = _stderr_lines(await _poll_statuses(servers), name)
+            new = {server: new_lines(known.get(server, []), each) for server, each in now.items()}
+            _print_lines(output, new, show_names=name is None)
+            known = now
+    if not any(known.values()):
+        output.info("stderr is empty")
+    return ExitCode.OK
+
+
+async def _poll_statuses(servers: HubApi) -> Mapping[str, ServerStatus]:
+    await servers.list_tools(timeout=0)
+    return servers.status()
+
+
+def _stderr_lines(statuses: Mapping[str, ServerStatus], name: str | None) -> dict[str, list[str]]:
+    from toolway.middleware.resolve import require_server
+
+    if name is not None:
+        require_server(statuses, name)
+    chosen = {server: status for server, status in statuses.items() if name in (None, server)}
+    return {server: status.stderr.splitlines() for server, status in chosen.items()}
+
+
+def new_lines(before: Sequence[str], now: Sequence[str]) -> list[str]:
+    """Return the new lines of `now`.
+
+    Both arguments hold only the last lines, so they may overlap partly or not at all.
+    """
+    for old in range(min(len(before), len(now)), 0, -1):
+        if list(before[-old:]) == list(now[:old]):
+            return list(now[old:])
+    return list(now)
+
+
+def _print_lines(output: Output, lines: Mapping[str, Sequence[str]], *, show_names: bool) -> None:
+    for server, each in lines.items():
+        for line in each:
+            if output.as_json:
+                output.print_json_line({"server": server, "line": line})
+            else:
+                output.print_line(f"{server} | {line}" if show_names else line)
+    sys.stdout.flush()
+
+
+# -- ps ----------------------------------------------------------------------------------------------------------------
+
+
+async def run_ps(context: CommandContext, *, orphans: bool, kill: bool) -> ExitCode:
+    """Print running server processes, or with `orphans` orphaned ones.
+
+    `kill` terminates the orphaned ones.
+    """
+    from toolway.cli.targets import find_gateway
+
+    if kill and not orphans:
+        raise UsageError("--kill requires --orphans", hint="write: toolway ps --orphans --kill")
+    if orphans:
+        return _run_ps_orphans(context, kill)
+    output = context.output
+    gateway = await find_gateway(output, context.target_options)
+    running = (await gateway.request_admin("GET", "servers"))["servers"] if gateway is not None else []
+    rows = [server for server in running if server.get("pid")]
+    if output.as_json:
+        keys = ("server", "pid", "state", "since", "restarts")
+        output.print_json({"processes": [{key: row[key] for key in keys} for row in rows]})
+    elif rows:
+        table = [
+            (str(r["pid"]), r["server"], r["state"], format_duration(r["since"]), str(r["restarts"])) for r in rows
+        ]
+        output.print_table(("pid", "server", "state", "since", "restarts"), table, right=("pid",))
+    else:
+        why = "no processes" if gateway is not None else "no gateway is running, so no server is"
+        output.info(f"{why}; list orphaned processes: toolway ps --orphans")
+    return ExitCode.OK
+
+
+def _run_ps_orphans(context: CommandContext, kill: bool) -> ExitCode:
+    from toolway.cli.targets import load_masked_config
+    from toolway.doctor.orphans import find_orphans
+
+    output = context.output
+    try:
+        servers: dict[str, Any] = load_masked_config(output, context.target_options.config).servers
+    except ConfigError as exc:
+        if exc.code != "E-CONFIG-NONE":
+            raise
+        servers = {}
+    found = find_orphans(servers)
+    terminated = [orphan.apply() for orphan in found] if kill else []
+    if output.as_json:
+        output.print_json({"orphans": [asdict(orphan) for orphan in found], "ended": terminated})
+        return ExitCode.OK
+    if not found:
+        output.info("no orphaned processes")
+        return ExitCode.OK
+    _print_orphans(output, found)
+    for line in terminated:
+        output.info(line)
+    if not kill:
+        output.info("terminate them with: toolway ps --orphans --kill", "bold")
+    return ExitCode.OK
+
+
+def _print_orphans(output: Output, found: list[Orphan]) -> None:
+    rows = [
+        (str(each.pid), each.server or "–", f"{each.megabytes} MB", format_duration(each.seconds), each.command)
+        for each in found
+    ]
+    output.print_table(("pid", "server", "memory", "since", "command"), rows, right=("pid", "memory"), cut=True)

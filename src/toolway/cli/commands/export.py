@@ -1,0 +1,456 @@
+"""`toolway export` and `toolway sync`: write our servers to client config files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from toolway.cli.commands.params import ClientNames, DryRun, Yes
+from toolway.cli.exit_codes import ExitCode, UsageError, did_you_mean
+from toolway.cli.framework import CommandResult
+from toolway.cli.options import CommandContext
+from toolway.cli.output import Output, problem_to_json
+from toolway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from toolway.cli.gateway_client import GatewayClient
+    from toolway.cli.targets import TargetOptions
+    from toolway.config.clients import ClientConfigFile, ExportPlan
+    from toolway.config.schema import ConfigIssue
+
+HUB_ENTRY_NAME = "toolway"
+_GROUP_NAME: Final = re.compile(r"(?:server/)?[a-z0-9-]{1,64}")
+_DEFAULT_URL: Final = "http://127.0.0.1:8765"
+
+
+def export(
+    context: CommandContext,
+    clients: ClientNames = None,
+    all_clients: Annotated[bool, typer.Option("--all", help="Export to all clients on this machine.")] = False,
+    via_gateway: Annotated[
+        bool, typer.Option("--via-gateway", help="Write one entry, toolway itself, in place of the servers behind it.")
+    ] = False,
+    print_only: Annotated[
+        bool,
+        typer.Option("--print", help="With --via-gateway: only print how to connect CLIENT, or generic."),
+    ] = False,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", metavar="NAME", help="With --print: this group, or server/NAME.", show_default=False),
+    ] = None,
+    scope: Annotated[
+        str, typer.Option("--scope", metavar="SCOPE", help="user (the default) or project.", show_default=False)
+    ] = "user",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> CommandResult:
+    """Show each change first, report settings that the client does not support, and back up the old file.
+
+    With --via-gateway --print, print a command, or lines for the client's file, to connect it to the running gateway or
+    the one of --gateway. Nothing is changed."""
+    if print_only:
+        if not via_gateway or all_clients or len(clients or ()) != 1:
+            raise UsageError("--print needs one client", hint="toolway export CLIENT --via-gateway --print")
+        return run_print(context.output, context.target_options, (clients or [""])[0], group)
+    if group is not None or context.target_options.gateway is not None:
+        option = "--group" if group is not None else "--gateway"
+        raise UsageError(f"{option} requires --print", hint="toolway export CLIENT --via-gateway --print")
+    return run_export(
+        context, clients or [], all_clients=all_clients, via_gateway=via_gateway, scope=scope, yes=yes, dry_run=dry_run
+    )
+
+
+def sync(context: CommandContext, yes: Yes = False, dry_run: DryRun = False) -> CommandResult:
+    """Copy new servers of clients to your file, and from there to all clients. A client that uses toolway keeps only
+    that entry."""
+    return run_sync(context, yes=yes, dry_run=dry_run)
+
+
+# -- export ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ClientExport:
+    """A planned change of one client config file."""
+
+    config_file: ClientConfigFile
+    plan: ExportPlan
+
+
+def run_export(
+    context: CommandContext,
+    clients: Sequence[str],
+    *,
+    all_clients: bool,
+    via_gateway: bool,
+    scope: str,
+    yes: bool,
+    dry_run: bool,
+) -> ExitCode:
+    """Export our servers to client files. Each change is shown and confirmed first."""
+    from toolway.cli.file_changes import explicit_file
+    from toolway.cli.targets import load_masked_config
+
+    if bool(clients) == all_clients:
+        raise UsageError("no client given", hint="toolway export CLIENT, or toolway export --all")
+    output = context.output
+    load_masked_config(output, context.target_options.config)  # masks its secrets in the output
+    effective_entries = read_effective_entries(context)
+    config_files = [_client_file(name, scope) for name in clients] if clients else _installed_client_files(scope)
+    exports = [
+        ClientExport(
+            config_file,
+            _plan_client_export(
+                config_file,
+                effective_entries,
+                build_hub_entry(explicit_file(context.target_options)) if via_gateway else None,
+            ),
+        )
+        for config_file in config_files
+    ]
+    return _apply_exports(output, exports, yes=yes, dry_run=dry_run)
+
+
+def run_sync(context: CommandContext, *, yes: bool, dry_run: bool) -> ExitCode:
+    """Import the clients' new servers, then export all servers to every client.
+
+    A client that uses the Toolway entry keeps only that entry.
+    """
+    from toolway.cli.commands.import_ import import_servers
+
+    import_document = import_servers(context, [], yes=yes, dry_run=dry_run)
+    effective_entries = read_effective_entries(context)
+    exports = [
+        ClientExport(config_file, _plan_client_export(config_file, effective_entries, _find_hub_entry(config_file)))
+        for config_file in _installed_client_files("user")
+    ]
+    return _apply_exports(context.output, exports, yes=yes, dry_run=dry_run, import_document=import_document)
+
+
+def read_effective_entries(context: CommandContext) -> dict[str, dict[str, Any]]:
+    """Return our entries of all effective config files, with variables not expanded."""
+    from toolway.cli.file_changes import explicit_file, own_config_file, read_own_entries
+    from toolway.config import scopes
+    from toolway.config.clients import read_client_file, to_portable
+    from toolway.config.loader import normalize_name
+
+    explicit = explicit_file(context.target_options)
+    if explicit is not None:
+        return {normalize_name(name): entry for name, entry in read_own_entries(explicit).items()}
+    merged = scopes.load_scopes(os.environ, Path.cwd())
+    found: dict[str, dict[str, Any]] = {}
+    for origin in merged.files:
+        for entry in read_client_file(own_config_file(Path(origin.file))).entries:
+            if normalize_name(entry.name) in merged.servers:
+                found[normalize_name(entry.name)] = to_portable(entry)
+    return found
+
+
+def _client_file(client: str, scope: str) -> ClientConfigFile:
+    """Return the file of a client to write.
+
+    Raises `ConfigError`, or `UsageError` if it has no file of this scope.
+    """
+    from toolway.config.clients import CLIENTS, find_client_files, get_client
+
+    get_client(client)
+    config_files = [
+        config_file for config_file in find_client_files(os.environ, Path.cwd()) if config_file.client == client
+    ]
+    chosen = [config_file for config_file in config_files if config_file.scope == scope]
+    if not chosen:
+        raise UsageError(
+            f"{CLIENTS[client].title} has no {scope} file",
+            hint=f"choose --scope {' or '.join(sorted({config_file.scope for config_file in config_files}))}",
+        )
+    return next((config_file for config_file in chosen if config_file.exists), chosen[0])
+
+
+def _installed_client_files(scope: str) -> list[ClientConfigFile]:
+    """Return one config file for each client that is installed on this machine."""
+    from toolway.config.clients import find_client_files
+
+    installed = {
+        config_file.client
+        for config_file in find_client_files(os.environ, Path.cwd())
+        if config_file.exists and config_file.scope != "project"
+    }
+    found = [
+        config_file
+        for config_file in find_client_files(os.environ, Path.cwd())
+        if config_file.client in installed and config_file.scope == scope
+    ]
+    return [_client_file(client, scope) for client in dict.fromkeys(config_file.client for config_file in found)]
+
+
+def _plan_client_export(
+    config_file: ClientConfigFile, own_entries: Mapping[str, dict[str, Any]], hub: dict[str, Any] | None
+) -> ExportPlan:
+    """Plan the export of all servers, or of the Toolway entry `hub` that replaces them."""
+    from toolway.cli.commands.import_ import server_identity
+    from toolway.config.clients import plan_export, read_client_file, to_portable
+
+    client_identities = {
+        entry.name: server_identity(to_portable(entry)) for entry in read_client_file(config_file).entries
+    }
+    if hub is None:
+        allowed, omitted = _omit_plain_secrets(config_file, _use_client_names(own_entries, client_identities))
+        export = plan_export(config_file, allowed)
+        return replace(export, unsupported=(*export.unsupported, *omitted))
+    own_identities = {server_identity(entry) for entry in own_entries.values()}
+    replaced = [name for name, key in client_identities.items() if key in own_identities]
+    return plan_export(config_file, {HUB_ENTRY_NAME: hub}, remove=replaced)
+
+
+def _omit_plain_secrets(
+    config_file: ClientConfigFile, entries: Mapping[str, dict[str, Any]]
+) -> tuple[dict[str, dict[str, Any]], list[ConfigIssue]]:
+    """Return the entries that add no plain-text secret to the file.
+
+    The second value has a problem for each omitted entry.
+    """
+    from toolway.config.secrets import find_unmovable_secrets, plan_secret_moves
+
+    current_text = config_file.path.read_text(errors="replace") if config_file.exists else ""
+    allowed, omitted = {}, []
+    for name, entry in entries.items():
+        secrets = {move.secret: move.location for move in plan_secret_moves(name, entry)}
+        secrets |= dict.fromkeys(find_unmovable_secrets(entry), "args")
+        new = sorted({field_name for secret, field_name in secrets.items() if secret not in current_text})
+        if new:
+            omitted.append(_omitted_problem(name, config_file, new))
+        else:
+            allowed[name] = entry
+    return allowed, omitted
+
+
+def _omitted_problem(name: str, config_file: ClientConfigFile, field_names: Sequence[str]) -> ConfigIssue:
+    from toolway.config.schema import ConfigIssue
+
+    return ConfigIssue(
+        name,
+        f"{name} was not exported",
+        detail=f"{', '.join(field_names)} is a plain-text secret and would be copied into one more file",
+        hint=f"export the Toolway entry instead: toolway export {config_file.client} --via-gateway",
+        code="E-CLIENT-SECRET",
+        severity="warning",
+        file=str(config_file.path),
+    )
+
+
+def _use_client_names(
+    own_entries: Mapping[str, dict[str, Any]], client_identities: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Return our entries under the names that the client uses.
+
+    A server that the client already has keeps the client's name. Other servers get a name that is not taken.
+    """
+    from toolway.cli.commands.import_ import server_identity
+
+    names = {key: name for name, key in client_identities.items()}
+    found = {names[key]: entry for entry in own_entries.values() if (key := server_identity(entry)) in names}
+    for name, entry in own_entries.items():
+        if server_identity(entry) not in names:
+            unused_names = (each for each in (name, *(f"{name}-{n}" for n in range(2, 1000))) if each not in found)
+            found[next(unused_names)] = entry
+    return found
+
+
+def build_hub_entry(config: Path | None = None) -> dict[str, Any]:
+    """Return the entry that starts Toolway over stdio, with the given config file if any.
+
+    The command is an absolute path, because desktop applications have a different PATH than a shell.
+    """
+    program = shutil.which(HUB_ENTRY_NAME, path=os.path.dirname(sys.executable)) or shutil.which(HUB_ENTRY_NAME)
+    arguments = ["serve", "--stdio", *(["--config", str(config.absolute())] if config is not None else [])]
+    if program is not None:
+        return {"command": program, "args": arguments}
+    return {"command": sys.executable, "args": ["-m", "toolway.cli", *arguments]}
+
+
+def _find_hub_entry(config_file: ClientConfigFile) -> dict[str, Any] | None:
+    """Return the client's Toolway entry, None if it has none."""
+    from toolway.cli.commands.import_ import is_hub_entry
+    from toolway.config.clients import read_client_file, to_portable
+
+    return next(
+        (to_portable(entry) for entry in read_client_file(config_file).entries if is_hub_entry(entry.value)), None
+    )
+
+
+def _apply_exports(
+    output: Output,
+    exports: Sequence[ClientExport],
+    *,
+    yes: bool,
+    dry_run: bool,
+    import_document: Mapping[str, Any] | None = None,
+) -> ExitCode:
+    from toolway.cli.file_changes import confirm, has_changes, with_tilde
+    from toolway.config.editing.document import apply_edit
+
+    changed = [export for export in exports if has_changes(export.plan.edit)]
+    for export in exports if not output.as_json else ():
+        _print_export(output, export)
+    confirmed = bool(changed) and not dry_run and confirm(output, _confirmation_question(changed), yes)
+    backups = {export.config_file.path: apply_edit(export.plan.edit) for export in changed} if confirmed else {}
+    if output.as_json:
+        found = {"taken": import_document} if import_document is not None else {}
+        output.print_json({**found, "clients": [_export_to_json(export, confirmed) for export in exports]})
+        return ExitCode.OK
+    for path, backup in backups.items():
+        output.info_wrapped(f"changed: {with_tilde(path)}{f', backup: {backup}' if backup else ''}", "green")
+    if not exports:
+        output.info("no client found on this machine")
+    return ExitCode.OK
+
+
+def _confirmation_question(exports: Sequence[ClientExport]) -> str:
+    return "Change this file?" if len(exports) == 1 else f"Change these {len(exports)} files?"
+
+
+def _print_export(output: Output, export: ClientExport) -> None:
+    from toolway.cli.file_changes import has_changes, print_edit
+    from toolway.config.clients import CLIENTS
+
+    title = CLIENTS[export.config_file.client].title
+    if has_changes(export.plan.edit):
+        output.print_line(title, "bold")
+        print_edit(output, export.plan.edit)
+    else:
+        output.info(f"{title}: {export.config_file.path} is up to date", "dim")
+    output.print_problems(export.plan.unsupported, notes=True)
+
+
+def _export_to_json(export: ClientExport, confirmed: bool) -> dict[str, Any]:
+    from toolway.cli.file_changes import has_changes
+
+    edit = export.plan.edit
+    return {
+        "client": export.config_file.client,
+        "file": str(export.config_file.path),
+        "changed": has_changes(edit) and confirmed,
+        "diff": edit.diff(),
+        "written": list(export.plan.changed),
+        "losses": [problem_to_json(loss) for loss in export.plan.unsupported],
+    }
+
+
+# -- instructions to connect a client to the gateway -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ClientInstructions:
+    """Instructions to connect a client: what to do, and the text to paste."""
+
+    instruction: str
+    text: str
+
+
+async def run_print(output: Output, target_options: TargetOptions, client: str, group: str | None) -> ExitCode:
+    """Print a command or config lines that connect a client to the gateway."""
+    make_instructions = PRINT_CLIENTS.get(client)
+    if make_instructions is None:
+        hint = did_you_mean(client, PRINT_CLIENTS) or f"choose one of {', '.join(PRINT_CLIENTS)}"
+        raise UsageError(f"unknown client {client!r}", hint=hint)
+    if group is not None and not _GROUP_NAME.fullmatch(group):
+        raise UsageError(f"invalid group name {group!r}", hint="write a group name, or server/NAME")
+    gateway = _gateway_to_connect(output, target_options)
+    name = f"toolway-{group.replace('/', '-')}" if group else "toolway"
+    url = f"{gateway.url}/mcp/{group}" if group else f"{gateway.url}/mcp"
+    instructions = make_instructions(name, url, gateway.headers)
+    if output.as_json:
+        output.print_raw_json(
+            {
+                "client": client,
+                "url": url,
+                "headers": gateway.headers,
+                "do": instructions.instruction,
+                "text": instructions.text,
+            }
+        )
+        return ExitCode.OK
+    output.info(instructions.instruction, "dim")
+    sys.stdout.write(instructions.text + "\n")
+    return ExitCode.OK
+
+
+def _gateway_to_connect(output: Output, target_options: TargetOptions) -> GatewayClient:
+    """Return the named gateway, the running one, or the one that `toolway serve` would start."""
+    from toolway.cli.gateway_client import GatewayClient, find_local_gateway, gateway_from_url
+    from toolway.cli.targets import load_masked_config
+    from toolway.gateway.state_dir import StateDir
+
+    if target_options.gateway is not None:
+        return gateway_from_url(target_options.gateway, target_options.token)
+    found = find_local_gateway(target_options.config, target_options.token)
+    if found is not None:
+        return found
+    output.info("no gateway is running; these settings are for one started with: toolway serve", "yellow")
+    try:
+        settings = load_masked_config(output, target_options.config).gateway
+    except ConfigError:
+        if target_options.config is not None:
+            raise
+        return GatewayClient(_DEFAULT_URL, target_options.token or StateDir.default(os.environ).read_token())
+    return GatewayClient(
+        f"http://{settings.host}:{settings.port}", target_options.token or StateDir.default(os.environ).read_token()
+    )
+
+
+def _claude_code(name: str, url: str, headers: dict[str, str]) -> ClientInstructions:
+    fields = [word for key, value in headers.items() for word in ("--header", f"{key}: {value}")]
+    return ClientInstructions(
+        "run this:", shlex.join(["claude", "mcp", "add", "--transport", "http", name, url, *fields])
+    )
+
+
+def _cursor(name: str, url: str, headers: dict[str, str]) -> ClientInstructions:
+    return ClientInstructions(
+        "add this to ~/.cursor/mcp.json:", _entry_json("mcpServers", name, {"url": url, **_header_fields(headers)})
+    )
+
+
+def _vscode(name: str, url: str, headers: dict[str, str]) -> ClientInstructions:
+    entry = {"type": "http", "url": url, **_header_fields(headers)}
+    return ClientInstructions("add this to .vscode/mcp.json:", _entry_json("servers", name, entry))
+
+
+def _codex(name: str, url: str, headers: dict[str, str]) -> ClientInstructions:
+    lines = [f"[mcp_servers.{name}]", f"url = {json.dumps(url)}"]
+    if headers:
+        fields = ", ".join(f"{key} = {json.dumps(value)}" for key, value in headers.items())
+        lines.append(f"http_headers = {{ {fields} }}")
+    return ClientInstructions("add this to ~/.codex/config.toml:", "\n".join(lines))
+
+
+def _generic(name: str, url: str, headers: dict[str, str]) -> ClientInstructions:
+    entry = {"type": "http", "url": url, **_header_fields(headers)}
+    return ClientInstructions("add this to the client's config file:", _entry_json("mcpServers", name, entry))
+
+
+def _header_fields(headers: dict[str, str]) -> dict[str, object]:
+    return {"headers": headers} if headers else {}
+
+
+def _entry_json(root: str, name: str, entry: dict[str, object]) -> str:
+    return json.dumps({root: {name: entry}}, indent=2)
+
+
+PRINT_CLIENTS: Final[dict[str, Callable[[str, str, dict[str, str]], ClientInstructions]]] = {
+    "claude-code": _claude_code,
+    "cursor": _cursor,
+    "vscode": _vscode,
+    "codex": _codex,
+    "generic": _generic,
+}

@@ -1,0 +1,285 @@
+"""`toolway init` and `toolway import`: copy servers from client config files to ours.
+
+Client files do not change.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from toolway.cli.commands.params import ClientNames, DryRun, Plain, Scope, Yes
+from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.framework import CommandResult
+from toolway.cli.options import CommandContext
+from toolway.cli.output import Output, problem_to_json
+
+if TYPE_CHECKING:
+    from toolway.config.clients import ClientEntry
+    from toolway.config.schema import ConfigIssue
+
+ImportStatus = Literal["new", "known", "duplicate"]
+
+
+def init(context: CommandContext, plain: Plain = False, yes: Yes = False, dry_run: DryRun = False) -> CommandResult:
+    """Write the servers to your own config file. Client files do not change."""
+    return run_import(context, [], project=False, scope=None, plain=plain, yes=yes, dry_run=dry_run, first_run=True)
+
+
+def import_(
+    context: CommandContext,
+    clients: ClientNames = None,
+    all_clients: Annotated[bool, typer.Option("--all", help="Import from all clients (the default).")] = False,
+    project: Annotated[bool, typer.Option("--project", help="Also import files of this project.")] = False,
+    scope: Scope = None,
+    plain: Plain = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> CommandResult:
+    """Import a server that is in two files once. Plain-text tokens can be moved to the secret store."""
+    return run_import(context, clients or [], project=project, scope=scope, plain=plain, yes=yes, dry_run=dry_run)
+
+
+# -- import ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DiscoveredServer:
+    """A server found in a client's file, and its import status."""
+
+    name: str
+    client: str
+    entry: dict[str, Any] = field(repr=False)
+    status: ImportStatus
+    source: str  # file and line
+    note: str = ""
+
+
+def run_import(
+    context: CommandContext,
+    clients: Sequence[str],
+    *,
+    project: bool,
+    scope: str | None,
+    plain: bool,
+    yes: bool,
+    dry_run: bool,
+    first_run: bool = False,
+) -> ExitCode:
+    """Import new servers from clients into one of our files, and print the result."""
+    document = import_servers(context, clients, project=project, scope=scope, plain=plain, yes=yes, dry_run=dry_run)
+    output = context.output
+    if output.as_json:
+        output.print_json(document)
+    elif first_run and not document["found"]:
+        output.info("add one: toolway add NAME -- COMMAND …, or toolway add URL")
+    return ExitCode.OK
+
+
+def import_servers(
+    context: CommandContext,
+    clients: Sequence[str],
+    *,
+    project: bool = False,
+    scope: str | None = None,
+    plain: bool = False,
+    yes: bool,
+    dry_run: bool,
+) -> dict[str, Any]:
+    """Import new servers and return the result as JSON.
+
+    Prints messages too, unless --json is set.
+    """
+    from toolway.cli.commands.trust import move_secrets_to_store
+    from toolway.cli.file_changes import (
+        apply_own_edit,
+        file_for_scope,
+        mask_secrets,
+        network_policy_for,
+        plan_own_change,
+        read_own_entries,
+        with_tilde,
+    )
+    from toolway.config.settings import find_private_hosts
+
+    output = context.output
+    file = file_for_scope(context.target_options, scope)
+    found, problems = discover_servers(clients, read_own_entries(file), project=project)
+    new = {each.name: each.entry for each in found if each.status == "new"}
+    if not output.as_json:
+        _print_discovered(output, found)
+        output.print_problems(problems)
+    if new and not plain and not dry_run and _should_move_secrets(output, new, yes):
+        new = move_secrets_to_store(output, new)
+    address_problems = find_private_hosts(new, network_policy_for(file))
+    change = plan_own_change(file, new).edit
+    mask_secrets(output, change)
+    edit_result = apply_own_edit(output, change, dry_run=dry_run)
+    if new and not dry_run and not output.as_json:
+        output.info_wrapped(
+            f"{_format_count(len(new))} written to {with_tilde(file)}; no client file was changed", "green"
+        )
+        output.print_problems(address_problems)
+        output.info("check that they work: toolway doctor")
+    rows = [{"server": f.name, "client": f.client, "fate": f.status, "source": f.source, "note": f.note} for f in found]
+    return {"found": rows, "problems": [problem_to_json(p) for p in (*problems, *address_problems)], **edit_result}
+
+
+def _should_move_secrets(output: Output, new: Mapping[str, Mapping[str, Any]], yes: bool) -> bool:
+    from toolway.cli.commands.trust import find_plain_secrets
+    from toolway.cli.file_changes import confirm
+
+    moves = find_plain_secrets(new)
+    if not moves:
+        return False
+    number = sum(len(each) for each in moves.values())
+    subject = "1 token is stored" if number == 1 else f"{number} tokens are stored"
+    output.info(
+        f"{subject} in plain text: {', '.join(f'{n} ({m.location})' for n, ms in moves.items() for m in ms)}", "yellow"
+    )
+    if yes or output.as_json:
+        return True
+    try:
+        return confirm(output, "Move them to the secret store instead of our file?", yes)
+    except UsageError:
+        return True  # there is no terminal to ask at, and a token is not copied into one more file
+
+
+def _print_discovered(output: Output, found: Sequence[DiscoveredServer]) -> None:
+    from toolway.config.clients import CLIENTS
+
+    if not found:
+        output.info("no servers found in client files")
+        return
+    rows = [(f.name, CLIENTS[f.client].title, f.status, f.note or _command_or_url(f.entry)) for f in found]
+    output.print_table(("server", "client", "status", "runs"), rows, cut=True)
+
+
+def _command_or_url(entry: Mapping[str, Any]) -> str:
+    from toolway.config.masking import mask_value
+
+    entry = mask_value(entry)
+    return str(entry.get("url") or " ".join([str(entry.get("command")), *map(str, entry.get("args") or [])]))
+
+
+def _format_count(number: int) -> str:
+    return "1 server is" if number == 1 else f"{number} servers are"
+
+
+# -- servers of clients ------------------------------------------------------------------------------------------------
+
+
+def discover_servers(
+    clients: Sequence[str], known: Mapping[str, Any], *, project: bool
+) -> tuple[list[DiscoveredServer], list[ConfigIssue]]:
+    """Read the servers of these clients, or of all clients.
+
+    `known` are the entries that we already have.
+    """
+    from toolway.config.clients import CLIENTS, find_client_files, get_client, read_client_file
+
+    for name in clients:
+        get_client(name)  # raises for an unknown client
+    scopes = ("user", "local", "managed", *(["project"] if project else []))
+    chosen = [
+        p
+        for p in find_client_files(os.environ, Path.cwd())
+        if p.exists and p.scope in scopes and p.client in (clients or CLIENTS)
+    ]
+    imported = [read_client_file(config_file) for config_file in chosen]
+    deduplicator = _Deduplicator(known)
+    found = [
+        deduplicator.classify(entry) for each in imported for entry in each.entries if not is_hub_entry(entry.value)
+    ]
+    return found, [problem for each in imported for problem in each.issues]
+
+
+class _Deduplicator:
+    """Classifier of client entries: new, known or duplicate.
+
+    Of several entries for the same server the first is kept, completed with the settings that the other entries add.
+    Entries with conflicting settings are different servers, for instance with two accounts.
+    """
+
+    def __init__(self, known: Mapping[str, Any]) -> None:
+        from toolway.config.loader import normalize_name
+
+        self._names = {normalize_name(name) for name in known}
+        self._seen: list[tuple[str, str, dict[str, Any]]] = [
+            (normalize_name(name), "", dict(entry)) for name, entry in known.items()
+        ]
+
+    def classify(self, entry: ClientEntry) -> DiscoveredServer:
+        from toolway.config.clients import CLIENTS, to_portable
+        from toolway.config.loader import normalize_name
+
+        value, client = to_portable(entry), entry.file.client
+        source = f"{entry.file.path}:{entry.line}" if entry.line else str(entry.file.path)
+        name, note = normalize_name(entry.name), ""
+        for known_name, first_client, first in self._seen:
+            if server_identity(first) == server_identity(value) and not _has_conflict(first, value):
+                if not first_client:
+                    return DiscoveredServer(
+                        known_name, client, value, "known", source, f"it is {known_name} in our own file"
+                    )
+                added = _merge_missing(first, value)
+                completed = f", completed with {', '.join(added)}" if added else ""
+                note = f"it is {known_name} of {CLIENTS[first_client].title}{completed}"
+                return DiscoveredServer(known_name, client, value, "duplicate", source, note)
+        if name in self._names:
+            name, note = self._unused_name(f"{name}-{client}"), f"another server is named {name}"
+        self._names.add(name)
+        self._seen.append((name, client, value))
+        return DiscoveredServer(name, client, value, "new", source, note)
+
+    def _unused_name(self, name: str) -> str:
+        return next(each for each in (name, *(f"{name}-{n}" for n in range(2, 1000))) if each not in self._names)
+
+
+def _has_conflict(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Return True if they set one name to two values.
+
+    An unresolved ${…} reference matches every value.
+    """
+    for field_ in ("env", "headers"):
+        one, other = (entry.get(field_) or {} for entry in (first, second))
+        for name in one.keys() & other.keys():
+            if one[name] != other[name] and not any("${" in str(text) for text in (one[name], other[name])):
+                return True
+    return False
+
+
+def _merge_missing(first: dict[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Add to `first` the env and headers that only `second` has, and return their names."""
+    added: list[str] = []
+    for field_ in ("env", "headers"):
+        missing = {
+            name: text for name, text in (second.get(field_) or {}).items() if name not in (first.get(field_) or {})
+        }
+        if missing:
+            first[field_] = {**(first.get(field_) or {}), **missing}
+            added += missing
+    return added
+
+
+def server_identity(entry: Mapping[str, Any]) -> str:
+    """Return the identity of a server: its URL, or its command with arguments."""
+    url = entry.get("url")
+    if isinstance(url, str):
+        return url.rstrip("/").lower()
+    command = os.path.basename(str(entry.get("command")))
+    args = [arg for arg in entry.get("args") or [] if arg not in ("-y", "--yes")]
+    return json.dumps([command, args], default=str)
+
+
+def is_hub_entry(entry: Mapping[str, Any]) -> bool:
+    """Return True if the entry starts Toolway itself, as `export --via-gateway` writes it."""
+    args = entry.get("args") or []
+    ours = os.path.basename(str(entry.get("command"))) == "toolway" or "toolway.cli" in args
+    return ours and "serve" in args and "--stdio" in args

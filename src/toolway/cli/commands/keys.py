@@ -1,0 +1,172 @@
+"""`toolway keys`: manage API keys of the gateway, and show the token of this machine's gateway.
+
+Keys are changed through the running gateway, or else in its key file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.framework import CommandResult
+from toolway.cli.options import CommandContext
+from toolway.cli.output import Output
+from toolway.errors import NotFound
+
+if TYPE_CHECKING:
+    from toolway.cli.targets import TargetOptions
+    from toolway.gateway.principals import ApiKey
+    from toolway.types import Json
+
+_MAX_KEY_NAME_CHARS = 100  # characters
+
+
+def keys_create(
+    context: CommandContext,
+    name: Annotated[str, typer.Argument(help="Name of the key's holder.", show_default=False)],
+    scope: Annotated[
+        list[str] | None,
+        typer.Option("--scope", metavar="GROUP", help="Restrict to this group, or server/NAME.", show_default=False),
+    ] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="Allow access to /admin.")] = False,
+    rate: Annotated[
+        str | None,
+        typer.Option("--rate", metavar="CALLS", help="Rate limit: 10/s, 600/min, 1000/h, 5000/day."),
+    ] = None,
+) -> CommandResult:
+    return run_keys_create(context.output, context.target_options, name, scope or [], admin, rate)
+
+
+def keys_ls(context: CommandContext) -> CommandResult:
+    return run_keys_ls(context.output, context.target_options)
+
+
+def keys_revoke(
+    context: CommandContext,
+    id_: Annotated[str, typer.Argument(metavar="ID", help="Id of the key.", show_default=False)],
+) -> CommandResult:
+    return run_keys_revoke(context.output, context.target_options, id_)
+
+
+def keys_local_token(context: CommandContext) -> CommandResult:
+    """Every program of your user account can read it. It has full access, also to /admin."""
+    return run_local_token(context.output)
+
+
+# -- API keys ----------------------------------------------------------------------------------------------------------
+
+
+async def run_keys_create(
+    output: Output,
+    target_options: TargetOptions,
+    name: str,
+    scopes: Sequence[str],
+    admin: bool,
+    rate: str | None = None,
+) -> ExitCode:
+    """Create an API key and print it once."""
+    from toolway.cli.targets import find_gateway
+    from toolway.gateway.rate_limit import Rate
+    from toolway.gateway.state_dir import StateDir
+
+    if not 0 < len(name) <= _MAX_KEY_NAME_CHARS:
+        raise UsageError(f"invalid key name: it must have 1 to {_MAX_KEY_NAME_CHARS} characters")
+    try:
+        limit = Rate.parse(rate) if rate is not None else None
+    except ValueError as exc:
+        raise UsageError(str(exc)) from None
+    gateway = await find_gateway(output, target_options)
+    scope_list = list(scopes) or None
+    if gateway is not None:
+        created = await gateway.request_admin(
+            "POST", "keys", {"name": name, "scopes": scope_list, "admin": admin, "rate": rate}
+        )
+    else:
+        token, key = (
+            StateDir.default(os.environ).open_key_store().create_key_sync(name, scope_list, admin, time.time(), limit)
+        )
+        created = {**_key_to_json(key), "token": token}
+    if output.as_json:
+        output.print_raw_json(created)
+        return ExitCode.OK
+    sys.stdout.write(created["token"] + "\n")
+    output.info(f"key {created['id']} for {name}, {_describe_access(created)}. It is not shown again; revoke it with:")
+    output.info(f"  toolway keys revoke {created['id']}")
+    return ExitCode.OK
+
+
+async def run_keys_ls(output: Output, target_options: TargetOptions) -> ExitCode:
+    """Print all API keys, without the secret tokens."""
+    from toolway.cli.targets import find_gateway
+    from toolway.gateway.state_dir import StateDir
+
+    gateway = await find_gateway(output, target_options)
+    if gateway is not None:
+        keys = (await gateway.request_admin("GET", "keys"))["keys"]
+    else:
+        keys = [_key_to_json(key) for key in StateDir.default(os.environ).open_key_store().list_keys()]
+    if output.as_json:
+        output.print_json({"keys": keys})
+    elif keys:
+        rows = [(key["id"], key["name"], _describe_access(key), _format_date(key["created"])) for key in keys]
+        output.print_table(("id", "name", "access", "created"), rows)
+    else:
+        output.info("there are no keys; the token of this machine has full access: toolway keys local-token")
+    return ExitCode.OK
+
+
+async def run_keys_revoke(output: Output, target_options: TargetOptions, id_: str) -> ExitCode:
+    """Revoke an API key. Its holder is rejected from now on."""
+    from toolway.cli.targets import find_gateway
+    from toolway.gateway.state_dir import StateDir
+
+    gateway = await find_gateway(output, target_options)
+    if gateway is not None:
+        await gateway.request_admin("DELETE", f"keys/{quote(id_, safe='')}")
+    elif not StateDir.default(os.environ).open_key_store().revoke_key_sync(id_):
+        raise NotFound(f"unknown key {id_!r}", hint="list all: toolway keys ls")
+    if output.as_json:
+        output.print_json({"revoked": id_})
+    else:
+        output.info(f"key {id_} is revoked")
+    return ExitCode.OK
+
+
+def _key_to_json(key: ApiKey) -> Json:
+    rate = str(key.rate) if key.rate is not None else None
+    fields = {"id": key.id, "name": key.name, "scopes": key.scopes, "admin": key.admin, "created": key.created}
+    return {**fields, "rate": rate}
+
+
+def _describe_access(key: Json) -> str:
+    scopes: Any = key["scopes"]
+    access = "everything" if scopes is None else ", ".join(scopes)
+    access = f"{access} and /admin" if key["admin"] else access
+    return f"{access}, {key['rate']}" if key.get("rate") else access  # an old gateway sends no rate
+
+
+def _format_date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+# -- token of this machine ---------------------------------------------------------------------------------------------
+
+
+def run_local_token(output: Output) -> int:
+    """Print the access token of this machine's gateway."""
+    from toolway.gateway.state_dir import StateDir
+
+    state = StateDir.default(os.environ)
+    if output.as_json:
+        output.print_raw_json({"token": state.read_token(), "file": str(state.folder / "token")})
+    else:
+        sys.stdout.write(state.read_token() + "\n")
+    return ExitCode.OK

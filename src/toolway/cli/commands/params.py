@@ -1,0 +1,43 @@
+"""Arguments and options shared by several commands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from toolway.cli import completion
+
+Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0, help="Time to wait for servers.")]
+ServerName = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="Name of the server.", show_default=False, autocompletion=completion.complete_servers
+    ),
+]
+AnyServer = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[NAME]",
+        help="Name of a server. Default: all.",
+        show_default=False,
+        autocompletion=completion.complete_servers,
+    ),
+]
+Refresh = Annotated[bool, typer.Option("--refresh", "-r", help="Start the servers and update the lists.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the change without making it.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Keep tokens in the file, not in the secret store.")]
+Scope = Annotated[
+    str | None,
+    typer.Option("--scope", metavar="SCOPE", help="user (the default), project or local.", show_default=False),
+]
+ClientNames = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CLIENT]…",
+        help="For example claude-code.",
+        show_default=False,
+        autocompletion=completion.complete_clients,
+    ),
+]

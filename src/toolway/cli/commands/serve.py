@@ -1,0 +1,294 @@
+"""`toolway serve`: run the gateway, alone or as a node of a cluster.
+
+Cluster modules are loaded only if a cluster is configured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, cast
+
+import typer
+
+from toolway.cli.exit_codes import ExitCode, UsageError, exit_code_for
+from toolway.cli.framework import CommandResult
+from toolway.cli.options import CommandContext
+from toolway.cli.output import Output
+from toolway.errors import ConfigError, ToolwayError
+
+if TYPE_CHECKING:
+    import ssl
+
+    from toolway.cluster.options import ClusterOptions
+    from toolway.config.loader import LoadedConfig
+    from toolway.config.schema import Server
+    from toolway.gateway.admin.overview import RunDoctor
+    from toolway.types import Json
+
+CLUSTER_VARIABLE: Final = "TOOLWAY_CLUSTER"
+
+
+def serve(
+    context: CommandContext,
+    host: Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option("--port", "-p", min=0, max=65535, help="Port; 0 = any free one.")] = None,
+    stdio: Annotated[bool, typer.Option("--stdio", help="Serve the parent process over stdin and stdout.")] = False,
+    certificate: Annotated[Path | None, typer.Option("--cert", metavar="FILE", help="TLS certificate.")] = None,
+    key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="TLS key, if not in --cert.")] = None,
+    no_auth: Annotated[bool, typer.Option("--no-auth", help="Accept requests without a token.", hidden=True)] = False,
+    drain_delay: Annotated[float, typer.Option("--drain-delay", metavar="SECONDS", min=0, hidden=True)] = 3.0,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="NATS", help="Join a cluster through these NATS servers.")
+    ] = None,
+    database: Annotated[
+        str | None, typer.Option("--database", metavar="URL", help="Database of the cluster: postgresql://…")
+    ] = None,
+    cluster_key_file: Annotated[
+        str | None, typer.Option("--cluster-key-file", metavar="FILE", help="File with the key of the cluster.")
+    ] = None,
+    advertise: Annotated[
+        str | None, typer.Option("--advertise", metavar="URL", help="URL for other nodes; none = over NATS.")
+    ] = None,
+    node: Annotated[str | None, typer.Option("--node", metavar="NAME", help="Name of this node.")] = None,
+    labels: Annotated[
+        str | None, typer.Option("--labels", metavar="LABELS", help="Labels servers can require: gpu,region=eu")
+    ] = None,
+    capacity: Annotated[
+        str | None, typer.Option("--capacity", metavar="N", help="Maximum number of servers this node owns.")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Tenant to serve.")] = None,
+    cluster_name: Annotated[
+        str | None, typer.Option("--cluster-name", metavar="NAME", help="Name, if clusters share a NATS server.")
+    ] = None,
+    nats_credentials: Annotated[
+        str | None, typer.Option("--nats-credentials", metavar="FILE", help="NATS credentials file (.creds).")
+    ] = None,
+) -> CommandResult:
+    """Cluster options can also be set in the environment: TOOLWAY_CLUSTER, TOOLWAY_DATABASE and so on."""
+    options = read_cluster_options(
+        cluster=cluster,
+        database=database,
+        cluster_name=cluster_name,
+        tenant=tenant,
+        node=node,
+        advertise=advertise,
+        capacity=capacity,
+        labels=labels,
+        cluster_key_file=cluster_key_file,
+        nats_credentials=nats_credentials,
+    )
+    return run_serve(
+        context.output,
+        context.target_options.config,
+        host,
+        port,
+        certificate,
+        key,
+        auth=not no_auth,
+        stdio=stdio,
+        drain_delay=drain_delay,
+        cluster=options,
+    )
+
+
+# -- process -----------------------------------------------------------------------------------------------------------
+
+
+def run_serve(
+    output: Output,
+    config: Path | None,
+    host: str | None,
+    port: int | None,
+    certificate: Path | None,
+    key: Path | None,
+    *,
+    auth: bool,
+    stdio: bool,
+    drain_delay: float,
+    cluster: ClusterOptions | None = None,
+) -> int:
+    """Run the gateway until a signal and return the exit code.
+
+    With `cluster`, run it as a cluster node.
+    """
+    from toolway.cli.targets import load_masked_config
+    from toolway.gateway.state_dir import StateDir
+    from toolway.serve.process import GatewayProcess
+    from toolway.serve.sockets import tls_context
+    from toolway.telemetry.logging import LogSink, configure_logging, create_mask
+
+    reject_stdio_in_cluster(cluster, stdio)
+
+    async def main() -> int:
+        tls = tls_context(certificate, key) if certificate is not None and not stdio else None
+        stop = asyncio.Event()
+        try:
+            loaded = load_masked_config(output, config)
+        except ConfigError as exc:
+            if cluster is None:
+                raise
+            loaded = await load_from_database(exc, cluster, stop, host, port, tls)
+            output.info("no config file on this machine; serving the configuration of the cluster", "dim")
+        if not stdio:
+            output.print_problems(loaded.issues)
+        doctor = build_doctor(config, None if loaded.file else lambda: serving.hub.servers)
+        serving = GatewayProcess(loaded, StateDir.default(os.environ), auth=auth, doctor=doctor, cluster=cluster)
+        telemetry = loaded.gateway.telemetry
+        configure_logging(
+            "json" if output.as_json else telemetry.log,
+            verbose=output.verbose,
+            mask=create_mask(lambda: serving.hub.servers),
+        )
+        if stop.is_set():
+            serving.stop()
+        serving.hub.add_sink(LogSink(calls=telemetry.calls))
+        if stdio:
+            await serving.run_stdio()
+            return ExitCode.OK
+        listen_host = host or loaded.gateway.host
+        await serving.run(
+            listen_host,
+            loaded.gateway.port if port is None else port,
+            tls,
+            _make_announcer(output, auth, serving.node_id),
+            drain_delay,
+        )
+        return ExitCode.OK
+
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(main())
+    except ToolwayError as exc:
+        output.print_error(exc)
+        return exit_code_for(exc)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+
+
+def _make_announcer(output: Output, auth: bool, node: str) -> Callable[[str], None]:
+    def announce(url: str) -> None:
+        if output.as_json:
+            output.print_json(
+                {"url": f"{url}/mcp", "auth": auth, "pid": os.getpid()} | ({"node": node} if node else {})
+            )
+            sys.stdout.flush()
+        output.info(f"serving at {url}/mcp", "green")
+        if node:
+            output.info(f"as node {node} of a cluster: toolway cluster nodes")
+        if auth:
+            output.info("open the dashboard: toolway ui")
+            output.info(
+                "connect a client: toolway export claude-code --via-gateway --print, or cursor, vscode, codex, generic"
+            )
+        output.info("Ctrl-C stops it after running calls have finished", "dim")
+
+    return announce
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return cast(Callable[[], asyncio.AbstractEventLoop], uvloop.new_event_loop)
+
+
+# -- cluster -----------------------------------------------------------------------------------------------------------
+
+
+def read_cluster_options(**flags: str | None) -> ClusterOptions | None:
+    """Return the cluster options from flags and environment, None outside of a cluster.
+
+    Raises `ConfigError`.
+    """
+    if not os.environ.get(CLUSTER_VARIABLE) and all(value is None for value in flags.values()):
+        return None
+    from toolway.cluster.bootstrap import require_cluster_extra
+    from toolway.cluster.options import Flags, read_options
+
+    options = read_options(Flags(**flags), os.environ)
+    if options is not None:
+        require_cluster_extra()
+    return options
+
+
+def reject_stdio_in_cluster(cluster: ClusterOptions | None, stdio: bool) -> None:
+    """Raise `UsageError` if --stdio is combined with a cluster."""
+    if cluster is not None and stdio:
+        raise UsageError(
+            "a cluster node serves HTTP only, not stdio",
+            detail="--stdio was combined with --cluster",
+            hint="remove one of them, or connect to a node: toolway export generic --via-gateway --print",
+        )
+
+
+async def load_from_database(
+    file_error: ConfigError,
+    cluster: ClusterOptions,
+    stop: asyncio.Event,
+    host: str | None,
+    port: int | None,
+    tls: ssl.SSLContext | None,
+) -> LoadedConfig:
+    """Load the configuration from the cluster database, for a node without a config file.
+
+    Waits until the database answers or a signal sets `stop`. Raises `ConfigError` if the database has no configuration,
+    or if a config file exists but is unusable.
+    """
+    from toolway.config.settings import GatewaySettings
+
+    if file_error.code != "E-CONFIG-NONE":
+        raise file_error
+    from toolway.cluster.bootstrap import load_initial_config, wait_for_database
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    defaults = GatewaySettings()
+    address = (host or defaults.host, defaults.port if port is None else port)
+    found = await wait_for_database(partial(load_initial_config, cluster), stop, *address, tls)
+    if found is None:
+        raise ConfigError(
+            "no configuration found, neither on this machine nor in the cluster database",
+            detail=f"{file_error.detail}; the database has no configuration for tenant {cluster.tenant!r}",
+            hint="start one node of the cluster with a file, once: toolway serve --config FILE; or select a tenant that"
+            " has a configuration: --tenant NAME",
+            code=file_error.code,
+        )
+    return found
+
+
+# -- doctor of the gateway ---------------------------------------------------------------------------------------------
+
+
+def build_doctor(config: Path | None, current_servers: Callable[[], Mapping[str, Server]] | None = None) -> RunDoctor:
+    """Return the function that the gateway calls to run the doctor on its servers.
+
+    `current_servers` replaces the config file if there is none. The doctor is loaded on its first use.
+    """
+
+    async def run_checks_as_json(name: str | None) -> Json:
+        from toolway.cli.commands.diagnostics import select_server
+        from toolway.config.masking import build_masker
+        from toolway.doctor.entry_checks import CheckTarget
+        from toolway.doctor.file_checks import CheckPlan, plan_own_files
+        from toolway.doctor.run import run_checks
+
+        if current_servers is None:
+            own_config = plan_own_files(os.environ, Path.cwd(), config)
+        else:
+            own_config = CheckPlan(
+                targets=[
+                    CheckTarget(each, server, "the cluster database") for each, server in current_servers().items()
+                ]
+            )
+        selected = select_server(own_config, name)
+        report = await run_checks(selected.targets, os.environ, files=selected.files)
+        servers = [target.server for target in selected.targets if target.server is not None]
+        return report.with_tilde(os.environ.get("HOME", "")).apply_mask(build_masker(servers)).to_json()
+
+    return run_checks_as_json

@@ -1,0 +1,225 @@
+"""Planning, display, confirmation and atomic application of config file changes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from toolway.cli.exit_codes import UsageError, did_you_mean
+from toolway.cli.options import TargetOptions
+from toolway.cli.output import Output
+from toolway.config import scopes
+from toolway.config.clients import plan_export, read_client_file, toolway_file
+from toolway.config.clients.models import ClientConfigFile, ExportPlan, RootPath
+from toolway.config.editing import document, jsonc
+from toolway.config.editing.document import Backup, Edit, apply_edit
+from toolway.config.loader import (
+    SERVER_MAP_KEYS,
+    TOOLWAY_BLOCK,
+    decode_config,
+    find_server_map,
+    normalize_name,
+    read_config_bytes,
+)
+from toolway.config.loader import load_file as read_file
+from toolway.config.locations import CONFIG_FILE_VARIABLE
+from toolway.config.masking import build_masker
+from toolway.config.schema import Server
+from toolway.config.scopes import find_config_paths, open_trust_store
+from toolway.errors import ConfigError, NotFound
+from toolway.middleware.resolve import require_server
+from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
+
+WRITABLE_SCOPES = ("user", "project", "local")
+_DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
+
+
+# -- changes of our files ----------------------------------------------------------------------------------------------
+
+
+def own_config_file(file: Path) -> ClientConfigFile:
+    """Return one of our config files as a `ClientConfigFile`, with the root key of its servers."""
+    from toolway.config.editing.document import ConfigDocument
+
+    value = ConfigDocument(file).value
+    keys = value.keys() if isinstance(value, dict) else set()
+    root: RootPath = next(((key,) for key in SERVER_MAP_KEYS if key in keys), ("mcpServers",))
+    if not keys & set(SERVER_MAP_KEYS) and any(key != TOOLWAY_BLOCK and not key.startswith("$") for key in keys):
+        root = ()  # a bare map of servers
+    config_file = toolway_file(file, root)
+    return (
+        config_file
+        if not _is_project_file(file)
+        else replace(config_file, directory=find_config_paths(os.environ, Path.cwd()).root)
+    )
+
+
+def read_own_entries(file: Path) -> dict[str, Any]:
+    """Return the entries of one of our files, normalized, with variables not expanded.
+
+    Raises `ConfigError`.
+    """
+    imported = read_client_file(own_config_file(file))
+    return {entry.name: dict(entry.value) for entry in imported.entries}
+
+
+def network_policy_for(file: Path) -> NetworkPolicy:
+    """Return the network policy of one of our files, joined with that of the user's file."""
+    policy = PUBLIC_ONLY
+    for each in {find_config_paths(os.environ, Path.cwd()).user, file}:
+        if each.is_file():
+            with suppress(ConfigError):
+                policy = policy.union(read_file(each).network_policy)
+    return policy
+
+
+def plan_own_change(file: Path, servers: dict[str, Any], remove: Sequence[str] = ()) -> ExportPlan:
+    """Plan a change of one of our files: write `servers`, delete `remove`. Raises `ConfigError`."""
+    return plan_export(own_config_file(file), servers, remove)
+
+
+def apply_own_edit(output: Output, edit: Edit, *, dry_run: bool) -> dict[str, Any]:
+    """Apply a change to one of our files. A trusted file stays trusted."""
+    trust_store = open_trust_store(os.environ)
+    was_trusted = edit.before is None or trust_store.is_trusted(edit.path, edit.before)
+    will_write = has_changes(edit) and not dry_run
+    if not output.as_json and (dry_run or output.verbose):
+        print_edit(output, edit)
+    backup = apply_edit(edit) if will_write else None
+    if will_write and was_trusted and _is_project_file(edit.path):
+        trust_store.trust(edit.path, edit.after)
+    return {
+        "file": str(edit.path),
+        "changed": will_write,
+        "diff": edit.diff(),
+        "backup": str(backup) if backup is not None else None,
+    }
+
+
+def has_changes(edit: Edit) -> bool:
+    """Return True if the edit changes the file. Creating an empty file is not a change."""
+    return edit.has_changes and bool(edit.before is not None or edit.after)
+
+
+def _is_project_file(file: Path) -> bool:
+    return any(
+        os.path.realpath(file) == os.path.realpath(each) for each in find_config_paths(os.environ, file.parent).project
+    )
+
+
+# -- display and confirmation ------------------------------------------------------------------------------------------
+
+
+def with_tilde(path: str | os.PathLike[str]) -> str:
+    """Return a path with `~` for the home directory."""
+    text, home = os.fspath(path), os.environ.get("HOME", "").rstrip("/")
+    return f"~{text[len(home) :]}" if home and text.startswith(f"{home}/") else text
+
+
+def print_edit(output: Output, edit: Edit) -> None:
+    """Print a change as a unified diff."""
+    if not edit.has_changes:
+        output.info(f"{edit.path}: no changes", "dim")
+    for line in edit.diff().splitlines():
+        output.print_line(line, "bold" if line.startswith(("+++", "---")) else _DIFF_STYLES.get(line[:1], ""))
+
+
+def mask_secrets(output: Output, edit: Edit, more_servers: Iterable[Server] = ()) -> None:
+    """Mask the secrets of both versions of the file in all further output."""
+    from toolway.config.loader import parse_config
+
+    servers = list(more_servers)
+    for data in (edit.before, edit.after):
+        try:
+            servers += parse_config((data or b"{}").decode(errors="replace")).servers.values()
+        except ConfigError:
+            continue  # no readable servers; the content is shown only to the owner of the file
+    output.mask = build_masker(servers)
+
+
+def confirm(output: Output, question: str, yes: bool) -> bool:
+    """Ask the user to confirm.
+
+    Raises `UsageError` if there is no terminal and --yes was not given.
+    """
+    if yes:
+        return True
+    if output.as_json or not sys.stdin.isatty() or not sys.stderr.isatty():
+        raise UsageError(f"confirmation required: {question}", hint="confirm with --yes; or preview with --dry-run")
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+# -- selection of our files, and their earlier versions ----------------------------------------------------------------
+
+
+def explicit_file(target_options: TargetOptions) -> Path | None:
+    """Return the config file named by --config or the environment, None if none is named."""
+    if target_options.config is not None:
+        return target_options.config
+    return Path(os.environ[CONFIG_FILE_VARIABLE]).expanduser() if os.environ.get(CONFIG_FILE_VARIABLE) else None
+
+
+def file_for_scope(target_options: TargetOptions, scope: str | None) -> Path:
+    """Return the file for a new entry: the named one, or that of a scope (default: user).
+
+    Raises `UsageError`.
+    """
+    explicit = explicit_file(target_options)
+    if explicit is not None and scope is None:
+        return explicit
+    if scope not in (None, *WRITABLE_SCOPES):
+        raise UsageError(
+            f"unknown scope {scope!r}",
+            hint=did_you_mean(str(scope), WRITABLE_SCOPES) or f"one of {', '.join(WRITABLE_SCOPES)}",
+        )
+    scope_files = scopes.find_config_paths(os.environ, Path.cwd())
+    if scope == "project":
+        return scope_files.project[-1] if scope_files.project else scope_files.root / ".mcp.json"
+    return scope_files.local if scope == "local" else scope_files.user
+
+
+def file_for_server(target_options: TargetOptions, name: str) -> Path:
+    """Return the file with the effective entry of this server.
+
+    Raises `NotFound`, or `ConfigError`.
+    """
+    explicit = explicit_file(target_options)
+    if explicit is not None:
+        return explicit
+    merged = scopes.load_scopes(os.environ, Path.cwd())
+    for origin in reversed(merged.files):  # the file with the highest precedence is last; the entry may be unusable
+        _, entries = find_server_map(
+            jsonc.parse_jsonc(decode_config(read_config_bytes(origin.file), origin.file), origin.file), origin.file
+        )
+        if any(name in (written_name, normalize_name(written_name)) for written_name in entries):
+            return Path(origin.file)
+    if merged.file_errors:
+        raise merged.file_errors[0]
+    require_server(merged.servers, name)
+    raise NotFound(f"no config file has an entry {name!r}", server=name)
+
+
+def list_versions(file: Path) -> list[Backup]:
+    """Return the backups that Toolway made before each change of the file, newest first."""
+    return document.list_backups(Path(os.path.realpath(file)), document.default_backup_folder(os.environ))
+
+
+def get_version(file: Path, number: int) -> Backup:
+    """Return the backup with this number; 1 is the version before the last change.
+
+    Raises `NotFound`.
+    """
+    found = list_versions(file)
+    if not 0 < number <= len(found):
+        detail = f"there are {len(found)}" if found else "toolway never changed it"
+        raise NotFound(
+            f"{file} has no earlier version {number}", detail=detail, hint="list all: toolway config history"
+        )
+    return found[number - 1]

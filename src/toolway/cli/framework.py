@@ -1,0 +1,365 @@
+"""Builder of typer commands from the command table; errors become exit codes.
+
+`--help` reads only the table; a command's module is loaded when the command runs. Every usage error and every error of
+a command is printed here with its parts and becomes an exit code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from toolway.cli.options import GATEWAY_OPTIONS, CommandContext, GlobalOptions, option_parameters
+
+if TYPE_CHECKING:
+    from toolway.cli.output import Output
+
+CommandResult = int | Coroutine[Any, Any, int]
+PROGRAM_NAME: Final = "toolway"
+COMPLETE_VARIABLE: Final = "_TOOLWAY_COMPLETE"  # environment variable set by the scripts of `toolway completion`
+INTERRUPTED_EXIT_CODE: Final = 130
+_TYPER_SUGGESTION: Final = re.compile(
+    r"\s*(?:\(Possible options: |Did you mean )([^)?]+)[)?]+"
+)  # typer's wording of a suggestion
+_CONTEXT_SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
+
+
+@dataclass(frozen=True)
+class CommandSpec:
+    """A command or command group: its help line and the path of its function.
+
+    A group has `subcommands`. Its function, if any, runs when no subcommand is given.
+    """
+
+    help: str
+    function_path: str = ""  # "module:function" in `toolway.cli.commands`
+    options: frozenset[str] = GATEWAY_OPTIONS
+    hidden: bool = False
+    subcommands: Mapping[str, CommandSpec] | None = None
+
+
+class LazyGroup(TyperGroup):
+    """A typer group that imports the module of a command only when the command is used."""
+
+    table: Mapping[str, CommandSpec] = {}
+    sections: Mapping[str, Sequence[str]] = {}
+    aliases: Mapping[str, str] = {}  # command names of other programs -> our command
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return use_plain_value(super().get_help_option(ctx))
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.table)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        entry = self.table.get(cmd_name)
+        if entry is None:
+            return None
+        if cmd_name not in self.commands:
+            self.commands[cmd_name] = (
+                _build_group(cmd_name, entry) if entry.subcommands is not None else _build_command(cmd_name, entry)
+            )
+        return self.commands[cmd_name]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.table and not args[0].startswith("-") and not ctx.resilient_parsing:
+            from toolway.cli.exit_codes import UsageError, did_you_mean
+
+            visible = [name for name, entry in self.table.items() if not entry.hidden]
+            alias = self.aliases.get(args[0])
+            suggestion = f"did you mean {ctx.command_path} {alias}?" if alias else did_you_mean(args[0], visible)
+            raise UsageError(
+                f"unknown command {' '.join([*ctx.command_path.split()[1:], args[0]])!r}",
+                hint=suggestion or f"list all commands: {ctx.command_path} --help",
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        rows = {name: entry.help for name, entry in self.table.items() if not entry.hidden}
+        formatter.write(group_help(ctx.command_path, self.help or "", rows, self.sections, self._option_rows(ctx)))
+
+    def _option_rows(self, ctx: Any) -> list[tuple[str, str]]:
+        records = (param.get_help_record(ctx) for param in self.get_params(ctx))
+        return [record for record in records if record is not None]
+
+    def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
+        """Run the command line and exit with its exit code. Raises `SystemExit`."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        use_plain_values(self)
+        if COMPLETE_VARIABLE in os.environ:
+            from typer.completion import completion_init  # type: ignore[attr-defined] # off with add_completion=False
+
+            completion_init()
+        settings = {**extra, "standalone_mode": False, "prog_name": PROGRAM_NAME, "complete_var": COMPLETE_VARIABLE}
+        sys.exit(
+            handle_errors(
+                lambda: super(LazyGroup, self).main(arguments, **settings), lambda: _output_from_args(arguments)
+            )
+            or 0
+        )
+
+
+class _Command(TyperCommand):
+    def get_help_option(self, ctx: Any) -> Any:
+        return use_plain_value(super().get_help_option(ctx))
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        visible: list[Any] = [param for param in self.get_params(ctx) if not getattr(param, "hidden", False)]
+        arguments = [(param.metavar or param.name.upper(), param) for param in visible if _is_argument(param)]
+        rows: dict[bool, list[tuple[str, str]]] = {False: [], True: []}
+        for param in visible:
+            if not _is_argument(param):
+                rows[param.name in GATEWAY_OPTIONS or param.name == "help"].append(_option_row(param, ctx))
+        usage = " ".join([ctx.command_path, "[OPTIONS]", *(name for name, _ in arguments)])
+        argument_rows = [(name.strip("[]…"), param.help or "") for name, param in arguments]
+        formatter.write(command_help(usage, self.help or "", argument_rows, rows[False], rows[True]))
+
+
+def _is_argument(param: Any) -> bool:
+    return bool(param.param_type_name == "argument")
+
+
+def _option_row(param: Any, ctx: Any) -> tuple[str, str]:
+    name, _ = param.get_help_record(ctx)
+    is_number = isinstance(param.default, int | float) and not isinstance(param.default, bool)
+    return name, f"{param.help} [default: {param.default:g}]" if is_number else param.help or ""
+
+
+def _build_group(name: str, entry: CommandSpec) -> Any:
+    table = entry.subcommands or {}
+    typer_app = typer.Typer(
+        name=name,
+        cls=type("Group", (LazyGroup,), {"table": table}),
+        help=entry.help,
+        invoke_without_command=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings=_CONTEXT_SETTINGS,
+    )
+    typer_app.callback()(
+        _with_global_options(_load_function(entry.function_path), entry.options)
+        if entry.function_path
+        else _show_group_help
+    )
+    return use_plain_values(typer.main.get_command(typer_app))
+
+
+def _show_group_help(ctx: typer.Context) -> int:
+    """Print the help of a group that was called without a subcommand."""
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+        return 2
+    return 0
+
+
+def _build_command(name: str, entry: CommandSpec) -> Any:
+    typer_app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    function = _load_function(entry.function_path)
+    details = inspect.getdoc(function)
+    text = f"{entry.help}\n\n{details}" if details else entry.help
+    typer_app.command(name, cls=_Command, help=text, hidden=entry.hidden, context_settings=_CONTEXT_SETTINGS)(
+        _with_global_options(function, entry.options)
+    )
+    return use_plain_values(typer.main.get_command(typer_app))
+
+
+def _load_function(function_path: str) -> Callable[..., CommandResult]:
+    module, _, name = function_path.partition(":")
+    found: Callable[..., CommandResult] = getattr(importlib.import_module(f"toolway.cli.commands.{module}"), name)
+    return found
+
+
+def _with_global_options(function: Callable[..., CommandResult], option_names: frozenset[str]) -> Callable[..., int]:
+    """Return `function` as a typer command: global options replace its context parameter."""
+    signature = inspect.signature(function, eval_str=True)
+    own_parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in list(signature.parameters.values())[1:]]
+    ctx_parameter = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+
+    def command(*, ctx: typer.Context, **values: Any) -> int:
+        later_options = {name: values.pop(name) for name in option_names}
+        root_object = ctx.find_root().obj
+        earlier_options = root_object if isinstance(root_object, GlobalOptions) else GlobalOptions()
+        _reject_unsupported_options(earlier_options, option_names, ctx.command_path)
+        options = earlier_options.merge(later_options)
+        if ctx.invoked_subcommand is not None:  # a group with its own function, and a subcommand follows
+            ctx.find_root().obj = options
+            return 0
+        command_context = CommandContext.from_options(options)
+        return run_command(lambda: function(command_context, **values), command_context.output)
+
+    all_parameters = [*own_parameters, *option_parameters(option_names), ctx_parameter]
+    command.__signature__ = inspect.Signature(all_parameters)  # type: ignore[attr-defined] # `inspect.signature` reads it
+    command.__annotations__ = {each.name: each.annotation for each in all_parameters}
+    return command
+
+
+def _reject_unsupported_options(options: GlobalOptions, supported: frozenset[str], command_path: str) -> None:
+    """Raise `UsageError` if an option before the command name is not supported by the command."""
+    for name in options.to_dict().keys() - supported:
+        from toolway.cli.exit_codes import UsageError
+
+        raise UsageError(
+            f"{command_path} does not accept --{name.replace('_', '-')}",
+            hint=f"show its options: {command_path} --help",
+        )
+
+
+# -- run of a command --------------------------------------------------------------------------------------------------
+
+
+def run_command(work: Callable[[], CommandResult], output: Output) -> int:
+    """Run a command, synchronous or a coroutine, and return its exit code."""
+
+    def run_to_completion() -> int:
+        result = work()
+        if inspect.iscoroutine(result):
+            import asyncio
+
+            return int(asyncio.run(result))
+        assert isinstance(result, int)
+        return int(result)
+
+    return int(handle_errors(run_to_completion, lambda: output))
+
+
+def handle_errors(work: Callable[[], Any], output: Callable[[], Output]) -> Any:
+    """Return the result of `work`.
+
+    Print an error and return its exit code; return 130 on Ctrl-C.
+    """
+    from toolway.cli.exit_codes import UsageError, exit_code_for
+    from toolway.errors import NotFound, ToolwayError
+
+    try:
+        return work()
+    except ToolwayError as exc:
+        if isinstance(exc, NotFound) and exc.server and not exc.hint:
+            exc.hint = "list all servers: toolway ls"
+        output().print_error(exc)
+        return int(exit_code_for(exc))
+    except typer.TyperException as exc:
+        path = getattr(getattr(exc, "ctx", None), "command_path", "toolway")
+        message = exc.format_message()
+        suggestion = _TYPER_SUGGESTION.search(message)
+        fix = f"did you mean {suggestion[1]}?" if suggestion else f"show the usage: {path} --help"
+        output().print_error(UsageError(_TYPER_SUGGESTION.sub("", message).strip().rstrip("."), hint=fix))
+        return int(exc.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED_EXIT_CODE
+
+
+def _output_from_args(arguments: Sequence[str]) -> Output:
+    """Return the output settings for a command line that typer could not parse."""
+    from toolway.cli.output import Output
+
+    own_arguments = list(arguments[: arguments.index("--")]) if "--" in arguments else list(arguments)
+    return Output(as_json="--json" in own_arguments, color="--no-color" not in own_arguments)
+
+
+# -- text of `--help`, plain and at most 80 columns wide ---------------------------------------------------------------
+
+
+Rows = Iterable[tuple[str, str]]
+MAX_HELP_WIDTH = 80
+_HELP_INDENT = 2
+_MAX_NAME_WIDTH = 28  # maximum width of the name column; a longer name gets its own line
+
+
+def group_help(
+    path: str, description: str, commands: Mapping[str, str], sections: Mapping[str, Sequence[str]], options: Rows
+) -> str:
+    """Return the help text of a command group, by sections if there are any."""
+    parts = [f"{description}\n", _bold_heading("Usage:") + f" {path} [OPTIONS] COMMAND …\n"]
+    chosen = sections or {"Commands": list(commands)}
+    for title, names in chosen.items():
+        parts.append(_format_section(title, [(name, commands[name]) for name in names if name in commands], 12))
+    parts.append(_format_section("Options", options))
+    return "\n".join(parts)
+
+
+def command_help(usage: str, description: str, arguments: Rows, own_options: Rows, global_options: Rows) -> str:
+    """Return the help text of one command. Global options are listed last."""
+    paragraphs = [textwrap.fill(" ".join(text.split()), _help_width()) + "\n" for text in description.split("\n\n")]
+    parts = [_bold_heading("Usage:") + f" {usage}\n", *paragraphs]
+    for title, rows in (("Arguments", arguments), ("Options", own_options), ("Global options", global_options)):
+        parts.append(_format_section(title, rows))
+    return "\n".join(part for part in parts if part)
+
+
+def _format_section(title: str, rows: Rows, min_width: int = 0) -> str:
+    rows = list(rows)
+    if not rows:
+        return ""
+    name_width = max([min_width, *(len(name) for name, _ in rows if len(name) <= _MAX_NAME_WIDTH)]) + 2
+    return "\n".join([_bold_heading(title), *(_format_row(name, text, name_width) for name, text in rows)]) + "\n"
+
+
+def _format_row(name: str, text: str, name_width: int) -> str:
+    hanging = " " * (_HELP_INDENT + name_width)
+    lines = textwrap.wrap(text, _help_width(), initial_indent=hanging, subsequent_indent=hanging) or [hanging]
+    if len(name) + 2 > name_width:
+        return "\n".join([" " * _HELP_INDENT + name, *lines]) if text else " " * _HELP_INDENT + name
+    return "\n".join([" " * _HELP_INDENT + name.ljust(name_width) + lines[0].lstrip(), *lines[1:]]).rstrip()
+
+
+def _help_width() -> int:
+    return min(MAX_HELP_WIDTH, max(40, shutil.get_terminal_size().columns))
+
+
+def _bold_heading(text: str) -> str:
+    plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or "--no-color" in sys.argv
+    return text if plain else f"\x1b[1m{text}\x1b[0m"
+
+
+# -- fast conversion of plain option values ----------------------------------------------------------------------------
+
+
+class _PlainParam:
+    """Replacement for typer's runtime parameter that converts plain values itself.
+
+    Typer's own conversion loads a type library, which takes as long as loading typer. Typed numbers are still checked
+    by typer.
+    """
+
+    def __init__(self, annotation: Any) -> None:
+        self._annotation = annotation
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        several = param.multiple or param.nargs == -1
+        if value is None:
+            return () if several else None
+        if several and self._annotation == list[str]:
+            return list(value)
+        if self._annotation is str or (self._annotation in (int, float) and not isinstance(value, str)):
+            return value
+        if self._annotation is Path:
+            return Path(value)
+        param._runtime_param = None  # typer then creates its own
+        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+
+
+def use_plain_values(command: Any) -> Any:
+    """Install the fast conversion for all parameters of a command, and return the command."""
+    for param in command.params:
+        use_plain_value(param)
+    return command
+
+
+def use_plain_value(param: Any) -> Any:
+    """Install the fast conversion for one parameter. Does nothing if typer's internals differ."""
+    described = getattr(param, "type_descriptor", None)
+    if described is not None and getattr(param, "_runtime_param", _PlainParam) is None:
+        param._runtime_param = _PlainParam(described.annotation)
+    return param

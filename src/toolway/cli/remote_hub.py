@@ -1,0 +1,209 @@
+"""Access to the servers of a running gateway through the interface of a local hub.
+
+Statuses and lists are read from `/admin`. Calls go to `/mcp` through a hub that has the gateway as its only server, so
+they keep all guarantees of a call. An error of the gateway is converted back to the error that it was there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, Final
+
+import msgspec
+
+from toolway.catalog.catalog import Catalog, Tool
+from toolway.cli.exit_codes import GatewayAdmin, GatewayError
+from toolway.cli.gateway_client import GatewayClient
+from toolway.config.schema import Server
+from toolway.errors import (
+    AccessDenied,
+    CallError,
+    CallTimeout,
+    Certainty,
+    NotFound,
+    OutcomeUnknown,
+    Overloaded,
+    ProtocolError,
+    ServerUnavailable,
+)
+from toolway.gateway.mcp import errors
+from toolway.hub.hub import Hub
+from toolway.middleware.resolve import require_server
+from toolway.network.policy import ALLOW_ALL
+from toolway.protocol import tool_names
+from toolway.types import Json, ProgressCallback, ToolRef, ToolResult
+from toolway.upstream.status import ServerStatus
+
+GATEWAY_SERVER_NAME: Final = "gateway"
+STATUS_POLL_INTERVAL_S: Final = 0.2  # seconds between two polls of the servers that are still starting
+MAX_CALL_S: Final = 900.0  # seconds: timeout of a call without its own
+TIMEOUT_MARGIN_S: Final = 5.0  # seconds added to the timeout, so that the gateway's own timeout error arrives first
+
+
+class RemoteHub:
+    """The servers of a gateway, with the interface of a `Hub`."""
+
+    def __init__(self, gateway: GatewayClient) -> None:
+        self._gateway = gateway
+        self._status: dict[str, ServerStatus] = {}
+        self._catalog = Catalog()
+
+    def status(self) -> dict[str, ServerStatus]:
+        return self._status
+
+    def known_tools(self, query: str | None = None, *, server: str | None = None) -> list[Tool]:
+        return self._catalog.search(query, server) if query else self._catalog.tools(server)
+
+    async def list_tools(self, *, server: str | None = None, timeout: float = 30.0) -> list[Tool]:
+        """Wait until each server, or the named one, has started or failed; return the tools.
+
+        Returns the tools that are known if `timeout` seconds have passed.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout
+        await self._refresh_status()
+        while self._is_starting(server) and loop.time() < end:
+            await asyncio.sleep(STATUS_POLL_INTERVAL_S)
+            await self._refresh_status()
+        await self._load_tools()
+        return self.known_tools(server=server)
+
+    def _is_starting(self, server: str | None) -> bool:
+        return any(s.state == "starting" for s in self._status.values() if server in (None, s.server))
+
+    async def _refresh_status(self) -> None:
+        response = await self._gateway.request_admin("GET", "servers")
+        self._status = {fields["server"]: msgspec.convert(fields, ServerStatus) for fields in response["servers"]}
+
+    async def _load_tools(self) -> None:
+        tools_by_server: dict[str, list[Json]] = {server: [] for server in self._status}
+        for tool in (await self._gateway.request_admin("GET", "tools"))["tools"]:
+            tools_by_server.setdefault(tool["server"], []).append(tool["raw"])
+        for server, raws in tools_by_server.items():
+            status = self._status.get(server)
+            self._catalog.add_server(server)
+            self._catalog.replace(server, "tools", raws, stale=status is not None and status.stale)
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        progress_callback: ProgressCallback | None = None,
+    ) -> ToolResult:
+        ref = tool_names.parse_tool_name(name)
+        if ref is None:
+            raise NotFound(
+                f"{name!r} is not a tool name", detail="a tool is named server.tool", hint="list all: toolway tools"
+            )
+        mcp_url = f"{self._gateway.url}/mcp"
+        gateway = Server(url=mcp_url, headers=self._gateway.headers, era="modern", network_policy=ALLOW_ALL)
+        async with Hub({GATEWAY_SERVER_NAME: gateway}, catalog_storage=None) as hub:
+            try:
+                result = await hub.call_tool(
+                    f"{GATEWAY_SERVER_NAME}.{tool_names.model_name_for(ref)}",
+                    arguments,
+                    timeout=timeout + TIMEOUT_MARGIN_S if timeout is not None else MAX_CALL_S,
+                    max_attempts=1,  # the gateway retries
+                    progress_callback=progress_callback,
+                    meta={errors.TIMEOUT_META_KEY: timeout * 1000} if timeout is not None else None,
+                )
+            except CallError as exc:
+                await self._refresh_status_after(exc)
+                raise self._original_error(exc, ref, hub.known_tools()) from None
+        return msgspec.structs.replace(result, server=ref.server, name=ref.tool)
+
+    async def _refresh_status_after(self, error: CallError) -> None:
+        """Refresh the server statuses, which help to explain `error`.
+
+        Raises `GatewayError` with the cause if the gateway itself was unreachable.
+        """
+        try:
+            await self._refresh_status()
+        except GatewayAdmin:
+            pass  # without admin rights the caller gets the error alone
+        except GatewayError:
+            if isinstance(error, ServerUnavailable):
+                raise
+
+    def _original_error(self, error: CallError, ref: ToolRef, tools: list[Tool]) -> CallError:
+        """Return the error as it was raised in the gateway."""
+        if isinstance(error, NotFound):
+            return self._missing_tool_error(ref, tools)
+        if not isinstance(error, ProtocolError) or error.rpc_code is None:
+            return error
+        data = error.data if isinstance(error.data, dict) else {}
+        extension = data.get(errors.ERROR_DATA_KEY)
+        if isinstance(extension, dict):
+            rest = {key: value for key, value in data.items() if key != errors.ERROR_DATA_KEY}
+            return _server_error(error, ref, extension, rest or None)
+        return _gateway_error(error, ref, data) if "executed" in data else error
+
+    def _missing_tool_error(self, ref: ToolRef, tools: list[Tool]) -> CallError:
+        """Return the error that explains why the gateway has no such tool."""
+        refs = [parsed for parsed in (tool_names.parse_tool_name(tool.name) for tool in tools) if parsed is not None]
+        status = self._status.get(ref.server)
+        try:
+            require_server(self._status or dict.fromkeys(each.server for each in refs), ref.server)
+        except NotFound as exc:
+            return exc
+        if status is not None and status.state != "ready" and not status.tools:
+            return ServerUnavailable(
+                f"{ref.server} is not available", server=ref.server, tool=ref.tool, detail=status.why, hint=status.hint
+            )
+        matches = get_close_matches(str(ref), [str(each) for each in refs], n=3)
+        hint = f"did you mean {' or '.join(matches)}?" if matches else f"list its tools: toolway tools -s {ref.server}"
+        return NotFound(f"{ref.server} has no tool {ref.tool!r}", server=ref.server, tool=ref.tool, hint=hint)
+
+
+_ERROR_CLASSES: Final[Mapping[int, type[CallError]]] = {
+    errors.UNAVAILABLE: ServerUnavailable,
+    errors.SHUTTING_DOWN: ServerUnavailable,
+    errors.STORE_UNAVAILABLE: ServerUnavailable,
+    errors.DEADLINE: CallTimeout,
+    errors.OVERLOADED: Overloaded,
+    errors.QUOTA: Overloaded,
+    errors.THROTTLED: Overloaded,
+    errors.OUTCOME_UNKNOWN: OutcomeUnknown,
+    errors.KEY_MISMATCH: AccessDenied,
+    errors.DENIED: AccessDenied,
+    errors.UPSTREAM_AUTH: AccessDenied,
+    errors.UPSTREAM_PROTOCOL: ProtocolError,
+}
+
+
+def _gateway_error(error: ProtocolError, ref: ToolRef, fields: Json) -> CallError:
+    """Convert an error response of the gateway back to the error class that the gateway raised."""
+    assert error.rpc_code is not None
+    code, hint = str(fields.get("code") or ""), str(fields.get("fix") or "")
+    kind = CallTimeout if code == CallTimeout.code else _ERROR_CLASSES.get(error.rpc_code, CallError)
+    message = error.detail.removesuffix(f" [{code}]").removesuffix(f" → {hint}")
+    return kind(message, hint=hint, code=code, retry_after=error.retry_after, **_common_error_fields(ref, fields))
+
+
+def _server_error(error: ProtocolError, ref: ToolRef, fields: Json, data: Any) -> CallError:
+    """Build the error for a JSON-RPC error that the server itself returned."""
+    return ProtocolError(
+        f"{ref.server} answered with error {error.rpc_code}",
+        rpc_code=error.rpc_code,
+        data=data,
+        detail=error.detail,
+        code=str(fields.get("code") or ""),
+        **_common_error_fields(ref, fields),
+    )
+
+
+def _common_error_fields(ref: ToolRef, fields: Json) -> dict[str, Any]:
+    certainty = Certainty.from_code(fields.get("certainty"))
+    attempts = fields.get("attempts")
+    return {
+        "server": ref.server,
+        "tool": ref.tool,
+        "certainty": certainty,
+        "attempts": attempts if isinstance(attempts, int) else 0,
+    }

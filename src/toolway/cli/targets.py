@@ -1,0 +1,322 @@
+"""Target of a command: a config file or a running gateway.
+
+Both offer the same interface, so that commands do not distinguish them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from toolway.catalog.catalog import Tool
+from toolway.cli.cached_lists import CachedLists, load_cached_lists
+from toolway.cli.exit_codes import ExitCode, GatewayError
+from toolway.cli.gateway_client import GatewayClient, explain_missing_gateway, find_local_gateway, gateway_from_url
+from toolway.cli.options import TargetOptions
+from toolway.cli.output import Output
+from toolway.config.loader import LoadedConfig, load_file, normalize_name
+from toolway.config.masking import build_masker
+from toolway.config.schema import ConfigIssue, Server
+from toolway.config.scopes import load_config
+from toolway.errors import CallError, ConfigError
+from toolway.middleware.resolve import require_server
+from toolway.types import ProgressCallback, ToolResult
+
+if TYPE_CHECKING:
+    from toolway.upstream.status import ServerStatus
+
+__all__ = [
+    "HubApi",
+    "Target",
+    "TargetOptions",
+    "file_without_gateway",
+    "find_gateway",
+    "find_target",
+    "load_masked_config",
+    "require_gateway",
+    "usable_server",
+]
+DOWN_STATES = ("starting", "backing_off", "failed")
+_SPINNER_INTERVAL_S = 0.1  # seconds between two updates of the list of starting servers
+
+
+class HubApi(Protocol):
+    """The subset of the `Hub` interface that commands use."""
+
+    def status(self) -> dict[str, ServerStatus]: ...
+
+    def known_tools(self, query: str | None = None, *, server: str | None = None) -> list[Tool]: ...
+
+    async def list_tools(self, *, server: str | None = None, timeout: float = 30.0) -> list[Tool]: ...
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        progress_callback: ProgressCallback | None = None,
+    ) -> ToolResult: ...
+
+
+class Target(Protocol):
+    """A config file or a gateway, as the source of servers for a command."""
+
+    @property
+    def name(self) -> str:
+        """Name of the target for the user: a file path or a URL."""
+        ...
+
+    def problems(self, server: str | None = None) -> tuple[ConfigIssue, ...]:
+        """Return the problems of the config file: all, or those of one server."""
+        ...
+
+    def open(self, only_server: str | None = None) -> AbstractAsyncContextManager[HubApi]:
+        """Open access to the servers, or start only one of them.
+
+        Raises `ConfigError`, or `NotFound`.
+        """
+        ...
+
+    def cached(self, only_server: str | None = None) -> CachedLists | None:
+        """Return the lists cached by earlier runs, for all servers or one.
+
+        None if a live source is available.
+
+        Raises like `open`.
+        """
+        ...
+
+    def open_some(self, names: Collection[str]) -> AbstractAsyncContextManager[HubApi]:
+        """Open access to exactly these servers."""
+        ...
+
+
+async def find_target(output: Output, target_options: TargetOptions) -> Target:
+    """Return the target that the options select.
+
+    Raises `ConfigError`, or `GatewayError` if a named gateway fails.
+    """
+    gateway = await find_gateway(output, target_options)
+    return (
+        _GatewayTarget(gateway)
+        if gateway is not None
+        else _FileTarget(load_masked_config(output, target_options.config))
+    )
+
+
+def file_without_gateway(output: Output, target_options: TargetOptions) -> Target | None:
+    """Return the file target if no gateway has to be contacted, else None.
+
+    Does not block. Raises `ConfigError`.
+    """
+    if target_options.gateway is not None or (
+        not target_options.no_gateway and find_local_gateway(target_options.config, target_options.token) is not None
+    ):
+        return None
+    return _FileTarget(load_masked_config(output, target_options.config))
+
+
+async def find_gateway(output: Output, target_options: TargetOptions) -> GatewayClient | None:
+    """Return the named gateway, or the one running here; None if the file is to be used."""
+    gateway = _select_gateway(output, target_options)
+    if gateway is None:
+        return None
+    if target_options.gateway is None:
+        try:
+            await gateway.ping()
+        except GatewayError as exc:
+            output.info(f"the gateway at {gateway.url} does not respond, using its file: {exc.detail}", "yellow")
+            return None
+        output.info(f"using the gateway at {gateway.url}; --no-gateway uses the file", "dim")
+    return gateway
+
+
+async def require_gateway(output: Output, target_options: TargetOptions, missing: str, fix: str) -> GatewayClient:
+    """Return the gateway for a command that needs one.
+
+    Raises `GatewayError` with the cause if none responds.
+    """
+    gateway = _select_gateway(output, target_options)
+    if gateway is None:
+        why = "--no-gateway was given" if target_options.no_gateway else explain_missing_gateway(target_options.config)
+        raise GatewayError(missing, detail=why, hint=fix)
+    if target_options.gateway is None:
+        await gateway.ping()
+    return gateway
+
+
+def _select_gateway(output: Output, target_options: TargetOptions) -> GatewayClient | None:
+    """Return the gateway that the options select, and mask its secrets in the output."""
+    if target_options.gateway is not None:
+        gateway: GatewayClient | None = gateway_from_url(target_options.gateway, target_options.token)
+    else:
+        gateway = None if target_options.no_gateway else find_local_gateway(target_options.config, target_options.token)
+    if gateway is not None:
+        output.mask = build_masker(
+            [*_servers_in_file(gateway.config), Server(url=gateway.url, headers=gateway.headers)]
+        )
+    return gateway
+
+
+def load_masked_config(output: Output, config: Path | None) -> LoadedConfig:
+    """Load the servers of the given file, or of all scopes, and mask their secrets.
+
+    Raises `ConfigError`.
+    """
+    found = load_config(os.environ, Path.cwd(), config)
+    output.mask = build_masker(found.servers.values())
+    return found
+
+
+def _servers_in_file(file: str) -> list[Server]:
+    """Return the servers in the config file of a local gateway, to mask their secrets."""
+    try:
+        return list(load_file(file).servers.values()) if file else []
+    except ConfigError:
+        return []
+
+
+def usable_server(loaded: LoadedConfig, name: str) -> Server:
+    """Return the server with this name.
+
+    Raises `ConfigError` for a broken entry, `NotFound` if there is no entry.
+    """
+    for problem in loaded.issues if name not in loaded.servers else ():
+        if problem.severity == "error" and name in (problem.server, normalize_name(problem.server)):
+            raise ConfigError(
+                f"{problem.server}: {problem.message}",
+                file=problem.file,
+                line=problem.line,
+                detail=problem.detail,
+                hint=problem.hint,
+                code=problem.code,
+            )
+    require_server(loaded.servers, name)
+    return loaded.servers[name]
+
+
+class _FileTarget:
+    """Target that reads config files and starts servers in a local hub."""
+
+    def __init__(self, loaded: LoadedConfig) -> None:
+        self._loaded = loaded
+        self.name = os.fspath(loaded.file)
+
+    def problems(self, server: str | None = None) -> tuple[ConfigIssue, ...]:
+        return tuple(p for p in self._loaded.issues if server is None or p.server in (server, ""))
+
+    @asynccontextmanager
+    async def open(self, only_server: str | None = None) -> AsyncIterator[HubApi]:
+        """Open a hub in which all servers start, or only the named one. The other servers stay lazy."""
+        from toolway.hub.hub import Hub
+
+        self._check_usable(only_server or None)
+        loaded = self._loaded
+        servers = {
+            name: replace(server, lazy=only_server not in (None, name)) for name, server in loaded.servers.items()
+        }
+        async with Hub(replace(loaded, servers=servers)) as hub:
+            yield hub
+
+    def cached(self, only_server: str | None = None) -> CachedLists:
+        self._check_usable(only_server)
+        servers = self._loaded.servers
+        return load_cached_lists(servers if only_server is None else {only_server: servers[only_server]})
+
+    @asynccontextmanager
+    async def open_some(self, names: Collection[str]) -> AsyncIterator[HubApi]:
+        from toolway.hub.hub import Hub
+
+        servers = self._loaded.servers
+        chosen = {name: replace(server, lazy=False) for name, server in servers.items() if name in names}
+        async with Hub(replace(self._loaded, servers=chosen)) as hub:
+            yield hub
+
+    def _check_usable(self, name: str | None) -> None:
+        if name is not None:
+            usable_server(self._loaded, name)
+
+
+class _GatewayTarget:
+    """Target that sends requests to a running gateway."""
+
+    def __init__(self, gateway: GatewayClient) -> None:
+        self._gateway = gateway
+        self.name = gateway.url
+
+    def problems(self, server: str | None = None) -> tuple[ConfigIssue, ...]:
+        return ()  # the gateway logs the problems of its file
+
+    @asynccontextmanager
+    async def open(self, only_server: str | None = None) -> AsyncIterator[HubApi]:
+        from toolway.cli.remote_hub import RemoteHub
+
+        yield RemoteHub(self._gateway)
+
+    def cached(self, only_server: str | None = None) -> None:
+        return None  # the gateway itself responds quickly
+
+    def open_some(self, names: Collection[str]) -> AbstractAsyncContextManager[HubApi]:
+        return self.open()
+
+
+# -- states of the servers of a target ---------------------------------------------------------------------------------
+
+
+async def wait_for_tools(
+    servers: HubApi, output: Output, wait: float, only_server: str | None = None
+) -> list[ServerStatus]:
+    """Wait until each server has listed its tools or failed, and return the statuses.
+
+    At a terminal a spinner shows the servers that are still starting. Raises `NotFound` for an unknown server.
+    """
+    import asyncio
+
+    with output.spinner("starting") as update:
+        spinner_task = asyncio.ensure_future(_update_spinner(servers, update))
+        try:
+            await servers.list_tools(server=only_server, timeout=wait)
+        except CallError:
+            pass  # the status has more detail
+        finally:
+            spinner_task.cancel()
+    found = servers.status()
+    if only_server is None:
+        return list(found.values())
+    require_server(found, only_server)
+    return [found[only_server]]
+
+
+async def _update_spinner(servers: HubApi, update: Callable[[str], None]) -> None:
+    import asyncio
+
+    while True:
+        names = [name for name, status in servers.status().items() if status.state == "starting"]
+        if names:
+            update(f"waiting for {len(names)}: {', '.join(names[:8])}{', …' if len(names) > 8 else ''}")
+        await asyncio.sleep(_SPINNER_INTERVAL_S)
+
+
+def failure_cause(status: ServerStatus) -> str:
+    """Return the cause why a server is not ready, as short as possible."""
+    _, found, cause = status.why.partition("likely cause: ")
+    if found:
+        return cause
+    return status.last_error or status.why if status.state in DOWN_STATES else status.why
+
+
+def exit_code_for_statuses(statuses: Iterable[ServerStatus], problems: Iterable[ConfigIssue] = ()) -> ExitCode:
+    """Return the exit code: 0 all up, 8 some down, 4 all down, 3 no usable entry in the file."""
+    states = [status.state for status in statuses if status.state != "disabled"]
+    down = sum(state in DOWN_STATES for state in states)
+    broken = any(problem.severity == "error" for problem in problems)
+    if not states and broken:
+        return ExitCode.CONFIG
+    if states and down == len(states):
+        return ExitCode.UNREACHABLE
+    return ExitCode.PARTIAL if down or broken else ExitCode.OK

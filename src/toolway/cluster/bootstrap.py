@@ -1,0 +1,241 @@
+"""Start of a cluster node: dependency errors, first settings, database wait, own address.
+
+A node that starts without a configuration file loads the gateway settings from the database (`load_initial_config`):
+audit, telemetry and the address are fixed when a gateway is created, and must be known then. The servers are loaded
+later, as on all nodes (`node.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import ipaddress
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
+
+from toolway.cluster.db.config_store import ConfigStore
+from toolway.cluster.db.engine import open_engine, upgrade_schema
+from toolway.cluster.options import ADVERTISE_NONE, ClusterOptions, option_error
+from toolway.cluster.replication.config import parse_document
+from toolway.config.loader import SERVER_MAP_KEYS, TOOLWAY_BLOCK, LoadedConfig
+from toolway.errors import ConfigError, ServerUnavailable, ToolwayError
+from toolway.gateway.authenticator import json_error
+from toolway.gateway.sealing import Sealer
+from toolway.http.exchange import JSON_TYPE, Exchange, HttpRequest
+from toolway.http.server import HttpServer
+from toolway.http.server_connection import Rejection
+from toolway.secrets.detection import mask_secrets
+
+DATABASE_RETRY_INTERVAL_S: Final = 1.0  # seconds between two attempts
+LOG_REPEAT_INTERVAL_S: Final = 60.0  # seconds after which the same error is logged again
+
+_REQUIRED_PACKAGES: Final = ("nats", "sqlalchemy", "alembic", "psycopg", "aiosqlite")
+_MAX_DETAIL_CHARS: Final = 300  # characters of the original error text
+_PROBE_PORT: Final = 9  # of the connected UDP socket; nothing is sent to it
+_WILDCARD_HOSTS: Final = frozenset({"", "0.0.0.0", "::"})
+
+T = TypeVar("T")
+log = logging.getLogger("toolway.cluster")
+
+
+async def load_initial_config(options: ClusterOptions) -> LoadedConfig | None:
+    """Return the gateway settings stored in the database, without servers.
+
+    Return None if nothing was ever configured.
+
+    Raises `ServerUnavailable` and `ConfigError`.
+    """
+    engine = open_engine(options.database_url)
+    try:
+        await upgrade_schema(engine)
+        found = await ConfigStore(engine, Sealer(options.cluster_key, time.time)).load_settings(options.tenant)
+    except ToolwayError:
+        raise
+    except Exception as exc:
+        raise database_unavailable(exc) from None
+    finally:
+        await engine.dispose()
+    return parse_document({SERVER_MAP_KEYS[0]: {}, TOOLWAY_BLOCK: found}, "") if found is not None else None
+
+
+# -- wait for the database --------------------------------------------------------------------------------------------
+
+
+async def wait_for_database(
+    connect: Callable[[], Awaitable[T]], stop: asyncio.Event, host: str, port: int, tls: ssl.SSLContext | None
+) -> T:
+    """Return the result of `connect`, called again until the database responds.
+
+    The wait has no limit. A process supervisor must see a process that is alive and not ready, not one that exits:
+    otherwise a database that recovers after all nodes gave up would find no node. So a minimal HTTP server answers
+    health probes on the port meanwhile.
+
+    Raises `ServerUnavailable` if `stop` is set before, and any other error of `connect`.
+    """
+    server: HttpServer | None = None
+    logged_error, logged_at = "", 0.0
+    now = asyncio.get_running_loop().time
+    try:
+        while True:
+            try:
+                return await connect()
+            except ServerUnavailable as exc:
+                if str(exc) != logged_error or now() >= logged_at + LOG_REPEAT_INTERVAL_S:
+                    logged_error, logged_at = str(exc), now()
+                    log.warning("not ready, waiting: %s", exc)
+                if stop.is_set():
+                    raise
+            if server is None:
+                server = await _start_probe_server(host, port, tls)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), DATABASE_RETRY_INTERVAL_S)
+    finally:
+        if server is not None:
+            await server.close(1.0)
+
+
+async def _start_probe_server(host: str, port: int, tls: ssl.SSLContext | None) -> HttpServer:
+    """Start the HTTP server on the port of the future gateway.
+
+    With port 0 no client can know the port, so the server does not listen.
+    """
+    server = HttpServer(_handle_request, authenticate_head=_not_ready_response)
+    if port:
+        with suppress(OSError):  # the gateway itself will report it
+            await server.listen(host, port, tls)
+    return server
+
+
+async def _handle_request(exchange: Exchange) -> None:
+    """Answer health probes as alive and not ready, and all other requests with 503."""
+    if exchange.request.path == "/healthz":
+        exchange.reply(200, b'{"ok":true}', (("content-type", JSON_TYPE),))
+    elif exchange.request.path == "/readyz":
+        exchange.reply(503, b'{"ok":false}', (("content-type", JSON_TYPE),))
+    else:
+        exchange.reply(*_not_ready_response(exchange.request))
+
+
+def _not_ready_response(request: HttpRequest) -> Rejection:
+    message = "gateway is waiting for the cluster database"
+    status, body, fields = json_error(503, message, hint="retry, or use another gateway", code="E-RECORD")
+    return status, body, (*fields, ("retry-after", "1"))
+
+
+# -- own address ------------------------------------------------------------------------------------------------------
+
+
+def detect_address(options: ClusterOptions, host: str, port: int, *, tls: bool) -> str:
+    """Return the URL under which other nodes reach this gateway, or "" if only over NATS.
+
+    The gateway listens at `host` and `port`. Without --advertise, the address is ours on the network to NATS, or on
+    that to the database if NATS has no address. A gateway that listens on loopback only is unreachable for other
+    machines if NATS is on another machine. Such a node is called over NATS: a laptop that shares its servers needs no
+    option for that.
+
+    May resolve host names, so call it in a thread. Raises `ConfigError`.
+    """
+    if options.advertise_url is not None:
+        return options.advertise_url
+    found = _reachable_host(host, (*options.nats_urls, options.database_url))
+    if found and tls and _is_ip_address(found):
+        raise option_error(
+            "TLS certificate cannot be verified for an IP address",
+            f"the gateway listens with TLS at {found}",
+            f"advertise the host name of its certificate: --advertise https://NAME:{port}",
+        )
+    return f"{'https' if tls else 'http'}://{f'[{found}]' if ':' in found else found}:{port}" if found else ""
+
+
+def _reachable_host(host: str, urls: Sequence[str]) -> str:
+    if host not in _WILDCARD_HOSTS and not _is_loopback(host):
+        return host
+    own = _own_ip_address(urls)
+    if host in _WILDCARD_HOSTS:
+        return own
+    return host if _is_loopback(own) else ""
+
+
+def _own_ip_address(urls: Sequence[str]) -> str:
+    """Return our own IP address on the route to one of these URLs.
+
+    A UDP socket is connected; nothing is sent.
+    """
+    for name in filter(None, (urlsplit(url).hostname for url in urls)):
+        with suppress(OSError, UnicodeError):
+            for family, kind, protocol, _, target in socket.getaddrinfo(name, _PROBE_PORT, type=socket.SOCK_DGRAM):
+                with suppress(OSError), socket.socket(family, kind, protocol) as probe:
+                    probe.connect(target)
+                    return str(probe.getsockname()[0])
+    raise option_error(
+        "own address cannot be detected",
+        "neither a NATS server of --cluster nor the database has a reachable address",
+        f"set it: --advertise http://HOST:8765, or --advertise {ADVERTISE_NONE} if other nodes cannot reach it",
+    )
+
+
+def _is_ip_address(host: str) -> bool:
+    with suppress(ValueError):
+        ipaddress.ip_address(host)
+        return True
+    return False
+
+
+def _is_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+# -- errors of dependencies -------------------------------------------------------------------------------------------
+
+
+def require_cluster_extra() -> None:
+    """Raise `ConfigError` if the optional dependencies `toolway[cluster]` are not installed."""
+    missing = [name for name in _REQUIRED_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            "cluster dependencies not installed",
+            detail=f"missing packages: {', '.join(missing)}",
+            hint="install it: pip install 'toolway[cluster]'",
+            code="E-CLUSTER-MISSING",
+        )
+
+
+def database_unavailable(exc: BaseException) -> ServerUnavailable:
+    """Return the error for a cluster database that does not respond as expected."""
+    return ServerUnavailable(
+        "cluster database unavailable",
+        detail=_error_detail(exc),
+        hint="check that PostgreSQL runs at the URL of --database and accepts this user: psql URL",
+        code="E-RECORD",
+    )
+
+
+def nats_unavailable(exc: BaseException) -> ServerUnavailable:
+    """Return the error for unreachable NATS servers.
+
+    A node runs on without NATS and finds changes by polling.
+    """
+    return ServerUnavailable(
+        "NATS unavailable",
+        detail=_error_detail(exc),
+        hint="check that NATS runs at a URL of --cluster and accepts these credentials: nats server check connection",
+        code="E-NATS",
+    )
+
+
+def _error_detail(exc: BaseException) -> str:
+    """Return the error text in one line, without passwords.
+
+    Uses the driver's error inside a SQLAlchemy error.
+    """
+    cause = getattr(exc, "orig", None) or exc
+    text = " ".join(str(cause).split()) or type(cause).__name__
+    return mask_secrets(text)[:_MAX_DETAIL_CHARS]

@@ -1,0 +1,230 @@
+"""Client state that all nodes of a tenant share: API keys, legacy sessions, rate-limit buckets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import bindparam, delete, insert, select, text, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from toolway.cluster.db.changes import record_change
+from toolway.cluster.db.engine import db_now, insert_if_absent
+from toolway.cluster.db.tables import ApiKeyRow, RateBucketRow, SessionRow
+from toolway.types import Json
+
+API_KEYS_CHANGE: Final = "keys"
+KEEP_REVOKED_S: Final = 86_400.0  # seconds
+EXPIRED_PER_WRITE: Final = 100  # expired rows that are deleted with each write
+MAX_DEBT_BUCKETS: Final = 10.0  # maximum debt, in full buckets
+KEEP_BUCKETS_S: Final = 12 * 86_400.0  # seconds; the slowest bucket fills in a day, and owes ten at most
+
+
+# -- API keys ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TenantKeys:
+    """All valid and revoked API keys of a tenant."""
+
+    valid: Sequence[Json]  # the attributes of each, oldest first
+    revoked: frozenset[str]  # ids
+
+
+class ApiKeyTable:
+    """Store of API keys in the database. Methods raise SQLAlchemy errors.
+
+    The gateway defines their attributes; here they are stored. A revoked key is remembered for a day. A node with a
+    delayed update then finds it among the revoked keys, and a restored copy of it grants nothing."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def load_all(self, tenant: str) -> TenantKeys:
+        query = select(ApiKeyRow).where(ApiKeyRow.tenant == tenant).order_by(ApiKeyRow.revision)
+        async with self._engine.connect() as db:
+            rows = (await db.execute(query)).all()
+        revoked = frozenset(row.id for row in rows if row.revoked_at is not None)
+        return TenantKeys([row.facts for row in rows if row.id not in revoked], revoked)
+
+    async def add(self, tenant: str, id: str, attributes: Json) -> int:
+        """Add a key. Return the revision of the change.
+
+        Raises `IntegrityError` if the id exists or was revoked."""
+        async with self._engine.begin() as db:
+            revision = await record_change(db, API_KEYS_CHANGE, tenant)
+            await db.execute(insert(ApiKeyRow).values(tenant=tenant, id=id, facts=attributes, revision=revision))
+            return revision
+
+    async def revoke(self, tenant: str, id: str) -> bool:
+        """Revoke a key. Return False if there is no valid key with this id."""
+        async with self._engine.begin() as db:
+            is_valid_key = (ApiKeyRow.tenant == tenant) & (ApiKeyRow.id == id) & ApiKeyRow.revoked_at.is_(None)
+            result = await db.execute(update(ApiKeyRow).where(is_valid_key).values(revoked_at=db_now()))
+            if not result.rowcount:
+                return False
+            is_old = ApiKeyRow.revoked_at < db_now() - KEEP_REVOKED_S
+            await db.execute(delete(ApiKeyRow).where(ApiKeyRow.tenant == tenant, is_old))
+            await record_change(db, API_KEYS_CHANGE, tenant)
+            return True
+
+
+# -- legacy sessions --------------------------------------------------------------------------------------------------
+
+
+class SessionState(msgspec.Struct, frozen=True):
+    """Log level, subscriptions and end of a legacy session.
+
+    Fields are only ever added: nodes of two versions run side by side."""
+
+    level: str | None = None
+    uris: tuple[str, ...] = ()
+    ended: bool = False
+
+
+EMPTY_SESSION_STATE: Final = SessionState()
+
+
+class SessionStateStore:
+    """Store of session state. Most sessions set nothing and have no row.
+
+    Ids are digests: only the client may have the session id. Methods raise SQLAlchemy errors."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def load_many(self, tenant: str, ids: Collection[str]) -> Mapping[str, SessionState]:
+        """Return the state of those sessions that have a row. For hundreds of ids, not thousands."""
+        query = select(SessionRow.id, SessionRow.facts).where(SessionRow.tenant == tenant, SessionRow.id.in_(ids))
+        async with self._engine.connect() as db:
+            return {row.id: _to_session_state(row.facts) for row in await db.execute(query)}
+
+    async def update(
+        self, tenant: str, id: str, modify: Callable[[SessionState], SessionState], ttl: float
+    ) -> SessionState:
+        """Modify the state of a session under a row lock and return it.
+
+        The row expires after `ttl` seconds."""
+        is_session = (SessionRow.tenant == tenant) & (SessionRow.id == id)
+        until = db_now() + ttl
+        async with self._engine.begin() as db:
+            await insert_if_absent(db, SessionRow, {"tenant": tenant, "id": id, "facts": {}, "until": until})
+            before = (await db.execute(select(SessionRow.facts).where(is_session).with_for_update())).scalar_one()
+            state = modify(_to_session_state(before))
+            fields: dict[str, Any] = {**before, **msgspec.to_builtins(state)}
+            await db.execute(update(SessionRow).where(is_session).values(facts=fields, until=until))
+            expired = select(SessionRow.id).where(SessionRow.tenant == tenant, SessionRow.until < db_now())
+            is_expired = (SessionRow.tenant == tenant) & SessionRow.id.in_(
+                expired.limit(EXPIRED_PER_WRITE).scalar_subquery()
+            )
+            await db.execute(delete(SessionRow).where(is_expired))
+        return state
+
+
+def _to_session_state(fields: dict[str, Any]) -> SessionState:
+    return msgspec.convert(fields, SessionState)
+
+
+# -- rate-limit buckets -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RateRequest:
+    """Debit and token request of one node for one API key."""
+
+    key: str
+    capacity: int  # tokens of a full bucket
+    tokens_per_s: float  # refill in tokens per second
+    debit: float  # tokens already spent; negative = returned
+    requested: int
+
+
+@dataclass(frozen=True, slots=True)
+class RateGrant:
+    """Rate-limit tokens granted to a node, or the time until the next one."""
+
+    tokens: int
+    wait_s: float  # seconds until the next token, if none was granted
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """Locked bucket row with the current database time."""
+
+    tokens: float
+    at: float
+    now: float
+
+
+class RateBuckets:
+    """Store of rate-limit buckets of API keys, by the database clock. Methods raise SQLAlchemy errors.
+
+    A bucket without a row is full. Commits do not wait for the disk: a crash of the database may lose the last
+    moments."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def acquire(self, tenant: str, requests: Sequence[RateRequest]) -> Mapping[str, RateGrant]:
+        """Debit the buckets of several keys and grant tokens, in one transaction.
+
+        One request per key."""
+        ordered = sorted(requests, key=lambda each: each.key)  # one lock order for all nodes
+        async with self._engine.begin() as db:
+            rows = await _lock_buckets(db, tenant, ordered)
+            grants, changed = {}, []
+            for each in ordered:
+                row = rows[each.key]
+                left = _current_tokens(row, each)
+                grants[each.key], remaining = _grant_tokens(left, each)
+                changed.append(
+                    {"row_tenant": tenant, "row_key": each.key, "new_tokens": remaining, "new_at": max(row.at, row.now)}
+                )
+            is_bucket = (RateBucketRow.tenant == bindparam("row_tenant")) & (RateBucketRow.key == bindparam("row_key"))
+            write = (
+                update(RateBucketRow).where(is_bucket).values(tokens=bindparam("new_tokens"), at=bindparam("new_at"))
+            )
+            await db.execute(write, changed)
+            return grants
+
+    async def delete_unused(self, tenant: str) -> None:
+        """Delete buckets that are full again because they were not used for days."""
+        async with self._engine.begin() as db:
+            is_old = RateBucketRow.at < db_now() - KEEP_BUCKETS_S
+            await db.execute(delete(RateBucketRow).where(RateBucketRow.tenant == tenant, is_old))
+
+
+async def _lock_buckets(db: AsyncConnection, tenant: str, requests: Sequence[RateRequest]) -> dict[str, _Bucket]:
+    """Lock the requested buckets until the transaction ends. Missing ones are created full."""
+    if db.dialect.name == "postgresql":
+        await db.execute(text("SET LOCAL synchronous_commit = off"))
+    dialect_insert = sqlite.insert if db.dialect.name == "sqlite" else postgresql.insert
+    full = [{"tenant": tenant, "key": each.key, "tokens": float(each.capacity), "at": 0.0} for each in requests]
+    await db.execute(dialect_insert(RateBucketRow).on_conflict_do_nothing(), full)
+    is_requested = (RateBucketRow.tenant == tenant) & RateBucketRow.key.in_([each.key for each in requests])
+    found = await db.execute(
+        select(RateBucketRow.key, RateBucketRow.tokens, RateBucketRow.at, db_now().label("now"))
+        .where(is_requested)
+        .order_by(RateBucketRow.key)
+        .with_for_update()
+    )
+    return {row.key: _Bucket(row.tokens, row.at, row.now) for row in found}
+
+
+def _current_tokens(row: _Bucket, request: RateRequest) -> float:
+    """Return the tokens in the bucket now.
+
+    `now` can be before `at`: a statement that waited for a lock has an older time than its predecessor."""
+    gained = max(0.0, row.now - row.at) * request.tokens_per_s
+    return min(float(request.capacity), row.tokens + gained)
+
+
+def _grant_tokens(left: float, request: RateRequest) -> tuple[RateGrant, float]:
+    left = min(max(left - request.debit, -MAX_DEBT_BUCKETS * request.capacity), float(request.capacity))
+    tokens = max(0, min(request.requested, math.floor(left)))
+    wait = (1.0 - left) / request.tokens_per_s if tokens == 0 else 0.0
+    return RateGrant(tokens, max(0.0, wait)), left - tokens

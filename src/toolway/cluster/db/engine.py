@@ -1,0 +1,219 @@
+"""Database engine of a cluster node: connection pool, timeouts, schema upgrades, clock, upserts.
+
+A stopped node must not block other nodes. So the database ends idle transactions before the waiters for their locks
+time out. An acknowledged commit is on the database's disk.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Dialect, Double, event, make_url, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.expression import FunctionElement
+
+from toolway.cluster.db.tables import Base
+from toolway.errors import ConfigError
+
+POOL_SIZE: Final = 5  # connections of one node
+DATABASE_TIMEOUT_S: Final = 2.0  # seconds for a connection, a statement, a lock
+PING_AFTER_IDLE_S: Final = 1.0  # seconds of idling after which a pooled connection is pinged before use
+IDLE_TRANSACTION_TIMEOUT_S: Final = 1.2  # seconds that a transaction may idle before the database ends it
+#: Detect a database host that disappeared without closing: limit unacknowledged data, send keepalives.
+_TCP_OPTIONS: Final = {
+    "tcp_user_timeout": int(DATABASE_TIMEOUT_S * 1000),
+    "keepalives_idle": 1,
+    "keepalives_interval": 1,
+    "keepalives_count": 2,
+}
+#: Stronger settings are the operator's choice and are kept.
+_REQUIRE_SYNC_COMMIT: Final = (
+    "SELECT set_config('synchronous_commit', 'on', false)"
+    " WHERE current_setting('synchronous_commit') IN ('off', 'local')"
+)
+_MIGRATIONS_DIR: Final = Path(__file__).parent / "migrations"
+_UPGRADE_LOCK_ID: Final = 0x746F6F6C776179  # advisory lock id that serialises nodes that start at the same time
+
+Columns: TypeAlias = Mapping[str, Any]
+
+
+def open_engine(url: str) -> AsyncEngine:
+    """Create the engine for `postgresql://…` or `sqlite:///file`. Does not connect yet."""
+    target = make_url(url)
+    if target.get_backend_name() == "sqlite":
+        engine = create_async_engine(
+            target.set(drivername="sqlite+aiosqlite"), connect_args={"timeout": DATABASE_TIMEOUT_S}
+        )
+        event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+        event.listen(engine.sync_engine, "begin", _begin_sqlite)
+        return engine
+    timeout_ms, idle_ms = int(DATABASE_TIMEOUT_S * 1000), int(IDLE_TRANSACTION_TIMEOUT_S * 1000)
+    settings = {
+        "statement_timeout": timeout_ms,
+        "lock_timeout": timeout_ms,
+        "idle_in_transaction_session_timeout": idle_ms,
+        # A generic plan compares each row with each of a thousand names; a custom plan uses the index.
+        "plan_cache_mode": "force_custom_plan",
+    }
+    options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    engine = create_async_engine(
+        target.set(drivername="postgresql+psycopg"),
+        pool_size=POOL_SIZE,
+        max_overflow=0,
+        pool_timeout=DATABASE_TIMEOUT_S,
+        connect_args={"connect_timeout": int(DATABASE_TIMEOUT_S), "options": options, **_TCP_OPTIONS},
+    )
+    event.listen(engine.sync_engine, "connect", _prepare_postgresql)
+    event.listen(engine.sync_engine, "checkin", _set_last_use)
+    event.listen(engine.sync_engine, "checkout", partial(_ping_if_idle, engine.dialect))
+    return engine
+
+
+def with_autocommit(engine: AsyncEngine) -> AsyncEngine:
+    """Return the engine in autocommit mode, which saves two round trips per single statement."""
+    has_autocommit = engine.dialect.name == "postgresql"
+    return engine.execution_options(isolation_level="AUTOCOMMIT") if has_autocommit else engine
+
+
+def _prepare_postgresql(connection: Any, connection_record: Any) -> None:
+    cursor = connection.cursor()
+    cursor.execute(_REQUIRE_SYNC_COMMIT)
+    cursor.close()
+    connection.commit()
+
+
+def _set_last_use(connection: Any, connection_record: Any) -> None:
+    connection_record.info["used"] = time.monotonic()
+
+
+def _ping_if_idle(dialect: Dialect, connection: Any, connection_record: Any, proxy: Any) -> None:
+    """Ping a pooled connection before use, but only after idling.
+
+    `pool_pre_ping` would add a round trip to every statement. The pool replaces a dead connection or raises."""
+    if time.monotonic() - connection_record.info.get("used", math.inf) > PING_AFTER_IDLE_S:
+        try:
+            alive = dialect.do_ping(connection)
+        except dialect.loaded_dbapi.Error:
+            alive = False
+        if not alive:
+            raise DisconnectionError
+
+
+def _prepare_sqlite(connection: Any, connection_record: Any) -> None:
+    connection.isolation_level = None  # the driver starts no transactions; `_begin_sqlite` does
+    for pragma in ("foreign_keys = ON", "journal_mode = WAL", "synchronous = FULL"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """Begin every transaction as a writer: SQLite cannot make a reader wait until it may write."""
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+# -- schema -----------------------------------------------------------------------------------------------------------
+
+
+async def upgrade_schema(engine: AsyncEngine) -> None:
+    """Upgrade the tables to the schema of this version, or keep a newer compatible schema.
+
+    Several nodes may do so at once. Raises `ConfigError` if the schema is too new for this version."""
+    async with engine.begin() as db:
+        if engine.dialect.name == "postgresql":
+            await db.execute(text("SET LOCAL statement_timeout = 0"))  # another node may upgrade first, for long
+            await db.execute(text("SET LOCAL lock_timeout = 0"))
+            await db.execute(text(f"SELECT pg_advisory_xact_lock({_UPGRADE_LOCK_ID})"))
+        await db.run_sync(_run_migrations)
+
+
+def _run_migrations(db: Connection) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS_DIR))
+    config.attributes["connection"] = db
+    scripts = ScriptDirectory.from_config(config)
+    current, newest = MigrationContext.configure(db).get_current_revision(), scripts.get_current_head() or ""
+    if current is None or any(script.revision == current for script in scripts.walk_revisions()):
+        command.upgrade(config, "head")
+    elif not _is_compatible(current, newest):
+        raise ConfigError(
+            "cluster database schema is newer than this version of Toolway supports",
+            detail=f"schema {current}; this version supports up to {newest}",
+            hint="install the Toolway version of the other nodes",
+            code="E-RECORD-NEWER",
+        )
+
+
+def _is_compatible(current: str, newest: str) -> bool:
+    """Return True if the newer schema `current` only adds to `newest`: both versions can use it.
+
+    This is the normal state during a rolling upgrade. A schema change that removes something starts a new hundred."""
+    return current.isdigit() and int(current) > int(newest) and int(current) // 100 == int(newest) // 100
+
+
+# -- database clock ---------------------------------------------------------------------------------------------------
+
+
+class db_now(FunctionElement[float]):
+    """Start time of the current SQL statement, in seconds since 1970 by the database clock.
+
+    It is the only clock that all nodes share. Not the transaction start, which can be long ago. Not the current
+    moment: a statement that waited for a lock sees other rows as of its start, and would treat a lease that was renewed
+    meanwhile as expired."""
+
+    type = Double()
+    inherit_cache = True
+    name = "seconds_now"
+
+
+@compiles(db_now, "postgresql")
+def _compile_now_postgresql(element: db_now, compiler: Any, **options: Any) -> str:
+    return "extract(epoch from statement_timestamp())::double precision"
+
+
+@compiles(db_now, "sqlite")
+def _compile_now_sqlite(element: db_now, compiler: Any, **options: Any) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+# -- upserts ----------------------------------------------------------------------------------------------------------
+
+
+# SQLAlchemy constructs them differently for PostgreSQL and SQLite.
+
+
+async def insert_if_absent(db: AsyncConnection, table: type[Base], row: Columns) -> bool:
+    """Insert a row unless its primary key exists. Return True if the row was inserted."""
+    dialect_insert = sqlite.insert if db.dialect.name == "sqlite" else postgresql.insert
+    inserted = await db.execute(
+        dialect_insert(table).values(row).on_conflict_do_nothing().returning(*_primary_key(table))
+    )
+    return inserted.first() is not None
+
+
+async def upsert(db: AsyncConnection, table: type[Base], row: Columns) -> None:
+    """Insert a row, or overwrite the row that has the same primary key."""
+    await upsert_many(db, table, [row])
+
+
+async def upsert_many(db: AsyncConnection, table: type[Base], rows: Sequence[Columns]) -> None:
+    """Upsert several rows with the same columns in one statement: hundreds, not thousands."""
+    keys = [column.name for column in _primary_key(table)]
+    dialect_insert = sqlite.insert if db.dialect.name == "sqlite" else postgresql.insert
+    statement = dialect_insert(table).values(rows)
+    updates = {name: statement.excluded[name] for name in rows[0] if name not in keys}
+    await db.execute(statement.on_conflict_do_update(index_elements=keys, set_=updates))
+
+
+def _primary_key(table: type[Base]) -> list[Any]:
+    return list(table.__table__.primary_key)

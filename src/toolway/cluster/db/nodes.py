@@ -1,0 +1,163 @@
+"""Cluster nodes and their leases in the database, by the database clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, and_, delete, exists, not_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from toolway.cluster.db.changes import commit_change
+from toolway.cluster.db.engine import db_now, upsert, with_autocommit
+from toolway.cluster.db.tables import EpochRow, InstanceRow, NodeRow, PoolRow
+from toolway.cluster.lease_clock import DEFAULT_LEASE_SETTINGS, LeaseSettings
+
+NODES_CHANGE: Final = "nodes"  # kind of change: a node joined, left or drains, or a pool was added
+KEEP_EXPIRED_NODE_S: Final = 60.0  # seconds for which a node is kept after its lease has ended
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """Description that a node publishes of itself when it joins."""
+
+    id: str
+    address: str
+    version: str
+    capacity: int = 100  # maximum number of server processes; 0 = it owns nothing
+    labels: tuple[str, ...] = ()
+    tenant: str = "default"  # the tenant whose servers it owns
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """State of a node in the database, as other nodes see it."""
+
+    info: NodeInfo
+    epoch: int
+    draining: bool
+    lease_left_s: float  # seconds of its lease, by the clock of the database
+    load: int = 0  # running server processes at the last lease renewal
+
+    @property
+    def free_capacity(self) -> int:
+        return max(0, self.info.capacity - self.load)
+
+
+class NodeStore:
+    """Store of nodes and leases. Methods raise SQLAlchemy errors."""
+
+    def __init__(self, engine: AsyncEngine, settings: LeaseSettings = DEFAULT_LEASE_SETTINGS) -> None:
+        self._engine = engine
+        self._autocommit = with_autocommit(engine)
+        self._ttl = settings.ttl
+
+    async def join(self, info: NodeInfo) -> int:
+        """Start a lease under a new epoch. Return the epoch.
+
+        Instances owned under an earlier epoch are released."""
+        epoch = await self._next_epoch()
+        async with self._engine.begin() as db:
+            await upsert(db, NodeRow, _node_row(info, epoch, self._ttl))
+            await _release_instances(db, InstanceRow.node == info.id)
+        await commit_change(self._autocommit, NODES_CHANGE, info.tenant)
+        return epoch
+
+    async def renew(self, id: str, epoch: int, load: int = 0) -> bool:
+        """Renew the lease. Return False if it has ended: other nodes may have acted on that."""
+        async with self._autocommit.begin() as db:
+            has_lease = (NodeRow.id == id) & (NodeRow.epoch == epoch) & (NodeRow.lease_until > db_now())
+            row = {"lease_until": db_now() + self._ttl, "load": load}
+            result = await db.execute(update(NodeRow).where(has_lease).values(row))
+            return result.rowcount == 1
+
+    async def drain(self, id: str) -> bool:
+        """Mark a node as draining: it claims nothing more. Return False if it does not exist."""
+        async with self._autocommit.begin() as db:
+            statement = update(NodeRow).where(NodeRow.id == id).values(draining=True).returning(NodeRow.tenant)
+            tenant = (await db.execute(statement)).scalar_one_or_none()
+        if tenant is not None:
+            await commit_change(self._autocommit, NODES_CHANGE, tenant)
+        return tenant is not None
+
+    async def leave(self, id: str, epoch: int) -> None:
+        """End the lease of a node. Its instances are released at once."""
+        async with self._engine.begin() as db:
+            await _release_instances(db, and_(InstanceRow.node == id, InstanceRow.epoch == epoch))
+            statement = delete(NodeRow).where(NodeRow.id == id, NodeRow.epoch == epoch).returning(NodeRow.tenant)
+            tenant = (await db.execute(statement)).scalar_one_or_none()
+        if tenant is not None:
+            await commit_change(self._autocommit, NODES_CHANGE, tenant)
+
+    async def release_stale(self, id: str, epoch: int) -> None:
+        """Release the instances that a node owns under an earlier epoch.
+
+        A claim made under the old lease may be committed after the node has joined again. Other nodes would never claim
+        such an instance, because its owner is alive."""
+        async with self._engine.begin() as db:
+            await _release_instances(db, and_(InstanceRow.node == id, InstanceRow.epoch != epoch))
+
+    async def delete_expired(self, tenant: str) -> None:
+        """Delete nodes of a tenant that lost their lease a while ago and own no desired instance."""
+        async with self._engine.begin() as db:
+            owns_desired = exists().where(InstanceRow.node == NodeRow.id, InstanceRow.wanted)
+            is_expired = and_(
+                NodeRow.tenant == tenant, NodeRow.lease_until < db_now() - KEEP_EXPIRED_NODE_S, not_(owns_desired)
+            )
+            deleted = (await db.execute(delete(NodeRow).where(is_expired).returning(NodeRow.id))).scalars().all()
+            if deleted:
+                await _release_instances(db, InstanceRow.node.in_(deleted))
+
+    async def list_pools(self, tenant: str) -> Sequence[str]:
+        """Return the label sets that servers of a tenant require, in any order."""
+        async with self._autocommit.connect() as db:
+            return (await db.execute(select(PoolRow.pool).where(PoolRow.tenant == tenant))).scalars().all()
+
+    async def list_alive(self, tenant: str | None = None) -> Sequence[NodeStatus]:
+        """Return the nodes with a valid lease, of one tenant or of all."""
+        now = db_now()
+        query = select(NodeRow, (NodeRow.lease_until - now).label("left")).where(NodeRow.lease_until > now)
+        if tenant is not None:
+            query = query.where(NodeRow.tenant == tenant)
+        async with self._autocommit.connect() as db:
+            return [
+                NodeStatus(
+                    NodeInfo(row.id, row.address, row.version, row.capacity, tuple(row.labels["all"]), row.tenant),
+                    row.epoch,
+                    row.draining,
+                    row.left,
+                    row.load,
+                )
+                for row in await db.execute(query.order_by(NodeRow.id))
+            ]
+
+    async def _next_epoch(self) -> int:
+        """Take the next epoch in its own statement, so that a slow node does not block other nodes."""
+        async with self._autocommit.begin() as db:
+            result = await db.execute(update(EpochRow).values(last=EpochRow.last + 1).returning(EpochRow.last))
+            return result.scalar_one()
+
+
+def _node_row(info: NodeInfo, epoch: int, ttl: float) -> dict[str, Any]:
+    now = db_now()
+    return {
+        "id": info.id,
+        "epoch": epoch,
+        "tenant": info.tenant,
+        "address": info.address,
+        "version": info.version,
+        "capacity": info.capacity,
+        "load": 0,
+        "labels": {"all": list(info.labels)},
+        "draining": False,
+        "joined": now,
+        "lease_until": now + ttl,
+    }
+
+
+async def _release_instances(db: AsyncConnection, condition: ColumnElement[bool]) -> None:
+    """Release the instances that match `condition`. Undesired ones are deleted."""
+    await db.execute(delete(InstanceRow).where(condition, not_(InstanceRow.wanted)))
+    unowned = {"node": None, "epoch": None, "recalled": False, "free_since": db_now()}
+    await db.execute(update(InstanceRow).where(condition).values(unowned))

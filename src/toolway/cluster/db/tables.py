@@ -1,0 +1,264 @@
+"""SQLAlchemy tables of the cluster database. Times are seconds by the database clock.
+
+A node has one lease (`nodes.lease_until`) and owns server instances under its `epoch`. An owner may act as long as its
+node's lease is valid. So a renewal writes one row per node, independent of the number of owned servers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Double,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    Text,
+    false,
+    text,
+    true,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+Number = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts only in INTEGER PRIMARY KEY
+
+
+def _partial_index(condition: str, name: str, *columns: str) -> Index:
+    """Create a partial index: it covers only rows that match `condition`, and so stays small."""
+    return Index(name, *columns, postgresql_where=text(condition), sqlite_where=text(condition))
+
+
+class Base(DeclarativeBase):
+    """Declarative base with the column types of Python types."""
+
+    type_annotation_map: ClassVar = {
+        str: Text,
+        float: Double,
+        bool: Boolean,
+        bytes: LargeBinary,
+        dict[str, Any]: JSON,
+    }
+
+
+class NodeRow(Base):
+    """One gateway process of the cluster, with its lease."""
+
+    __tablename__ = "nodes"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant: Mapped[str] = mapped_column(server_default="default")  # the tenant whose servers it owns
+    epoch: Mapped[int] = mapped_column(Number)  # new with every lease
+    address: Mapped[str]  # HTTP address for other nodes; empty = reachable only over NATS
+    version: Mapped[str]
+    capacity: Mapped[int]  # maximum number of server processes
+    load: Mapped[int] = mapped_column(server_default="0")  # running server processes at the last lease renewal
+    labels: Mapped[dict[str, Any]]
+    draining: Mapped[bool]
+    joined: Mapped[float]
+    lease_until: Mapped[float]
+
+    __table_args__ = (Index("nodes_by_lease", "tenant", "lease_until"),)
+
+
+class EpochRow(Base):
+    """Counter for epochs. Each number is issued once in the whole cluster."""
+
+    __tablename__ = "epochs"
+
+    one: Mapped[int] = mapped_column(primary_key=True)
+    last: Mapped[int] = mapped_column(Number)
+
+
+class ServerRow(Base):
+    """One configured server of a tenant, with its encrypted entry."""
+
+    __tablename__ = "servers"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    definition: Mapped[dict[str, Any]]  # {"sealed": …}: encrypted, because an entry may contain a plain-text secret
+    revision: Mapped[int] = mapped_column(Number, index=True)  # of the last change
+
+
+class PoolRow(Base):
+    """Set of node labels that some server requires: sorted, comma-separated.
+
+    No row for "no labels"."""
+
+    __tablename__ = "pools"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    pool: Mapped[str] = mapped_column(primary_key=True)
+
+
+class InstanceRow(Base):
+    """One instance of a server and its owner node, if any.
+
+    `fence` grows with every change of the owner. The row exists as long as a node may act on the instance. An
+    undesired one is deleted when its owner has stopped."""
+
+    __tablename__ = "places"
+    __table_args__ = (
+        _partial_index("node IS NULL", "places_free", "tenant", "pool", "slot"),
+        _partial_index("node IS NULL", "places_waiting", "tenant", "free_since"),
+        _partial_index("recalled", "places_recalled", "node"),
+        Index("places_by_node", "node"),
+    )
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    server: Mapped[str] = mapped_column(primary_key=True)
+    instance: Mapped[int] = mapped_column(primary_key=True)
+    pool: Mapped[str] = mapped_column(server_default="")  # the labels that its node must have
+    slot: Mapped[int]
+    cost: Mapped[int] = mapped_column(server_default="1")  # 1 = runs a process on its node; 0 = remote server
+    wanted: Mapped[bool] = mapped_column(server_default=true())  # false: deleted when its owner releases it
+    recalled: Mapped[bool] = mapped_column(server_default=false())  # its owner must release it
+    node: Mapped[str | None]
+    epoch: Mapped[int | None] = mapped_column(Number)  # of the node when it claimed the instance
+    fence: Mapped[int] = mapped_column(Number)
+    free_since: Mapped[float]  # start of the time without owner; meaningful only while `node` is NULL
+
+
+class RevisionRow(Base):
+    """Counter for the revisions of changes.
+
+    A writer locks the row until its transaction ends. So changes become visible in the order of their revisions: a
+    node that has seen one revision has seen all earlier ones."""
+
+    __tablename__ = "revisions"
+
+    one: Mapped[int] = mapped_column(primary_key=True)
+    last: Mapped[int] = mapped_column(Number)
+
+
+class ChangeRow(Base):
+    """Revision of the last change of one kind for one tenant.
+
+    Nodes poll it to know if they must reload."""
+
+    __tablename__ = "changes"
+
+    kind: Mapped[str] = mapped_column(primary_key=True)
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    revision: Mapped[int] = mapped_column(Number, index=True)
+
+
+class TenantRow(Base):
+    """Settings of a tenant beside its servers.
+
+    Every writer of the tenant's configuration locks this row."""
+
+    __tablename__ = "tenants"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    settings: Mapped[str]  # encrypted; empty = none
+    revision: Mapped[int] = mapped_column(Number)
+
+
+class ImportedConfigRow(Base):
+    """Digest of an imported configuration file: an old file must not overwrite newer changes."""
+
+    __tablename__ = "taken"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    revision: Mapped[int] = mapped_column(Number)
+
+
+class RemovedServerRow(Base):
+    """Tombstone of a removed server, for nodes that read the changes since a revision."""
+
+    __tablename__ = "removed"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    revision: Mapped[int] = mapped_column(Number, index=True)
+    removed_at: Mapped[float]
+
+
+class ApiKeyRow(Base):
+    """Gateway API key: its attributes, never the key itself.
+
+    A revoked key stays for a day for slow nodes."""
+
+    __tablename__ = "api_keys"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[str] = mapped_column(primary_key=True)
+    facts: Mapped[dict[str, Any]]  # attributes of the key, defined by the gateway
+    revision: Mapped[int] = mapped_column(Number, index=True)
+    revoked_at: Mapped[float | None]
+
+
+class IdempotencyRow(Base):
+    """Idempotency key of a call: the node that runs the call, its state and its outcome."""
+
+    __tablename__ = "claims"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[str] = mapped_column(primary_key=True)  # digest of caller, server, tool and key
+    fingerprint: Mapped[str]
+    state: Mapped[str]  # running, finished, unknown
+    call: Mapped[str]  # the call that claimed it
+    attempt: Mapped[str] = mapped_column(server_default="")  # unique id of the attempt that claimed it
+    node: Mapped[str]  # the node that runs the call, as far as is known
+    epoch: Mapped[int] = mapped_column(Number)
+    outcome: Mapped[bytes | None]
+    until: Mapped[float] = mapped_column(index=True)  # may be deleted after this time
+
+
+class CredentialRow(Base):
+    """OAuth tokens of one principal for one upstream server."""
+
+    __tablename__ = "credentials"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[str] = mapped_column(primary_key=True)  # digest of upstream and principal
+    sealed: Mapped[str]  # encrypted credentials by issuer; empty if the row is only used as a lock
+    revision: Mapped[int] = mapped_column(Number, index=True)
+    renewer: Mapped[str]  # id of the reservation that may refresh the token now
+    renewer_until: Mapped[float]
+
+
+class ServerListsRow(Base):
+    """Tools, prompts and resources of a server, as last listed by its owner node."""
+
+    __tablename__ = "lists"
+    __table_args__ = (
+        ForeignKeyConstraint(["tenant", "server"], ["servers.tenant", "servers.name"], ondelete="CASCADE"),
+    )
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    server: Mapped[str] = mapped_column(primary_key=True)
+    fence: Mapped[int] = mapped_column(Number)  # ownership fence of the writer
+    identity: Mapped[str]  # identifies the server; lists with another identity are not used
+    body: Mapped[bytes]
+    revision: Mapped[int] = mapped_column(Number, index=True)
+
+
+class RateBucketRow(Base):
+    """Remaining rate-limit tokens of one API key. No row: the bucket is full."""
+
+    __tablename__ = "buckets"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)
+    tokens: Mapped[float]  # negative: a debt that is paid back over time
+    at: Mapped[float]
+
+
+class SessionRow(Base):
+    """State that a legacy client set in its session, for other nodes that serve it later.
+
+    No row: no state."""
+
+    __tablename__ = "sessions"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[str] = mapped_column(primary_key=True)  # digest of the session id
+    facts: Mapped[dict[str, Any]]
+    until: Mapped[float] = mapped_column(index=True)  # the session cannot be resumed after this time

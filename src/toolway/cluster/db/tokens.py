@@ -1,0 +1,359 @@
+"""OAuth logins at upstream servers, encrypted and shared by all nodes, with a refresh lock.
+
+The revision of each login is cached in memory (`load_revisions`), so that transports detect changes without waiting.
+
+A token is refreshed once for all nodes that need it. An issuer that rotates refresh tokens accepts each of them once
+and treats a second use as theft. So one node at a time may refresh, under a reservation that is longer than a refresh
+can take. The next node first checks if the token is already refreshed. If a node dies during a refresh, the other nodes
+wait until its reservation expires. A node that was stopped meanwhile sees on its own clock that its reservation has
+expired, and sends nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from sqlalchemy import ColumnElement, and_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from toolway.auth.token_slot import REFRESH_TIMEOUT_S, Clock, TokenSlot, request_refresh, token_store_error
+from toolway.auth.token_store import (
+    Credential,
+    CredentialsByIssuer,
+    TokenKey,
+    credential_from_dict,
+    credential_to_dict,
+    put_credential,
+    remove_credential,
+    replace_credential,
+)
+from toolway.cluster.db.changes import record_change
+from toolway.cluster.db.engine import db_now, insert_if_absent
+from toolway.cluster.db.tables import CredentialRow
+from toolway.cluster.lease import boot_time
+from toolway.cluster.node_auth import CallTokenSealer
+from toolway.errors import ConfigError
+from toolway.network import NetworkPolicy
+from toolway.types import AuthError
+
+LOGINS_CHANGE: Final = "logins"
+CLOSE_TIMEOUT_S: Final = REFRESH_TIMEOUT_S + 5.0  # seconds on close for refreshes in progress
+DATABASE_MARGIN_S: Final = 2.0  # seconds that the database may take to respond
+REFRESH_RESERVATION_S: Final = REFRESH_TIMEOUT_S + 2 * DATABASE_MARGIN_S  # seconds for which one node alone may refresh
+OBTAIN_RESERVATION_S: Final = 2 * REFRESH_TIMEOUT_S + 2 * DATABASE_MARGIN_S  # to obtain a token without a user
+RESERVE_INTERVALS_S: Final = (0.05, 0.1, 0.2, 0.5)  # seconds between two attempts to reserve; the last value repeats
+NO_EXPIRY_S: Final = 100 * 366 * 86_400.0  # seconds
+_NONCE_BYTES: Final = 12
+
+
+class DbTokenStore:
+    """`TokenStore` in the cluster database, with a token slot per login.
+
+    Raises `DecryptionError` and SQLAlchemy errors."""
+
+    def __init__(self, engine: AsyncEngine, sealer: CallTokenSealer, tenant: str) -> None:
+        self._engine = engine
+        self._envelopes = EnvelopeCipher(sealer)
+        self._tenant = tenant
+        self._revisions: dict[str, int] | None = None  # last revision of each login; None before the first load
+        self._last_revision = 0
+        self._refreshes: set[asyncio.Task[Credential]] = set()
+
+    # -- TokenStore ---------------------------------------------------------------------------------------------------
+
+    async def get(self, key: TokenKey) -> Credential | None:
+        return (await self.read(key.upstream, key.principal)).get(key.issuer)
+
+    async def put(self, key: TokenKey, credential: Credential) -> None:
+        await self.update(key.upstream, key.principal, lambda stored: put_credential(stored, key.issuer, credential))
+
+    async def remove(self, key: TokenKey) -> None:
+        await self.update(key.upstream, key.principal, lambda stored: remove_credential(stored, key.issuer))
+
+    async def issuers(self, upstream: str, principal: str) -> list[str]:
+        return list(reversed(await self.read(upstream, principal)))
+
+    def token_slot(self, upstream: str, principal: str, now: Clock = time.time) -> TokenSlot:
+        return DbTokenSlot(self, upstream, principal, now)
+
+    # -- for nodes that share the store -------------------------------------------------------------------------------
+
+    def run_detached(self, refresh: Coroutine[Any, Any, Credential]) -> asyncio.Task[Credential]:
+        """Run a refresh in its own task, so that cancelling the waiter does not cancel it."""
+        task = asyncio.create_task(refresh)
+        self._refreshes.add(task)
+        task.add_done_callback(self._refreshes.discard)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the waiter handles the error
+        return task
+
+    async def close(self) -> None:
+        """Wait, in bounded time, for running refreshes, so that new tokens are stored.
+
+        Call before the engine closes."""
+        if self._refreshes:
+            await asyncio.wait(self._refreshes, timeout=CLOSE_TIMEOUT_S)
+
+    async def load_revisions(self) -> None:
+        """Load the changed revisions: on startup, and when a change of logins is announced."""
+        query = select(CredentialRow.id, CredentialRow.revision).where(
+            CredentialRow.tenant == self._tenant, CredentialRow.revision > self._last_revision
+        )
+        async with self._engine.connect() as db:
+            rows = (await db.execute(query)).all()
+        self._revisions = self._revisions or {}
+        for row in rows:
+            self._revisions[row.id] = row.revision
+            self._last_revision = max(self._last_revision, row.revision)
+
+    def known_revision(self, upstream: str, principal: str) -> int | None:
+        """Return the known revision of a login; None if it was never stored. Does not wait."""
+        return self._revisions.get(_login_id(upstream, principal)) if self._revisions is not None else 0
+
+    async def read(self, upstream: str, principal: str) -> CredentialsByIssuer:
+        """Return the credentials of a login by issuer, the last stored one last."""
+        async with self._engine.connect() as db:
+            row = (await db.execute(select(CredentialRow).where(self._where_login(upstream, principal)))).one_or_none()
+        if row is None:
+            return {}
+        self._set_known_revision(upstream, principal, row.revision)
+        return self._decrypt(row.sealed, upstream, principal)
+
+    async def update(
+        self, upstream: str, principal: str, modify: Callable[[CredentialsByIssuer], CredentialsByIssuer]
+    ) -> None:
+        """Read, modify and write under a row lock. An entry that cannot be decrypted is overwritten."""
+        async with self._engine.begin() as db:
+            encrypted = await self._lock_row(db, upstream, principal)
+            try:
+                before = self._decrypt(encrypted, upstream, principal)
+            except DecryptionError:
+                before = {}
+            after = modify(before)
+            if after == before and (before or not encrypted):
+                return
+            revision = await record_change(db, LOGINS_CHANGE, self._tenant)
+            values = {"sealed": self._encrypt(after, upstream, principal), "revision": revision}
+            await db.execute(update(CredentialRow).where(self._where_login(upstream, principal)).values(values))
+        self._set_known_revision(upstream, principal, revision)
+
+    # -- exclusive refresh --------------------------------------------------------------------------------------------
+
+    async def reserve_refresh(self, upstream: str, principal: str, seconds: float) -> str | None:
+        """Reserve the right to refresh a login.
+
+        Return the reservation id; None if another node holds it."""
+        reservation = secrets.token_hex(8)
+        async with self._engine.begin() as db:
+            await self._lock_row(db, upstream, principal)
+            is_free = and_(self._where_login(upstream, principal), CredentialRow.renewer_until < db_now())
+            reserved = {"renewer": reservation, "renewer_until": db_now() + seconds}
+            result = await db.execute(update(CredentialRow).where(is_free).values(reserved))
+            return reservation if result.rowcount else None
+
+    async def release_refresh(self, upstream: str, principal: str, reservation: str) -> None:
+        async with self._engine.begin() as db:
+            is_ours = and_(self._where_login(upstream, principal), CredentialRow.renewer == reservation)
+            await db.execute(update(CredentialRow).where(is_ours).values(renewer_until=0.0))
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    async def _lock_row(self, db: AsyncConnection, upstream: str, principal: str) -> str:
+        """Lock the row of a login until the transaction ends. Return its encrypted credentials."""
+        row = {"tenant": self._tenant, "id": _login_id(upstream, principal)}
+        await insert_if_absent(
+            db, CredentialRow, {**row, "sealed": "", "revision": 0, "renewer": "", "renewer_until": 0.0}
+        )
+        query = select(CredentialRow.sealed).where(self._where_login(upstream, principal)).with_for_update()
+        return (await db.execute(query)).scalar_one()
+
+    def _where_login(self, upstream: str, principal: str) -> ColumnElement[bool]:
+        return and_(CredentialRow.tenant == self._tenant, CredentialRow.id == _login_id(upstream, principal))
+
+    def _set_known_revision(self, upstream: str, principal: str, revision: int) -> None:
+        if self._revisions is not None and revision:
+            id = _login_id(upstream, principal)
+            self._revisions[id] = max(revision, self._revisions.get(id, 0))
+
+    def _encrypt(self, credentials: CredentialsByIssuer, upstream: str, principal: str) -> str:
+        if not credentials:
+            return ""
+        packed_credentials = [[issuer, credential_to_dict(credential)] for issuer, credential in credentials.items()]
+        return self._envelopes.encrypt(packed_credentials, "login", self._tenant, upstream, principal)
+
+    def _decrypt(self, encrypted: str, upstream: str, principal: str) -> CredentialsByIssuer:
+        packed_credentials: list[tuple[str, dict[str, Any]]] = (
+            self._envelopes.decrypt(encrypted, "login", self._tenant, upstream, principal) if encrypted else []
+        )
+        return {issuer: credential_from_dict(each) for issuer, each in packed_credentials}
+
+
+def _login_id(upstream: str, principal: str) -> str:
+    return hashlib.sha256(json.dumps([upstream, principal]).encode()).hexdigest()[:40]
+
+
+class DbTokenSlot(TokenSlot):
+    """Token slot of one login in the database.
+
+    `clock` must run on while the machine or the process is suspended."""
+
+    def __init__(
+        self,
+        store: DbTokenStore,
+        upstream: str,
+        principal: str,
+        now: Clock = time.time,
+        clock: Callable[[], float] = boot_time,
+    ) -> None:
+        super().__init__(store, upstream, principal, now)
+        self._db_store = store
+        self._clock = clock
+        self._seen_revision: int | None = None
+
+    @property
+    def may_have_token(self) -> bool:
+        return self._db_store.known_revision(self._upstream, self._principal) is not None
+
+    def has_changed(self) -> bool:
+        return self._db_store.known_revision(self._upstream, self._principal) != self._seen_revision
+
+    async def load(self) -> Credential | None:
+        found = await super().load()
+        self._seen_revision = self._db_store.known_revision(self._upstream, self._principal)
+        return found
+
+    async def save(self, credential: Credential) -> None:
+        await super().save(credential)
+        self._seen_revision = self._db_store.known_revision(self._upstream, self._principal)
+
+    async def refresh(self, current: Credential, network_policy: NetworkPolicy) -> Credential:
+        """Refresh the token in its own task, so that it is stored even if the caller is cancelled."""
+        return await asyncio.shield(self._db_store.run_detached(self._refresh_reserved(current, network_policy)))
+
+    async def _refresh_reserved(self, current: Credential, network_policy: NetworkPolicy) -> Credential:
+        async with self._hold_reservation(REFRESH_RESERVATION_S) as until:
+            found, is_done = await self._reload_locked(current)
+            if is_done:
+                return found
+            await self._refresh_and_store(found, network_policy, until)
+        return await self.load() or found
+
+    @asynccontextmanager
+    async def exclusive(self) -> AsyncIterator[None]:
+        async with self._hold_reservation(OBTAIN_RESERVATION_S):
+            yield
+
+    # -- reserved refresh ---------------------------------------------------------------------------------------------
+
+    async def _refresh_and_store(self, current: Credential, network_policy: NetworkPolicy, until: float) -> None:
+        """Refresh at the issuer and store the result. Raises `AuthError`."""
+        if self._clock() > until - REFRESH_TIMEOUT_S - DATABASE_MARGIN_S:
+            raise AuthError("node was suspended during the token refresh", code="E-AUTH-SERVER", hint="try again")
+        try:
+            new = await request_refresh(current, network_policy, self._now)
+        except AuthError as exc:
+            if exc.code == "E-AUTH-LOGIN":
+                await self._store_refreshed(
+                    current, replace(current, refresh=None)
+                )  # spares other nodes the same request
+            raise
+        await self._store_refreshed(current, new)
+
+    async def _store_refreshed(self, current: Credential, new: Credential) -> None:
+        replace_current = partial(replace_credential, current, new)
+        for pause in (0.1, 0.5, 1.0, None):  # this is the only copy
+            try:
+                return await self._db_store.update(self._upstream, self._principal, replace_current)
+            except Exception as exc:
+                if pause is None:
+                    raise token_store_error(exc) from exc
+                await asyncio.sleep(pause)
+        return None
+
+    @asynccontextmanager
+    async def _hold_reservation(self, seconds: float) -> AsyncIterator[float]:
+        """Hold the exclusive right to refresh. Yields its end by our clock. Raises `AuthError`."""
+        reservation, until = await self._wait_for_reservation(seconds)
+        try:
+            yield until
+        finally:
+            with suppress(Exception):  # then the reservation expires
+                await self._db_store.release_refresh(self._upstream, self._principal, reservation)
+
+    async def _wait_for_reservation(self, seconds: float) -> tuple[str, float]:
+        give_up_at = self._clock() + seconds + DATABASE_MARGIN_S  # longer than any reservation lasts
+        attempts = 0
+        while True:
+            started_at = self._clock()
+            try:
+                reservation = await self._db_store.reserve_refresh(self._upstream, self._principal, seconds)
+            except Exception as exc:
+                raise token_store_error(exc) from exc
+            if reservation is not None:
+                return reservation, started_at + seconds
+            if started_at > give_up_at:
+                reason = f"other nodes have been refreshing the token for {seconds:.0f} s"
+                raise AuthError(reason, code="E-AUTH-SERVER", hint="try again")
+            await asyncio.sleep(RESERVE_INTERVALS_S[min(attempts, len(RESERVE_INTERVALS_S) - 1)])
+            attempts += 1
+
+
+# -- envelope encryption ----------------------------------------------------------------------------------------------
+
+
+class EnvelopeCipher:
+    """Encrypts values with data keys of their own, which are encrypted with the cluster key.
+
+    A value is bound to its row: copied into another row, it cannot be decrypted."""
+
+    def __init__(self, sealer: CallTokenSealer) -> None:
+        self._sealer = sealer
+
+    def encrypt(self, value: Any, *binding: str) -> str:
+        key, nonce = os.urandom(32), os.urandom(_NONCE_BYTES)
+        body = nonce + AESGCM(key).encrypt(nonce, msgspec.json.encode(value), None)
+        return f"{self._sealer.seal(_binding_text(binding), key.hex(), NO_EXPIRY_S)}.{base64.b64encode(body).decode()}"
+
+    def decrypt(self, text: str, *binding: str) -> Any:
+        """Decrypt a stored value. Raises `DecryptionError`."""
+        sealed_key, _, body = text.partition(".")
+        key = self._sealer.open(_binding_text(binding), sealed_key)
+        if not isinstance(key, str):
+            raise DecryptionError(binding, "it was encrypted with another key or for another row")
+        try:
+            data = base64.b64decode(body, validate=True)
+            return msgspec.json.decode(
+                AESGCM(bytes.fromhex(key)).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], None)
+            )
+        except (InvalidTag, ValueError, binascii.Error):
+            raise DecryptionError(binding, "it is damaged") from None
+
+
+def _binding_text(binding: tuple[str, ...]) -> str:
+    return json.dumps(["record", *binding])
+
+
+class DecryptionError(ConfigError):
+    """A stored value was encrypted with another key, belongs to another row, or is damaged."""
+
+    def __init__(self, binding: tuple[str, ...], detail: str) -> None:
+        super().__init__(
+            f"cluster database entry cannot be decrypted: {' '.join(binding)}",
+            detail=detail,
+            hint="start this node with the cluster key of the other nodes: --cluster-key-file",
+            code="E-CLUSTER-KEY",
+        )

@@ -1,0 +1,64 @@
+"""Lease rules: a node acts as owner only while it is certain that no other node may. Pure.
+
+A node has one lease and owns servers under it, so renewing costs the same for one server and for a thousand.
+
+Rule 1. The database grants `ttl` seconds by its own clock. We count from before the request was sent, so the real lease
+        lasts longer than we assume.
+Rule 2. The lease is renewed every `renew_interval` seconds. It is given up `hold` seconds after the request of the last
+        grant: an owner stops sending before another node may start.
+Rule 3. A lease that was given up stays so, even if the result of a renewal arrives later: another node may have acted
+        meanwhile. The node must join again.
+Rule 4. Every lease has a new number (`epoch`). A node that joins again is a new owner: it must claim its former
+        instances again.
+
+`now` is a clock that runs on while the machine sleeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSettings:
+    """Durations of a lease, in seconds. All nodes of a cluster use the same values."""
+
+    ttl: float = 10.0
+    renew_interval: float = 3.0
+    hold: float = 7.0
+
+
+DEFAULT_LEASE_SETTINGS: Final = LeaseSettings()
+
+
+class LeaseClock:
+    """State of this node's own lease, by this node's clock."""
+
+    def __init__(self, settings: LeaseSettings = DEFAULT_LEASE_SETTINGS) -> None:
+        self._settings = settings
+        self._epoch: int | None = None
+        self._granted_at = 0.0  # when the request of the last grant was sent
+
+    def start(self, epoch: int, requested_at: float) -> None:
+        """Start a new lease that the database granted to a request sent at `requested_at`."""
+        self._epoch, self._granted_at = epoch, requested_at
+
+    def extend(self, requested_at: float, now: float) -> None:
+        """Extend the lease after a successful renewal. Results may arrive out of order, or too late."""
+        if self.epoch(now) is None:
+            self._epoch = None
+        else:
+            self._granted_at = max(self._granted_at, requested_at)
+
+    def end(self) -> None:
+        """End the lease: the database rejected the renewal, or we give the lease back."""
+        self._epoch = None
+
+    def epoch(self, now: float) -> int | None:
+        """Return the epoch of the lease, or None if the lease is over and we own nothing."""
+        return self._epoch if now < self._granted_at + self._settings.hold else None
+
+    def expires_at(self) -> float:
+        """Return the time at which the lease ends unless it is renewed."""
+        return self._granted_at + self._settings.hold

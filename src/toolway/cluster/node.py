@@ -1,0 +1,391 @@
+"""Cluster node from start to shutdown: connects database, bus, member and hub.
+
+    node = ClusterNode(options, token)
+    loaded = await node.open(file)              # configuration shared by all nodes
+    async with HubCore(…, **node.hub_options) as hub:
+        gateway = Gateway(hub, …, cluster=node.gateway_hooks)
+        await node.attach(hub, gateway, apply_config)
+        await node.join(host, port, tls=False)  # from now on this node claims servers
+
+`node_context.py` serves the node's own parts, `GatewayAttachment` its gateway, and `replication/handlers.py`
+applies changes of other nodes. `routing/` selects the transport to each server, `node_auth.py` authenticates nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from toolway._version import __version__
+from toolway.cluster.admin import NodesAdmin
+from toolway.cluster.bootstrap import database_unavailable, detect_address, nats_unavailable
+from toolway.cluster.bus import Bus
+from toolway.cluster.db.catalog import ListStore
+from toolway.cluster.db.changes import ChangeReader
+from toolway.cluster.db.client_state import ApiKeyTable, RateBuckets, SessionStateStore
+from toolway.cluster.db.config_store import ConfigStore
+from toolway.cluster.db.engine import open_engine, upgrade_schema
+from toolway.cluster.db.idempotency import DbIdempotencyStore
+from toolway.cluster.db.instances import InstanceStore
+from toolway.cluster.db.nodes import NodeInfo, NodeStore
+from toolway.cluster.db.poll import InstanceCounter
+from toolway.cluster.db.tokens import DbTokenStore
+from toolway.cluster.lease import boot_time
+from toolway.cluster.member import Member
+from toolway.cluster.nats_rpc.rpc_client import NatsRpc
+from toolway.cluster.node_auth import CallTokenVerifier, ForwardedCallVerifier, NodeAuthenticator
+from toolway.cluster.node_context import NodeContext
+from toolway.cluster.options import ClusterOptions
+from toolway.cluster.replication.api_keys import DbApiKeyStore
+from toolway.cluster.replication.change_feed import ChangeFeed
+from toolway.cluster.replication.config import ConfigSource, read_document
+from toolway.cluster.replication.handlers import ApplyConfig, ChangeHandlers, announce_ownership
+from toolway.cluster.replication.rate_limit import LeasedRateLimiter
+from toolway.cluster.routing.remote import forwarding_info_for
+from toolway.cluster.session_handover import NODE_REQUEST_METHOD, NodeRequests
+from toolway.cluster.sessions import SharedSessions
+from toolway.config.loader import SERVER_MAP_KEYS, LoadedConfig
+from toolway.config.schema import Server
+from toolway.errors import ToolwayError
+from toolway.gateway.cluster_hooks import ClusterAdmin, ClusterHooks, SessionPeers
+from toolway.gateway.gateway import Gateway
+from toolway.gateway.mcp.context import ForwardedCall, Notify
+from toolway.gateway.mcp.responses import RpcResult
+from toolway.gateway.mcp.view import EndpointView
+from toolway.gateway.principals import Principal
+from toolway.gateway.sealing import Sealer
+from toolway.hub.core import HubCore
+from toolway.hub.environment import HubEnvironment
+from toolway.protocol.jsonrpc import Message
+from toolway.types import Json
+
+NATS_CONNECT_TIMEOUT_S: Final = 3.0  # seconds at startup before a missing NATS server is logged
+FIRST_LEASE_TIMEOUT_S: Final = 10.0  # seconds to wait for a lease at startup; calls that need none are served without
+MARK_DRAINING_TIMEOUT_S: Final = 2.0  # seconds to mark this node as draining in the database
+HANDOVER_TIMEOUT_S: Final = 35.0  # seconds at shutdown to hand over owned instances: a call in flight has 30
+
+log = logging.getLogger("toolway.cluster")
+
+
+class ClusterNode:
+    """Node of a cluster. Create it in the process that joins, inside its event loop.
+
+    `token` is the local admin token of this machine.
+    """
+
+    def __init__(self, options: ClusterOptions, token: str) -> None:
+        self.options = options
+        self.id = options.new_id()
+        self.sealer = Sealer(options.cluster_key, time.time)
+        self.engine: AsyncEngine = open_engine(options.database_url)
+        self.nodes, self.instances = NodeStore(self.engine), InstanceStore(self.engine)
+        self.config_store = ConfigStore(self.engine, self.sealer)
+        self.config_source = ConfigSource(self.config_store, options.tenant)
+        self.change_feed = ChangeFeed(ChangeReader(self.engine), options.tenant, self._publish)
+        self.bus = Bus(
+            options.cluster_name, self.id, self.change_feed.handle_message, self._on_gap, options.tenant, self.sealer
+        )
+        self.nats_rpc = NatsRpc(options.nats_urls, options.nats_credentials, self.bus.subject_prefix, self.id)
+        self.context = self._create_context(ListStore(self.engine))
+        self.catalog, self.router = self.context.shared_catalog, self.context.router
+        self.api_keys = DbApiKeyStore(ApiKeyTable(self.engine), options.tenant, token, boot_time)
+        self.rate_limiter = LeasedRateLimiter(
+            RateBuckets(self.engine), options.tenant, self.context.node_count, boot_time
+        )
+        self.idempotency_store = DbIdempotencyStore(self.engine, options.tenant, self.context.identity, self.sealer)
+        self.token_store = DbTokenStore(self.engine, self.sealer, options.tenant)
+        self.environment = HubEnvironment(
+            create_transport=self.router.create_transport,
+            wrap_transport=self.router.wrap_transport,
+            forwarding_info=forwarding_info_for,
+            per_caller_in_cluster=self.router.is_per_caller,
+        )
+        self.gateway_hooks = GatewayAttachment(
+            self.context, options, self.engine, self.change_feed, lambda: self.bus.is_connected
+        )
+        self._config_file = ""
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    async def _publish(self, kind: str, body: Json) -> bool:
+        return await self.bus.publish(kind, body)
+
+    def _create_context(self, lists: ListStore) -> NodeContext:
+        def on_list_saved(server: str) -> None:
+            self.change_feed.publish("lists", {"server": server})
+
+        tenant = self.options.tenant
+        return NodeContext(self.id, tenant, self.sealer, self.instances, lists, self.bus, self.nats_rpc, on_list_saved)
+
+    @property
+    def member(self) -> Member | None:
+        return self.context.member
+
+    @property
+    def sessions(self) -> SharedSessions | None:
+        return self.gateway_hooks.sessions
+
+    @property
+    def hub_options(self) -> dict[str, Any]:
+        """Keyword arguments for the `Hub` of this node."""
+        return {
+            "environment": self.environment,
+            "idempotency_store": self.idempotency_store,
+            "catalog_storage": self.catalog,
+            "token_store": self.token_store,
+        }
+
+    # -- startup ------------------------------------------------------------------------------------------------------
+
+    async def open(self, file: LoadedConfig) -> LoadedConfig:
+        """Connect and migrate the database. Return the configuration shared by all nodes.
+
+        The content of `file` becomes the shared configuration if it was never imported. Raises `ServerUnavailable` and
+        `ConfigError`.
+        """
+        self._config_file = file.file
+        try:
+            await upgrade_schema(self.engine)
+            await self.catalog.refresh()
+            await self.token_store.load_revisions()
+            await self.publish_config(file)
+            found = await self._load_config(file)
+        except ToolwayError:
+            raise
+        except Exception as exc:
+            raise database_unavailable(exc) from None
+        self._tasks.append(asyncio.create_task(self._connect_nats()))
+        return found
+
+    async def publish_config(self, file: LoadedConfig, *, force: bool = False) -> None:
+        """Store a file as the configuration of all nodes, unless it was imported before."""
+        if not file.file:
+            return
+        document, digest = await asyncio.to_thread(read_document, file.file)
+        tenant = self.options.tenant
+        if not force and not document[SERVER_MAP_KEYS[0]] and await self.config_store.load_settings(tenant) is not None:
+            # An operator who starts a node with an empty file hardly wants to stop all servers of the cluster.
+            log.warning("%s has no servers: the configuration of the cluster is kept", file.file)
+            return
+        if await self.config_store.import_document(tenant, document, digest, force=force):
+            self.change_feed.publish("registry", {})
+
+    async def _load_config(self, file: LoadedConfig) -> LoadedConfig:
+        found = await self.config_source.load(file.file)
+        return found if found is not None else file
+
+    async def _connect_nats(self) -> None:
+        """Connect to NATS in the background, and log if that takes long.
+
+        Without NATS the node starts anyway and finds changes by polling. The NATS client retries silently.
+        """
+        connecting = asyncio.ensure_future(
+            self.bus.connect(self.options.nats_urls, self.options.nats_credentials or None)
+        )
+        try:
+            await asyncio.wait({connecting}, timeout=NATS_CONNECT_TIMEOUT_S)
+            if not connecting.done():
+                log.warning(
+                    "%s",
+                    nats_unavailable(self.bus.last_error or TimeoutError(f"not within {NATS_CONNECT_TIMEOUT_S:g} s")),
+                )
+            await connecting
+        except Exception as exc:
+            log.error("%s", nats_unavailable(exc))
+        finally:
+            connecting.cancel()
+
+    async def attach(self, hub: HubCore, gateway: Gateway, apply_config: ApplyConfig) -> None:
+        """Connect the hub and the gateway to the cluster, and follow changes of other nodes.
+
+        The gateway must have been created with our `gateway_hooks`.
+        `apply_config` applies a changed configuration. Raises `ServerUnavailable` if the database does not respond.
+        """
+        self.context.attach(hub)
+        self.gateway_hooks.attach(gateway)
+        self.api_keys.register(self.change_feed)
+        ChangeHandlers(
+            self.context, self.config_source, self.token_store, hub, self._config_file, apply_config
+        ).register(self.change_feed)
+        try:
+            await self.change_feed.start()
+        except Exception as exc:
+            raise database_unavailable(exc) from None
+        self.rate_limiter.start()
+
+    async def join(self, host: str, port: int, *, tls: bool) -> str:
+        """Join the cluster and start to claim servers.
+
+        Return our advertised host name, or "" if there is none.
+        """
+        options = self.options
+        address = await asyncio.to_thread(detect_address, options, host, port, tls=tls)
+        info = NodeInfo(self.id, address, __version__, options.capacity, options.labels, options.tenant)
+        member = Member(info, self.nodes, self.instances, self.router, boot_time)
+        member.on_ownership_changed = partial(announce_ownership, self.change_feed)
+        self.context.join(member)
+        self._tasks.append(asyncio.create_task(member.run()))
+        if not address and self.sessions is not None:
+            self.nats_rpc.listen(self.gateway_hooks.handle_message, self.context.epoch)
+        await self._wait_for_lease(member)
+        self.change_feed.publish("places", {})
+        return urlsplit(address).hostname or ""
+
+    async def _wait_for_lease(self, member: Member) -> None:
+        """Wait for the first lease. Without one, calls with an idempotency key are rejected.
+
+        Other nodes could not learn the outcome of such calls.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + FIRST_LEASE_TIMEOUT_S
+        while member.epoch is None and loop.time() < until:  # noqa: ASYNC110 - once per process
+            await asyncio.sleep(0.02)
+
+    # -- shutdown -----------------------------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Release all owned instances so that other nodes claim them. The wait is bounded."""
+        member = self.member
+        if member is None:
+            return
+        try:
+            # First: otherwise other nodes still consider us the preferred owner, and hand the instances back to us.
+            async with asyncio.timeout(MARK_DRAINING_TIMEOUT_S):
+                await self.nodes.drain(self.id)
+        except Exception as exc:
+            log.warning("node not marked as draining, database unavailable: %s", type(exc).__name__)
+        self.change_feed.publish("places", {})
+        member.drain()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + HANDOVER_TIMEOUT_S
+        while member.owned and loop.time() < until:  # noqa: ASYNC110 - once per process, an event has no other user
+            await asyncio.sleep(0.05)
+
+    async def close(self) -> None:
+        """Stop all tasks and close all connections."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.change_feed.close()
+        if self.sessions is not None:
+            await self.sessions.close()
+        await self.rate_limiter.close()
+        await self.context.close()
+        await self.nats_rpc.close()
+        await self.bus.close()
+        await self.idempotency_store.close()
+        await self.token_store.close()
+        await self.engine.dispose()
+
+    # -- changes ------------------------------------------------------------------------------------------------------
+
+    def local_servers(self, servers: Mapping[str, Server]) -> dict[str, Server]:
+        """Return the servers for the hub of this node. All are lazy: each starts at its owner only."""
+        self.catalog.keep_only(servers)
+        self.router.set_servers(servers)
+        return {name: replace(server, lazy=True) for name, server in servers.items()}
+
+    def _on_gap(self) -> None:
+        self.change_feed.resync()
+        if self.sessions is not None:
+            self.sessions.on_gap()
+        self.context.wake()
+
+
+class GatewayAttachment(ClusterHooks):
+    """The cluster as the gateway of this node sees it: calls of other nodes, shared sessions, `/admin/nodes`.
+
+    It exists before the gateway, which gets it at construction; `attach` makes the gateway known to it, before the
+    first request. `is_connected()` returns True while NATS messages are received.
+    """
+
+    def __init__(
+        self,
+        context: NodeContext,
+        options: ClusterOptions,
+        engine: AsyncEngine,
+        change_feed: ChangeFeed,
+        is_connected: Callable[[], bool],
+    ) -> None:
+        self._context = context
+        self._options = options
+        self._engine = engine
+        self._change_feed = change_feed
+        self._is_connected = is_connected
+        self._gateway: Gateway | None = None
+        self._node_authenticator = NodeAuthenticator(context.id, context.sealer)
+        self._token_verifier = CallTokenVerifier(context.id, context.sealer, context.fence_of, boot_time)
+        self._call_verifier = ForwardedCallVerifier(self._token_verifier, self._server_view)
+        self._admin = self._create_admin()
+        self.sessions: SharedSessions | None = None  # set by `attach`
+
+    def attach(self, gateway: Gateway) -> None:
+        """Make the gateway known, which was created with this object as its `cluster`."""
+        self._gateway = gateway
+        tenant = self._options.tenant
+        self.sessions = SharedSessions(
+            self._context.id,
+            tenant,
+            SessionStateStore(self._engine),
+            NodeRequests(self._context, tenant),
+            self._token_verifier,
+            self._change_feed,
+            self._is_connected,
+            gateway.legacy_sessions,
+            gateway.legacy_sse,
+        )
+
+    def handle_message(self, server: str, message: Message, notify: Notify) -> Awaitable[RpcResult]:
+        """Handle a message that another node sent over NATS."""
+        assert self._gateway is not None and self.sessions is not None  # the node listens only after `attach`
+        if message.method == NODE_REQUEST_METHOD:
+            return self.sessions.handle_node_request(message.body, notify)
+        return self._gateway.handle_forwarded(server, message, notify)
+
+    # -- hooks of the gateway -----------------------------------------------------------------------------------------
+
+    @property
+    def session_peers(self) -> SessionPeers | None:
+        return self.sessions
+
+    @property
+    def admin(self) -> ClusterAdmin:
+        return self._admin
+
+    def authenticate_node(self, token: str) -> Principal | None:
+        return self._node_authenticator.authenticate(token)
+
+    def verify_call_token(
+        self, server: str, params: Json, view: EndpointView | None
+    ) -> tuple[Principal, EndpointView, ForwardedCall]:
+        return self._call_verifier.verify(server, params, view)
+
+    def is_remote(self, server: str) -> bool:
+        return self._context.router.is_remote(server)
+
+    def is_draining(self) -> bool:
+        return self._context.is_draining()
+
+    def gauges(self) -> Mapping[str, float]:
+        return self._context.gauges()
+
+    def _server_view(self, endpoint: str) -> EndpointView | None:
+        return self._gateway.router.server_view(endpoint) if self._gateway is not None else None
+
+    def _create_admin(self) -> NodesAdmin:
+        async def publish_change() -> None:
+            self._change_feed.publish("places", {})
+            self._context.wake()  # this node itself may be the one to drain
+
+        def restart(server: str) -> None:
+            self._change_feed.publish("restart", {"server": server})
+
+        nodes, counts = NodeStore(self._engine), InstanceCounter(self._engine)
+        return NodesAdmin(self._options, self._context.id, nodes, counts, self._is_connected, publish_change, restart)

@@ -1,0 +1,134 @@
+"""Context of this node for its transports and stores: ownership, other nodes, connections.
+
+Before it has joined, a node owns nothing and knows no other node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from toolway.cluster.bus import Bus
+from toolway.cluster.db.catalog import ListStore
+from toolway.cluster.db.instances import InstanceStore, ServerInstance
+from toolway.cluster.db.nodes import NodeStatus
+from toolway.cluster.member import Member
+from toolway.cluster.nats_rpc.rpc_client import NatsRpc
+from toolway.cluster.node_auth import CallTokenSealer, issue_node_credential
+from toolway.cluster.replication.catalog import SharedCatalog
+from toolway.cluster.routing.peers import OwnerCache, Peers
+from toolway.cluster.routing.router import TransportRouter
+from toolway.hub.core import HubCore
+from toolway.upstream.transport import Transport
+
+
+class NodeContext:
+    """Context of this node for transports and node requests.
+
+    `on_list_saved` is called after each list that was saved to the database.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        tenant: str,
+        sealer: CallTokenSealer,
+        instances: InstanceStore,
+        lists: ListStore,
+        bus: Bus,
+        nats_rpc: NatsRpc,
+        on_list_saved: Callable[[str], None],
+    ) -> None:
+        self.id = id
+        self._tenant = tenant
+        self.sealer = sealer
+        self.member: Member | None = None
+        self.owner_cache = OwnerCache(instances)
+        self.peers = Peers(bus, lambda to: issue_node_credential(sealer, id, to), self._is_alive)
+        self._bus = bus
+        self._nats_rpc = nats_rpc
+        self.shared_catalog = SharedCatalog(lists, tenant, self._fence_for, on_list_saved)
+        self.router = TransportRouter(tenant, self, self.shared_catalog)
+
+    def attach(self, hub: HubCore) -> None:
+        """Connect the hub of this node."""
+        self.shared_catalog.attach(hub)
+        self.router.attach(hub)
+
+    def join(self, member: Member) -> None:
+        """Set the member that claims servers for this node."""
+        self.member = member
+        self.router.join(member)
+
+    async def close(self) -> None:
+        await self.shared_catalog.close()
+        await self.owner_cache.close()
+        await self.peers.close()
+
+    # -- for transports and node requests -----------------------------------------------------------------------------
+
+    def owns(self, server: str) -> bool:
+        return self.router.owns(server)
+
+    def get_node(self, id: str) -> NodeStatus | None:
+        """Return the status of a node with a lease.
+
+        If it is unknown, return None and poll the database soon.
+        """
+        if self.member is None:
+            return None
+        found = self.member.get_node(id)
+        if found is None:
+            self.member.wake()
+        return found
+
+    def _is_alive(self, id: str) -> bool:
+        return self.member is not None and self.member.get_node(id) is not None
+
+    def live_nodes(self) -> Sequence[NodeStatus]:
+        return self.member.nodes if self.member is not None else ()
+
+    def nats_transport(self, node: NodeStatus, server: str) -> Transport:
+        """Return a transport over NATS to a server at another node."""
+        return self._nats_rpc.create_transport(server, node.info.id, node.epoch)
+
+    # -- state of this node -------------------------------------------------------------------------------------------
+
+    def epoch(self) -> int | None:
+        return self.member.epoch if self.member is not None else None
+
+    def identity(self) -> tuple[str, int] | None:
+        """Return the id of this node and the epoch of its lease, or None without a lease."""
+        epoch = self.epoch()
+        return (self.id, epoch) if epoch is not None else None
+
+    def fence_of(self, tenant: str, server: str, index: int) -> int | None:
+        """Return the fence under which this node owns a server instance, or None.
+
+        An empty server name means this node itself: its fence is the epoch of its lease.
+        """
+        if not server:
+            return self.epoch() if tenant == self._tenant else None
+        return self.member.fence_of(ServerInstance(tenant, server, index)) if self.member is not None else None
+
+    def _fence_for(self, server: str) -> int | None:
+        return self.router.fence_for(server)
+
+    def node_count(self) -> int:
+        return len(self.member.nodes) if self.member is not None else 1
+
+    def is_draining(self) -> bool:
+        return self.member is not None and self.member.is_draining
+
+    def gauges(self) -> Mapping[str, float]:
+        """Return the cluster gauges for `/metrics`."""
+        return {
+            "nodes": len(self.member.nodes) if self.member is not None else 0,
+            "owned": len(self.member.owned) if self.member is not None else 0,
+            "lease": self.epoch() is not None,
+            "nats": self._bus.is_connected,
+        }
+
+    def wake(self) -> None:
+        """Poll the database soon."""
+        if self.member is not None:
+            self.member.wake()

@@ -1,0 +1,77 @@
+"""Database queries that are never cancelled, and a log throttle for their failures.
+
+A caller that times out stops waiting, and the query runs on: cancelling it midway would cost a connection. The database
+and the network end every query in bounded time (`db/engine.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+from toolway.errors import ToolwayError
+
+PENDING_QUERIES_TIMEOUT_S: Final = 5.0  # seconds to wait at shutdown for queries without a waiting caller
+MAX_LOGGED_ERRORS: Final = 10  # distinct errors logged until the next recovery
+_MAX_ERROR_CHARS: Final = 300  # characters
+
+T = TypeVar("T")
+log = logging.getLogger("toolway.cluster")
+
+
+class QueryRunner:
+    """Runner of database queries that go on when their caller times out or is cancelled."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._pending: set[asyncio.Future[Any]] = set()
+
+    async def __call__(self, query: Coroutine[Any, Any, T]) -> T:
+        """Run a query and return its result.
+
+        Raises the errors of the query. After `TimeoutError` the query runs on in the background.
+        """
+        task = asyncio.ensure_future(query)
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        async with asyncio.timeout(self._timeout):
+            return await asyncio.shield(task)
+
+    async def wait_pending(self) -> None:
+        """Wait for the pending queries, for at most PENDING_QUERIES_TIMEOUT_S seconds."""
+        if self._pending:
+            await asyncio.wait(self._pending, timeout=PENDING_QUERIES_TIMEOUT_S)
+
+
+class LogThrottle:
+    """Log throttle for a failure that repeats, such as an unreachable database.
+
+    Logs each distinct error of one operation once, and its recovery once.
+    """
+
+    def __init__(self, subject: str) -> None:
+        self._subject = subject
+        self._logged: set[str] = set()
+
+    def log_failure(self, exc: Exception) -> None:
+        """Log an error unless it was logged since the last recovery.
+
+        Only the text of our own errors is logged: that of another may contain the database URL or a secret.
+        """
+        text = (
+            f"{type(exc).__name__}: {str(exc)[:_MAX_ERROR_CHARS]}"
+            if isinstance(exc, ToolwayError)
+            else type(exc).__name__
+        )
+        if text not in self._logged and len(self._logged) < MAX_LOGGED_ERRORS:
+            log.warning("%s: %s", self._subject, text)
+            self._logged.add(text)
+
+    def log_recovery(self) -> None:
+        """Log that the operation succeeds again, if a failure was logged."""
+        if self._logged:
+            log.warning("%s: recovered", self._subject)
+            self._logged.clear()

@@ -1,0 +1,103 @@
+"""Shared configuration of a tenant: import of a file, and loading from the database."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+import msgspec
+
+from toolway.cluster.db.config_store import ConfigDiff, ConfigStore
+from toolway.config.editing import jsonc
+from toolway.config.loader import (
+    SERVER_MAP_KEYS,
+    TOOLWAY_BLOCK,
+    LoadedConfig,
+    decode_config,
+    find_server_map,
+    normalize_name,
+    parse_config,
+    read_config_bytes,
+)
+from toolway.types import Json
+
+
+def read_document(file: str) -> tuple[Json, str]:
+    """Read a configuration file. Return its normalised document and a digest of the content.
+
+    White space and comments do not change the digest. Variables stay unexpanded, since each node has its own. Raises
+    `ConfigError`.
+    """
+    found = jsonc.parse_jsonc(decode_config(read_config_bytes(file), file), file)
+    _, entries = find_server_map(found, file)
+    block = found.value.get(TOOLWAY_BLOCK)
+    document = {SERVER_MAP_KEYS[0]: entries} | ({TOOLWAY_BLOCK: block} if block else {})
+    return document, hashlib.sha256(msgspec.json.encode(document, order="deterministic")).hexdigest()
+
+
+def parse_document(document: Json, source: str, variables: Mapping[str, str] | None = None) -> LoadedConfig:
+    """Parse a document from the database into servers and problems.
+
+    `source` is its name in error messages. Raises `ConfigError`.
+    """
+    return parse_config(json.dumps(document), source, os.environ if variables is None else variables)
+
+
+class ConfigSource:
+    """Configuration of a tenant in the database.
+
+    Loaded completely once, then only changed entries are read: otherwise each change of one server would make every
+    node read all servers.
+    """
+
+    def __init__(self, store: ConfigStore, tenant: str) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._revision = 0
+        self._settings: Json = {}
+        self._loaded: LoadedConfig | None = None
+
+    async def load(self, source: str) -> LoadedConfig | None:
+        """Load everything.
+
+        Return None if nothing was ever configured. Raises `ConfigError` and database errors.
+        """
+        found = await self._store.load_document(self._tenant)
+        if found is None:
+            return None
+        loaded = await asyncio.to_thread(parse_document, found[1], source)
+        self._revision, self._settings, self._loaded = found[0], found[1].get(TOOLWAY_BLOCK) or {}, loaded
+        return loaded
+
+    async def reload(self, source: str) -> LoadedConfig | None:
+        """Return the current configuration, reading only changed entries if possible."""
+        previous = self._loaded
+        if previous is None or previous.file != source:
+            return await self.load(source)
+        revision, change = await self._store.load_changes(self._tenant, self._revision)
+        if revision < self._revision or (change.settings or {}) != self._settings or _may_clash(change):
+            return await self.load(source)  # restored from a backup, or entries must be checked against each other
+        loaded = await asyncio.to_thread(_apply_difference, previous, change, self._settings, source)
+        self._revision, self._loaded = revision, loaded
+        return loaded
+
+
+def _may_clash(change: ConfigDiff) -> bool:
+    """Return True if a changed entry may have the same normalised name as another entry."""
+    return any(normalize_name(entry.written_name) != entry.written_name for entry in change.entries.values()) or any(
+        normalize_name(name) != name for name in change.removed
+    )
+
+
+def _apply_difference(previous: LoadedConfig, change: ConfigDiff, settings: Json, source: str) -> LoadedConfig:
+    entries = {entry.written_name: entry.value for entry in change.entries.values()}
+    changed = parse_document({SERVER_MAP_KEYS[0]: entries} | ({TOOLWAY_BLOCK: settings} if settings else {}), source)
+    replaced = change.entries.keys() | change.removed
+    servers = {name: server for name, server in previous.servers.items() if name not in replaced} | changed.servers
+    problems = [problem for problem in previous.issues if problem.server not in replaced]
+    problems += [problem for problem in changed.issues if problem.server]  # those of our block are in `changed` already
+    return replace(changed, servers=dict(sorted(servers.items())), issues=tuple(problems))

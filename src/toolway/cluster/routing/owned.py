@@ -1,0 +1,152 @@
+"""Transports to a server itself: for the node that owns it, and for any node if it is stateless."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from toolway.cluster.db.instances import Ownership
+from toolway.cluster.replication.catalog import SharedCatalog, answer_catalog_request
+from toolway.types import Certainty, Era, Json
+from toolway.upstream.transport import (
+    SERVER_MOVED,
+    Disconnect,
+    InboundHandler,
+    Request,
+    Transport,
+    TransportError,
+    TransportInfo,
+)
+
+DRAIN_TIMEOUT_S: Final = 30.0  # seconds for calls in flight when a server is handed over
+_STREAM_METHODS: Final = frozenset({"subscriptions/listen"})  # open as long as the transport; not waited for
+
+
+class TransportWrapper:
+    """Transport that delegates to another one.
+
+    Subclasses override `request` and what else they change.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def open(self, inbound: InboundHandler) -> None:
+        await self._transport.open(inbound)
+
+    async def notify(self, method: str, params: Json) -> None:
+        await self._transport.notify(method, params)
+
+    def set_protocol(self, era: Era, version: str) -> None:
+        self._transport.set_protocol(era, version)
+
+    def reset_session(self) -> None:
+        self._transport.reset_session()
+
+    async def wait_closed(self) -> Disconnect:
+        return await self._transport.wait_closed()
+
+    def info(self) -> TransportInfo:
+        return self._transport.info()
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+
+class OwnedTransport(TransportWrapper):
+    """Transport to a server that this node owns, valid as long as the node owns it.
+
+    Rule 1. The lease is checked before each request; nothing is sent to a server that we no longer own.
+    Rule 2. A draining server accepts no new calls, and its calls in flight get time to finish.
+
+    `is_owned()` returns True while this node owns the instance under this fence.
+    """
+
+    def __init__(self, ownership: Ownership, transport: Transport, is_owned: Callable[[], bool]) -> None:
+        super().__init__(transport)
+        self.ownership = ownership
+        self._is_owned = is_owned
+        self._calls_in_flight = 0
+        self._idle = asyncio.Event()
+        self._draining = False
+        self._stopped = asyncio.Event()
+
+    async def request(self, request: Request) -> Json:
+        if self._draining:
+            await self._stopped.wait()  # then the next owner executes it
+        if self._stopped.is_set() or not self._is_owned():
+            raise moved_error(self.ownership.instance.server)
+        if request.method in _STREAM_METHODS:
+            return await self._transport.request(request)
+        self._calls_in_flight += 1
+        try:
+            return await self._transport.request(request)
+        finally:
+            self._calls_in_flight -= 1
+            if not self._calls_in_flight:
+                self._idle.set()
+
+    async def notify(self, method: str, params: Json) -> None:
+        if not self._is_owned():
+            raise moved_error(self.ownership.instance.server)
+        await super().notify(method, params)
+
+    async def drain(self) -> None:
+        """Accept no new calls. Return when no call is in flight, or after DRAIN_TIMEOUT_S seconds."""
+        self._draining = True
+        try:
+            async with asyncio.timeout(DRAIN_TIMEOUT_S):
+                while self._calls_in_flight:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            pass
+
+    def stop(self) -> None:
+        """Reject all requests from now on: the server has another owner."""
+        self._draining = False
+        self._stopped.set()
+
+    async def close(self) -> None:
+        self.stop()
+        await super().close()
+
+
+def moved_error(server: str) -> TransportError:
+    """Return the error for a request to a server that this node no longer owns."""
+    return TransportError(f"{server} has a new owner node", Certainty.NOT_SENT, code=SERVER_MOVED)
+
+
+class DirectTransport(TransportWrapper):
+    """Transport to a stateless server, from a node that does not own it.
+
+    Calls go to the server itself. Its lists and its description are those that the owner stored in the database.
+    """
+
+    def __init__(self, server: str, transport: Transport, catalog: SharedCatalog) -> None:
+        super().__init__(transport)
+        self._server = server
+        self._catalog = catalog
+
+    async def request(self, request: Request) -> Json:
+        result = answer_catalog_request(self._catalog, self._server, request)
+        return result if result is not None else await self._transport.request(request)
+
+
+class OwnerTransportBase:
+    """Base of transports to an owner node, which is modern: no session, no notifications to it."""
+
+    async def notify(self, method: str, params: Json) -> None:
+        """Do nothing: modern clients send no notifications."""
+
+    def set_protocol(self, era: Era, version: str) -> None:
+        """Do nothing: each request carries its version."""
+
+    def reset_session(self) -> None:
+        """Do nothing: there is no session."""
+
+    async def wait_closed(self) -> Disconnect:
+        """Wait forever: requests fail one by one, and the transport itself is never lost."""
+        never: asyncio.Future[Disconnect] = asyncio.get_running_loop().create_future()
+        return await never

@@ -1,0 +1,263 @@
+"""Other nodes: connection pools, detection of nodes that hang, and the cache of owners.
+
+A killed node closes its connections, and waiting calls fail at once. A node that hangs or is cut off does not. So while
+a call waits for a node, its heartbeats are watched, and silence ends the wait. Heartbeats use NATS, which may fail
+while the node is healthy: a node without heartbeats is probed over HTTP, and counts as silent only if that fails too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
+
+from toolway.cluster.bus import Bus
+from toolway.cluster.db.instances import InstanceStore, Ownership, ServerInstance
+from toolway.cluster.heartbeat import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S
+from toolway.cluster.queries import LogThrottle
+from toolway.config.schema import Server, Timeout
+from toolway.http.client import HttpClient, HttpError, HttpTarget
+from toolway.network.policy import NetworkPolicy
+from toolway.upstream.transport import TransportError
+from toolway.upstream.transports import streamable_http
+
+PEER_CONNECT_TIMEOUT_S: Final = 2.0  # seconds
+PROBE_AFTER_S: Final = 2 * HEARTBEAT_INTERVAL_S  # seconds without a heartbeat after which a node is probed over HTTP
+MAX_HEALTH_BYTES: Final = 1000  # bytes of a health response
+CREDENTIAL_REJECTED_STATUS: Final = 401  # of another process: our credential was issued for this node alone
+WRONG_PROCESS_PAUSE_S: Final = 10.0  # seconds to avoid a node after another process responded at its address
+MISROUTED_PAUSE_S: Final = 1.0  # the same if the node itself is alive: the connection was misrouted, perhaps only once
+WATCH_LINGER_S: Final = 5.0  # seconds for which heartbeats are watched after the last call
+CREDENTIAL_REFRESH_S: Final = 12 * 3600.0  # seconds after which a new credential for a node is issued
+RETIRED_PEER_TIMEOUT_S: Final = 16 * 60.0  # seconds after which no call can wait on the connections of a retired peer
+MAX_CACHED_OWNERS: Final = 100_000  # cached instances
+
+T = TypeVar("T")
+
+
+class PeerTimeout(Exception):
+    """Raised in a waiting call if the node sends no heartbeat and answers no health probe."""
+
+
+class Peers:
+    """Connection pools of all other nodes.
+
+    `issue_credential(id)` issues our credential for a node. `is_alive(id)` returns True if a node has a lease.
+    """
+
+    def __init__(self, bus: Bus, issue_credential: Callable[[str], str], is_alive: Callable[[str], bool]) -> None:
+        self._bus = bus
+        self._issue_credential = issue_credential
+        self._is_alive = is_alive
+        self._by_id: dict[str, Peer] = {}
+        self._retired: set[Peer] = set()
+
+    def get(self, id: str, address: str) -> Peer:
+        """Return the peer of a node. Its credential is replaced after CREDENTIAL_REFRESH_S seconds."""
+        peer = self._by_id.get(id)
+        if peer is None or asyncio.get_running_loop().time() > peer.created_at + CREDENTIAL_REFRESH_S:
+            if peer is not None:
+                self._retire(peer)
+            self._retire_dead()
+            peer = self._by_id[id] = Peer(id, address, self._issue_credential(id), self._bus)
+        return peer
+
+    def _retire_dead(self) -> None:
+        """Retire the peers of nodes without a lease.
+
+        A restarted node has a new id, so peers of dead ids would accumulate.
+        """
+        for id in [id for id in self._by_id if not self._is_alive(id)]:
+            self._retire(self._by_id.pop(id))
+
+    def _retire(self, peer: Peer) -> None:
+        """Retire a peer: its connections are closed when no call can wait on them any more."""
+        self._retired.add(peer)
+        asyncio.get_running_loop().call_later(RETIRED_PEER_TIMEOUT_S, self._close_retired, peer)
+
+    def _close_retired(self, peer: Peer) -> None:
+        self._retired.discard(peer)
+        peer.client.close()
+
+    async def close(self) -> None:
+        for peer in (*self._by_id.values(), *self._retired):
+            await peer.close()
+        self._by_id = {}
+        self._retired = set()
+
+
+class Peer:
+    """Connection pool and failure detector of one other node. `address` is its advertised URL."""
+
+    def __init__(self, id: str, address: str, credential: str, bus: Bus) -> None:
+        self.id = id
+        self._loop = asyncio.get_running_loop()
+        self._address = address
+        self._health = HttpTarget.parse(f"{address}/healthz")
+        self._headers = {"Authorization": f"Bearer {credential}"}
+        self._bus = bus
+        self.client = HttpClient(streamable_http.client_limits_for(self.server_config("")), self._network_policy())
+        self.created_at = self._loop.time()
+        self._waiting_tasks: dict[asyncio.Task[object], None] = {}
+        self._cancelled_tasks: set[asyncio.Task[object]] = set()
+        self._last_used = self._loop.time()
+        self._watch_task: asyncio.Task[None] | None = None
+        self.is_silent = False
+        self._wrong_process_at = -WRONG_PROCESS_PAUSE_S  # when another process last responded at its address
+        self._avoid_until = self._wrong_process_at
+
+    def server_config(self, name: str) -> Server:
+        """Return the HTTP configuration of a server endpoint at this node."""
+        return Server(
+            url=f"{self._address}/mcp/server/{name}",
+            headers=self._headers,
+            era="modern",
+            timeout=Timeout(connect=PEER_CONNECT_TIMEOUT_S),
+            network_policy=self._network_policy(),
+        )
+
+    def _network_policy(self) -> NetworkPolicy:
+        """Return a policy that allows the address of the node: its operator configured it."""
+        return NetworkPolicy((urlsplit(self._address).hostname or "",))
+
+    async def run_while_alive(self, work: Awaitable[T]) -> T:
+        """Return the result of `work`. Raises `PeerTimeout` if the node falls silent meanwhile."""
+        task = asyncio.current_task()
+        assert task is not None
+        cancels_before = task.cancelling()
+        self._waiting_tasks[task] = None
+        self._start_watching()
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if task in self._cancelled_tasks and task.uncancel() <= cancels_before:
+                raise PeerTimeout from None
+            raise
+        except TransportError as exc:
+            if exc.status == CREDENTIAL_REJECTED_STATUS:
+                self._wrong_process_at = self._loop.time()
+                self._avoid_until = self._wrong_process_at + WRONG_PROCESS_PAUSE_S
+            raise
+        finally:
+            self._last_used = self._loop.time()
+            self._cancelled_tasks.discard(task)
+            self._waiting_tasks.pop(task, None)
+
+    @property
+    def unavailable_reason(self) -> str:
+        """Reason not to send to this node now, or "".
+
+        If another process at its address is just starting, it rejects calls late; meanwhile their outcome is unknown.
+        """
+        if self.is_silent:
+            return "the owner node sends no heartbeat"
+        return "another process responds at the address of the owner node" if self._is_avoided else ""
+
+    @property
+    def _is_avoided(self) -> bool:
+        return self._loop.time() < self._avoid_until
+
+    def _start_watching(self) -> None:
+        if self._watch_task is None or self._watch_task.done():
+            self._watch_task = self._loop.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        async with self._bus.watch(self.id) as listener:
+            while self._waiting_tasks or self._loop.time() < self._last_used + WATCH_LINGER_S:
+                await asyncio.sleep(HEARTBEAT_INTERVAL_S / 2)
+                silence = listener.seconds_silent
+                if self._loop.time() - silence > self._wrong_process_at:
+                    self._avoid_until = min(self._avoid_until, self._wrong_process_at + MISROUTED_PAUSE_S)
+                if silence < PROBE_AFTER_S or await self._probe_health(
+                    max(HEARTBEAT_TIMEOUT_S + HEARTBEAT_INTERVAL_S / 2 - silence, HEARTBEAT_INTERVAL_S)
+                ):
+                    self.is_silent = False
+                elif listener.seconds_silent >= HEARTBEAT_TIMEOUT_S:
+                    self.is_silent = True
+                    self._cancel_waiting()
+        self.is_silent = False
+
+    async def _probe_health(self, timeout: float) -> bool:
+        """Return True if the node answers a health request in time."""
+        try:
+            async with asyncio.timeout(timeout), self.client.send("GET", self._health) as response:
+                await response.read(MAX_HEALTH_BYTES)
+        except (TimeoutError, HttpError):
+            return False
+        return True
+
+    def _cancel_waiting(self) -> None:
+        """Cancel all waiting calls; `run_while_alive` turns that into `PeerTimeout`."""
+        for task in [task for task in self._waiting_tasks if task not in self._cancelled_tasks]:
+            self._cancelled_tasks.add(task)
+            task.cancel()
+
+    async def close(self) -> None:
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+            await asyncio.gather(self._watch_task, return_exceptions=True)
+        self.client.close()
+
+
+class OwnerCache:
+    """Cache of the owner nodes of server instances, filled from the database on demand.
+
+    Concurrent lookups of one instance share one query.
+    """
+
+    def __init__(self, instances: InstanceStore) -> None:
+        self._instances = instances
+        self._cached: dict[ServerInstance, Ownership] = {}
+        self._lookups: dict[ServerInstance, asyncio.Task[Ownership | None]] = {}
+        self._lookup_log = LogThrottle("owner lookup failed")
+
+    def get(self, instance: ServerInstance) -> Ownership | None:
+        """Return the cached owner of an instance, or None."""
+        return self._cached.get(instance)
+
+    def invalidate(self, ownership: Ownership) -> None:
+        """Remove a cached ownership that turned out to be outdated."""
+        if self._cached.get(ownership.instance) == ownership:
+            del self._cached[ownership.instance]
+
+    def update(self, acquired: Iterable[Ownership]) -> None:
+        """Update cached owners from acquisitions that another node published.
+
+        Instances not in the cache are ignored.
+        """
+        for ownership in acquired:
+            cached = self._cached.get(ownership.instance)
+            if cached is not None and ownership.fence > cached.fence:
+                self._cached[ownership.instance] = ownership
+
+    async def lookup(self, instance: ServerInstance) -> Ownership | None:
+        """Fetch the owner of an instance from the database.
+
+        Return None if there is none, or if the database is unavailable.
+        """
+        task = self._lookups.get(instance)
+        if task is None:
+            task = self._lookups[instance] = asyncio.create_task(self._fetch(instance))
+            task.add_done_callback(lambda done: self._lookups.pop(instance, None))
+        return await asyncio.shield(task)
+
+    async def _fetch(self, instance: ServerInstance) -> Ownership | None:
+        try:
+            found = await self._instances.find_owner(instance)
+        except Exception as exc:
+            self._lookup_log.log_failure(exc)
+            return None
+        self._lookup_log.log_recovery()
+        if found is not None:
+            if len(self._cached) >= MAX_CACHED_OWNERS:
+                self._cached.clear()
+            self._cached[instance] = found
+        return found
+
+    async def close(self) -> None:
+        """Cancel all lookups."""
+        tasks = list(self._lookups.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

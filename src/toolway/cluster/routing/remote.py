@@ -1,0 +1,420 @@
+"""Transport to the node that owns a server. To the hub, the owner is one more modern server.
+
+Rule 1. The owner is determined when a request is sent. While there is none, or it is unreachable and nothing was sent,
+        the request waits for the next owner, at most OWNER_TIMEOUT_S seconds; nothing was executed.
+Rule 2. A request that may have reached its owner is never sent to another node: its outcome is unknown, and the retry
+        middleware decides about another attempt.
+Rule 3. An error that the owner has classified is passed on unchanged.
+Rule 4. A call whose deadline is near after it waited for its owner is not sent: the owner's result would arrive too
+        late, and the outcome would be unknown.
+Rule 5. A call that another node forwarded is not forwarded again: its sender determines the owner again. So no call
+        circulates, and none waits for itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from toolway.cluster.db.instances import Ownership, ServerInstance
+from toolway.cluster.db.nodes import NodeStatus
+from toolway.cluster.node_auth import CallToken, CallTokenSealer, issue_call_token
+from toolway.cluster.replication.catalog import SharedCatalog, answer_catalog_request, is_catalog_request
+from toolway.cluster.routing.owned import OwnerTransportBase, moved_error
+from toolway.cluster.routing.peers import OwnerCache, Peer, Peers, PeerTimeout
+from toolway.errors import (
+    AccessDenied,
+    CallError,
+    CallTimeout,
+    OutcomeUnknown,
+    Overloaded,
+    ProtocolError,
+    ServerUnavailable,
+)
+from toolway.gateway.mcp import errors
+from toolway.gateway.mcp.errors import CALL_TOKEN_META_KEY, TIMEOUT_META_KEY
+from toolway.types import Call, Certainty, Json
+from toolway.upstream.transport import (
+    SERVER_MOVED,
+    WRONG_NODE,
+    InboundHandler,
+    JSONRPCError,
+    Request,
+    Transport,
+    TransportError,
+    TransportInfo,
+)
+from toolway.upstream.transports.streamable_http import StreamableHttpTransport
+
+OWNER_TIMEOUT_S: Final = 15.0  # seconds: servers of an expired lease have a new owner within 12
+MAX_NODE_TRANSPORTS: Final = 16  # open transports to nodes that owned the server last
+OWNER_LOOKUP_INTERVAL_S: Final = 0.1  # seconds between two owner lookups
+OWNER_HEAD_START_S: Final = 0.25  # seconds before our own deadline at which the owner's deadline ends
+HEAD_START_DIVISOR: Final = 10  # at most one in so many parts of the remaining time is used for that
+LATE_HEAD_START_DIVISOR: Final = 2  # the same for a call that waited for its owner, which may have to start the server
+
+#: The node rejects us, does not know the server, or shuts down.
+_NOT_STARTED_STATUSES: Final = frozenset({401, 403, 404, 421, 503})
+
+#: The owner has not started the call; another node will.
+NOT_STARTED_CODES: Final = frozenset({errors.MOVED, errors.SHUTTING_DOWN})
+_ERROR_TYPES: Final[dict[int, type[CallError]]] = {
+    errors.UNAVAILABLE: ServerUnavailable,
+    errors.DEADLINE: CallTimeout,
+    errors.OVERLOADED: Overloaded,
+    errors.QUOTA: Overloaded,
+    errors.OUTCOME_UNKNOWN: OutcomeUnknown,
+    errors.THROTTLED: Overloaded,
+    errors.CANCELLED: OutcomeUnknown,
+    errors.KEY_MISMATCH: ProtocolError,
+    errors.STORE_UNAVAILABLE: ServerUnavailable,
+    errors.DENIED: AccessDenied,
+    errors.UPSTREAM_PROTOCOL: ProtocolError,
+    errors.UPSTREAM_AUTH: AccessDenied,
+}
+
+log = logging.getLogger("toolway.cluster")
+
+
+class RoutingContext(Protocol):
+    """Services of this node for transports to other nodes."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def owner_cache(self) -> OwnerCache: ...
+
+    @property
+    def peers(self) -> Peers: ...
+
+    @property
+    def sealer(self) -> CallTokenSealer: ...
+
+    @property
+    def shared_catalog(self) -> SharedCatalog: ...
+
+    def owns(self, server: str) -> bool:
+        """Return True if this node owns an instance of the server."""
+        ...
+
+    def get_node(self, id: str) -> NodeStatus | None:
+        """Return a node with a lease. If it is unknown, return None and poll the database soon."""
+        ...
+
+    def nats_transport(self, node: NodeStatus, server: str) -> Transport:
+        """Return a transport over NATS to a node that has no address."""
+        ...
+
+
+class RemoteTransport(OwnerTransportBase):
+    """Transport to the owner node of a server.
+
+    `instances` are the instances of the server. `caller_id` is set for a per-caller connection, otherwise "".
+    """
+
+    def __init__(
+        self, server: str, instances: Sequence[ServerInstance], context: RoutingContext, caller_id: str = ""
+    ) -> None:
+        self._server = server
+        #: For requests that are not calls.
+        self._default_info = msgspec.structs.replace(NO_FORWARDING_INFO, caller=caller_id)
+        self._instances = instances
+        self._context = context
+        #: By peer, or by node id and epoch if the node has no address.
+        self._node_transports: dict[object, Transport] = {}
+        self._open_lock = asyncio.Lock()
+        self._next_number = 0
+        self._stopped = False
+
+    async def open(self, inbound: InboundHandler) -> None:
+        self._inbound = inbound
+
+    async def request(self, request: Request) -> Json:
+        info: ForwardingInfo | None = request.call_state.forwarding_info
+        if info is None and is_catalog_request(request):
+            return await self._answer_from_catalog(request)
+        if info is not None and info.is_forwarded:
+            raise TransportError(f"{self._server} is not owned by this node", Certainty.NOT_SENT, code=WRONG_NODE)
+        loop = asyncio.get_running_loop()
+        limit = loop.time() + OWNER_TIMEOUT_S
+        instance = self._select_instance(info or self._default_info)
+        latest_send = info.deadline - OWNER_HEAD_START_S if info is not None and info.deadline else math.inf
+        waited = False
+        while True:
+            reason: str
+            ownership = self._context.owner_cache.get(instance) or await self._context.owner_cache.lookup(instance)
+            node = self._context.get_node(ownership.node) if ownership is not None else None
+            if self._stopped or self._context.owns(self._server):
+                raise moved_error(self._server)  # this node owns it now
+            if ownership is not None and ownership.node == self._context.id:
+                self._context.owner_cache.invalidate(ownership)  # this node owned it until now
+                reason = "its ownership is being handed over"
+            elif ownership is None or node is None:
+                reason = "no node owns it"
+                if ownership is not None:  # its node is gone; the next owner may not have announced itself
+                    self._context.owner_cache.invalidate(ownership)
+            elif waited and loop.time() > latest_send:
+                reason = "the call deadline is too close"
+            else:
+                try:
+                    return await self._send(
+                        ownership, node, request, LATE_HEAD_START_DIVISOR if waited else HEAD_START_DIVISOR
+                    )
+                except _OwnerUnavailable as exc:
+                    reason = exc.reason
+                    self._context.owner_cache.invalidate(ownership)
+            if loop.time() >= limit:
+                raise TransportError(
+                    f"{self._server}: {reason}", Certainty.NOT_SENT, code="E-NO-OWNER", retry_after=1.0
+                )
+            waited = True
+            request.call_state.phase = "start"
+            log.debug("%s waits for %s: %s", request.method, self._server, reason)
+            await asyncio.sleep(OWNER_LOOKUP_INTERVAL_S)
+
+    async def _answer_from_catalog(self, request: Request) -> Json:
+        """Answer a request from the shared catalog; wait until the owner has started the server.
+
+        The owner itself is not asked: its reply during the start may be incomplete, and would be kept.
+        """
+        loop = asyncio.get_running_loop()
+        limit = loop.time() + OWNER_TIMEOUT_S
+        while (result := answer_catalog_request(self._context.shared_catalog, self._server, request)) is None:
+            if self._stopped:
+                raise moved_error(self._server)
+            if loop.time() >= limit:
+                raise TransportError(
+                    f"{self._server} is not started yet by its owner", Certainty.NOT_SENT, code="E-NO-OWNER"
+                )
+            await asyncio.sleep(OWNER_LOOKUP_INTERVAL_S)
+        return result
+
+    def stop(self) -> None:
+        """Stop sending: another transport replaces this one."""
+        self._stopped = True
+
+    def _select_instance(self, info: ForwardingInfo) -> ServerInstance:
+        """Return the instance for a caller, always the same one: it may hold state of the caller.
+
+        Requests without a caller rotate through the instances.
+        """
+        if len(self._instances) == 1:
+            return self._instances[0]
+        if info.caller:
+            number = int.from_bytes(blake2b(info.caller.encode(), digest_size=4).digest(), "big")
+        else:
+            self._next_number = number = self._next_number + 1
+        return self._instances[number % len(self._instances)]
+
+    async def _send(self, ownership: Ownership, node: NodeStatus, request: Request, head_start_divisor: int) -> Json:
+        """Send a request to the owner.
+
+        Raises `_OwnerUnavailable` if the owner has not executed it and will not.
+        """
+        attempt = request.call_state
+        context = self._context
+        params = with_call_token(
+            request.params,
+            attempt.forwarding_info or self._default_info,
+            ownership,
+            context.sealer,
+            context.id,
+            head_start_divisor,
+        )
+        sent = msgspec.structs.replace(request, params=params)
+        try:
+            if not node.info.address:
+                key = (ownership.node, node.epoch)
+                transport = self._node_transports.get(key) or await self._open_once(
+                    key, context.nats_transport(node, self._server)
+                )
+                return await transport.request(sent)
+            peer = context.peers.get(ownership.node, node.info.address)
+            if reason := peer.unavailable_reason:
+                raise _OwnerUnavailable(reason)
+            transport = self._node_transports.get(peer) or await self._open_once(peer, self._http_transport(peer))
+            return await peer.run_while_alive(transport.request(sent))
+        except PeerTimeout:
+            raise _owner_lost_error(attempt.certainty, "its owner stopped responding") from None
+        except TransportError as exc:
+            if exc.certainty is Certainty.NOT_SENT or exc.status in _NOT_STARTED_STATUSES:
+                attempt.certainty = Certainty.NOT_SENT
+                raise _OwnerUnavailable(f"its owner is unreachable: {exc.reason}") from None
+            if exc.certainty is Certainty.UNKNOWN and exc.status is None:
+                raise _owner_lost_error(Certainty.UNKNOWN, f"connection to its owner lost: {exc.reason}") from None
+            raise
+        except JSONRPCError as exc:
+            if exc.code in NOT_STARTED_CODES or is_ownership_lost(exc):
+                attempt.certainty = Certainty.NOT_SENT
+                raise _OwnerUnavailable(exc.message) from None
+            error = decode_error(exc, self._server, str(request.params.get("name", "")))
+            if error is None:
+                raise
+            attempt.certainty = error.certainty or Certainty.NOT_SENT
+            raise TransportError(exc.message, attempt.certainty, call_error=error) from None
+
+    async def _open_once(self, key: object, transport: Transport) -> Transport:
+        """Return the transport to a node, opened once and kept until this transport closes."""
+        async with self._open_lock:
+            found = self._node_transports.get(key)
+            if found is None:
+                await transport.open(self._inbound)
+                transport.set_protocol("modern", "")
+                found = self._node_transports[key] = transport
+                if len(self._node_transports) > MAX_NODE_TRANSPORTS:
+                    await self._node_transports.pop(next(iter(self._node_transports))).close()
+        return found
+
+    def _http_transport(self, peer: Peer) -> Transport:
+        return StreamableHttpTransport(peer.server_config(self._server), client=peer.client)
+
+    def info(self) -> TransportInfo:
+        return TransportInfo(peer_is_modern=True)
+
+    async def close(self) -> None:
+        transports, self._node_transports = self._node_transports, {}
+        await asyncio.gather(*(transport.close() for transport in transports.values()), return_exceptions=True)
+
+
+class _OwnerUnavailable(Exception):
+    """Raised if the owner executed nothing; the request waits for the next owner."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def _owner_lost_error(certainty: Certainty, reason: str) -> Exception:
+    """Return the error for a lost owner.
+
+    It is `_OwnerUnavailable` if nothing was sent, otherwise an error with an unknown outcome.
+    """
+    if certainty is Certainty.NOT_SENT:
+        return _OwnerUnavailable(reason)
+    return TransportError(
+        reason, Certainty.UNKNOWN, code="E-OWNER-LOST", hint="check whether the call took effect before repeating it"
+    )
+
+
+# -- context of a forwarded call --------------------------------------------------------------------------------------
+
+
+class ForwardingInfo(msgspec.Struct, frozen=True, gc=False):
+    """Context of a call for its forwarding to another node.
+
+    Empty for requests that the node makes for itself.
+    """
+
+    principal: str
+    principal_name: str
+    caller: str
+    endpoint: str
+    call_id: str
+    idempotency_key: str | None
+    deadline: float  # on the loop's clock; 0 = none
+    is_forwarded: bool = False  # received from another node
+
+
+NO_FORWARDING_INFO: Final = ForwardingInfo("", "", "", "", "", None, 0.0)
+
+
+def forwarding_info_for(call: Call) -> ForwardingInfo:
+    """Return the forwarding context of a call."""
+    context: Any = call.downstream
+    if context is None:
+        return ForwardingInfo("", "", call.caller, "", call.id, call.idempotency_key, call.deadline)
+    principal = context.principal
+    is_forwarded = context.forwarded is not None
+    return ForwardingInfo(
+        principal.id,
+        principal.name,
+        call.caller,
+        context.endpoint,
+        call.id,
+        call.idempotency_key,
+        call.deadline,
+        is_forwarded,
+    )
+
+
+def with_call_token(
+    params: Json,
+    info: ForwardingInfo,
+    ownership: Ownership,
+    sealer: CallTokenSealer,
+    sender: str,
+    head_start_divisor: int = HEAD_START_DIVISOR,
+) -> Json:
+    """Return request parameters for the owner node, with call token and remaining time added."""
+    instance = ownership.instance
+    token = CallToken(
+        ownership.node,
+        instance.tenant,
+        instance.server,
+        instance.index,
+        ownership.fence,
+        info.principal,
+        info.caller,
+        info.call_id,
+        info.idempotency_key,
+        sender,
+        info.principal_name,
+        info.endpoint,
+    )
+    meta: Json = {**(params.get("_meta") or {}), CALL_TOKEN_META_KEY: issue_call_token(sealer, token)}
+    if info.deadline:
+        remaining = info.deadline - asyncio.get_running_loop().time()
+        # The node closer to the server knows the outcome better.
+        remaining -= min(OWNER_HEAD_START_S, remaining / head_start_divisor)
+        meta[TIMEOUT_META_KEY] = max(1, round(remaining * 1000))
+    return {**params, "_meta": meta}
+
+
+# -- errors of an owner node ------------------------------------------------------------------------------------------
+
+
+def is_ownership_lost(exc: JSONRPCError) -> bool:
+    """Return True if the node lost the server before it started the call."""
+    data = exc.data if isinstance(exc.data, dict) else {}
+    return data.get("code") in (SERVER_MOVED, WRONG_NODE) and data.get("executed") == "no"
+
+
+def decode_error(exc: JSONRPCError, server: str, name: str) -> CallError | None:
+    """Decode the error of a call at another node: the caller gets the same error as at the owner.
+
+    Return None for an error of the server itself, which is passed on unchanged.
+    """
+    error_type = _ERROR_TYPES.get(exc.code)
+    data = exc.data if isinstance(exc.data, dict) else {}
+    if error_type is None or "executed" not in data:
+        return None
+    code, hint = str(data.get("code") or ""), str(data.get("fix") or "")
+    error = error_type(
+        exc.message.removesuffix(f" [{code}]").removesuffix(f" → {hint}"),  # the new error appends them again
+        server=server,
+        tool=name,
+        certainty=_parse_certainty(data.get("certainty")),
+        attempts=1,
+        retry_after=_to_seconds(data.get("retryAfterMs")),
+        hint=hint,
+        code=code,
+    )
+    error.retryable = data.get("retryable") is True or error_type is OutcomeUnknown
+    return error
+
+
+def _parse_certainty(code: Any) -> Certainty:
+    """Return the certainty by its wire code; an unknown code means an unknown outcome."""
+    found = Certainty.from_code(code)
+    return Certainty.UNKNOWN if found is None else found
+
+
+def _to_seconds(milliseconds: Any) -> float | None:
+    return milliseconds / 1000 if isinstance(milliseconds, int | float) and milliseconds >= 0 else None

@@ -1,0 +1,216 @@
+"""Frozen values about clients, their configuration files and entries.
+
+Entries of all clients are converted to one common form, that of our own file: `command`, `args`, `env`, `cwd`, `url`,
+`headers`, `type` (`sse` and `ws` only), `timeout` and `startTimeout` (milliseconds), `enabled`, `tools: {allow, deny}`,
+`envFile`, `headersHelper`, `auth`. Variables are written as `${VAR}`. Keys that only the client understands are kept
+under `extras: {client: {…}}`. They are written back to that client, and to no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from toolway.config.editing.document import Edit, FormatName
+from toolway.config.schema import ConfigIssue
+from toolway.config.variables import NO_SYNTAX, VariableSyntax
+
+Transport = Literal["stdio", "http", "sse", "ws"]
+ClientScope = Literal["user", "project", "local", "managed"]
+Platform = Literal["linux", "darwin", "win32"]
+RootPath = tuple[str, ...]
+EntryDict = dict[str, Any]
+OAUTH_KEYS: Final = {"clientId": "clientId", "clientSecret": "clientSecret", "scopes": "scopes"}
+#: (common entry, unread keys) → None; moves keys into the common entry
+ToCommon = Callable[[EntryDict, EntryDict], None]
+#: (common entry, written entry) → unsupported fields with reasons
+FromCommon = Callable[[EntryDict, EntryDict], list[tuple[str, str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfigFile:
+    """Configuration file of a client.
+
+    `directory` is the working directory of its servers, if that is fixed.
+    """
+
+    client: str
+    scope: ClientScope
+    path: Path
+    exists: bool
+    format: FormatName = "json"
+    root: RootPath = ("mcpServers",)  # path of the server map in the file
+    directory: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientEntry:
+    """Server entry of a client's file."""
+
+    name: str  # as written in the file
+    value: Mapping[str, Any] = field(repr=False)  # in the common form, variables not expanded
+    raw: Any = field(repr=False)  # as written in the file
+    file: ClientConfigFile
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ImportResult:
+    """Entries and issues of a client's file.
+
+    An entry that is not a server appears only as an issue.
+    """
+
+    file: ClientConfigFile
+    entries: tuple[ClientEntry, ...] = ()
+    issues: tuple[ConfigIssue, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExportPlan:
+    """Planned edit of a client's file, with an issue for each unsupported setting."""
+
+    edit: Edit
+    unsupported: tuple[ConfigIssue, ...] = ()
+    changed: tuple[str, ...] = ()  # names of new or changed entries
+    unchanged: tuple[str, ...] = ()  # names of entries that are already up to date
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Program that reads MCP servers from files. Of each scope, the first file is written."""
+
+    name: str  # claude-code
+    title: str  # Claude Code
+    config_files: Callable[[ClientPaths], list[ClientConfigFile]] = field(repr=False)
+    dialect: Dialect = field(repr=False)
+    # Names of the enabled servers, if they are in another file.
+    enabled_servers: Callable[[ClientConfigFile], frozenset[str]] | None = field(default=None, repr=False)
+
+
+def make_config_file(
+    client: str,
+    scope: ClientScope,
+    path: Path,
+    format: FormatName = "json",
+    root: RootPath = ("mcpServers",),
+    directory: Path | None = None,
+) -> ClientConfigFile:
+    return ClientConfigFile(client, scope, path, path.is_file(), format, root, directory)
+
+
+# -- spelling of entries ----------------------------------------------------------------------------------------------
+
+
+class UnsupportedEntry(Exception):
+    """Raised by a `FromCommon` function if the client cannot represent the server at all."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(reason)
+        self.field, self.reason = field, reason
+
+
+def _no_conversion(_value: EntryDict, _left: EntryDict) -> None:
+    return None
+
+
+def _no_unsupported(_value: EntryDict, _written: EntryDict) -> list[tuple[str, str]]:
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class TimeoutKey:
+    """Key with a duration, and the milliseconds of its unit."""
+
+    key: str
+    unit_ms: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """Spelling of entries in a client's file: keys, units, keys that are always written.
+
+    Reading accepts the spelling of every client; a dialect defines how entries are *written*. None: the client has no
+    such key.
+    """
+
+    command: str = "command"
+    joined_command: bool = False  # command and arguments are one list
+    args: str = "args"
+    env: str = "env"
+    cwd: str | None = None
+    env_file: str | None = None
+    urls: Mapping[Transport, str] = field(default_factory=lambda: {"http": "url", "sse": "url"})
+    headers: str | None = "headers"
+    headers_helper: str | None = None
+    type_key: str = "type"
+    types: Mapping[Transport, str] = field(default_factory=dict)  # transport → spelling; missing: not written
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # keys written in every new entry
+    timeout: TimeoutKey | None = None
+    start_timeout: TimeoutKey | None = None
+    enabled: str | None = None  # key that is true if the server is enabled
+    disabled: str | None = None  # key that is true if the server is disabled
+    writes_enabled: bool = False  # write that key even if the server is enabled
+    allow: str | None = None  # list of allowed tools
+    deny: str | None = None
+    oauth: str | None = None
+    oauth_keys: Mapping[str, str] = field(default_factory=dict)  # their key → ours
+    oauth_scopes_as_text: bool = False  # scopes are one space-separated text
+    syntax: VariableSyntax = NO_SYNTAX
+    to_common: ToCommon = _no_conversion
+    from_common: FromCommon = _no_unsupported
+    name_key: str | None = None  # key of an entry that holds its name
+    is_list: bool = False  # the servers are a list, not a map
+    implicit_cwd: bool = False  # `cwd` has no effect: servers start in the directory of the project
+    is_own: bool = False  # our own file: entries need no conversion
+
+
+# -- folders ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPaths:
+    """Base folders of client configuration files on one platform, and the working directory."""
+
+    environment: Mapping[str, str]
+    directory: Path
+    platform: Platform
+
+    @property
+    def home(self) -> Path:
+        key = "USERPROFILE" if self.platform == "win32" else "HOME"
+        return Path(self.environment.get(key) or Path.home())
+
+    @property
+    def config_home(self) -> Path:
+        """Return `$XDG_CONFIG_HOME`, by default `~/.config`."""
+        return Path(self.environment.get("XDG_CONFIG_HOME") or self.home / ".config")
+
+    @property
+    def app_support(self) -> Path:
+        """Return the settings folder of desktop programs."""
+        if self.platform == "darwin":
+            return self.home / "Library" / "Application Support"
+        if self.platform == "win32":
+            return Path(self.environment.get("APPDATA") or self.home / "AppData" / "Roaming")
+        return self.config_home
+
+    def folder_from_env(self, variable: str, default: Path) -> Path:
+        """Return the folder named by an environment variable, else `default`."""
+        return Path(self.environment[variable]) if self.environment.get(variable) else default
+
+    def find_nearest(self, name: str) -> Path:
+        """Return the nearest file of that name in this directory or a parent in the repository.
+
+        A file in the home folder belongs to the user, not to the projects below it.
+        """
+        for folder in (self.directory, *self.directory.parents):
+            if folder == self.home and folder != self.directory:
+                break
+            if (folder / name).is_file():
+                return folder / name
+            if (folder / ".git").exists():
+                break
+        return self.directory / name

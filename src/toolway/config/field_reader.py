@@ -1,0 +1,224 @@
+"""Typed access to the keys of one object of a configuration file, with variables expanded.
+
+Messages name the key and the JSON type of a wrong value, never the value: it may be a secret.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from toolway.config.schema import ConfigIssue
+from toolway.config.secret_refs import SecretTemplate, split_secret_refs
+from toolway.config.variables import expand_variables
+from toolway.errors import ConfigError
+
+CONFIG_KEY_CODE = "E-CONFIG-KEY"
+#: Keys of our own that were renamed, with their new names. The paths begin at a server entry, or with `toolway.`; the
+#: `*` is a tool. They have no effect any more: a message names the new key.
+OLD_KEYS: Final = {
+    "shared": "shareConnection",
+    "idleStop": "idleTimeout",
+    "repeatable": "idempotent",
+    "unprocessed": "notProcessedCodes",
+    "tools.*.repeatable": "idempotent",
+    "limits.concurrent": "maxConcurrent",
+    "limits.waiting": "maxQueued",
+    "limits.frame": "maxMessageBytes",
+    "limits.stderr": "stderrBytes",
+    "limits.tools": "maxTools",
+    "toolway.gateway.commands": "allowedCommands",
+    "toolway.escalations": "alerts",
+}
+T = TypeVar("T")
+
+_DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h)\s*")
+_MAX_SHOWN_KEY_CHARS = 80  # characters of a key that a message repeats: many messages may repeat one long key
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class FieldReader:
+    """Reader that removes and checks the keys of a mapping.
+
+    Keys not read yet are in `remaining`.
+    """
+
+    def __init__(self, values: Mapping[str, Any], variables: Mapping[str, str]) -> None:
+        self.remaining = {str(key): value for key, value in values.items()}
+        self.variables = variables
+        self.issues: list[ConfigIssue] = []
+
+    def get_text(self, key: str) -> str | None:
+        value = self._pop(key)
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise field_error(key, "text", value)
+        return self.expand_text(key, value)
+
+    def get_texts(self, key: str) -> tuple[str, ...]:
+        value = self._pop(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list | tuple):
+            raise field_error(key, "a list of texts", value)
+        return tuple(self.expand_text(key, _scalar_to_text(key, item)) for item in value)
+
+    def get_text_map(self, key: str) -> dict[str, str]:
+        value = self._pop(key)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            raise field_error(key, "an object of texts", value)
+        return {str(k): self.expand_text(f"{key}.{k}", _scalar_to_text(f"{key}.{k}", v)) for k, v in value.items()}
+
+    def get_bool(self, key: str, default: bool) -> bool:
+        value = self._pop(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise field_error(key, "true or false", value)
+        return value
+
+    def get_int(self, key: str, default: int, minimum: int = 0) -> int:
+        value = self._pop(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise field_error(key, f"a whole number of at least {minimum}", value)
+        return value
+
+    def get_choice(self, key: str, options: tuple[str, ...], default: str) -> str:
+        value = self.get_text(key)
+        if value is None:
+            return default
+        if value not in options:
+            raise ConfigError(
+                f"{key} must be one of {', '.join(options)}",
+                detail=f"found {quote_plain_word(value)}",
+                code=CONFIG_KEY_CODE,
+            )
+        return value
+
+    def get_duration(self, key: str, default: float, *, allow_zero: bool = False) -> float:
+        """Read a duration: a number is milliseconds, as in other hosts; text has a unit."""
+        value = self._pop(key)
+        if value is None:
+            return default
+        found = parse_duration(key, value)
+        if found == 0 and not allow_zero:
+            raise ConfigError(f"{key} must be more than 0", code=CONFIG_KEY_CODE)
+        return found
+
+    def expand_text(self, key: str, text: str) -> str:
+        """Expand the variables of a text. References to secrets stay until the server is started."""
+        parts = tuple(
+            self._expand_variables(key, part) if isinstance(part, str) else part for part in split_secret_refs(text)
+        )
+        plain = [part for part in parts if isinstance(part, str)]
+        return "".join(plain) if len(plain) == len(parts) else SecretTemplate(parts)
+
+    def _expand_variables(self, key: str, text: str) -> str:
+        result = expand_variables(text, self.variables)
+        for name in result.unset:
+            self.warn(
+                f"the variable {name} is not set",
+                detail=f"{shorten_key(key)} uses ${{{name}}}, which is passed on unexpanded",
+                hint=f"export {name}=… or write ${{{name}:-default}}",
+                code="E-CONFIG-VARIABLE",
+            )
+        return result.text
+
+    def warn(self, message: str, *, detail: str = "", hint: str = "", code: str = CONFIG_KEY_CODE) -> None:
+        self.issues.append(ConfigIssue("", message, detail, hint, code, severity="warning"))
+
+    def reject_unknown(self, block_name: str, known_keys: str) -> None:
+        """Raise `ConfigError` if a key was not read.
+
+        A misspelt key could grant access or switch off a log.
+        """
+        if self.remaining:
+            unknown = ", ".join(sorted(self.remaining))[:200]
+            renamed = (renamed_hint(f"{block_name}.{key}") for key in self.remaining)
+            hint = next(filter(None, renamed), f"known keys: {known_keys}")
+            raise ConfigError(f"unknown key in {block_name}", detail=unknown, hint=hint, code=CONFIG_KEY_CODE)
+
+    def _pop(self, key: str) -> Any:
+        return self.remaining.pop(key, None)
+
+
+def renamed_hint(path: str) -> str:
+    """Return the hint for an old key of ours, or an empty text. `path` is spelled as in `OLD_KEYS`."""
+    return f"it was renamed: write {OLD_KEYS[path]!r}" if path in OLD_KEYS else ""
+
+
+def parse_optional_block(block_name: str, block: Any, default: T, parse: Callable[[Mapping[str, Any]], T]) -> T | None:
+    """Parse a block that may also be written as true (`default`) or false (None).
+
+    Raises `ConfigError`.
+    """
+    if block is None or block is False:
+        return None
+    if block is True:
+        return default
+    if not isinstance(block, Mapping):
+        raise field_error(block_name, "true, false or an object", block)
+    return parse(block)
+
+
+def parse_duration(key: str, value: Any) -> float:
+    """Convert `20000` (milliseconds), `"20s"`, `"500ms"`, `"2m"` or `"1h"` to seconds."""
+    if isinstance(value, str):
+        found = _DURATION.fullmatch(value)
+        if found:
+            seconds = float(found[1]) * _UNIT_SECONDS[found[2]]
+            if math.isfinite(seconds):
+                return seconds
+    elif isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max:
+        return value / 1000
+    raise ConfigError(
+        f"{key} must be a duration",
+        detail=f"found {json_type_name(value)}",
+        hint='write milliseconds (20000) or text with a unit ("500ms", "20s", "2m")',
+        code=CONFIG_KEY_CODE,
+    )
+
+
+def field_error(key: str, expected: str, value: Any) -> ConfigError:
+    return ConfigError(f"{key} must be {expected}", detail=f"found {json_type_name(value)}", code=CONFIG_KEY_CODE)
+
+
+def shorten_key(key: str) -> str:
+    return key if len(key) <= _MAX_SHOWN_KEY_CHARS else f"{key[: _MAX_SHOWN_KEY_CHARS - 1]}…"
+
+
+def quote_plain_word(value: str) -> str:
+    """Quote a plain word; hide any other text, which may be a misplaced secret."""
+    return repr(value) if re.fullmatch(r"[A-Za-z_-]{1,24}", value) else "another text"
+
+
+def json_type_name(value: Any) -> str:
+    """Return the JSON type of a value, for use in messages."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    names = ((str, "text"), (int | float, "a number"), (Mapping, "an object"), (list | tuple, "a list"))
+    return next((name for type_, name in names if isinstance(value, type_)), f"a {type(value).__name__}")
+
+
+def _scalar_to_text(key: str, value: Any) -> str:
+    """Convert a scalar to text.
+
+    Numbers and booleans are unambiguous: `"args": ["--port", 8080]`.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    raise field_error(key, "text", value)

@@ -1,0 +1,257 @@
+"""Loader for files with an `mcpServers` map → `LoadedConfig`: servers and issues.
+
+An invalid entry never hides the valid ones. Only a file that cannot be read at all is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from toolway.config.editing import jsonc
+from toolway.config.field_reader import json_type_name, parse_duration
+from toolway.config.locations import EXAMPLE_CONFIG
+from toolway.config.schema import ConfigIssue, Server, check_server_name
+from toolway.config.server_entry import URL_KEYS, parse_entry, parse_entry_with_issues, parse_inline
+from toolway.config.settings import GatewaySettings, parse_gateway, parse_network_policy, with_network_policy
+from toolway.errors import ConfigError
+from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
+
+__all__ = ["ConfigIssue", "LoadedConfig", "load_file", "parse_config", "parse_entry", "parse_inline"]
+
+SERVER_MAP_KEYS: Final = ("mcpServers", "servers", "mcp_servers")
+TOOLWAY_BLOCK: Final = "toolway"
+MAX_CONFIG_BYTES: Final = 4 * 1024 * 1024
+_ENTRY_KEYS: Final = frozenset({"command", "type", "transport", *URL_KEYS})
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """Content of a configuration file.
+
+    A server with an issue of severity `error` is left out of `servers`.
+    """
+
+    servers: dict[str, Server] = field(default_factory=dict)
+    issues: tuple[ConfigIssue, ...] = ()
+    file: str = ""
+    gateway: GatewaySettings = field(default_factory=GatewaySettings)
+    # Loads it again; if None, `file` is read again.
+    reload: Callable[[], LoadedConfig] | None = field(default=None, compare=False)
+    watched_files: tuple[str, ...] = ()  # further files; a change of one of them may change this result
+    network_policy: NetworkPolicy = PUBLIC_ONLY  # network policy of the file; its servers already include it
+
+
+def load_file(path: str | os.PathLike[str], variables: Mapping[str, str] | None = None) -> LoadedConfig:
+    """Load the servers of a file. Raises `ConfigError` if the file as a whole is unusable."""
+    file = os.fspath(path)
+    return parse_config(decode_config(read_config_bytes(file), file), file, variables)
+
+
+def read_config_bytes(file: str) -> bytes:
+    """Read a file of at most `MAX_CONFIG_BYTES`. Raises `ConfigError`."""
+    try:
+        with Path(file).open("rb") as opened:
+            data = opened.read(MAX_CONFIG_BYTES + 1)
+    except OSError as exc:
+        hint = "name another file with --config or $TOOLWAY_CONFIG" if isinstance(exc, FileNotFoundError) else ""
+        raise _unreadable_error(file, exc.strerror or str(exc), hint) from None
+    if len(data) > MAX_CONFIG_BYTES:
+        raise _unreadable_error(file, f"it is larger than {MAX_CONFIG_BYTES} bytes", "")
+    return data
+
+
+def decode_config(data: bytes, file: str) -> str:
+    """Decode the UTF-8 content of a file. Raises `ConfigError`."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as exc:
+        raise _unreadable_error(file, f"byte {exc.start} is not UTF-8", "save the file as UTF-8") from None
+
+
+def parse_config(text: str, file: str = "", variables: Mapping[str, str] | None = None) -> LoadedConfig:
+    """Parse the text of a configuration file. Raises `ConfigError` if it is unusable as a whole."""
+    document = jsonc.parse_jsonc(text, file)
+    root, entries = find_server_map(document, file)
+    parser = _ConfigParser(document, file, root, os.environ if variables is None else variables)
+    names = parser.assign_names(entries)
+    servers = {}
+    for raw_name, name in names.items():
+        server = parser.parse_server(raw_name, entries[raw_name])
+        if server is not None:
+            servers[name] = server
+    servers = parser.apply_default_timeout(servers, entries, names)
+    network_policy = parser.parse_network_policy()
+    servers = {name: with_network_policy(server, network_policy) for name, server in servers.items()}
+    return LoadedConfig(
+        servers, tuple(parser.issues), file, parser.parse_gateway_settings(), network_policy=network_policy
+    )
+
+
+def find_server_map(document: jsonc.JsonDocument, file: str) -> tuple[jsonc.JsonPath, dict[str, Any]]:
+    """Return the path of the server map in the document, and the map. Raises `ConfigError`."""
+    root = document.value
+    if not isinstance(root, dict):
+        raise _no_server_map_error(file, f"the file holds {json_type_name(root)}")
+    for key in SERVER_MAP_KEYS:
+        if key in root:
+            if not isinstance(root[key], dict):
+                raise _no_server_map_error(file, f"{key} holds {json_type_name(root[key])}", document.lines.get((key,)))
+            return (key,), root[key]
+    entries = {k: v for k, v in root.items() if k != TOOLWAY_BLOCK and not k.startswith("$")}
+    if entries and not any(isinstance(v, dict) and _ENTRY_KEYS & v.keys() for v in entries.values()):
+        raise _no_server_map_error(file, f"found only {', '.join(list(entries)[:5])}")
+    return (), entries
+
+
+class _ConfigParser:
+    """State while one configuration file is parsed: its document, and the issues found."""
+
+    def __init__(
+        self, document: jsonc.JsonDocument, file: str, root: jsonc.JsonPath, variables: Mapping[str, str]
+    ) -> None:
+        self.issues: list[ConfigIssue] = []
+        self._document = document
+        self._file = file
+        self._root = root
+        self._variables = variables
+        # The first duplicate key of each entry. Duplicates outside of the entries belong to none of them.
+        self._duplicates: dict[str, jsonc.DuplicateKey] = {}
+        for duplicate in document.duplicates.values():
+            if len(duplicate.path) > len(root) and duplicate.path[: len(root)] == root:
+                self._duplicates.setdefault(duplicate.path[len(root)], duplicate)
+
+    def assign_names(self, entries: Mapping[str, Any]) -> dict[str, str]:
+        """Return the server name of each entry.
+
+        A valid name wins over a name that had to be normalized.
+        """
+        taken = {name for name in entries if _is_valid_name(name)}
+        names = {}
+        for raw_name in entries:
+            name = raw_name if raw_name in taken else normalize_name(raw_name)
+            if name != raw_name:
+                clash = name in taken
+                self._add_issues(raw_name, _renamed_issue(raw_name, name, clash))
+                if clash:
+                    continue
+            taken.add(name)
+            names[raw_name] = name
+        return names
+
+    def parse_server(self, raw_name: str, value: Any) -> Server | None:
+        try:
+            if raw_name in self._duplicates:
+                raise _duplicate_key_error(self._duplicates[raw_name])
+            server, issues = parse_entry_with_issues(value, self._variables)
+        except ConfigError as exc:
+            self._add_issues(raw_name, ConfigIssue.from_error(exc))
+            return None
+        self._add_issues(raw_name, *issues)
+        return server
+
+    def apply_default_timeout(
+        self, servers: dict[str, Server], entries: Mapping[str, Any], names: Mapping[str, str]
+    ) -> dict[str, Server]:
+        """Apply `toolway.timeout` to the servers without a `timeout` of their own."""
+        block = self._document.value.get(TOOLWAY_BLOCK)
+        if not isinstance(block, dict) or block.get("timeout") is None:
+            return servers
+        try:
+            total = parse_duration("toolway.timeout", block["timeout"])
+        except ConfigError as exc:
+            self.issues.append(
+                replace(
+                    ConfigIssue.from_error(exc),
+                    file=self._file,
+                    line=self._document.lines.get((TOOLWAY_BLOCK, "timeout")),
+                )
+            )
+            return servers
+        with_own_timeout = {name for raw_name, name in names.items() if _has_timeout(entries[raw_name])}
+        return {
+            name: server if name in with_own_timeout else replace(server, timeout=replace(server.timeout, total=total))
+            for name, server in servers.items()
+        }
+
+    def parse_network_policy(self) -> NetworkPolicy:
+        """Return the network policy of the `toolway` block; public addresses only if invalid."""
+        try:
+            return parse_network_policy(self._document.value.get(TOOLWAY_BLOCK), self._variables)
+        except ConfigError as exc:
+            line = self._document.lines.get((TOOLWAY_BLOCK, "addresses"))
+            self.issues.append(replace(ConfigIssue.from_error(exc), file=self._file, line=line))
+            return PUBLIC_ONLY
+
+    def parse_gateway_settings(self) -> GatewaySettings:
+        """Return the gateway settings of the `toolway` block.
+
+        Raises `ConfigError`: settings applied in part could grant access to anyone.
+        """
+        block = self._document.value.get(TOOLWAY_BLOCK)
+        try:
+            return parse_gateway(block, self._variables)
+        except ConfigError as exc:
+            exc.file = self._file
+            exc.line = self._document.lines.get((TOOLWAY_BLOCK,))
+            raise
+
+    def _add_issues(self, raw_name: str, *issues: ConfigIssue) -> None:
+        line = self._document.lines.get((*self._root, raw_name))
+        self.issues.extend(replace(each, server=raw_name, file=self._file, line=line) for each in issues)
+
+
+def _duplicate_key_error(duplicate: jsonc.DuplicateKey) -> ConfigError:
+    return ConfigError(
+        f"duplicate key {duplicate.path[-1]!r}",
+        detail=f"lines {duplicate.first} and {duplicate.second}",
+        hint="remove one of the two",
+        code="E-CONFIG-TWICE",
+    )
+
+
+def _renamed_issue(raw_name: str, name: str, clash: bool) -> ConfigIssue:
+    return ConfigIssue(
+        raw_name,
+        f"{raw_name!r} becomes {name!r}, and that name is taken" if clash else f"{raw_name!r} is renamed to {name!r}",
+        detail="names are lower-case letters, digits and hyphens",
+        hint="rename one of the two" if clash else "",
+        code="E-CONFIG-NAME",
+        severity="error" if clash else "note",
+    )
+
+
+def _has_timeout(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("timeout") is not None
+
+
+def _is_valid_name(name: str) -> bool:
+    try:
+        check_server_name(name)
+    except ConfigError:
+        return False
+    return True
+
+
+def normalize_name(name: str) -> str:
+    """Convert any text to the closest valid server name."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:64].strip("-") or "server"
+
+
+def _unreadable_error(file: str, detail: str, hint: str) -> ConfigError:
+    return ConfigError(f"{file} cannot be read", file=file, detail=detail, hint=hint, code="E-CONFIG-FILE")
+
+
+def _no_server_map_error(file: str, detail: str, line: int | None = None) -> ConfigError:
+    return ConfigError(
+        f"{file or 'the configuration'} has no server map",
+        file=file,
+        line=line,
+        detail=detail,
+        hint=f"write {EXAMPLE_CONFIG}",
+        code="E-CONFIG-SHAPE",
+    )

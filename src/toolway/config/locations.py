@@ -1,0 +1,88 @@
+"""Paths of our own files: configuration of user, project and local scope, and the state of a gateway."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from toolway.errors import ConfigError
+
+Scope = Literal["user", "project", "local"]
+CONFIG_FILE_VARIABLE: Final = "TOOLWAY_CONFIG"
+STATE_FOLDER_VARIABLE: Final = "TOOLWAY_STATE"
+EXAMPLE_CONFIG: Final = '{"mcpServers": {"name": {"command": "npx", "args": ["-y", "package"]}}}'
+PROJECT_FILE_NAMES: Final = (".mcp.json", "mcp.json")  # the last one has priority
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigPaths:
+    """Paths of our configuration files. `project` has only existing files."""
+
+    root: Path  # root folder of the project
+    user: Path
+    project: tuple[Path, ...]
+    local: Path
+
+    def iter_by_scope(self) -> Iterator[tuple[Scope, Path]]:
+        """Yield all files with their scopes, lowest priority first."""
+        yield "user", self.user
+        yield from (("project", path) for path in self.project)
+        yield "local", self.local
+
+
+def find_config_paths(environment: Mapping[str, str], directory: Path) -> ConfigPaths:
+    """Return the paths of the configuration files for the working directory `directory`."""
+    home = Path(environment.get("HOME") or Path.home())
+    config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config") / "toolway"
+    user = config / "mcp.json"
+    root = _find_project_root(directory.absolute(), home)
+    found = (root / name for name in PROJECT_FILE_NAMES)
+    project = tuple(path for path in found if path.is_file() and not _is_same_path(path, user))
+    label = re.sub(r"[^A-Za-z0-9.-]+", "-", root.name).strip("-") or "root"
+    number = hashlib.sha256(os.path.realpath(root).encode()).hexdigest()[:10]
+    return ConfigPaths(root, user, project, config / "projects" / f"{label}-{number}" / "mcp.json")
+
+
+def no_config_error(paths: ConfigPaths) -> ConfigError:
+    searched = [*(paths.root / name for name in PROJECT_FILE_NAMES), paths.user]
+    return ConfigError(
+        "no configuration found",
+        detail=f"searched for {', '.join(map(str, searched))}",
+        hint=f"write {EXAMPLE_CONFIG} to {paths.user}, or name a file with --config or ${CONFIG_FILE_VARIABLE}",
+        code="E-CONFIG-NONE",
+    )
+
+
+def _find_project_root(directory: Path, home: Path) -> Path:
+    """Return the nearest folder with a project file, up to the repository root or the home."""
+    for folder in (directory, *directory.parents):
+        if folder != directory and _is_same_path(folder, home):
+            break
+        if any((folder / name).is_file() for name in PROJECT_FILE_NAMES):
+            return folder
+        if (folder / ".git").exists():
+            return folder
+    return directory
+
+
+def _is_same_path(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+# -- state folder -----------------------------------------------------------------------------------------------------
+
+
+def gateway_state_folder(environ: Mapping[str, str]) -> Path | None:
+    """Return the state folder of a gateway: `$TOOLWAY_STATE` or the default, or None if neither is known.
+
+    The gateway itself uses it, and the commands that inspect it.
+    """
+    if environ.get(STATE_FOLDER_VARIABLE):
+        return Path(environ[STATE_FOLDER_VARIABLE])
+    base = environ.get("XDG_STATE_HOME") or (f"{environ['HOME']}/.local/state" if environ.get("HOME") else "")
+    return Path(base) / "toolway" / "gateway" if base else None

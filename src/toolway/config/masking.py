@@ -1,0 +1,124 @@
+"""Masking of secrets in output: of server entries, of our environment, and resolved ones.
+
+`build_masker` masks the values in any text, such as a server's stderr. `mask_value` returns an entry without them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from toolway.config.schema import Server
+from toolway.config.secret_refs import SecretTemplate
+from toolway.secrets.detection import (
+    MASK,
+    MIN_SECRET_CHARS,
+    compile_secrets_pattern,
+    is_secret_name,
+    looks_like_secret,
+    mask_secrets,
+    secrets_in_url,
+)
+
+_SECRET_NAME: Final = re.compile(r"key|token|secret|passw|pwd|auth|credential|cookie|session", re.IGNORECASE)
+_VARIABLE: Final = re.compile(r"\$\{[^}]*\}|\$\w+|%\w+%|\{env:\w+\}")
+_AUTH_SCHEME: Final = re.compile(r"\s*(?:bearer|basic|token|apikey)?\s*", re.IGNORECASE)
+_HARMLESS_HEADERS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
+_HARMLESS_SECURITY_KEYS: Final = frozenset(
+    {"type", "in", "name", "scheme", "username"}
+)  # harmless keys of a typed `security`
+_NAME_VALUE_PAIR: Final = re.compile(r"(?P<name>-{0,2}[\w.-]+)(?P<between>=|:\s*)(?P<value>.+)", re.DOTALL)
+
+
+def build_masker(servers: Iterable[Server]) -> Callable[[str], str]:
+    """Return a function that replaces secrets of these servers, and all resolved ones, by `***`."""
+    found = {each for server in servers for each in _server_secrets(server)} | set(_environment_secrets())
+    secrets = {each for each in found if len(each) >= MIN_SECRET_CHARS}
+    if not secrets:
+        return mask_secrets
+    known = compile_secrets_pattern(secrets)
+    return lambda text: mask_secrets(known.sub(MASK, text))
+
+
+def _server_secrets(server: Server) -> Iterator[str]:
+    for name, value in server.env.items():
+        if not isinstance(value, SecretTemplate) and (_SECRET_NAME.search(name) or looks_like_secret(name, value)):
+            yield value
+            yield from secrets_in_url(value)
+    openapi = server.openapi
+    for value in (*server.headers.values(), *(openapi.headers.values() if openapi is not None else ())):
+        if not isinstance(value, SecretTemplate):
+            yield value
+            yield value.rpartition(" ")[2]  # "Bearer …": the token alone
+    yield from find_secrets_in_args(server.args)
+    if server.url is not None:
+        yield from secrets_in_url(server.url)
+    for key in openapi.credentials if openapi is not None else ():
+        if not isinstance(key.value, SecretTemplate):
+            yield from (key.value, quote(key.value, safe=""), b64encode(key.value.encode()).decode())
+            yield key.value.partition(":")[2]  # user:password
+    if server.auth is not None:
+        for secret in (server.auth.client_secret, server.auth.private_key):
+            if secret is not None and not isinstance(secret, SecretTemplate):
+                yield secret
+
+
+def _environment_secrets() -> Iterator[str]:
+    """Yield the secrets of our own environment: passwords of proxies, tokens of gateways."""
+    for name, value in os.environ.items():
+        if looks_like_secret(name, value):
+            yield value if "://" not in value else ""
+            yield from secrets_in_url(value)
+
+
+def find_secrets_in_args(args: Iterable[str]) -> Iterator[str]:
+    """Yield likely secrets in arguments: `--api-key X`, `-e TOKEN=X`, `Authorization: Bearer X`."""
+    flag = ""
+    for arg in args:
+        pair = _NAME_VALUE_PAIR.fullmatch(arg)
+        if pair and looks_like_secret(pair["name"], pair["value"]):
+            yield pair["value"]
+            yield pair["value"].rpartition(" ")[2]
+        elif looks_like_secret(flag, arg):
+            yield arg
+        yield from secrets_in_url(arg)
+        flag = arg if arg.startswith("-") else ""
+
+
+def mask_value(value: Any, *path: str) -> Any:
+    """Mask the secrets of a file entry, or of its part at `path`. References and variables stay."""
+    if isinstance(value, Mapping):
+        return {str(key): mask_value(inner, *path, str(key)) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        secrets = set(find_secrets_in_args([each for each in value if isinstance(each, str)]))
+        return [_mask_texts(secrets, each) if isinstance(each, str) else mask_value(each, *path) for each in value]
+    if not isinstance(value, str):
+        return value
+    name = path[-1] if path else ""
+    hidden = _has_plain_text(value) if _is_credential(path, name) else False
+    if hidden or (is_secret_name(name) and _has_plain_text(value)) or looks_like_secret(name, value):
+        return _mask_texts(set(secrets_in_url(value)), value) if "://" in value else MASK
+    return _mask_texts(set(secrets_in_url(value)), value)
+
+
+def _is_credential(path: tuple[str, ...], name: str) -> bool:
+    """Return True if `path` holds a credential for a server: a header, or `security` of an API."""
+    if "headers" in path[:-1]:
+        return name.lower() not in _HARMLESS_HEADERS
+    if path[-2:] == ("credentials", "value"):
+        return True
+    return "security" in path[-3:-1] and "openapi" in path[-4:-2] and name not in _HARMLESS_SECURITY_KEYS
+
+
+def _has_plain_text(value: str) -> bool:
+    """Return True if a text has more than references and the name of an authentication scheme."""
+    return bool(_AUTH_SCHEME.sub("", _VARIABLE.sub("", value), count=1).strip())
+
+
+def _mask_texts(secrets: set[str], text: str) -> str:
+    chosen = {each for each in secrets if each}
+    return compile_secrets_pattern(chosen).sub(MASK, text) if chosen else text

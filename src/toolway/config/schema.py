@@ -1,0 +1,459 @@
+"""Frozen dataclasses of the configuration.
+
+The comments of the fields are the reference documentation (`docs/reference/config.md`): each is on the line of its
+field. Durations are in seconds. Configuration files write them as other MCP hosts do (`timeout` in milliseconds) or as
+text with a unit (`"20s"`); `field_reader.py` converts both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from toolway.config.secret_refs import SecretTemplate
+from toolway.errors import ConfigError
+from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
+from toolway.types import Effect
+
+EraSetting = Literal["auto", "modern", "legacy"]
+EnvPolicy = Literal["safe", "inherit", "none"]
+Grant = Literal["authorization_code", "client_credentials"]
+CredentialKind = Literal["scheme", "apiKey", "bearer", "basic"]
+CredentialLocation = Literal["header", "query", "cookie"]
+
+MAX_TIMEOUT_S = 900.0  # seconds; a synchronous call never takes longer, longer work must be a task
+IDEMPOTENCY_META_KEY = "toolway/idempotencyKey"  # `_meta` key that carries an idempotency key to the OpenAPI transport
+
+
+@dataclass(frozen=True, slots=True)
+class Timeout:
+    """Time limits of a server, in seconds.
+
+    Attributes:
+        total: one call, from its receipt to its result; at most 900. Default 60.
+        connect: DNS lookup, TCP connect and TLS. Default 5.
+        start: from starting a server to its first valid response. Default 30.
+        queue: waiting for a free slot, or for a server that is down. Default 5.
+        write: sending one request; a server that reads nothing for this time counts as hung. Default 10.
+
+    Example:
+        `Timeout(30, connect=5)`: 30 s for the whole call, 5 s of it to connect.
+    """
+
+    total: float = 60.0  # one call, from its receipt to its result (at most 900)
+    connect: float = 5.0  # DNS lookup, TCP connect and TLS
+    start: float = 30.0  # from starting a server to its first valid response
+    queue: float = 5.0  # waiting for a free slot, or for a server that is down
+    write: float = 10.0  # sending one request; a server that reads nothing for this time counts as hung
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Number of attempts and backoff of a retryable call.
+
+    The effect and the progress of a call decide if it is retryable. Backoffs are random, up to an upper bound.
+
+    Attributes:
+        max_attempts: attempts including the first one; at most 5. Default 3.
+        initial_backoff: upper bound of the first backoff after a lost connection, in seconds. Default 0.05.
+        backoff_multiplier: growth factor of that upper bound per attempt. Default 2.
+        rate_limited_backoff: first upper bound in seconds, if a server limits the rate without Retry-After. Default 1.
+        max_backoff: longest backoff in seconds. Default 20.
+
+    Example:
+        RetryPolicy(max_attempts=3, initial_backoff=0.2)
+    """
+
+    max_attempts: int = 3  # including the first one (at most 5)
+    initial_backoff: float = 0.05  # upper bound of the first, random backoff after a lost connection
+    backoff_multiplier: float = 2.0  # growth factor of that upper bound
+    rate_limited_backoff: float = 1.0  # first upper bound if the server is rate limiting without Retry-After
+    max_backoff: float = 20.0  # longest backoff
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """Backoff and limit for restarts of a server that ended.
+
+    Attributes:
+        initial_backoff: upper bound in seconds of the first, random backoff; it doubles per restart. Default 0.1.
+        max_backoff: longest backoff in seconds. Default 30.
+        max_restarts: restarts allowed within `window`; with more, the server counts as failed. Default 5.
+        window: seconds in which restarts are counted. Default 60.
+        failed_retry_interval: seconds between attempts to start a failed server. Default 300.
+        reset_after: seconds of healthy operation after which earlier restarts no longer count. Default 60.
+
+    Example:
+        RestartPolicy(max_restarts=5)
+    """
+
+    initial_backoff: float = 0.1  # upper bound of the first, random backoff; it doubles with every restart
+    max_backoff: float = 30.0  # longest backoff
+    max_restarts: int = 5  # with more restarts than this within `window` the server counts as failed
+    window: float = 60.0  # seconds in which restarts are counted
+    failed_retry_interval: float = 300.0  # seconds between attempts to start a failed server
+    reset_after: float = 60.0  # seconds of healthy operation after which earlier restarts no longer count
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """Health check that detects an unresponsive server.
+
+    Attributes:
+        interval: seconds without a message before a ping; 0 never pings. Default 30.
+        timeout: seconds to wait for a ping result. Default 10.
+        failure_threshold: consecutive failed pings before the server is restarted. Default 3.
+        during_calls: restart the server even if a call is in flight. Default False.
+
+    Example:
+        HealthCheck(interval=30.0, failure_threshold=3)
+    """
+
+    interval: float = 30.0  # seconds without a message before a ping; 0 = never ping
+    timeout: float = 10.0  # seconds to wait for a ping result
+    failure_threshold: int = 3  # consecutive failed pings before the server is restarted
+    during_calls: bool = False  # restart even if a call is in flight
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits on concurrent calls, message size, stderr and number of tools of one server.
+
+    Attributes:
+        max_concurrent: calls in flight. Default 128.
+        max_queued: calls queued for a slot; further calls are rejected at once. Default 1024.
+        max_message_bytes: bytes of one message from the server. Default 8 MiB.
+        stderr_bytes: bytes of stderr kept. Default 64 KiB.
+        compression: accept gzip and deflate from an HTTP server, 20:1 at most. Default False.
+        max_tools: tools listed for this server; the rest is left out, and its status reports that. Default 1000.
+
+    Example:
+        Limits(max_concurrent=4, max_queued=100)
+    """
+
+    max_concurrent: int = 128  # calls in flight
+    max_queued: int = 1024  # calls queued for a slot; further calls are rejected at once
+    max_message_bytes: int = 8 * 1024 * 1024  # bytes of one message from the server
+    stderr_bytes: int = 64 * 1024  # bytes of stderr kept
+    compression: bool = False  # accept gzip and deflate from an HTTP server (20:1 at most)
+    max_tools: int = 1000  # tools listed for this server; the rest is left out, and its status reports that
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSettings:
+    """Operator settings for one tool.
+
+    Attributes:
+        effect: READ, IDEMPOTENT or UNSAFE; overrides the annotations of the server. Default None: the annotations.
+        idempotent: the operator declares that a repeated call is safe. Default None: the setting of the server.
+        cache: seconds for which a result may be reused; READ tools only, 0 is never. Default 0.
+        timeout: seconds for one call of this tool. Default None: the timeout of the server.
+
+    Example:
+        ToolSettings(effect=Effect.READ, timeout=5.0)
+    """
+
+    effect: Effect | None = None  # read, idempotent or unsafe; overrides the annotations of the server
+    idempotent: bool | None = None  # the operator declares that a repeated call is safe
+    cache: float = 0.0  # seconds for which a result of a READ tool may be reused; 0 = never
+    timeout: float | None = None  # seconds for one call of this tool
+
+
+@dataclass(frozen=True, slots=True)
+class OAuth:
+    """OAuth client settings for a server. Without them the hub discovers and registers by itself."""
+
+    grant: Grant = "authorization_code"  # authorization_code: a user logs in; client_credentials: the hub itself
+    issuer: str | None = None  # authorization server where this client is registered; required with a secret or key
+    client_id: str | None = None  # id of an already registered client
+    client_secret: str | None = field(default=None, repr=False)  # sent to `issuer` only
+    private_key: str | None = field(default=None, repr=False)  # PEM; signs instead of a secret (client_credentials)
+    algorithm: str = "RS256"  # signature algorithm of `private_key`
+    client_metadata_url: str | None = None  # https URL that describes this client, if the issuer accepts one
+    scopes: tuple[str, ...] = ()  # requested instead of the scopes that the server suggests
+    redirect_uri: str = "http://127.0.0.1:33418/callback"  # receives the browser at the end of a login
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scopes", tuple(self.scopes))
+        secret = self.client_secret is not None or self.private_key is not None
+        if secret and self.issuer is None:
+            # Otherwise the server at this URL could name an issuer of its choice, and receive the secret.
+            raise _auth_error("a clientSecret or privateKey needs the issuer it is for", 'add "issuer": "https://…"')
+        if secret and self.client_id is None:
+            raise _auth_error("a clientSecret or privateKey needs a clientId", 'add "clientId"')
+        if self.grant == "client_credentials" and not secret:
+            raise _auth_error("client_credentials needs a clientSecret or a privateKey", "add one of them")
+        if self.private_key is not None and self.grant != "client_credentials":
+            raise _auth_error("a privateKey is used with client_credentials only", 'set "grant": "client_credentials"')
+        url = self.client_metadata_url
+        if url is not None and not re.match(r"https://[^/\s]+/[^\s]", url):
+            raise _auth_error("clientMetadataUrl must be an https address with a path", "correct it")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenApiFilter:
+    """Filter for operations of an OpenAPI document. `*` matches any text."""
+
+    tags: tuple[str, ...] = ()  # operations with one of these tags
+    paths: tuple[str, ...] = ()  # operations with one of these paths in the document: /pets/*
+    methods: tuple[str, ...] = ()  # operations with one of these methods: get
+    operations: tuple[str, ...] = ()  # operations with one of these operationIds
+
+
+@dataclass(frozen=True, slots=True)
+class ApiCredential:
+    """Credential for an HTTP API, and its location in a request. It is sent to the origin of the API only."""
+
+    value: str = field(repr=False)  # a key, a token, or user:password
+    kind: CredentialKind = "scheme"  # scheme: the document defines its location; other kinds: sent with every request
+    name: str = ""  # name of the document's security scheme, or of the header, query parameter or cookie of an apiKey
+    location: CredentialLocation = "header"  # location of an apiKey
+
+
+@dataclass(frozen=True, slots=True)
+class OpenApi:
+    """HTTP API described by an OpenAPI or Swagger document: exactly one of url, file and document."""
+
+    url: str | None = None  # URL of the document
+    file: str | None = None  # path of the document
+    document: Mapping[str, Any] | None = field(default=None, repr=False)  # the document itself
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent when the document is fetched
+    include: OpenApiFilter = OpenApiFilter()  # only operations that match every kind of pattern given here
+    exclude: OpenApiFilter = OpenApiFilter()  # leaves out operations that match one of these patterns
+    credentials: tuple[ApiCredential, ...] = ()  # `security` in files
+    idempotency_header: str | None = None  # header in which the API accepts idempotency keys
+    outputs: bool = True  # publish the response schemas as output schemas; false if responses do not match them
+    refresh: float = 3600.0  # seconds after which the document is fetched again; 0 = never
+
+    def __post_init__(self) -> None:
+        given = [k for k in ("url", "file", "document") if getattr(self, k) is not None]
+        if len(given) != 1:
+            raise ConfigError(
+                "openapi needs exactly one of url, file or document",
+                detail=f"found {' and '.join(given) or 'none'}",
+                hint='write "openapi": {"url": "https://…/openapi.json"}',
+                code="E-CONFIG-OPENAPI",
+            )
+        if self.url is not None and not re.match(r"https?://[^/\s]", self.url):
+            message = "the URL of an OpenAPI document must begin with http:// or https://"
+            raise ConfigError(
+                message, detail=_describe_scheme(self.url), hint='use "file" for a file', code="E-CONFIG-OPENAPI"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Configuration of one server: exactly one of command, url, instance or openapi.
+
+    An API (`openapi`) may have a `url` too. It overrides the `servers` of the document.
+
+    Attributes:
+        command: program to start; never run through a shell. Default None.
+        args: arguments of the program. Default none.
+        env: environment variables, added to those that `env_policy` allows. Default none.
+        cwd: working directory of the program. Default None: that of this process.
+        env_policy: "safe" passes base, proxy and CA variables, "inherit" everything, "none" base only. Default "safe".
+        url: Streamable HTTP endpoint, or with `openapi` the base URL of the API. Default None.
+        sse: the url uses the deprecated HTTP+SSE transport of 2024-11-05. Default False: it is detected.
+        headers: headers of every HTTP request. Default none.
+        auth: OAuth settings for the url. Default None: discovered if the server asks for a login.
+        instance: SDK `MCPServer` or `Server` object in this process. Default None.
+        openapi: HTTP API; each of its operations becomes a tool. Default None.
+        era: protocol era, "modern" or "legacy" without a probe. Default "auto": it is detected.
+        enabled: False configures the server without starting it. Default True.
+        lazy: start at the first call instead of immediately. Default False.
+        instances: cluster: number of instances, on different nodes; a call goes to any of them. Default 1.
+        node_labels: cluster: only nodes with all of these labels run the server. Default none.
+        idle_timeout: seconds without a call before the server stops until the next call; 0 is never. Default 0.
+        timeout: time limits. Default `Timeout()`.
+        retry: attempts and backoff of retryable calls. Default `RetryPolicy()`.
+        idempotent: the operator declares that repeated calls of every tool of this server are safe. Default False.
+        trusted: the server's own annotations suffice for coalescing calls and caching results. Default False.
+        tools: settings by tool name. Default none.
+        share_connection: all callers of a gateway use one connection and login, even in the legacy era. Default False.
+        idempotency_meta_key: `_meta` key in which the server accepts idempotency keys. Default None: it accepts none.
+        not_processed_codes: HTTP statuses or JSON-RPC codes that prove the request was not processed. Default none.
+        restart: backoff and limit for restarts. Default `RestartPolicy()`.
+        health: health check. Default `HealthCheck()`.
+        limits: concurrent calls, message size, stderr, number of tools. Default `Limits()`.
+        network_policy: non-public addresses that the URLs of this server may resolve to. Default `PUBLIC_ONLY`.
+        extras: unknown keys of the configuration file, which have no effect. Default none.
+
+    Raises:
+        ConfigError: the fields contradict each other, or a value is invalid.
+
+    Example:
+        `Server(command="npx", args=("-y", "server-github"), timeout=Timeout(20))`
+    """
+
+    command: str | None = None  # program to start; never run through a shell
+    args: tuple[str, ...] = ()  # arguments of the program
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # added to the variables that `env_policy` allows
+    cwd: str | None = None  # working directory of the program
+    env_policy: EnvPolicy = "safe"  # safe: base, proxy and CA variables; inherit: everything; none: base only
+    url: str | None = None  # a Streamable HTTP endpoint, or with `openapi` the base URL of the API
+    sse: bool = False  # the url uses the deprecated HTTP+SSE transport of 2024-11-05; if false, it is detected
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with every HTTP request
+    auth: OAuth | None = None  # OAuth settings for the url
+    instance: Any = None  # an SDK `MCPServer` or `Server` object in this process
+    openapi: OpenApi | None = None  # an HTTP API; each of its operations becomes a tool
+    era: EraSetting = "auto"  # protocol era; auto: detect it; modern or legacy: do not probe
+    enabled: bool = True  # false: configured, but not started
+    lazy: bool = False  # start at the first call instead of immediately
+    instances: int = 1  # cluster: number of instances, on different nodes; a call goes to any of them
+    node_labels: tuple[str, ...] = ()  # cluster: only nodes with all of these labels run the server
+    idle_timeout: float = 0.0  # seconds without a call before the server stops until the next call; 0 = never
+    timeout: Timeout = Timeout()
+    retry: RetryPolicy = RetryPolicy()
+    idempotent: bool = False  # the operator declares that repeated calls of every tool of this server are safe
+    trusted: bool = False  # the server's own annotations suffice for coalescing calls and caching results
+    tools: Mapping[str, ToolSettings] = field(default_factory=dict)  # by tool name
+    share_connection: bool = False  # all callers of a gateway use one connection and login, even in the legacy era
+    idempotency_meta_key: str | None = None  # `_meta` key in which the server accepts idempotency keys
+    not_processed_codes: tuple[int, ...] = ()  # HTTP statuses or JSON-RPC codes: the request was not processed
+    restart: RestartPolicy = RestartPolicy()
+    health: HealthCheck = HealthCheck()
+    limits: Limits = Limits()
+    network_policy: NetworkPolicy = PUBLIC_ONLY  # non-public addresses that the URLs of this server may resolve to
+    extras: Mapping[str, Any] = field(default_factory=dict, repr=False)  # unknown keys of the configuration file
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "args", tuple(self.args))
+        object.__setattr__(self, "node_labels", tuple(self.node_labels))
+        alternatives = ("command", "url", "instance") if self.openapi is None else ("command", "instance", "openapi")
+        given = [k for k in alternatives if getattr(self, k) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) or "neither"
+            raise ConfigError(
+                "a server needs exactly one of command, url, openapi or instance",
+                detail=f"found {found}",
+                hint='write {"command": "npx", "args": [...]} or {"url": "https://…/mcp"}',
+                code="E-CONFIG-SERVER",
+            )
+        if any(isinstance(text, SecretTemplate) for text in (self.command, self.cwd, *self.args)):
+            raise ConfigError(
+                "a secret cannot be an argument of a command",
+                detail="every user of this machine can see the arguments of a process",
+                hint="give it to the server in `env`",
+                code="E-SECRETS-ARGUMENT",
+            )
+        if self.url is not None and not re.match(r"https?://[^/\s]", self.url):
+            raise ConfigError(
+                "the url of a server must begin with http:// or https://",
+                detail=_describe_scheme(self.url),
+                code="E-CONFIG-URL",
+            )
+        if self.auth is not None and self.url is None:
+            raise _auth_error("auth is for servers with a url", "give other servers their credentials in `env`")
+        if self.auth is not None and any(name.lower() == "authorization" for name in self.headers):
+            raise _auth_error("a server has either auth or an Authorization header", "remove one of them")
+        if self.openapi is not None and self.openapi.idempotency_header and self.idempotency_meta_key is None:
+            # The OpenAPI transport reads it and sets the header.
+            object.__setattr__(self, "idempotency_meta_key", IDEMPOTENCY_META_KEY)
+
+    @property
+    def transport(self) -> Literal["stdio", "http", "sse", "openapi", "memory"]:
+        if self.command is not None:
+            return "stdio"
+        if self.openapi is not None:
+            return "openapi"
+        if self.url is not None:
+            return "sse" if self.sse else "http"
+        return "memory"
+
+    @property
+    def location(self) -> str:
+        """Command line, URL or document of the server; may hold a secret.
+
+        Empty for an object in this process.
+        """
+        if self.command is not None:
+            return " ".join([self.command, *self.args])
+        api = self.openapi
+        return self.url or (api and (api.url or api.file or "the document in its entry")) or ""
+
+    @property
+    def effective_network_policy(self) -> NetworkPolicy:
+        """Network policy for all connections of this server, its issuer and its document."""
+        issuer = self.auth.issuer if self.auth is not None else None
+        document = self.openapi.url if self.openapi is not None else None
+        return self.network_policy.allowing(self.url, issuer, document)
+
+
+ServerLike = Server | str | Mapping[str, Any] | Any
+"""Accepted values for a server in `Hub({...})`: `Server`, URL, command line, file entry or SDK server object."""
+
+
+def _describe_scheme(url: str) -> str:
+    """Describe only the scheme of a URL: the rest may hold a password."""
+    found = re.match(r"([a-z][a-z0-9+.-]{0,20}):", url, re.IGNORECASE)
+    return f"it begins with {found[1]}:" if found else "it begins with neither"
+
+
+def _auth_error(message: str, hint: str) -> ConfigError:
+    return ConfigError(message, hint=hint, code="E-CONFIG-AUTH")
+
+
+_SERVER_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
+
+
+def check_server_name(name: str) -> str:
+    """Return `name` if it is a valid server name, else raise `ConfigError`.
+
+    Names are `[a-z0-9-]+`, so `server.tool` and `server__tool` split unambiguously.
+    """
+    if not _SERVER_NAME.fullmatch(name) or len(name) > 64:
+        suggestion = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:64] or "server"
+        raise ConfigError(
+            f"invalid server name {name!r}",
+            detail="names are lower-case letters, digits and hyphens, at most 64 characters",
+            hint=f"call it {suggestion!r}",
+            code="E-CONFIG-NAME",
+        )
+    return name
+
+
+def with_defaults(server: Server, timeout: Timeout | None, retry: RetryPolicy | None) -> Server:
+    """Return `server` with the timeout and retry policy of the hub, if it has the default ones."""
+    if timeout is not None and server.timeout == Timeout():
+        server = replace(server, timeout=timeout)
+    if retry is not None and server.retry == RetryPolicy():
+        server = replace(server, retry=retry)
+    return server
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigIssue:
+    """Issue of a configuration file.
+
+    With `error` the server is left out; with `warning` and `note` it is used.
+    """
+
+    server: str  # as written in the file; empty if the issue is about the file
+    message: str
+    detail: str = ""
+    hint: str = ""
+    code: str = "E-CONFIG"
+    severity: Literal["error", "warning", "note"] = "error"
+    file: str = ""
+    line: int | None = None
+
+    @classmethod
+    def from_error(cls, error: ConfigError, server: str = "") -> ConfigIssue:
+        return cls(server, error.message, error.detail, error.hint, error.code, file=error.file, line=error.line)
+
+    @property
+    def location(self) -> str:
+        """Location of the issue, `mcp.json:12`, as far as it is known."""
+        return f"{self.file}:{self.line}" if self.file and self.line else self.file
+
+    def __str__(self) -> str:
+        where = self.location or self.server
+        text = f"{where}: {self.message}" if where else self.message
+        if self.detail:
+            text += f": {self.detail}"
+        if self.hint:
+            text += f" → {self.hint}"
+        return f"{text} [{self.code}]"

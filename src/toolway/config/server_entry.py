@@ -1,0 +1,415 @@
+"""Parser for one entry of an `mcpServers` map → `Server`, in the spelling of any MCP host."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Final, cast, get_args
+
+from toolway.config import openapi_entry
+from toolway.config.field_reader import (
+    CONFIG_KEY_CODE,
+    OLD_KEYS,
+    FieldReader,
+    field_error,
+    json_type_name,
+    quote_plain_word,
+    renamed_hint,
+    shorten_key,
+)
+from toolway.config.schema import (
+    MAX_TIMEOUT_S,
+    ConfigIssue,
+    EnvPolicy,
+    EraSetting,
+    Grant,
+    HealthCheck,
+    Limits,
+    OAuth,
+    RestartPolicy,
+    RetryPolicy,
+    Server,
+    Timeout,
+    ToolSettings,
+)
+from toolway.config.variables import expand_home
+from toolway.errors import ConfigError
+from toolway.types import Effect
+
+URL_KEYS: Final = ("url", "httpUrl", "serverUrl", "uri")
+STDIO_TYPES: Final = frozenset({"stdio", "local"})
+HTTP_TYPES: Final = frozenset({"http", "streamablehttp", "remote"})
+SSE_TYPE: Final = "sse"
+UNSUPPORTED_TYPES: Final = frozenset({"ws", "websocket"})
+CALL_KEYS: Final = (
+    *("maxRetries", "retryDelayMs", "backoffMultiplier", "idempotent", "trusted", "tools"),
+    *("idempotencyMetaKey", "notProcessedCodes"),
+)
+CLUSTER_KEYS: Final = ("instances", "nodeLabels")
+KNOWN_KEYS: Final = (
+    *("command", "args", "env", "cwd", *URL_KEYS, "headers", "auth", "openapi", "type", "transport"),
+    *("timeout", "startTimeout", "connectTimeout", "maxRestarts", "enabled", "disabled", "lazy", "idleTimeout"),
+    *("keepAliveInterval", "era", "shareConnection", "env_policy", "envPolicy", "limits", *CLUSTER_KEYS),
+    *CALL_KEYS,
+)
+
+MAX_ATTEMPTS: Final = 5
+MAX_INSTANCES: Final = 64
+MAX_LABELS: Final = 32
+
+_EFFECT_NAMES: Final = tuple(effect.value for effect in Effect)
+_LABEL_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=/:-]{0,62}")
+_URL_START: Final = re.compile(r"https?://", re.IGNORECASE)
+_MAX_COMMAND_LINE_CHARS: Final = 16 * 1024  # characters of a command line: `shlex.split` takes quadratic time
+_MAX_COMPARED_KEYS: Final = 32  # unknown keys per entry that are compared with ours: each comparison is slow
+
+
+def parse_entry(value: Mapping[str, Any], variables: Mapping[str, str] | None = None) -> Server:
+    """Parse one server entry of a configuration file. Raises `ConfigError`.
+
+    >>> parse_entry({"command": "npx", "args": ["-y", "server-github"], "timeout": "20s"}).timeout.total
+    20.0
+    """
+    return parse_entry_with_issues(value, os.environ if variables is None else variables)[0]
+
+
+def parse_inline(text: str) -> Server:
+    """Parse a URL (`"https://…/mcp"`) or a command line (`"npx -y server-github"`).
+
+    Raises `ConfigError`.
+    """
+    return Server(**_parse_inline_fields(text))
+
+
+def parse_entry_with_issues(value: Any, variables: Mapping[str, str]) -> tuple[Server, list[ConfigIssue]]:
+    """Parse one server entry; return the server and its warnings.
+
+    Raises `ConfigError` if it is unusable.
+    """
+    if isinstance(value, str):
+        value = _parse_inline_fields(value)
+    if not isinstance(value, Mapping):
+        raise field_error("a server", 'an object such as {"command": …} or {"url": …}', value)
+    fields = FieldReader(value, variables)
+    server = Server(
+        **_parse_transport(fields),
+        **_parse_behavior(fields),
+        **_parse_call_settings(fields),
+        **parse_cluster_settings(fields),
+        auth=_parse_oauth(fields),
+        timeout=_parse_timeout(fields),
+        limits=_parse_limits(fields),
+        extras=fields.remaining,
+    )
+    _warn_renamed_keys(fields)
+    for key in islice(fields.remaining, _MAX_COMPARED_KEYS):
+        _warn_misspelled_key(fields, key)
+    return server, fields.issues
+
+
+def _parse_inline_fields(text: str) -> dict[str, Any]:
+    if _URL_START.match(text.strip()):
+        return {"url": text.strip()}
+    if len(text) > _MAX_COMMAND_LINE_CHARS:
+        hint = 'write {"command": …, "args": […]}'
+        raise ConfigError("command line too long", detail=f"{len(text)} characters", hint=hint, code=CONFIG_KEY_CODE)
+    try:
+        words = shlex.split(text)
+    except ValueError as exc:
+        raise ConfigError("invalid command line", detail=str(exc), code=CONFIG_KEY_CODE) from None
+    if not words:
+        raise ConfigError("empty command line", hint='write "npx -y package" or "https://…/mcp"', code=CONFIG_KEY_CODE)
+    return {"command": words[0], "args": words[1:]}
+
+
+# -- transport, behavior, timeouts, limits ----------------------------------------------------------------------------
+
+
+def _parse_transport(fields: FieldReader) -> dict[str, Any]:
+    """Read the keys that define the transport: command, url, openapi, and what they need."""
+    type_ = _parse_type(fields)
+    openapi_settings, base_url = openapi_entry.parse_openapi(fields, type_)
+    command, cwd, url = fields.get_text("command"), fields.get_text("cwd"), _parse_url(fields)
+    if base_url is not None and url not in (None, base_url):
+        raise ConfigError(
+            "the API has two addresses", detail="url and openapi.server", hint="keep one", code=CONFIG_KEY_CODE
+        )
+    arguments = {
+        "command": command and expand_home(command, fields.variables),
+        "args": fields.get_texts("args"),
+        "env": fields.get_text_map("env"),
+        "cwd": cwd and expand_home(cwd, fields.variables),
+        "url": base_url or url,
+        "sse": type_ == SSE_TYPE,
+        "headers": fields.get_text_map("headers"),
+        "openapi": openapi_settings,
+    }
+    if type_ in STDIO_TYPES and command is None:
+        raise ConfigError(
+            "a stdio server needs a command", hint='add "command", or set "type": "http"', code=CONFIG_KEY_CODE
+        )
+    if type_ in (*HTTP_TYPES, SSE_TYPE) and url is None:
+        type_name = "sse" if type_ == SSE_TYPE else "http"
+        raise ConfigError(
+            f"an {type_name} server needs a url", hint='add "url", or set "type": "stdio"', code=CONFIG_KEY_CODE
+        )
+    return arguments
+
+
+def _parse_type(fields: FieldReader) -> str:
+    type_text = fields.get_text("type")
+    transport_text = fields.get_text("transport")
+    type_text = type_text if type_text is not None else transport_text
+    if type_text is None:
+        return ""
+    normalized = type_text.lower().replace("-", "").replace("_", "")
+    if normalized in STDIO_TYPES | HTTP_TYPES | {SSE_TYPE, openapi_entry.OPENAPI_TYPE}:
+        return normalized
+    is_planned = normalized in UNSUPPORTED_TYPES
+    raise ConfigError(
+        f"server type {type_text} is not supported yet"
+        if is_planned
+        else f"unknown server type {quote_plain_word(type_text)}",
+        detail="supported types: stdio, http (Streamable HTTP), sse and openapi",
+        hint='set "type": "http" if the server has a Streamable HTTP endpoint' if is_planned else "",
+        code="E-CONFIG-TYPE",
+    )
+
+
+def _parse_url(fields: FieldReader) -> str | None:
+    given = {key: text for key in URL_KEYS if (text := fields.get_text(key)) is not None}
+    if len(set(given.values())) > 1:
+        raise ConfigError(
+            "the server has two addresses", detail=" and ".join(given), hint="keep one", code=CONFIG_KEY_CODE
+        )
+    return next(iter(given.values()), None)
+
+
+def _parse_behavior(fields: FieldReader) -> dict[str, Any]:
+    policies = get_args(EnvPolicy)
+    policy = fields.get_choice("env_policy", policies, fields.get_choice("envPolicy", policies, "safe"))
+    return {
+        "env_policy": cast(EnvPolicy, policy),
+        "era": cast(EraSetting, fields.get_choice("era", get_args(EraSetting), "auto")),
+        # Either key can disable a server.
+        "enabled": fields.get_bool("enabled", True) and not fields.get_bool("disabled", False),
+        "lazy": fields.get_bool("lazy", False),
+        "share_connection": fields.get_bool("shareConnection", False),
+        "idle_timeout": fields.get_duration("idleTimeout", 0.0, allow_zero=True),
+        "restart": replace(RestartPolicy(), max_restarts=fields.get_int("maxRestarts", RestartPolicy().max_restarts)),
+        "health": replace(
+            HealthCheck(), interval=fields.get_duration("keepAliveInterval", HealthCheck().interval, allow_zero=True)
+        ),
+    }
+
+
+def _parse_timeout(fields: FieldReader) -> Timeout:
+    raw = fields.remaining.get("timeout")
+    default = Timeout()
+    total = fields.get_duration("timeout", default.total)
+    if isinstance(raw, int | float) and total < 1:
+        fields.warn(
+            f"timeout is {raw} milliseconds",
+            detail="a number without a unit is in milliseconds, as in other hosts",
+            hint=f'write "{raw}s" for seconds',
+        )
+    if total > MAX_TIMEOUT_S:
+        fields.warn(f"timeout is {total:.0f} s", detail=f"the maximum is {MAX_TIMEOUT_S:.0f} s")
+        total = MAX_TIMEOUT_S
+    return replace(
+        default,
+        total=total,
+        start=fields.get_duration("startTimeout", default.start),
+        connect=fields.get_duration("connectTimeout", default.connect),
+    )
+
+
+def _parse_limits(fields: FieldReader) -> Limits:
+    given = fields.remaining.pop("limits", None)
+    if given is None:
+        return Limits()
+    if not isinstance(given, Mapping):
+        raise ConfigError("limits must be an object", detail=f"found {json_type_name(given)}", code=CONFIG_KEY_CODE)
+    inner, default = FieldReader(given, fields.variables), Limits()
+    limits = Limits(
+        max_concurrent=inner.get_int("maxConcurrent", default.max_concurrent, minimum=1),
+        max_queued=inner.get_int("maxQueued", default.max_queued),
+        max_message_bytes=inner.get_int("maxMessageBytes", default.max_message_bytes, minimum=1024),
+        stderr_bytes=inner.get_int("stderrBytes", default.stderr_bytes),
+        compression=inner.get_bool("compression", default.compression),
+        max_tools=inner.get_int("maxTools", default.max_tools, minimum=1),
+    )
+    for key in inner.remaining:
+        hint = renamed_hint(f"limits.{key}")
+        fields.warn(f"unknown key limits.{key}", detail="it is kept and has no effect", hint=hint)
+    if inner.remaining:
+        fields.remaining["limits"] = inner.remaining
+    return limits
+
+
+# -- auth -------------------------------------------------------------------------------------------------------------
+
+
+def _parse_oauth(fields: FieldReader) -> OAuth | None:
+    """Parse `auth`; return None if it is missing or has another host's meaning.
+
+    Messages never repeat values: most are secrets. Raises `ConfigError`.
+    """
+    given = fields.remaining.get("auth")
+    if given == "oauth":
+        given = {"type": "oauth"}
+    if not isinstance(given, Mapping) or given.get("type") != "oauth":
+        if given is not None:
+            hint = 'write "auth": {"type": "oauth", …}, or give a fixed token under `headers`'
+            fields.warn("unknown kind of auth", detail="it is kept and has no effect", hint=hint)
+        return None
+    del fields.remaining["auth"]
+    inner = FieldReader({key: value for key, value in given.items() if key != "type"}, fields.variables)
+    default = OAuth()
+    auth = OAuth(
+        grant=cast(Grant, inner.get_choice("grant", get_args(Grant), default.grant)),
+        issuer=inner.get_text("issuer"),
+        client_id=inner.get_text("clientId"),
+        client_secret=inner.get_text("clientSecret"),
+        private_key=inner.get_text("privateKey"),
+        algorithm=inner.get_text("algorithm") or default.algorithm,
+        client_metadata_url=inner.get_text("clientMetadataUrl"),
+        scopes=_parse_scopes(inner),
+        redirect_uri=inner.get_text("redirectUri") or default.redirect_uri,
+    )
+    fields.issues += inner.issues
+    for key in inner.remaining:
+        fields.warn(f"unknown key auth.{key}", detail="it is kept and has no effect")
+    if inner.remaining:
+        fields.remaining["auth"] = inner.remaining
+    return auth
+
+
+def _parse_scopes(inner: FieldReader) -> tuple[str, ...]:
+    """Read `scopes`: a list, or one space-separated text as in OAuth."""
+    if isinstance(inner.remaining.get("scopes"), str):
+        return tuple((inner.get_text("scopes") or "").split())
+    return inner.get_texts("scopes")
+
+
+# -- calls: retries, effects, tool settings ---------------------------------------------------------------------------
+
+
+def _parse_call_settings(fields: FieldReader) -> dict[str, Any]:
+    """Return the `Server` arguments that these keys set."""
+    return {
+        "retry": _parse_retry(fields),
+        "idempotent": fields.get_bool("idempotent", False),
+        "trusted": fields.get_bool("trusted", False),
+        "tools": _parse_tools(fields),
+        "idempotency_meta_key": fields.get_text("idempotencyMetaKey"),
+        "not_processed_codes": _parse_not_processed_codes(fields),
+    }
+
+
+def _parse_retry(fields: FieldReader) -> RetryPolicy:
+    default = RetryPolicy()
+    attempts = fields.get_int("maxRetries", default.max_attempts - 1) + 1
+    if attempts > MAX_ATTEMPTS:
+        fields.warn(f"maxRetries is {attempts - 1}", detail=f"the maximum is {MAX_ATTEMPTS} attempts per call")
+        attempts = MAX_ATTEMPTS
+    multiplier = fields.remaining.pop("backoffMultiplier", default.backoff_multiplier)
+    if isinstance(multiplier, bool) or not isinstance(multiplier, int | float) or not 1 <= multiplier <= 100:
+        raise field_error("backoffMultiplier", "a number from 1 to 100", multiplier)
+    delay = fields.get_duration("retryDelayMs", default.initial_backoff, allow_zero=True)
+    return replace(default, max_attempts=attempts, initial_backoff=delay, backoff_multiplier=float(multiplier))
+
+
+def _parse_tools(fields: FieldReader) -> dict[str, ToolSettings]:
+    """Read `tools: {"NAME": {"effect": …}}`.
+
+    Other values (a list of names, `allow`, `deny`) belong to other hosts and stay unread.
+    """
+    given = fields.remaining.get("tools")
+    if not isinstance(given, Mapping):
+        return {}
+    settings = {str(name): value for name, value in given.items() if isinstance(value, Mapping)}
+    left = {name: value for name, value in given.items() if not isinstance(value, Mapping)}
+    fields.remaining.pop("tools")
+    if left:
+        fields.remaining["tools"] = left
+    return {name: _parse_tool_settings(name, value, fields) for name, value in settings.items()}
+
+
+def _parse_tool_settings(name: str, value: Mapping[str, Any], outer: FieldReader) -> ToolSettings:
+    inner = FieldReader(value, outer.variables)
+    effect = inner.get_choice("effect", _EFFECT_NAMES, "")
+    idempotent = inner.get_bool("idempotent", False) if "idempotent" in inner.remaining else None
+    timeout = inner.get_duration("timeout", 0.0)
+    settings = ToolSettings(
+        effect=Effect(effect) if effect else None,
+        idempotent=idempotent,
+        cache=inner.get_duration("cache", 0.0, allow_zero=True),
+        timeout=timeout or None,
+    )
+    if settings.cache and settings.effect is not Effect.READ:
+        raise ConfigError(
+            f"tools.{name}.cache needs an effect of read",
+            detail="only results of a tool that changes nothing may be reused",
+            hint=f'add "effect": "read" to tools.{name}',
+            code=CONFIG_KEY_CODE,
+        )
+    outer.issues.extend(inner.issues)
+    for key in inner.remaining:
+        hint = renamed_hint(f"tools.*.{key}")
+        outer.warn(f"unknown key tools.{shorten_key(name)}.{key}", detail="it has no effect", hint=hint)
+    return settings
+
+
+def _parse_not_processed_codes(fields: FieldReader) -> tuple[int, ...]:
+    given = fields.remaining.pop("notProcessedCodes", [])
+    if not isinstance(given, list) or not all(isinstance(c, int) and not isinstance(c, bool) for c in given):
+        raise field_error("notProcessedCodes", "a list of HTTP statuses or JSON-RPC codes", given)
+    return tuple(given)
+
+
+# -- cluster ----------------------------------------------------------------------------------------------------------
+
+
+def parse_cluster_settings(fields: FieldReader) -> dict[str, Any]:
+    """Return the `Server` arguments for clusters. A gateway without a cluster ignores them."""
+    instances = fields.get_int("instances", 1, minimum=1)
+    if instances > MAX_INSTANCES:
+        raise ConfigError(
+            f"instances must be at most {MAX_INSTANCES}", detail=f"found {instances}", code=CONFIG_KEY_CODE
+        )
+    return {"instances": instances, "node_labels": _parse_labels(fields)}
+
+
+def _parse_labels(fields: FieldReader) -> tuple[str, ...]:
+    """Read `nodeLabels`, sorted and without duplicates, so that equal label sets compare equal."""
+    found = tuple(sorted(set(fields.get_texts("nodeLabels"))))
+    bad = sum(not _LABEL_PATTERN.fullmatch(label) for label in found)
+    if bad or len(found) > MAX_LABELS:
+        raise ConfigError(
+            f"nodeLabels must be at most {MAX_LABELS} valid node labels",
+            detail=f"{bad} of {len(found)} are invalid",
+            hint='use labels of running nodes, for example "nodeLabels": ["gpu", "region=eu"]',
+            code=CONFIG_KEY_CODE,
+        )
+    return found
+
+
+# -- unknown keys -----------------------------------------------------------------------------------------------------
+
+
+def _warn_renamed_keys(fields: FieldReader) -> None:
+    for key in (old for old in OLD_KEYS if old in fields.remaining):
+        fields.warn(f"unknown key {key!r}", detail="it is kept and has no effect", hint=renamed_hint(key))
+
+
+def _warn_misspelled_key(fields: FieldReader, key: str) -> None:
+    close = difflib.get_close_matches(key.lower(), [known.lower() for known in KNOWN_KEYS], n=1, cutoff=0.8)
+    if close and key not in KNOWN_KEYS and key not in OLD_KEYS:
+        meant = next(known for known in KNOWN_KEYS if known.lower() == close[0])
+        fields.warn(f"unknown key {key!r}", detail="it is kept and has no effect", hint=f"did you mean {meant!r}?")

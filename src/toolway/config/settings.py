@@ -1,0 +1,333 @@
+"""Settings of the `toolway` block: gateway, groups, audit log, alerts, telemetry, network policy.
+
+"toolway": {
+  "gateway": {"port": 8765, "hosts": ["tools.example"], "origins": ["https://app.example"]},
+  "groups": {"triage": {"tools": ["github.*", "!github.delete_*"], "rename": {"github.search_issues": "search"}}},
+  "audit": {"to": "sqlite", "keepDays": 90},
+  "alerts": {"folder": "/var/lib/toolway/alerts", "webhook": "https://hooks.example/toolway"},
+  "telemetry": {"metrics": true, "traces": {"endpoint": "http://localhost:4318", "sample": 0.01}, "log": "json"},
+  "addresses": {"allow": ["jira.corp.example", "*.lab.example", "10.0.0.0/8"]}
+}
+
+`"audit": true` and `"alerts": true` use the defaults. Without the key, or with `false`, nothing is written.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, cast
+
+from toolway.config.field_reader import CONFIG_KEY_CODE, FieldReader, field_error, parse_optional_block, renamed_hint
+from toolway.config.schema import ConfigIssue, Server, check_server_name
+from toolway.config.secret_refs import SecretTemplate
+from toolway.errors import ConfigError
+from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy, canonical_host, host_of, is_private_host
+
+DEFAULT_GATEWAY_PORT: Final = 8765
+AUDIT_LOG_KINDS: Final = ("sqlite", "jsonl", "postgresql")
+SECONDS_PER_DAY: Final = 86_400.0
+LogFormat = Literal["text", "json"]
+LOG_FORMATS: Final = ("text", "json")
+_RESERVED_GROUP_NAME: Final = "server"  # /mcp/server/<name> is the endpoint of one server
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """Storage and content of the audit log."""
+
+    to: str = "sqlite"  # sqlite, jsonl or postgresql
+    file: str = ""  # file for sqlite and jsonl; default: a file in the gateway's state folder
+    address: str = field(default="", repr=False)  # URL of the PostgreSQL database: postgresql://user@host/database
+    name: str = "gateway"  # name of the log in PostgreSQL; each gateway that writes to the same table needs its own
+    retention: float = 90 * SECONDS_PER_DAY  # seconds for which entries are kept; 0 keeps all. In a file: keepDays
+    arguments: bool = False  # log the arguments of calls, without secrets; else only a digest of them
+    redact: tuple[str, ...] = ()  # further argument names with hidden values
+    digest_key_file: str = ""  # file with the key of the digests; default: next to the log
+    shared_name: bool = False  # cluster: the nodes use one log name in the same table, each with its own hash chain
+    digest_key: bytes = field(default=b"", repr=False)  # cluster: key of the digests, instead of a file
+
+    @staticmethod
+    def from_location(location: str | os.PathLike[str] | AuditSettings) -> AuditSettings:
+        """Create settings from a file path (`.jsonl`, else SQLite) or a PostgreSQL URL."""
+        if isinstance(location, AuditSettings):
+            return location
+        text = os.fspath(location)
+        if text.startswith(("postgresql://", "postgres://")):
+            return AuditSettings(to="postgresql", address=text)
+        return AuditSettings(to="jsonl" if text.endswith(".jsonl") else "sqlite", file=text)
+
+    def with_folder(self, folder: str | os.PathLike[str]) -> AuditSettings:
+        """Return the settings with default file names in this folder."""
+        folder_path = os.fspath(folder)
+        file = self.file or os.path.join(folder_path, f"audit.{self.to}") if self.to != "postgresql" else ""
+        return replace(self, file=file, digest_key_file=self.digest_key_file or os.path.join(folder_path, "audit.key"))
+
+    def for_cluster(self, cluster_key: bytes) -> AuditSettings:
+        """Return the settings for a node of a cluster.
+
+        The digest key is derived from the cluster key, so equal values have equal digests in the logs of all nodes.
+        """
+        digest_key = hmac.digest(cluster_key, b"toolway audit", "sha256").hex().encode()
+        return replace(self, shared_name=self.to == "postgresql", digest_key=digest_key)
+
+
+@dataclass(frozen=True, slots=True)
+class AlertSettings:
+    """Destination of alerts for the operator: login needed, server failed, outcome unknown."""
+
+    folder: str = ""  # folder with one file per alert; default: in the gateway's state folder
+    webhook: str = field(default="", repr=False)  # URL that receives each alert by POST; its path may be a secret
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # headers of the webhook request
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSettings:
+    """Destination and sampling rate of trace spans."""
+
+    endpoint: str = ""  # URL of an OTLP/HTTP collector, without the path; empty: from the OTEL_… variables
+    sample: float | None = None  # share (0 to 1) of calls without a caller's trace; None: from OTEL_…, or all
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetrySettings:
+    """Metrics, call history, traces and log format of a gateway.
+
+    The standard variables `OTEL_EXPORTER_OTLP_ENDPOINT` etc. also enable traces. Credentials for a collector, such as a
+    token, are accepted only in `OTEL_EXPORTER_OTLP_HEADERS`.
+    """
+
+    metrics: bool = True  # serve /metrics
+    calls: bool = True  # keep recent calls for the dashboard and `toolway calls`, and log failures
+    traces: TraceSettings | None = None  # spans; None: only if an OTEL_… variable enables them
+    log: LogFormat = "text"  # log lines as text for people, or as JSON for programs
+
+
+@dataclass(frozen=True, slots=True)
+class ToolGroup:
+    """Named selection of tools with its own endpoint, /mcp/<name>."""
+
+    tools: tuple[str, ...] = ()  # patterns of server.tool; the last match decides, `!` excludes
+    rename: Mapping[str, str] = field(default_factory=dict)  # server.tool → published name
+    describe: Mapping[str, str] = field(default_factory=dict)  # server.tool → published description
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """Settings of the gateway: addresses, access, groups, audit log, alerts and telemetry."""
+
+    host: str = "127.0.0.1"  # address to listen on
+    port: int = DEFAULT_GATEWAY_PORT  # port to listen on; 0: any free port
+    hosts: tuple[str, ...] = ()  # further host names that clients may use
+    origins: tuple[str, ...] = ()  # origins of web pages that may use the gateway
+    allowed_commands: tuple[str, ...] = ()  # commands that an administrator may start through /admin; default none
+    groups: Mapping[str, ToolGroup] = field(default_factory=dict)  # by name
+    audit: AuditSettings | None = None  # audit log; None: no log
+    alerts: AlertSettings | None = None  # alerts that need an operator; None: no files, no webhook
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)  # metrics, traces and logs
+
+
+# -- gateway and groups -----------------------------------------------------------------------------------------------
+
+
+def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
+    """Parse the gateway settings of a `toolway` block. Raises `ConfigError`."""
+    if block is None:
+        return GatewaySettings()
+    if not isinstance(block, Mapping):
+        raise field_error("toolway", "an object", block)
+    for key in block:
+        if hint := renamed_hint(f"toolway.{key}"):
+            raise ConfigError("unknown key in toolway", detail=key, hint=hint, code=CONFIG_KEY_CODE)
+    fields = FieldReader(_require_object("toolway.gateway", block.get("gateway")), variables)
+    port = fields.get_int("port", DEFAULT_GATEWAY_PORT)
+    if port > 65535:
+        raise field_error("toolway.gateway.port", "a port", port)
+    settings = GatewaySettings(
+        host=fields.get_text("host") or "127.0.0.1",
+        port=port,
+        hosts=fields.get_texts("hosts"),
+        origins=fields.get_texts("origins"),
+        allowed_commands=fields.get_texts("allowedCommands"),
+        groups={
+            _check_group_name(name): _parse_group(name, value, variables)
+            for name, value in _require_object("toolway.groups", block.get("groups")).items()
+        },
+        audit=parse_audit(block.get("audit"), variables),
+        alerts=parse_alerts(block.get("alerts"), variables),
+        telemetry=parse_telemetry(block.get("telemetry"), variables),
+    )
+    fields.reject_unknown("toolway.gateway", "host, port, hosts, origins and allowedCommands")
+    return settings
+
+
+def _parse_group(name: str, value: Any, variables: Mapping[str, str]) -> ToolGroup:
+    fields = FieldReader(_require_object(f"toolway.groups.{name}", value), variables)
+    group = ToolGroup(fields.get_texts("tools"), fields.get_text_map("rename"), fields.get_text_map("describe"))
+    fields.reject_unknown(f"the group {name!r}", "tools, rename and describe")
+    return group
+
+
+def _check_group_name(name: str) -> str:
+    if name == _RESERVED_GROUP_NAME:
+        raise ConfigError(f"group name {name!r} is reserved", hint="choose another name", code="E-CONFIG-NAME")
+    return check_server_name(name)
+
+
+def _require_object(key: str, value: Any) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise field_error(key, "an object", value)
+    return value
+
+
+# -- audit log and alerts ---------------------------------------------------------------------------------------------
+
+
+def parse_audit(block: Any, variables: Mapping[str, str]) -> AuditSettings | None:
+    """Parse `toolway.audit`.
+
+    Raises `ConfigError`: a log that differs from its settings is noticed too late.
+    """
+    return parse_optional_block(
+        "toolway.audit", block, AuditSettings(), lambda given: _parse_audit_fields(FieldReader(given, variables))
+    )
+
+
+def _parse_audit_fields(fields: FieldReader) -> AuditSettings:
+    settings = AuditSettings(
+        to=fields.get_choice("to", AUDIT_LOG_KINDS, "sqlite"),
+        file=os.path.expanduser(_get_plain_text(fields, "file")),
+        address=_get_plain_text(fields, "address"),
+        name=_get_plain_text(fields, "name") or "gateway",
+        retention=fields.get_int("keepDays", 90) * SECONDS_PER_DAY,
+        arguments=fields.get_bool("arguments", False),
+        redact=fields.get_texts("redact"),
+    )
+    fields.reject_unknown("toolway.audit", "to, file, address, name, keepDays, arguments and redact")
+    if settings.to == "postgresql" and not settings.address:
+        raise ConfigError(
+            "toolway.audit has no database URL",
+            hint='add "address": "postgresql://user@host/database"; put the password into ~/.pgpass or PGPASSWORD',
+            code=CONFIG_KEY_CODE,
+        )
+    return settings
+
+
+def parse_alerts(block: Any, variables: Mapping[str, str]) -> AlertSettings | None:
+    """Parse `toolway.alerts`. Raises `ConfigError`."""
+    return parse_optional_block(
+        "toolway.alerts", block, AlertSettings(), lambda given: _parse_alert_fields(FieldReader(given, variables))
+    )
+
+
+def _parse_alert_fields(fields: FieldReader) -> AlertSettings:
+    settings = AlertSettings(
+        folder=os.path.expanduser(_get_plain_text(fields, "folder")),
+        webhook=_get_plain_text(fields, "webhook"),
+        headers=fields.get_text_map("headers"),
+    )
+    fields.reject_unknown("toolway.alerts", "folder, webhook and headers")
+    if settings.webhook and not settings.webhook.startswith(("https://", "http://")):
+        raise ConfigError("toolway.alerts.webhook is not a URL", hint="write https://…", code=CONFIG_KEY_CODE)
+    return settings
+
+
+def _get_plain_text(fields: FieldReader, key: str) -> str:
+    value = fields.get_text(key) or ""
+    if isinstance(value, SecretTemplate):
+        raise ConfigError(
+            f"{key} cannot refer to a secret",
+            detail="secrets are resolved only for servers",
+            hint="use ${VARIABLE}",
+            code=CONFIG_KEY_CODE,
+        )
+    return value
+
+
+# -- telemetry --------------------------------------------------------------------------------------------------------
+
+
+def parse_telemetry(value: Any, variables: Mapping[str, str]) -> TelemetrySettings:
+    """Parse `toolway.telemetry`. Raises `ConfigError`."""
+    if value is None:
+        return TelemetrySettings()
+    if not isinstance(value, Mapping):
+        raise field_error("toolway.telemetry", "an object", value)
+    fields = FieldReader(value, variables)
+    traces = fields.remaining.pop("traces", None)
+    settings = TelemetrySettings(
+        metrics=fields.get_bool("metrics", True),
+        calls=fields.get_bool("calls", True),
+        traces=parse_optional_block(
+            "toolway.telemetry.traces",
+            traces,
+            TraceSettings(),
+            lambda given: _parse_traces(FieldReader(given, variables)),
+        ),
+        log=cast(LogFormat, fields.get_choice("log", LOG_FORMATS, "text")),
+    )
+    fields.reject_unknown("toolway.telemetry", "metrics, calls, traces and log")
+    return settings
+
+
+def _parse_traces(fields: FieldReader) -> TraceSettings:
+    sample = fields.remaining.pop("sample", None)
+    if sample is not None and (isinstance(sample, bool) or not isinstance(sample, int | float) or not 0 <= sample <= 1):
+        raise field_error("toolway.telemetry.traces.sample", "a number from 0 to 1", sample)
+    endpoint = fields.get_text("endpoint") or ""
+    if endpoint and not endpoint.startswith(("http://", "https://")):
+        raise ConfigError(
+            "toolway.telemetry.traces.endpoint must be the URL of an OTLP/HTTP collector",
+            hint="write it as http://localhost:4318",
+            code=CONFIG_KEY_CODE,
+        )
+    fields.reject_unknown("toolway.telemetry.traces", "endpoint and sample")
+    return TraceSettings(endpoint, float(sample) if sample is not None else None)
+
+
+# -- network policy ---------------------------------------------------------------------------------------------------
+
+
+def parse_network_policy(block: Any, variables: Mapping[str, str]) -> NetworkPolicy:
+    """Parse `toolway.addresses`, the network policy of a file. Raises `ConfigError`."""
+    value = block.get("addresses") if isinstance(block, Mapping) else None
+    if value is None:
+        return PUBLIC_ONLY
+    if not isinstance(value, Mapping):
+        raise field_error("toolway.addresses", "an object", value)
+    fields = FieldReader(value, variables)
+    found = NetworkPolicy(fields.get_texts("allow"))
+    fields.reject_unknown("toolway.addresses", "allow")
+    return found
+
+
+def with_network_policy(server: Server, policy: NetworkPolicy) -> Server:
+    """Add `policy` to the network policy of a server. A server without a URL stays unchanged."""
+    if policy == PUBLIC_ONLY or server.command is not None or server.instance is not None:
+        return server
+    return replace(server, network_policy=server.network_policy.union(policy))
+
+
+def find_private_hosts(servers: Mapping[str, Mapping[str, Any]], policy: NetworkPolicy) -> list[ConfigIssue]:
+    """Warn of server entries with a host name that suggests a private network, if not allowed."""
+    found = []
+    for name, entry in servers.items():
+        host = canonical_host(host_of(str(entry.get("url") or "")))
+        if is_private_host(host) and not policy.allows_name(host):
+            allow = json.dumps({"toolway": {"addresses": {"allow": [host]}}})[1:-1]
+            found.append(
+                ConfigIssue(
+                    name,
+                    f"{host} appears to be in a private network",
+                    detail="non-public addresses must be allowed explicitly",
+                    hint=f"add to the file: {allow}",
+                    code="E-HTTP-ADDRESS",
+                    severity="warning",
+                )
+            )
+    return found

@@ -1,0 +1,245 @@
+"""Expansion of variables in config text: `${VAR}`, `${VAR:-default}` and `${env:VAR}`.
+
+Expansion is a pure function of text and mapping. Values are not expanded again. `$${` is an escaped `${`. The syntaxes
+of other programs (`$VAR`, `%VAR%`, `{env:VAR}` …) are `VariableSyntax` values. Between two of them a text is translated
+through its pieces, literals and references. `TOOLWAY_SYNTAX` is the intermediate syntax: it can express them all.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+# An unclosed default extends to the end of the text, so that the search does not restart at every `${` in it.
+_VARIABLE_PATTERN = re.compile(r"\$\$\{|\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*+)(?:\}|:-([^}]*+)(?:\}|\Z))")
+
+
+class ExpandedText(NamedTuple):
+    """Expanded text, and the names of unset variables, which stay unexpanded in it."""
+
+    text: str
+    unset: tuple[str, ...] = ()
+
+
+def expand_variables(text: str, variables: Mapping[str, str]) -> ExpandedText:
+    """Expand the variables of `text`.
+
+    A variable set to an empty text is set: its default is not used.
+    """
+    unset: list[str] = []
+
+    def value(found: re.Match[str]) -> str:
+        name, default = found[1], found[2]
+        if name is None:
+            return found[0][1:]
+        if not found[0].endswith("}"):
+            return found[0]
+        if name in variables:
+            return variables[name]
+        if default is not None:
+            return default
+        unset.append(name)
+        return found[0]
+
+    return ExpandedText(_VARIABLE_PATTERN.sub(value, text), tuple(dict.fromkeys(unset)))
+
+
+def expand_home(path: str, variables: Mapping[str, str]) -> str:
+    """Replace a leading `~` or `~/` by the home directory. `~name` stays unchanged."""
+    if path != "~" and not path.startswith("~/"):
+        return path
+    return (variables.get("HOME") or os.path.expanduser("~")) + path[1:]
+
+
+# -- syntaxes of MCP hosts --------------------------------------------------------------------------------------------
+
+_VARIABLE_NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*+"
+HOST_VARIABLES: Final = ("workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "/")
+_HOST_VARIABLE_NAMES: Final = "|".join(re.escape(name) for name in HOST_VARIABLES)
+
+
+class VariableRef(NamedTuple):
+    """Reference to a variable in a text.
+
+    Kinds: env, input (prompts the user), secret, keyring, file, command, place (a path that the host knows).
+    """
+
+    kind: str
+    name: str
+    default: str | None = None
+
+
+TextPiece = str | VariableRef
+
+
+class VariableText(NamedTuple):
+    """Text in some syntax.
+
+    References that this syntax cannot express are in `unsupported`, and in our syntax in `text`.
+    """
+
+    text: str
+    unsupported: tuple[VariableRef, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VariableSyntax:
+    """Variable syntax of a host: per kind a pattern for reading and a form for writing."""
+
+    patterns: Mapping[str, str] = field(default_factory=dict)  # kind → regex with the groups name (and default)
+    forms: Mapping[str, str] = field(default_factory=dict)  # kind → text that contains NAME
+    default: str = ""  # form of a variable with a default; contains NAME and DEFAULT
+    escape: str = ""  # prefix for literal text that would be read as a reference
+
+
+_BRACED = rf"\$\{{(?P<env>{_VARIABLE_NAME})(?:\}}|:-(?P<default>[^}}]*+)\}})"
+_PREFIXED = r"\$\{env:(?P<env>" + _VARIABLE_NAME + r")\}"
+_HOST_VARIABLE = rf"\$\{{(?P<place>{_HOST_VARIABLE_NAMES})\}}"
+_DOLLAR = rf"\$(?P<env2>{_VARIABLE_NAME})"
+
+
+def _prefixed_pattern(kind: str) -> str:
+    return rf"\$\{{{kind}:(?P<{kind}>[^}}]++)\}}"
+
+
+_PREFIXED_KINDS: Final = ("input", "secret", "keyring", "file", "command")
+
+TOOLWAY_SYNTAX: Final = VariableSyntax(
+    {
+        "place": _HOST_VARIABLE,
+        "env": rf"\$\{{(?:env:)?(?P<env>{_VARIABLE_NAME})(?:\}}|:-(?P<default>[^}}]*+)\}})",
+        **{kind: _prefixed_pattern(kind) for kind in _PREFIXED_KINDS},
+    },
+    {"env": "${NAME}", "place": "${NAME}", **{kind: f"${{{kind}:NAME}}" for kind in _PREFIXED_KINDS}},
+    "${NAME:-DEFAULT}",
+    "$",
+)
+BRACES_SYNTAX: Final = VariableSyntax({"env": _BRACED}, {"env": "${NAME}"}, "${NAME:-DEFAULT}")  # Claude Code
+DOLLAR_SYNTAX: Final = VariableSyntax(
+    {"env": _BRACED, "env2": _DOLLAR}, {"env": "${NAME}"}, "${NAME:-DEFAULT}"
+)  # Gemini CLI, Crush; also `$VAR`
+PERCENT_SYNTAX: Final = VariableSyntax(
+    {"env": _BRACED, "env2": _DOLLAR, "env3": rf"%(?P<env3>{_VARIABLE_NAME})%"}, {"env": "${NAME}"}, "${NAME:-DEFAULT}"
+)  # Gemini CLI on Windows
+VSCODE_SYNTAX: Final = VariableSyntax(
+    {"env": _PREFIXED, "place": _HOST_VARIABLE, "input": _prefixed_pattern("input")},
+    {"env": "${env:NAME}", "place": "${NAME}", "input": "${input:NAME}"},
+)  # VS Code
+CURSOR_SYNTAX: Final = VariableSyntax(
+    {"env": _PREFIXED, "place": _HOST_VARIABLE}, {"env": "${env:NAME}", "place": "${NAME}"}
+)
+WINDSURF_SYNTAX: Final = VariableSyntax(
+    {"env": _PREFIXED, "file": _prefixed_pattern("file")}, {"env": "${env:NAME}", "file": "${file:NAME}"}
+)  # Windsurf
+OPENCODE_SYNTAX: Final = VariableSyntax(
+    {"env": r"\{env:(?P<env>" + _VARIABLE_NAME + r")\}", "file": r"\{file:(?P<file>[^}]++)\}"},
+    {"env": "{env:NAME}", "file": "{file:NAME}"},
+)  # OpenCode
+CONTINUE_SYNTAX: Final = VariableSyntax(
+    {"secret": r"\$\{\{\s*+secrets\.(?P<secret>[A-Za-z0-9_./-]++)\s*+\}\}"}, {"secret": "${{ secrets.NAME }}"}
+)  # Continue
+NO_SYNTAX: Final = VariableSyntax()
+
+
+# -- translation ------------------------------------------------------------------------------------------------------
+
+
+def parse_variables(text: str, syntax: VariableSyntax) -> tuple[TextPiece, ...]:
+    """Split a text into its literal pieces and references."""
+    if not syntax.patterns:
+        return (text,) if text else ()
+    pattern = _compile_syntax(syntax)
+    pieces: list[TextPiece] = []
+    end = 0
+    for found in pattern.finditer(text):
+        pieces += [text[end : found.start()], _match_to_piece(found)]
+        end = found.end()
+    pieces.append(text[end:])
+    return _join_literals(pieces)
+
+
+def render_variables(pieces: tuple[TextPiece, ...], syntax: VariableSyntax) -> VariableText:
+    """Render pieces in a syntax. References that it cannot express are returned in `unsupported`."""
+    text, unsupported = "", []
+    for piece in pieces:
+        if isinstance(piece, str):
+            text += _render_literal(piece, syntax)
+            continue
+        if syntax.escape and text.endswith(syntax.escape):
+            unsupported.append(piece)  # an escape directly before a reference would make it literal
+        if piece.kind not in syntax.forms:
+            unsupported.append(piece)
+            text += _render_ref(piece, TOOLWAY_SYNTAX)
+        elif piece.default is not None and not syntax.default:
+            unsupported.append(piece)
+            text += _render_ref(piece._replace(default=None), syntax)
+        else:
+            text += _render_ref(piece, syntax)
+    return VariableText(text, tuple(dict.fromkeys(unsupported)))
+
+
+def _render_ref(piece: VariableRef, syntax: VariableSyntax) -> str:
+    if piece.default is not None:
+        return syntax.default.replace("NAME", piece.name).replace("DEFAULT", piece.default)
+    return syntax.forms[piece.kind].replace("NAME", piece.name)
+
+
+def translate_variables(text: str, source: VariableSyntax, target: VariableSyntax) -> VariableText:
+    """Translate the references of a text from one syntax to another.
+
+    >>> translate_variables("Bearer ${TOKEN}", BRACES_SYNTAX, VSCODE_SYNTAX).text
+    'Bearer ${env:TOKEN}'
+    """
+    return render_variables(parse_variables(text, source), target)
+
+
+def escape_literal(text: str) -> str:
+    """Escape untrusted text so that nothing in it is read as a reference by our file format."""
+    return render_variables((text,), TOOLWAY_SYNTAX).text
+
+
+def find_refs(text: str, syntax: VariableSyntax = TOOLWAY_SYNTAX) -> tuple[VariableRef, ...]:
+    return tuple(piece for piece in parse_variables(text, syntax) if isinstance(piece, VariableRef))
+
+
+_compiled_patterns: dict[int, re.Pattern[str]] = {}
+
+
+def _compile_syntax(syntax: VariableSyntax) -> re.Pattern[str]:
+    found = _compiled_patterns.get(id(syntax))
+    if found is None:
+        escaped = r"(?P<escaped>\$\$\{)|" if syntax.escape else ""
+        found = _compiled_patterns[id(syntax)] = re.compile(escaped + "|".join(syntax.patterns.values()))
+    return found
+
+
+def _match_to_piece(found: re.Match[str]) -> TextPiece:
+    groups = found.groupdict()
+    if groups.get("escaped"):
+        return "${"
+    default = groups.pop("default", None)
+    kind, name = next((kind, name) for kind, name in groups.items() if name is not None)
+    return VariableRef("env" if kind.startswith("env") else kind, name, default)
+
+
+def _join_literals(pieces: list[TextPiece]) -> tuple[TextPiece, ...]:
+    joined: list[TextPiece] = []
+    for piece in pieces:
+        if isinstance(piece, str) and joined and isinstance(joined[-1], str):
+            joined[-1] += piece
+        elif piece != "":
+            joined.append(piece)
+    return tuple(joined)
+
+
+def _render_literal(text: str, syntax: VariableSyntax) -> str:
+    """Escape `${` in literal text if the syntax has an escape."""
+    return text.replace("${", f"{syntax.escape}${{") if syntax.escape else text
+
+
+def is_ambiguous(pieces: tuple[TextPiece, ...], syntax: VariableSyntax) -> bool:
+    """Return True if the syntax would read a literal piece as a reference."""
+    return not syntax.escape and any(isinstance(piece, str) and bool(find_refs(piece, syntax)) for piece in pieces)

@@ -1,0 +1,223 @@
+"""Parallel run of all checks of all targets; one report in the order of the targets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from toolway.config.masking import build_masker
+from toolway.config.schema import Server
+from toolway.doctor import entry_checks, http_checks, tool_checks
+from toolway.doctor.command_lookup import detect_runtime, find_command
+from toolway.doctor.entry_checks import CheckTarget, has_reference, strip_references
+from toolway.doctor.http_checks import Probes, probe_server
+from toolway.doctor.orphans import Orphan, find_orphans
+from toolway.doctor.report import Check, Report, SubjectReport, split_hint
+from toolway.doctor.start_checks import check_process, format_seconds
+from toolway.doctor.trial_start import TrialStart, run_trial_start
+from toolway.errors import ToolwayError
+from toolway.hub.secret_resolution import resolve_secrets
+from toolway.secrets import looks_like_secret
+from toolway.upstream.process.spawner import Spawner, build_environment
+
+MAX_PARALLEL_STARTS = 8  # servers started in parallel: a busy machine makes every start seem slow
+OnChecked = Callable[[str], None]
+
+
+async def run_checks(
+    targets: Sequence[CheckTarget],
+    environ: Mapping[str, str],
+    *,
+    files: Sequence[SubjectReport] = (),
+    check_machine: bool = True,
+    on_checked: OnChecked = lambda name: None,
+) -> Report:
+    """Check every target and return the report, with secrets masked.
+
+    `files` are the results of the file checks. `check_machine` also searches for leftover server processes.
+    `on_checked` is called with the name of each checked server.
+    """
+    named = {_unique_name(target): target.server for target in targets if target.server is not None}
+    orphans = await asyncio.to_thread(find_orphans, named) if check_machine else []
+    spawner = Spawner()
+    slots = asyncio.Semaphore(MAX_PARALLEL_STARTS)
+    duplicates = DuplicateEntries(targets)
+
+    async def check_one(target: CheckTarget) -> SubjectReport:
+        async with slots:
+            try:
+                return await _check_target(target, environ, spawner, duplicates)
+            except Exception as exc:  # our own bug with one server must not hide the results of the other servers
+                message = f"internal error while checking this server: {exc!r}"
+                check = Check("start", "fail", message, hint="please report this", code="E-INTERNAL")
+                return SubjectReport("server", target.name, (check,), way=target.endpoint, source=target.file)
+            finally:
+                on_checked(target.name)
+
+    try:
+        subjects = await asyncio.gather(*(check_one(target) for target in targets))
+    finally:
+        await spawner.close()
+    mask = build_masker(map(_strip_server_references, named.values()))
+    return Report((*files, *subjects, *_machine_reports(orphans))).apply_mask(mask)
+
+
+async def _check_target(
+    target: CheckTarget, environ: Mapping[str, str], spawner: Spawner, duplicates: DuplicateEntries
+) -> SubjectReport:
+    checks = [*entry_checks.check_entry(target, duplicates.earlier_in_file(target), duplicates.in_other_files(target))]
+    server = target.server
+    if server is not None and (not server.enabled or target.overridden_by):
+        checks.append(Check("start", "skip", "not used" if target.overridden_by else "disabled in its entry"))
+    elif server is not None:
+        checks += entry_checks.check_env(target, time.time())
+        start_checks = [check async for check in _check_start(target, server, environ, spawner)]
+        if not any(check.state == "fail" for check in start_checks):
+            # The missing value did no harm: the server works without it.
+            checks = [replace(check, state="warn") if _is_env_failure(check) else check for check in checks]
+        checks += start_checks
+    line = f":{target.line}" if target.line else ""
+    transport = server.transport if server is not None else ""
+    return SubjectReport("server", target.name, tuple(checks), transport, target.endpoint, f"{target.file}{line}")
+
+
+def _is_env_failure(check: Check) -> bool:
+    return check.name == "env" and check.state == "fail"
+
+
+async def _check_start(
+    target: CheckTarget, server: Server, environ: Mapping[str, str], spawner: Spawner
+) -> AsyncIterator[Check]:
+    if server.command is not None:
+        path = build_environment(environ, server.env_policy, server.env).get("PATH", "")
+        found = await find_command(server.command, path, environ, server.cwd)
+        # The PATH of an untrusted entry must not decide which program runs.
+        runtime_version = await detect_runtime(server, path, environ) if found.path and not target.untrusted else ""
+        check = entry_checks.check_command(target, server, found, runtime_version)
+        yield check
+        if check.state == "fail":
+            yield Check("start", "skip", "not tried")
+            return
+    if target.untrusted:
+        hint = "review it, then run with --project to start it"
+        yield Check("start", "skip", f"not started: it belongs to an untrusted project file; {hint}")
+        return
+    try:
+        server = await resolve_secrets(server, environ, spawner)
+    except ToolwayError as exc:
+        yield Check("env", "fail", exc.message, exc.detail, *split_hint(exc.hint), exc.code)
+        yield Check("start", "skip", "not tried")
+        return
+    trial = await run_trial_start(target.name, server, environ, spawner)
+    is_mcp_url = server.url is not None and server.openapi is None
+    needs_probes = trial.failure is not None or trial.transport == "sse"
+    probes = await probe_server(server) if is_mcp_url and needs_probes else None
+    for each in _judge_start(target.name, server, trial, probes):
+        yield each
+
+
+def _judge_start(name: str, server: Server, trial: TrialStart, probes: Probes | None) -> Iterator[Check]:
+    if server.command is not None:
+        yield from check_process(server, trial)
+    elif probes is not None and trial.agreement is None:
+        yield http_checks.check_http_failure(server, trial, probes)
+        yield Check("tools", "skip", "not reached")
+        return
+    elif server.openapi is not None:
+        yield from tool_checks.check_openapi(trial)
+        yield from tool_checks.check_tools(name, trial)
+        return
+    else:
+        yield Check("connect", "ok", f"answered after {format_seconds(trial.agreed_at)}")
+    if probes is not None and trial.transport == "sse":
+        yield http_checks.check_deprecated_transport(server, probes)
+    yield tool_checks.check_protocol(server, trial)
+    yield from tool_checks.check_tools(name, trial)
+
+
+def _unique_name(target: CheckTarget) -> str:
+    """Return a name that is unique among the entries of all files."""
+    suffix = f" of {target.file}" if target.client or target.overridden_by else ""
+    return f"{target.name}{suffix}"
+
+
+def _strip_server_references(server: Server) -> Server:
+    """Return the server without unset `${…}` references.
+
+    They are passed on literally and are not secret.
+    """
+    return replace(server, env=_strip_values(server.env), headers=_strip_values(server.headers))
+
+
+def _strip_values(values: Mapping[str, str]) -> dict[str, str]:
+    stripped = {name: strip_references(value) if has_reference(value) else value for name, value in values.items()}
+    return {
+        name: value_left
+        for name, value_left in stripped.items()
+        if value_left == values[name] or looks_like_secret(name, value_left)
+    }
+
+
+def _machine_reports(orphans: Sequence[Orphan]) -> Iterator[SubjectReport]:
+    if not orphans:
+        return
+    checks = []
+    for orphan in orphans:
+        server_part = f"of {orphan.server} " if orphan.server else ""
+        checks.append(
+            Check(
+                "orphans",
+                "warn",
+                f"process {orphan.pid} {server_part}is left over: "
+                "its parent is gone, and no process can write to its stdin",
+                f"{orphan.command}\nit uses {orphan.megabytes} MB",
+                "end it",
+                f"kill {orphan.pid}",
+                "E-DOCTOR-ORPHAN",
+                orphan,
+            )
+        )
+    yield SubjectReport("machine", "this machine", tuple(checks))
+
+
+# -- duplicate entries: a mistake within one file, a note across several files -----------------------------------------
+
+
+class DuplicateEntries:
+    """Finds entries that configure the same server."""
+
+    def __init__(self, targets: Sequence[CheckTarget]) -> None:
+        self._by_identity: dict[str, list[CheckTarget]] = {}
+        for target in targets:
+            if identity := _server_identity(target):
+                self._by_identity.setdefault(identity, []).append(target)
+
+    def earlier_in_file(self, target: CheckTarget) -> str:
+        """Return the name of an earlier entry of the same file for the same server.
+
+        "" if there is none.
+        """
+        here = [each for each in self._same_server(target) if each.file == target.file]
+        return here[0].name if here and here[0].name != target.name else ""
+
+    def in_other_files(self, target: CheckTarget) -> list[str]:
+        """Return the entries of other files for the same server, like `cursor:gh`."""
+        matches = [each for each in self._same_server(target) if each.file != target.file]
+        return [f"{each.client or 'toolway'}:{each.name}" for each in matches]
+
+    def _same_server(self, target: CheckTarget) -> list[CheckTarget]:
+        return self._by_identity.get(_server_identity(target), [])
+
+
+def _server_identity(target: CheckTarget) -> str:
+    """Return a text that is equal for entries of the same server.
+
+    "" for an entry that is never started.
+    """
+    server = target.server
+    if server is None or not server.enabled or target.overridden_by:
+        return ""
+    return json.dumps([server.command, server.args, server.url, server.openapi and repr(server.openapi)])

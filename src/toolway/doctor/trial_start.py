@@ -1,0 +1,304 @@
+"""Trial start of one server, with timestamps of each step. It records and judges nothing.
+
+A package runner such as npx first downloads the package. The start time of the server's process separates the download
+time from the server's own time, because the runner starts it after the download. A runner gets more time than a normal
+start, because an interrupted download starts over at the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from mcp_types.jsonrpc import METHOD_NOT_FOUND
+
+from toolway.auth.encrypted_token_store import default_token_store
+from toolway.auth.manager import AuthManager
+from toolway.callbacks import FunctionCallbacks
+from toolway.config.schema import Server
+from toolway.doctor import orphans
+from toolway.protocol import jsonrpc
+from toolway.protocol.sanitize import sanitize
+from toolway.upstream import lists
+from toolway.upstream.diagnosis import PACKAGE_RUNNERS
+from toolway.upstream.negotiation import NegotiatedProtocol, may_be_legacy_sse
+from toolway.upstream.process.spawner import Process, Spawner
+from toolway.upstream.session import Session
+from toolway.upstream.transport import Disconnect, JSONRPCError, Transport, TransportError
+from toolway.upstream.transports import create_transport
+
+RUNNER_TIMEOUT_S: Final = 180.0  # seconds; a package runner may have to download first
+EXIT_WAIT_S: Final = 0.5  # seconds; a process exit explains more than the request that failed because of it
+
+
+@dataclass(slots=True)
+class TrialStart:
+    """Observations of a trial start. Times are seconds since its begin."""
+
+    time_limit: float  # start timeout of the entry
+    spawned_at: float | None = None
+    first_byte_at: float | None = None
+    fetched_at: float | None = None  # a package runner has the package and starts it
+    agreed_at: float | None = None
+    listed_at: float | None = None
+    ended_at: float = 0.0
+    agreement: NegotiatedProtocol | None = None
+    tools: list[Any] = field(default_factory=list)
+    list_problems: list[str] = field(default_factory=list)
+    notes: tuple[str, ...] = ()  # remarks of the transport about the tools
+    failure: Disconnect | None = None
+    status: int | None = None  # HTTP status, if that was the failure
+    stderr: str = ""
+    transport: str = ""  # if it differs from the entry's usual transport
+    noise_lines: list[str] = field(default_factory=list)
+    noise_count: int = 0
+    ports: list[int] = field(default_factory=list)  # listened on by a process that does not answer
+    exits_on_modern: bool = False  # it exits on a modern request, and works in the legacy era
+
+    @property
+    def is_late(self) -> bool:
+        """Return True if the server answered, but after its start timeout."""
+        return self.listed_at is not None and self.listed_at > self.time_limit
+
+
+def is_package_runner(server: Server) -> bool:
+    return os.path.basename(server.command or "") in PACKAGE_RUNNERS
+
+
+async def run_trial_start(name: str, server: Server, environ: Mapping[str, str], spawner: Spawner) -> TrialStart:
+    """Start the server, negotiate the era, list its tools, and stop it."""
+    trial = await _attempt_start(name, server, environ, spawner, legacy_first=False)
+    # Some servers exit on an unknown request; the hub restarts them and begins with the legacy era.
+    if trial.failure is not None and trial.failure.code == "E-STDIO-EXIT" and server.era == "auto":
+        second = await _attempt_start(name, server, environ, spawner, legacy_first=True)
+        if second.failure is None:
+            second.exits_on_modern = True
+            return second
+    return trial
+
+
+async def _attempt_start(
+    name: str, server: Server, environ: Mapping[str, str], spawner: Spawner, *, legacy_first: bool
+) -> TrialStart:
+    tap = TappedSpawner(spawner)
+    broker = AuthManager(store=default_token_store(environ))  # uses the same logins as a hub
+    link = create_transport(server, tap, environ, broker.authorizer(name, server))
+    session = Session(name, link, FunctionCallbacks(None, None, None), lambda method, params: None)
+    trial = TrialStart(server.timeout.start)
+    clock = _Clock()
+
+    def sse_transport(exc: TransportError | JSONRPCError) -> Transport | None:
+        sse_server = replace(server, sse=True) if may_be_legacy_sse(server, exc) else None
+        return (
+            create_transport(sse_server, tap, environ, broker.authorizer(name, sse_server))
+            if sse_server is not None
+            else None
+        )
+
+    try:
+        async with asyncio.timeout(
+            max(trial.time_limit, RUNNER_TIMEOUT_S) if is_package_runner(server) else trial.time_limit
+        ):
+            await session.open(server.era, "legacy" if legacy_first else None, sse_transport)
+            trial.agreed_at, trial.agreement = clock.now(), session.negotiated
+            trial.fetched_at = _fetch_seconds(server, tap.stats)
+            await _list_tools(session, trial, server.limits.max_tools)
+            trial.listed_at = clock.now()
+    except (TransportError, JSONRPCError, TimeoutError) as exc:
+        trial.failure, trial.status = await _classify_failure(session, server, exc), getattr(exc, "status", None)
+        if trial.failure.code == "E-START-TIMEOUT" and tap.stats.pid is not None:
+            trial.fetched_at = trial.fetched_at or _fetch_seconds(server, tap.stats)
+            trial.ports = orphans.listening_ports(tap.stats.pid)
+    finally:
+        trial.ended_at = clock.now()
+        facts = session.transport.info()
+        trial.stderr, trial.transport = facts.stderr, facts.transport
+        await session.transport.close()
+        await broker.close()
+        await tap.close()
+    _copy_times(trial, tap.stats, clock)
+    return trial
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.started_at = self._loop.time()
+
+    def now(self) -> float:
+        return self._loop.time() - self.started_at
+
+
+def _copy_times(trial: TrialStart, stats: StdoutStats, clock: _Clock) -> None:
+    if stats.spawned_at is not None:
+        trial.spawned_at = stats.spawned_at - clock.started_at
+    if stats.first_byte_at is not None:
+        trial.first_byte_at = stats.first_byte_at - clock.started_at
+    trial.noise_lines, trial.noise_count = stats.noise_lines, stats.noise_count
+
+
+def _fetch_seconds(server: Server, stats: StdoutStats) -> float | None:
+    """Return the seconds from the runner's start to the start of its oldest living descendant.
+
+    That process is the server, or a shell that runs it. Installer processes have ended by now.
+    """
+    if stats.pid is None or not is_package_runner(server):
+        return None
+    children = orphans.descendants(stats.pid)
+    return orphans.start_interval(stats.pid, children[0]) if children else None
+
+
+async def _list_tools(session: Session, trial: TrialStart, max_tools: int) -> None:
+    if not lists.is_list_offered("tools", session.protocol.capabilities):
+        return
+    try:
+        trial.tools, trial.list_problems = await lists.fetch_all_pages(session.request, "tools", max_tools)
+        trial.notes = session.transport.info().notes
+    except JSONRPCError as exc:
+        if exc.code != METHOD_NOT_FOUND:
+            raise
+
+
+async def _classify_failure(session: Session, server: Server, exc: Exception) -> Disconnect:
+    """Convert the error of a failed start into a `Disconnect`, like the supervisor does."""
+    if isinstance(exc, TimeoutError):
+        return Disconnect(f"no answer within {server.timeout.start:g} s", "E-START-TIMEOUT")
+    if isinstance(exc, JSONRPCError):
+        return Disconnect(f"the server returned error {exc.code}: {exc.message}", "E-START-REFUSED")
+    assert isinstance(exc, TransportError)
+    if exc.code.startswith("E-STDIO-") and session.transport.info().pid is not None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(EXIT_WAIT_S):
+                return await session.transport.wait_closed()
+    return Disconnect(exc.reason, exc.code, hint=exc.hint)
+
+
+# -- tap on stdout -----------------------------------------------------------------------------------------------------
+
+
+READ_BYTES: Final = 64 * 1024
+MAX_NOISE_LINES: Final = 5  # the first line matters most
+MAX_NOISE_LINE_BYTES: Final = 2000  # bytes kept of one noise line
+MAX_UNSENT_BYTES: Final = 8 * READ_BYTES  # backlog above which reading pauses
+
+
+@dataclass(slots=True)
+class StdoutStats:
+    """Observations of a server's stdout. Times are of the event loop's clock."""
+
+    pid: int | None = None
+    spawned_at: float | None = None
+    first_byte_at: float | None = None
+    noise_lines: list[str] = field(default_factory=list)
+    noise_count: int = 0  # lines that are not messages
+
+
+class TappedSpawner(Spawner):
+    """Starts a server's process with the shared spawner and taps its stdout.
+
+    The transport is the same as for calls, unchanged. Its stdout passes through an additional pipe.
+    """
+
+    def __init__(self, spawner: Spawner) -> None:
+        super().__init__()
+        self.stats = StdoutStats()
+        self._real_spawner = spawner
+        self._taps: list[_StdoutTap] = []
+
+    async def start(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Process:
+        process = await self._real_spawner.start(argv, env, cwd)
+        loop = asyncio.get_running_loop()
+        self.stats.pid, self.stats.spawned_at = process.pid, loop.time()
+        reader, writer = os.pipe()
+        for fd in (reader, writer):
+            os.set_blocking(fd, False)
+        self._taps.append(_StdoutTap(loop, process.stdout, writer, self.stats))
+        return replace(process, stdout=reader)
+
+    async def close(self) -> None:
+        for tap in self._taps:
+            tap.close()
+
+
+class _StdoutTap:
+    """Copies bytes from one pipe to another and observes them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, source: int, sink: int, stats: StdoutStats) -> None:
+        self._loop = loop
+        self._source, self._sink = source, sink
+        self._stats = stats
+        self._unsent = bytearray()
+        self._line = bytearray()
+        self._ended = False
+        self._closed = False
+        loop.add_reader(source, self._read)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._source, READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._source)
+            self._ended = True
+        else:
+            self._observe(data)
+            self._unsent += data
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            while self._unsent:
+                del self._unsent[: os.write(self._sink, self._unsent[:READ_BYTES])]
+        except BlockingIOError:
+            self._loop.add_writer(self._sink, self._write)
+            if len(self._unsent) > MAX_UNSENT_BYTES:
+                self._loop.remove_reader(self._source)
+            return
+        except OSError:
+            self._unsent.clear()  # the reader has closed the pipe
+        self._loop.remove_writer(self._sink)
+        if self._ended:
+            self.close()
+        else:
+            self._loop.add_reader(self._source, self._read)
+
+    def _observe(self, data: bytes) -> None:
+        if self._stats.first_byte_at is None:
+            self._stats.first_byte_at = self._loop.time()
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            self._line += line
+            self._count_noise(bytes(self._line))
+            self._line.clear()
+        self._line += rest
+
+    def _count_noise(self, line: bytes) -> None:
+        """Count a line as noise if it is not a valid message."""
+        if not line.strip() or jsonrpc.is_large(line):
+            return
+        try:
+            jsonrpc.parse_message(line)
+        except jsonrpc.InvalidMessage:
+            self._stats.noise_count += 1
+            if len(self._stats.noise_lines) < MAX_NOISE_LINES:
+                self._stats.noise_lines.append(
+                    sanitize(line[:MAX_NOISE_LINE_BYTES].decode(errors="replace"), 200).strip()
+                )
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._source)
+        self._loop.remove_writer(self._sink)
+        for fd in (self._source, self._sink):
+            with contextlib.suppress(OSError):
+                os.close(fd)

@@ -1,0 +1,270 @@
+"""Recent activity of a gateway: calls, state changes, alerts and load of each server.
+
+Events arrive synchronously, so they are only stored; they are formatted when an operator requests them. Everything is
+in memory and bounded.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Final, Generic, TypeVar
+
+from msgspec.structs import replace
+
+from toolway.config.masking import build_masker
+from toolway.config.schema import Server
+from toolway.events import (
+    AccessEvent,
+    AuditFailed,
+    AuditResumed,
+    CallFinished,
+    CallRecovered,
+    CatalogChanged,
+    Connected,
+    Disconnected,
+    Event,
+    LoopResumed,
+    LoopStalled,
+    StateChanged,
+)
+from toolway.telemetry.alerts import Alert, alert_from_event
+from toolway.telemetry.recent_calls import RecentCalls
+from toolway.types import Json
+
+MAX_STATE_CHANGES: Final = 300  # state changes stored per server
+MAX_ALERTS: Final = 200  # alerts; the oldest is dropped
+ALERTS_CLEARED_ON_CONNECT: Final = ("given-up", "login-needed")  # alerts that end when the server connects again
+Mask = Callable[[str], str]
+
+
+class SecretMasks:
+    """Functions that mask the secrets of each server, cached per server definition."""
+
+    def __init__(self, servers: Callable[[], Mapping[str, Server]]) -> None:
+        self._servers = servers
+        self._cache: dict[str, tuple[Server, Mask]] = {}
+
+    def mask_for(self, name: str) -> Mask:
+        server = self._servers().get(name)
+        if server is None:
+            return build_masker([])
+        cached = self._cache.get(name)
+        if cached is None or cached[0] is not server:
+            if len(self._cache) > 2 * len(self._servers()) + 100:
+                self._cache.clear()  # drops entries of removed servers
+            cached = self._cache[name] = (server, build_masker([server]))
+        return cached[1]
+
+
+class ActivityRecorder:
+    """Event sink of the hub that stores recent calls, events, alerts and statistics."""
+
+    wants_attempts = False
+
+    def __init__(
+        self,
+        servers: Callable[[], Mapping[str, Server]],
+        hint_for: Callable[[str], str] = lambda _: "",
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`hint_for` returns the current hint for a server, or an empty string."""
+        self._servers = servers
+        self._hint_for = hint_for
+        self._now = now
+        self.masks = SecretMasks(servers)
+        self.calls = RecentCalls()
+        self.events: EventLog[Json] = EventLog()
+        self.stats: dict[str, MinuteStats] = {}
+        self.timelines: dict[str, deque[Json]] = {}
+        self.alerts: dict[str, Alert] = {}  # open alerts by name
+
+    def on_call(self, event: CallFinished) -> None:
+        self.calls.on_call(event)
+        if event.outcome != "ok":
+            self._raise_alert(event)
+        stats = self.stats.get(event.server)
+        if stats is None:
+            if event.server not in self._servers():
+                return  # the caller named an unknown server
+            stats = self.stats[event.server] = MinuteStats()
+            self._drop_removed(self.stats)
+        stats.record(event.seconds, event.outcome != "ok", self._now())
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, StateChanged | CallRecovered | AuditFailed):
+            self._raise_alert(event)
+        if isinstance(event, StateChanged):
+            timeline = self.timelines.get(event.server)
+            if timeline is None:
+                timeline = self.timelines[event.server] = deque(maxlen=MAX_STATE_CHANGES)
+                self._drop_removed(self.timelines)
+            why = self.masks.mask_for(event.server)(event.reason)
+            timeline.append({"at": self._now(), "state": event.new, "why": why})
+            self.add_event("state", event.server, why, state=event.new)
+        elif isinstance(event, Connected):
+            for kind in ALERTS_CLEARED_ON_CONNECT:
+                self.alerts.pop(f"{kind}-{event.server}", None)
+            self.add_event("connection", event.server, f"connected, protocol {event.protocol}")
+        elif isinstance(event, Disconnected):
+            self.add_event(
+                "connection", event.server, f"disconnected: {self.masks.mask_for(event.server)(event.reason)}"
+            )
+        elif isinstance(event, CatalogChanged):
+            self.add_event("catalog", event.server, _describe_catalog_change(event))
+        elif isinstance(event, AuditResumed):
+            self.alerts.pop("audit", None)
+        elif isinstance(event, AccessEvent) and event.action == "throttled":
+            self.add_event("alert", "", f"API key {event.principal_id} throttled: {event.reason}")
+        elif isinstance(event, LoopStalled):
+            self.add_event("loop", "", event.summary)
+        elif isinstance(event, LoopResumed):
+            self.add_event("loop", "", f"event loop resumed after {event.seconds:.1f} s")
+
+    def _raise_alert(self, fact: Event) -> None:
+        """Open an alert if the event is a reason for one and it is not open already."""
+        found = alert_from_event(fact, self._hint_for)
+        if found is None or found.key in self.alerts:
+            return
+        while len(self.alerts) >= MAX_ALERTS:
+            del self.alerts[next(iter(self.alerts))]
+        mask = self.masks.mask_for(found.server)
+        masked = {name: mask(getattr(found, name))[:2000] for name in ("message", "detail", "hint")}
+        self.alerts[found.key] = replace(found, at=self._now(), **masked)
+        self.add_event("alert", found.server, masked["message"])
+
+    def add_event(self, kind: str, server: str, text: str, **more: str) -> None:
+        """Store an event for operators."""
+        self.events.add({"at": self._now(), "kind": kind, "server": server, "text": text[:2000], **more})
+
+    def recent_events(self, matches: Callable[[Json], bool], limit: int) -> list[Json]:
+        """Return the newest events for which `matches` is true, with their numbers."""
+        found: list[Json] = []
+        for number, event in self.events.newest_first():
+            if matches(event):
+                found.append({"n": number, **event})
+                if len(found) >= limit:
+                    break
+        return found
+
+    def _drop_removed(self, entries: dict[str, MinuteStats] | dict[str, deque[Json]]) -> None:
+        servers = self._servers()
+        if len(entries) > 2 * len(servers) + 100:
+            for name in [name for name in entries if name not in servers]:
+                del entries[name]
+
+
+def _describe_catalog_change(fact: CatalogChanged) -> str:
+    parts = [
+        f"{len(names)} {word}"
+        for names, word in ((fact.added, "added"), (fact.removed, "removed"), (fact.changed, "changed"))
+        if names
+    ]
+    return f"{fact.kind}: {', '.join(parts) or 'reloaded'}"
+
+
+# -- event log --------------------------------------------------------------------------------------------------------
+
+MAX_EVENTS: Final = 2000  # events stored
+MAX_EVENTS_PER_READ: Final = 200  # events per read; a reader further behind gets only the newest
+
+T = TypeVar("T")
+
+
+class EventLog(Generic[T]):
+    """Bounded log of recent events, oldest first. Each has a number, and readers continue after any number."""
+
+    def __init__(self, max_events: int = MAX_EVENTS) -> None:
+        self._events: deque[tuple[int, T]] = deque(maxlen=max_events)
+        self.last_number = 0  # the number of the newest
+
+    def add(self, fact: T) -> None:
+        self.last_number += 1
+        self._events.append((self.last_number, fact))
+
+    def after(self, number: int, limit: int = MAX_EVENTS_PER_READ) -> list[tuple[int, T]]:
+        """Return the events after a number, oldest first; if there are too many, only the newest."""
+        found = [each for each in islice(reversed(self._events), limit) if each[0] > number]
+        return found[::-1]
+
+    def newest_first(self) -> Iterator[tuple[int, T]]:
+        return reversed(self._events)
+
+
+# -- statistics per minute --------------------------------------------------------------------------------------------
+# Counts are per minute, so memory does not grow with the number of calls. Latencies are counted in buckets that are 25%
+# wider each, so a percentile is exact to 12.5%. Pure: the time is an argument.
+
+HISTORY_MINUTES: Final = 30
+LATENCY_BUCKETS: Final = tuple(0.0001 * 1.25**step for step in range(72))  # seconds: 0.1 ms to 13 minutes
+
+
+class _MinuteCounts:
+    __slots__ = ("calls", "errors", "latencies", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.calls = 0
+        self.errors = 0
+        self.latencies: dict[int, int] = {}  # bucket index → number of calls
+
+
+class MinuteStats:
+    """Per-minute call statistics of one server or tool."""
+
+    def __init__(self) -> None:
+        self._minutes: deque[_MinuteCounts] = deque(maxlen=HISTORY_MINUTES)
+
+    def record(self, seconds: float, failed: bool, now: float) -> None:
+        """Count one finished call at time `now` (seconds since the epoch)."""
+        number = int(now // 60)
+        if not self._minutes or self._minutes[-1].number != number:
+            self._minutes.append(_MinuteCounts(number))
+        minute = self._minutes[-1]
+        minute.calls += 1
+        minute.errors += failed
+        bucket = bisect_left(LATENCY_BUCKETS, seconds)
+        minute.latencies[bucket] = minute.latencies.get(bucket, 0) + 1
+
+    def recent_minutes(self, now: float) -> list[_MinuteCounts]:
+        """Return the minutes within the last `HISTORY_MINUTES`."""
+        oldest = int(now // 60) - HISTORY_MINUTES
+        return [minute for minute in self._minutes if minute.number > oldest]
+
+
+def summarize_stats(stats: Iterable[MinuteStats], now: float) -> Json:
+    """Merge the statistics of several servers into one JSON summary."""
+    minutes = [minute for each in stats for minute in each.recent_minutes(now)]
+    last = int(now // 60)
+    calls, errors = [0] * HISTORY_MINUTES, [0] * HISTORY_MINUTES
+    latencies = [0] * (len(LATENCY_BUCKETS) + 1)
+    for minute in minutes:
+        position = minute.number - last + HISTORY_MINUTES - 1
+        if 0 <= position < HISTORY_MINUTES:
+            calls[position] += minute.calls
+            errors[position] += minute.errors
+            for index, count in minute.latencies.items():
+                latencies[index] += count
+    return {
+        "calls": sum(calls),
+        "errors": sum(errors),
+        "per_minute": calls,
+        "errors_per_minute": errors,
+        **{name: latency_percentile(latencies, share) for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))},
+    }
+
+
+def latency_percentile(latencies: list[int], quantile: float) -> float | None:
+    """Return the middle of the latency bucket at this quantile; None if there were no calls."""
+    target, seen = quantile * sum(latencies), 0
+    if not target:
+        return None
+    for index, count in enumerate(latencies):
+        seen += count
+        if seen >= target:
+            upper = LATENCY_BUCKETS[min(index, len(LATENCY_BUCKETS) - 1)]
+            return upper / 1.125
+    return None

@@ -1,0 +1,156 @@
+"""Admin API for calls: list recent calls, show one, replay one, make one (playground)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Final
+from urllib.parse import parse_qs
+
+from toolway.errors import ConfigError, NotFound
+from toolway.events import CallFinished
+from toolway.gateway.admin import servers
+from toolway.gateway.admin.activity import ActivityRecorder
+from toolway.gateway.principals import ApiKeyStore, Principal
+from toolway.hub.core import HubCore
+from toolway.types import Call, Json
+
+MAX_CALLS_PER_REPLY: Final = 500  # calls in one reply
+SCAN_LIMIT: Final = 10_000  # above the number of calls that are ever stored
+#: Query fields of the list of calls.
+CALL_QUERY: Final = {
+    "server": "name of a server",
+    "tool": "name of a tool on its server",
+    "principal": "name of an API key, or owner",
+    "status": "ok, failed, unknown, or an outcome",
+    "slow": "minimum duration in seconds",
+    "retried": "1 for calls with more than one attempt",
+    "source": "cache, replay or shared",
+    "q": "part of a name, id, outcome or message",
+    "limit": f"at most {MAX_CALLS_PER_REPLY}",
+}
+
+CallPredicate = Callable[[CallFinished], bool]
+
+
+class CallsAdmin:
+    """Handlers of `/admin/calls` and `/admin/call`."""
+
+    def __init__(self, hub: HubCore, activity: ActivityRecorder, api_keys: ApiKeyStore | None) -> None:
+        self._hub = hub
+        self._activity = activity
+        self._api_keys = api_keys
+
+    def key_names(self) -> dict[str, str]:
+        """Return the names of API keys by caller id."""
+        keys = self._api_keys.list_keys() if self._api_keys is not None else ()
+        return {key.to_principal().caller_id: key.name for key in keys}
+
+    def list_calls(self, query: str) -> Json:
+        """Return recent calls that match the query, newest first."""
+        fields = parse_query_fields(query)
+        names = self.key_names()
+        matches = build_call_filter(fields, names)
+        limit = min(MAX_CALLS_PER_REPLY, parse_number(fields.get("limit", "100")))
+        found = islice(filter(matches, self._activity.calls.find_newest(limit=SCAN_LIMIT)), limit)
+        rows = [servers.masked_call_to_json(fact, self._activity.masks.mask_for(fact.server), names) for fact in found]
+        return {"calls": rows, "count": self._activity.calls.count}
+
+    def _find_call(self, id_: str) -> CallFinished:
+        fact = self._activity.calls.find(id_)
+        if fact is None:
+            raise NotFound(f"unknown or expired call {id_!r}", hint="list recent calls: toolway calls")
+        return fact
+
+    def get_call(self, id_: str) -> Json:
+        fact = self._find_call(id_)
+        return servers.call_detail_to_json(fact, self._activity.masks.mask_for(fact.server), self.key_names())
+
+    async def replay(self, id_: str, body: Json, principal: Principal) -> Json:
+        """Repeat a call with the same arguments. A call that may change something needs `confirm`."""
+        fact = self._find_call(id_)
+        if fact.method != "tools/call" or not isinstance(fact.params, dict):
+            raise ConfigError("call cannot be replayed", detail="its arguments are not stored")
+        if fact.effect == "unsafe" and body.get("confirm") is not True:
+            raise ConfigError(
+                f"{fact.server}.{fact.tool} may change something on every call",
+                detail="neither its settings nor its annotations declare it idempotent",
+                hint="confirm the replay: toolway call --replay ID --yes",
+                code="E-REPLAY",
+            )
+        return await self._call_tool(fact.server, fact.tool, fact.params.get("arguments") or {}, None, principal)
+
+    async def make_call(self, body: Json, principal: Principal) -> Json:
+        """Call the tool named in the request body. Raises `ValueError` for invalid fields."""
+        server, tool, arguments = body.get("server"), body.get("tool"), body.get("arguments", {})
+        timeout = body.get("timeout")
+        if not isinstance(server, str) or not isinstance(tool, str) or not isinstance(arguments, dict):
+            raise ValueError("server and tool must be strings, and arguments an object")
+        if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout <= 900):
+            raise ValueError("timeout must be a number of seconds, at most 900")
+        return await self._call_tool(server, tool, arguments, timeout, principal)
+
+    async def _call_tool(
+        self, server: str, tool: str, arguments: Json, timeout: float | None, principal: Principal
+    ) -> Json:
+        name, id_ = f"{server}.{tool}", secrets.token_hex(8)
+        params: Json = {"name": tool, "arguments": arguments}
+        result = await self._hub.request(
+            Call(name, "tools/call", params, timeout=timeout, caller=principal.caller_id, id=id_)
+        )
+        return {"id": id_, "result": result.raw, "seconds": result.duration, "attempts": result.attempts}
+
+
+# -- query fields -----------------------------------------------------------------------------------------------------
+
+
+def build_call_filter(fields: Mapping[str, str], names: Mapping[str, str]) -> CallPredicate:
+    """Return a predicate that selects the calls matching all query fields (`CALL_QUERY`). Raises `ValueError`.
+
+    `names` maps caller ids to names of API keys.
+    """
+    tests: list[CallPredicate] = []
+    if "server" in fields:
+        tests.append(lambda fact: fact.server == fields["server"])
+    if "tool" in fields:
+        tests.append(lambda fact: (fact.tool or fact.name) == fields["tool"])
+    if "principal" in fields:
+        tests.append(lambda fact: (names.get(fact.caller, fact.caller) or "owner") == fields["principal"])
+    if "status" in fields:
+        tests.append(_status_predicate(fields["status"]))
+    if "slow" in fields:
+        min_seconds = float(fields["slow"])
+        tests.append(lambda fact: fact.seconds >= min_seconds)
+    if fields.get("retried"):
+        tests.append(lambda fact: fact.attempts > 1)
+    if "source" in fields:
+        tests.append(lambda fact: fact.source == fields["source"])
+    if fields.get("q"):
+        substring = fields["q"].lower()
+        tests.append(
+            lambda fact: substring in f"{fact.server}.{fact.tool} {fact.id} {fact.outcome} {fact.message}".lower()
+        )
+    return lambda fact: all(test(fact) for test in tests)
+
+
+def _status_predicate(wanted_status: str) -> CallPredicate:
+    if wanted_status == "ok":
+        return lambda fact: fact.outcome == "ok"
+    if wanted_status == "failed":
+        return lambda fact: fact.outcome != "ok"
+    if wanted_status == "unknown":
+        return lambda fact: fact.executed == "unknown"
+    return lambda fact: fact.outcome == wanted_status
+
+
+def parse_query_fields(query: str) -> dict[str, str]:
+    """Parse a query string; the last value of a repeated field wins. Raises `ValueError`."""
+    return {key: values[-1] for key, values in parse_qs(query, max_num_fields=50).items()}
+
+
+def parse_number(text: str) -> int:
+    """Parse a non-negative decimal integer of at most 12 digits. Raises `ValueError`."""
+    if not text.isascii() or not text.isdigit() or len(text) > 12:
+        raise ValueError(f"invalid number {text[:20]!r}")
+    return int(text)

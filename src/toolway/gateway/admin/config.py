@@ -1,0 +1,128 @@
+"""History of the configuration file: its text, earlier versions, differences and rollback.
+
+These are the versions of `toolway config history`: every change made by Toolway leaves a backup.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from toolway.config.editing import document, jsonc
+from toolway.config.editing.document import Backup, Edit, apply_edit, read_file_bytes
+from toolway.config.loader import (
+    LoadedConfig,
+    decode_config,
+    find_server_map,
+    normalize_name,
+    parse_config,
+    read_config_bytes,
+)
+from toolway.config.masking import build_masker
+from toolway.config.schema import Server
+from toolway.config.scopes import MAX_LINE_LEVELS, Provenance, list_values
+from toolway.errors import ConfigError, NotFound
+from toolway.types import Json
+
+
+class ConfigHistory:
+    """Admin view of the configuration file.
+
+    `get_loaded` returns the configuration in use; `reload` reads the file.
+    """
+
+    def __init__(
+        self, get_loaded: Callable[[], LoadedConfig], reload: Callable[[], Awaitable[Json]], environ: Mapping[str, str]
+    ) -> None:
+        self._get_loaded = get_loaded
+        self._reload = reload
+        self._environ = environ
+
+    def to_json(self) -> Json:
+        """Return the file's text, its versions and its problems, with secrets masked."""
+        loaded = self._get_loaded()
+        data = read_file_bytes(self._file) or b""
+        versions = [
+            {"version": number, "until": each.created.timestamp(), "bytes": each.path.stat().st_size}
+            for number, each in enumerate(self._versions(), 1)
+        ]
+        return {
+            "file": os.fspath(self._file),
+            "text": _mask_secrets(data.decode(errors="replace"), [data]),
+            "versions": versions,
+            "problems": [
+                {"severity": p.severity, "server": p.server, "message": p.message, "hint": p.hint, "line": p.line}
+                for p in loaded.issues
+            ],
+        }
+
+    def value_origins(self, server: str) -> list[Json]:
+        """Return the file and line of each value of a server's entry, with secrets masked.
+
+        Reads the served file and the files merged into it. The last file that has the entry wins.
+        """
+        loaded = self._get_loaded()
+        found: list[Json] = []
+        for file in (loaded.file, *loaded.watched_files):
+            try:
+                found = _entry_values(file, server) or found
+            except ConfigError:
+                continue  # the error is already among the problems
+        return found
+
+    def diff(self, number: int) -> Json:
+        """Return the diff that a rollback to an earlier version would apply. Raises `NotFound`."""
+        edit = self._rollback_edit(number)
+        return {"version": number, "diff": _mask_secrets(edit.diff(), [edit.before or b"", edit.after])}
+
+    async def roll_back(self, number: int) -> Json:
+        """Restore an earlier version of the file and reload. The rollback itself can be rolled back.
+
+        Raises `NotFound`, or `ConfigError` if the old version is invalid; the file is then unchanged.
+        """
+        edit = self._rollback_edit(number)
+        apply_edit(edit)
+        try:
+            result = await self._reload()
+        except ConfigError:
+            apply_edit(Edit(self._file, edit.after, edit.before or b""))
+            raise
+        return {"version": number, **result}
+
+    @property
+    def _file(self) -> Path:
+        return Path(self._get_loaded().file)
+
+    def _versions(self) -> list[Backup]:
+        return document.list_backups(Path(os.path.realpath(self._file)), document.default_backup_folder(self._environ))
+
+    def _rollback_edit(self, number: int) -> Edit:
+        found = self._versions()
+        if not 0 < number <= len(found):
+            raise NotFound(f"unknown version {number}", hint="list all versions: toolway config history")
+        return Edit(self._file, read_file_bytes(self._file), found[number - 1].read())
+
+
+def _entry_values(file: str, server: str) -> list[Json]:
+    """Return the values of a server's entry in `file`, with line numbers. Raises `ConfigError`."""
+    text = decode_config(read_config_bytes(file), file)
+    root, entries = find_server_map(jsonc.parse_jsonc(text, file), file)
+    lines, origin = jsonc.find_key_lines(text, MAX_LINE_LEVELS), Provenance("user", file)
+    return [
+        {"path": ".".join(value.path[1:]), "value": value.masked_json, "file": file, "line": value.origin.line}
+        for name, entry in entries.items()
+        if server in (name, normalize_name(name))
+        for value in list_values(entry, (server,), (*root, name), lines, origin)
+    ]
+
+
+def _mask_secrets(text: str, versions: list[bytes]) -> str:
+    """Mask the secrets of all servers defined in any of the versions."""
+    servers: list[Server] = []
+    for data in versions:
+        try:
+            servers += parse_config(data.decode(errors="replace")).servers.values()
+        except ConfigError:
+            continue  # not parseable, so it defines no servers
+    return build_masker(servers)(text)

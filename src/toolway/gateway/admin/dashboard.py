@@ -1,0 +1,242 @@
+"""`/dashboard`: static files of the web page, and the login of a browser.
+
+The files are public and contain no data; the page fetches everything from `/admin`. They are sent with a content
+security policy that forbids foreign resources and inline scripts.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import hmac
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Final
+
+from toolway.gateway.authenticator import Authenticator, RequestDenied, json_error
+from toolway.gateway.principals import LOCAL_ADMIN, ApiKeyStore, Principal
+from toolway.gateway.sealing import Sealer
+from toolway.http.exchange import JSON_TYPE, Exchange, Headers, HttpRequest
+from toolway.protocol import jsonrpc
+
+DASHBOARD_PATH: Final = "/dashboard"
+SESSION_PATH: Final = f"{DASHBOARD_PATH}/session"
+_ASSETS_PREFIX: Final = f"{DASHBOARD_PATH}/files/"
+_CONTENT_TYPES: Final = {
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+_CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_SECURITY_HEADERS: Final = (
+    ("content-security-policy", _CONTENT_SECURITY_POLICY),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+)
+
+
+def is_dashboard_path(path: str) -> bool:
+    return path == DASHBOARD_PATH or path.startswith(f"{DASHBOARD_PATH}/")
+
+
+class DashboardEndpoint:
+    """Handler of all `/dashboard` requests.
+
+    `uses_tls` returns True if browsers reach the gateway by TLS.
+    """
+
+    def __init__(
+        self, authenticator: Authenticator, browser_sessions: BrowserSessions, uses_tls: Callable[[], bool]
+    ) -> None:
+        self._authenticator = authenticator
+        self._browser_sessions = browser_sessions
+        self._uses_tls = uses_tls
+        self._files: dict[str, tuple[str, bytes, bytes]] = {}  # by name: content type, plain bytes, gzip bytes
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer a request whose host and origin were checked. Raises `RequestDenied`."""
+        request = exchange.request
+        if request.path == SESSION_PATH:
+            self._handle_session(exchange)
+        elif request.method not in ("GET", "HEAD"):
+            status, body, fields = json_error(405, "method not allowed: use GET")
+            exchange.reply(status, body, (*fields, ("allow", "GET, HEAD")))
+        elif request.path.startswith(_ASSETS_PREFIX):
+            self._send_file(exchange, request.path.removeprefix(_ASSETS_PREFIX), "public, max-age=31536000, immutable")
+        else:  # every view of the page has its own path, all served by the same document
+            self._send_file(exchange, "index.html", "no-cache")
+
+    def _send_file(self, exchange: Exchange, name: str, cache_control: str) -> None:
+        found = self._load_file(name)
+        if found is None:
+            exchange.reply(*json_error(404, "file not found"))
+            return
+        kind, plain, compressed = found
+        fields = [
+            ("content-type", kind),
+            ("cache-control", cache_control),
+            ("vary", "accept-encoding"),
+            *_SECURITY_HEADERS,
+        ]
+        if "gzip" in exchange.request.headers.get("accept-encoding", ""):
+            exchange.reply(200, compressed, [*fields, ("content-encoding", "gzip")])
+        else:
+            exchange.reply(200, plain, fields)
+
+    def _load_file(self, name: str) -> tuple[str, bytes, bytes] | None:
+        """Return (content type, plain, gzip) of a file, read and compressed at first use.
+
+        None if unknown.
+        """
+        known = self._files.get(name)
+        if known is None:
+            kind = _CONTENT_TYPES.get(name.rpartition(".")[2])
+            if kind is None or name not in _asset_names():  # an exact name only: no path can leave the folder
+                return None
+            data = (files("toolway.gateway") / "pages" / name).read_bytes()
+            known = self._files[name] = (kind, data, gzip.compress(data, 6, mtime=0))
+        return known
+
+    # -- sessions -----------------------------------------------------------------------------------------------------
+
+    def _handle_session(self, exchange: Exchange) -> None:
+        """POST exchanges a code or a token for a session.
+
+        DELETE clears the cookie. Raises `RequestDenied`.
+        """
+        request = exchange.request
+        host = request.headers.get("host", "")
+        if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            raise RequestDenied(403, "origin may not use the dashboard")
+        if request.method == "DELETE":
+            exchange.reply(204, b"", (cookie_header(host, "", seconds=0, secure=self._uses_tls()),))
+        elif request.method == "POST":
+            cookie, page_key = self._browser_sessions.start(self._authenticate_admin(request))
+            fields: Headers = (
+                ("content-type", JSON_TYPE),
+                ("cache-control", "no-store"),
+                cookie_header(host, cookie, seconds=SESSION_LIFETIME_S, secure=self._uses_tls()),
+            )
+            exchange.reply(200, jsonrpc.encode_json({"page": page_key}), fields)
+        else:
+            status, body, more = json_error(405, "method not allowed: use POST or DELETE")
+            exchange.reply(status, body, (*more, ("allow", "POST, DELETE")))
+
+    def _authenticate_admin(self, request: HttpRequest) -> Principal:
+        """Return the administrator who owns the code or token of the request.
+
+        Raises `RequestDenied`.
+        """
+        code = request.headers.get(CODE_HEADER)
+        if code is None:
+            principal = self._authenticator.authenticate_token(request)
+        else:
+            found = self._browser_sessions.redeem(code)
+            if found is None:
+                raise RequestDenied(401, "dashboard link used or expired", "create a new one: toolway ui")
+            principal = found
+        if not principal.admin:
+            raise RequestDenied(403, "administrator access required", "use the token of this machine")
+        return principal
+
+
+def _asset_names() -> frozenset[str]:
+    folder = files("toolway.gateway") / "pages"
+    return frozenset(each.name for each in folder.iterdir()) if folder.is_dir() else frozenset()
+
+
+# -- browser sessions -------------------------------------------------------------------------------------------------
+# `toolway ui` requests a code and puts it in the fragment (`#`) of a link, which is never logged or sent to a server.
+# The page posts the code and receives two halves of a session: a cookie that scripts cannot read, and a page key that
+# only pages of this origin can read. The cookie alone is not enough, because browsers send it to every port of a host.
+# The page key alone is not enough, because a script could leak it. The cookie is sealed and contains the hash of the
+# page key, so the gateway stores nothing but unused codes.
+
+BROWSER_SESSION_KIND: Final = "browser"
+CODE_LIFETIME_S: Final = 120.0  # seconds in which a link must be opened
+SESSION_LIFETIME_S: Final = 12 * 3600.0  # seconds of a session
+MAX_CODES: Final = 64  # unused codes; the oldest is dropped
+CODE_HEADER: Final = "x-toolway-code"
+PAGE_KEY_HEADER: Final = "x-toolway-page"
+
+
+class BrowserSessions:
+    """Issues one-time codes and authenticates browser sessions.
+
+    `api_keys` is None if authentication is off.
+    """
+
+    def __init__(self, sealer: Sealer, api_keys: ApiKeyStore | None, now: Callable[[], float]) -> None:
+        self._sealer = sealer
+        self._api_keys = api_keys
+        self._now = now
+        self._codes: OrderedDict[str, tuple[float, Principal]] = OrderedDict()
+
+    def issue_code(self, principal: Principal) -> str:
+        """Return a one-time code that starts a session for this principal within `CODE_LIFETIME_S`."""
+        code = secrets.token_urlsafe(24)
+        self._codes[_sha256_hex(code)] = (self._now() + CODE_LIFETIME_S, principal)
+        while len(self._codes) > MAX_CODES:
+            self._codes.popitem(last=False)
+        return code
+
+    def redeem(self, code: str) -> Principal | None:
+        """Consume a code and return its principal; None if it is unknown, used or expired."""
+        expires_at, principal = self._codes.pop(_sha256_hex(code), (0.0, None))
+        return self._current_principal(principal.id) if principal is not None and self._now() < expires_at else None
+
+    def start(self, principal: Principal) -> tuple[str, str]:
+        """Start a session. Return the cookie value and the page key."""
+        page_key = secrets.token_urlsafe(24)
+        return self._sealer.seal(
+            BROWSER_SESSION_KIND, [principal.id, _sha256_hex(page_key)], SESSION_LIFETIME_S
+        ), page_key
+
+    def authenticate(self, request: HttpRequest) -> Principal | None:
+        """Return the principal of a same-origin request with a valid cookie and page key, or None."""
+        headers = request.headers
+        if headers.get("sec-fetch-site", "same-origin") != "same-origin" or PAGE_KEY_HEADER in request.repeated_headers:
+            return None
+        sealed = _read_cookie(headers.get("cookie", ""), cookie_name(headers.get("host", "")))
+        found = self._sealer.open(BROWSER_SESSION_KIND, sealed) if sealed else None
+        if not isinstance(found, list) or len(found) != 2:
+            return None
+        id_, digest = found
+        if not hmac.compare_digest(_sha256_hex(headers.get(PAGE_KEY_HEADER, "")), str(digest)):
+            return None
+        return self._current_principal(str(id_))
+
+    def _current_principal(self, id_: str) -> Principal | None:
+        """Return the current principal of this id, or None if its API key was revoked."""
+        if id_ == LOCAL_ADMIN.id:
+            return LOCAL_ADMIN
+        return self._api_keys.principal_for(id_) if self._api_keys is not None else None
+
+
+def cookie_name(host: str) -> str:
+    """Return the cookie name, which includes the port: gateways on one host share cookies."""
+    port = host.rpartition(":")[2]
+    return f"toolway-{port}" if port.isdigit() else "toolway"
+
+
+def cookie_header(host: str, value: str, *, seconds: float, secure: bool) -> tuple[str, str]:
+    parts = [f"{cookie_name(host)}={value}", "Path=/admin", f"Max-Age={seconds:.0f}", "HttpOnly", "SameSite=Strict"]
+    return "set-cookie", "; ".join([*parts, "Secure"] if secure else parts)
+
+
+def _read_cookie(header: str, name: str) -> str:
+    found = [value for each in header.split(";") for key, _, value in [each.strip().partition("=")] if key == name]
+    return found[0] if len(found) == 1 else ""
+
+
+def _sha256_hex(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

@@ -1,0 +1,386 @@
+"""OpenAPI 3.1 description of `/admin`, built from the route table: `GET /admin/openapi.json`.
+
+`Operation` is the described part of a row of that table. The shapes of bodies and replies are in `SCHEMAS`; those of
+data classes are derived from the classes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import msgspec
+
+from toolway._version import __version__
+from toolway.telemetry.alerts import Alert
+from toolway.types import Json
+from toolway.upstream.status import ServerStatus
+
+_PATH_PARAMETER: Final = re.compile(r"\{(\w+)\}")
+_CLUSTER_NOTES: Final = {
+    "any": "",
+    "required": "Only in a cluster.",
+    "rejected": "Not in a cluster: there the configuration is shared.",
+}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One method of one path. Every operation requires an administrator."""
+
+    method: str
+    path: str  # with parameters in braces: /admin/servers/{name}
+    summary: str
+    response: str  # name in SCHEMAS
+    query: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # name → description, all optional
+    body: str = field(default="", kw_only=True)  # name in SCHEMAS; empty if the request has no body
+    cluster: Literal["any", "required", "rejected"] = field(default="any", kw_only=True)
+    streams: bool = field(default=False, kw_only=True)  # replies with events if the client accepts text/event-stream
+
+
+def build_description(operations: Iterable[Operation]) -> Json:
+    """Return the OpenAPI document of these operations."""
+    paths: dict[str, Json] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Toolway admin API",
+            "version": __version__,
+            "description": "Every operation requires the token of an administrator.",
+        },
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "schemas": SCHEMAS,
+            "responses": {"Error": {"description": "The request was rejected", **_content("Error")}},
+        },
+    }
+
+
+def _describe(operation: Operation) -> Json:
+    reply: Json = {"description": "OK", **_content(operation.response)}
+    if operation.streams:
+        reply["content"]["text/event-stream"] = {"schema": _STRING}
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": _STRING}
+        for name in _PATH_PARAMETER.findall(operation.path)
+    ]
+    parameters += [
+        {"name": name, "in": "query", "description": text, "schema": _STRING} for name, text in operation.query.items()
+    ]
+    described: Json = {
+        "summary": operation.summary,
+        "parameters": parameters,
+        "responses": {"200": reply, "default": {"$ref": "#/components/responses/Error"}},
+    }
+    if _CLUSTER_NOTES[operation.cluster]:
+        described["description"] = _CLUSTER_NOTES[operation.cluster]
+    if operation.body:
+        described["requestBody"] = _content(operation.body)
+    return described
+
+
+def _content(schema: str) -> Json:
+    return {"content": {"application/json": {"schema": _ref(schema)}}}
+
+
+# -- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def _ref(name: str) -> Json:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _array(items: Json) -> Json:
+    return {"type": "array", "items": items}
+
+
+def _nullable(kind: str) -> Json:
+    return {"type": [kind, "null"]}
+
+
+def _object(fields: Mapping[str, Any], base: Json | None = None) -> Json:
+    """Return the schema of an object with these fields, and those of `base`. A name that ends with ? is optional."""
+    properties = {name.removesuffix("?"): schema for name, schema in fields.items()}
+    required = [name for name in fields if not name.endswith("?")]
+    if base is not None:
+        properties, required = {**base["properties"], **properties}, [*base["required"], *required]
+    return {"type": "object", "properties": properties, "required": required}
+
+
+def _object_from(cls: type) -> Json:
+    """Return the schema of a data class of which every field is written."""
+    _, components = msgspec.json.schema_components([cls], ref_template="#/components/schemas/{name}")
+    properties = components[cls.__name__]["properties"]
+    for schema in properties.values():
+        schema.pop("default", None)
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+_STRING: Final[Json] = {"type": "string"}
+_NUMBER: Final[Json] = {"type": "number"}
+_INTEGER: Final[Json] = {"type": "integer"}
+_BOOLEAN: Final[Json] = {"type": "boolean"}
+_ANY: Final[Json] = {}
+_ANY_OBJECT: Final[Json] = {"type": "object"}
+_STRINGS: Final = _array(_STRING)
+
+_STATUS: Final = _object_from(ServerStatus)
+_LOAD: Final = {"queued": _INTEGER, "retries": _INTEGER, "retries_denied": _INTEGER}
+_EVENT: Final = _object(
+    {"n": _INTEGER, "at": _NUMBER, "kind": _STRING, "server": _STRING, "text": _STRING, "state?": _STRING}
+)
+_CALL: Final = _object(
+    {
+        "id": _STRING,
+        "at": _NUMBER,
+        "server": _STRING,
+        "tool": _STRING,
+        "name": _STRING,
+        "method": _STRING,
+        "outcome": _STRING,
+        "executed": {"enum": ["no", "unknown", "yes"]},
+        "certainty": _STRING,
+        "effect": _STRING,
+        "seconds": _NUMBER,
+        "attempts": _INTEGER,
+        "caller": _STRING,
+        "principal": _STRING,
+        "trace": _STRING,
+        "source": _STRING,
+        "message": _STRING,
+        "detail": _STRING,
+        "hint": _STRING,
+    }
+)
+_PHASE: Final = _object({"name": _STRING, "began": _NUMBER, "seconds": _NUMBER})
+_ATTEMPT: Final = _object(
+    {
+        "number": _INTEGER,
+        "began": _NUMBER,
+        "seconds": _NUMBER,
+        "outcome": _STRING,
+        "certainty": _STRING,
+        "phases": _array(_PHASE),
+    }
+)
+_TOOL_ROW: Final = _object(
+    {
+        "server": _STRING,
+        "tool": _STRING,
+        "model_name": _STRING,
+        "title": _STRING,
+        "description": _STRING,
+        "size": _INTEGER,
+        "read_only": _BOOLEAN,
+        "destructive": _BOOLEAN,
+    }
+)
+_TOOL: Final = _object(
+    {
+        "name": _STRING,
+        "model_name": _STRING,
+        "server": _STRING,
+        "title": _nullable("string"),
+        "description": _nullable("string"),
+        "raw": _ANY_OBJECT,
+    }
+)
+_KEY: Final = _object(
+    {
+        "id": _STRING,
+        "name": _STRING,
+        "scopes": {"anyOf": [_STRINGS, {"type": "null"}]},
+        "admin": _BOOLEAN,
+        "created": _NUMBER,
+        "rate": _nullable("string"),
+    }
+)
+_BREAKER: Final = _object(
+    {
+        "server": _STRING,
+        "tool": _STRING,
+        "position": {"enum": ["closed", "open", "half-open"]},
+        "wait": _NUMBER,
+        "consecutive_failures": _INTEGER,
+        "ended": _INTEGER,
+        "failures": _INTEGER,
+        "opened_count": _INTEGER,
+    }
+)
+_GROUP: Final = _object(
+    {
+        "name": _STRING,
+        "path": _STRING,
+        "patterns": _STRINGS,
+        "tools": _INTEGER,
+        "size": _INTEGER,
+        "servers": _STRINGS,
+    }
+)
+_CONFIG_ISSUE: Final = _object(
+    {
+        "severity": _STRING,
+        "server": _nullable("string"),
+        "message": _STRING,
+        "hint": _STRING,
+        "line": _nullable("integer"),
+    }
+)
+_VALUE_ORIGIN: Final = _object({"path": _STRING, "value": _ANY, "file": _STRING, "line": _nullable("integer")})
+_NODE: Final = _object(
+    {
+        "id": _STRING,
+        "address": _STRING,
+        "version": _STRING,
+        "capacity": _INTEGER,
+        "labels": _STRINGS,
+        "state": {"enum": ["ready", "draining", "silent"]},
+        "draining": _BOOLEAN,
+        "lease": _NUMBER,
+        "seen": _NUMBER,
+    }
+)
+
+SCHEMAS: Final[Mapping[str, Json]] = {
+    "Error": _object(
+        {
+            "error": _object(
+                {
+                    "message": _STRING,
+                    "detail?": _STRING,
+                    "hint?": _STRING,
+                    "code?": _STRING,
+                    "paths?": _STRINGS,
+                    "endpoints?": _STRINGS,
+                }
+            )
+        }
+    ),
+    "Gateway": _object(
+        {
+            "started": _NUMBER,
+            "connections": _INTEGER,
+            "running": _INTEGER,
+            "subscriptions": _INTEGER,
+            "pending": _INTEGER,
+            "draining": _BOOLEAN,
+            "version": _STRING,
+            "pid": _INTEGER,
+            "paths": _STRINGS,
+        }
+    ),
+    "Description": _ANY_OBJECT,
+    "Reload": _object({"changed": {"type": ["object", "array"]}, "problems?": _STRINGS, "published_to?": _STRING}),
+    "Done": {**_ANY_OBJECT, "maxProperties": 1, "additionalProperties": _STRING},
+    # servers
+    "ServerStatus": _STATUS,
+    "ServerList": _object({"servers": _array(_ref("ServerStatus"))}),
+    "ServerEntry": {**_ANY_OBJECT, "description": "an entry of mcpServers, see docs/reference/config.md"},
+    "ServerAdded": _object({"server": _STRING, "problems": _STRINGS}),
+    "MinuteStats": _object(
+        {
+            "calls": _INTEGER,
+            "errors": _INTEGER,
+            "per_minute": _array(_INTEGER),
+            "errors_per_minute": _array(_INTEGER),
+            "p50": _nullable("number"),
+            "p95": _nullable("number"),
+            "p99": _nullable("number"),
+        }
+    ),
+    "ServerRow": _object(
+        {"minutes": _ref("MinuteStats"), "breaker": _STRING, "open_tools": _INTEGER, "limit": _INTEGER, **_LOAD},
+        _STATUS,
+    ),
+    "Overview": _object(
+        {
+            "now": _NUMBER,
+            "servers": _array(_ref("ServerRow")),
+            "minutes": _ref("MinuteStats"),
+            "calls": _INTEGER,
+            "last_event": _INTEGER,
+            "cluster?": _BOOLEAN,
+        }
+    ),
+    "ServerDetail": _object(
+        {
+            "now": _NUMBER,
+            "status": _ref("ServerStatus"),
+            "timeline": _array(_object({"at": _NUMBER, "state": _STRING, "why": _STRING})),
+            "minutes": _ref("MinuteStats"),
+            "definition": _ANY_OBJECT,
+            "origins": _array(_VALUE_ORIGIN),
+            "breakers": _array(_ref("Breaker")),
+            "events": _array(_ref("Event")),
+            "load": _object(_LOAD),
+        }
+    ),
+    "Breaker": _BREAKER,
+    "BreakerList": _object({"breakers": _array(_ref("Breaker"))}),
+    # calls, events, alerts
+    "Call": _CALL,
+    "CallList": _object({"calls": _array(_ref("Call")), "count": _INTEGER}),
+    "CallDetail": _object({"tries": _array(_ATTEMPT), "arguments": _ANY}, _CALL),
+    "Replay": _object({"confirm?": _BOOLEAN}),
+    "NewCall": _object({"server": _STRING, "tool": _STRING, "arguments?": _ANY_OBJECT, "timeout?": _NUMBER}),
+    "CallResult": _object({"id": _STRING, "result": _ANY_OBJECT, "seconds": _NUMBER, "attempts": _INTEGER}),
+    "Event": _EVENT,
+    "EventList": _object({"events": _array(_ref("Event")), "last": _INTEGER}),
+    "AlertList": _object({"alerts": _array(_object({"name": _STRING}, _object_from(Alert)))}),
+    # tools and endpoints
+    "ToolList": _object({"tools": _array(_TOOL)}),
+    "ToolRows": _object({"tools": _array(_TOOL_ROW)}),
+    "ToolDetail": _object({"raw": _ANY_OBJECT}, _TOOL_ROW),
+    "EndpointList": _object(
+        {"all": _object({"path": _STRING, "tools": _INTEGER}), "groups": _array(_GROUP), "servers": _STRINGS}
+    ),
+    # keys
+    "KeyList": _object({"keys": _array(_KEY)}),
+    "NewKey": _object({"name": _STRING, "scopes?": _STRINGS, "admin?": _BOOLEAN, "rate?": _STRING}),
+    "KeyCreated": _object({"token": _STRING}, _KEY),
+    # configuration, doctor, dashboard
+    "Config": _object(
+        {
+            "file": _STRING,
+            "text": _STRING,
+            "versions": _array(_object({"version": _INTEGER, "until": _NUMBER, "bytes": _INTEGER})),
+            "problems": _array(_CONFIG_ISSUE),
+        }
+    ),
+    "ConfigDiff": _object({"version": _INTEGER, "diff": _STRING}),
+    "ConfigRollback": _object(
+        {
+            "version": _INTEGER,
+            "changed": {"type": ["object", "array"]},
+            "problems?": _STRINGS,
+            "published_to?": _STRING,
+        }
+    ),
+    "DoctorRun": _object({"server?": _STRING}),
+    "DoctorReport": _object({"state": _STRING, "first_line": _STRING, "subjects": _array(_ANY_OBJECT)}),
+    "DashboardLink": _object({"path": _STRING}),
+    # nodes
+    "NodeList": _object(
+        {
+            "cluster": _STRING,
+            "tenant": _STRING,
+            "node": _STRING,
+            "nats": _BOOLEAN,
+            "nodes": _array(_object({"servers": _INTEGER}, _NODE)),
+            "unowned": _INTEGER,
+        }
+    ),
+    "NodeDetail": _object(
+        {
+            "owns": _array(_object({"tenant": _STRING, "server": _STRING, "instance": _INTEGER})),
+            "more": _BOOLEAN,
+        },
+        _NODE,
+    ),
+}

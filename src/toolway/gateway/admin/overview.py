@@ -1,0 +1,225 @@
+"""Admin API for overview, events, alerts, tools, groups, doctor and configuration.
+
+The dashboard and the command line show the same data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from msgspec.structs import asdict
+
+from toolway.catalog.catalog import Tool
+from toolway.errors import ConfigError, NotFound
+from toolway.gateway.admin import servers
+from toolway.gateway.admin.activity import ActivityRecorder
+from toolway.gateway.admin.calls import CallsAdmin, parse_number, parse_query_fields
+from toolway.gateway.admin.config import ConfigHistory
+from toolway.gateway.admin.dashboard import BrowserSessions
+from toolway.gateway.mcp.responses import EventStream
+from toolway.gateway.principals import Principal
+from toolway.gateway.tool_filter import ToolFilter
+from toolway.http.exchange import Exchange
+from toolway.hub.core import HubCore
+from toolway.protocol import jsonrpc
+from toolway.types import Json
+
+EVENTS_POLL_INTERVAL_S: Final = 0.25  # seconds between two checks for new events of a stream
+MAX_EVENT_STREAMS: Final = 64
+MAX_EVENTS_PER_REPLY: Final = 500  # events in one reply
+BATCH_SIZE: Final = 200  # tools or calls processed before the event loop runs other tasks
+EVENT_QUERY: Final = {
+    "server": "name of a server",
+    "kind": "kind of event: state, connection, catalog, alert, loop or change",
+    "limit": f"at most {MAX_EVENTS_PER_REPLY}",
+}
+RunDoctor = Callable[[str | None], Awaitable[Json]]
+
+
+class OverviewAdmin:
+    """Handlers of the `/admin` routes that are about the whole gateway.
+
+    `doctor` examines all servers or one. `config_history` is the configuration history. Each is None if not available.
+    """
+
+    def __init__(
+        self,
+        hub: HubCore,
+        activity: ActivityRecorder,
+        calls_admin: CallsAdmin,
+        browser_sessions: BrowserSessions,
+        groups: Callable[[], Mapping[str, ToolFilter]],
+        config_history: ConfigHistory | None,
+        doctor: RunDoctor | None,
+    ) -> None:
+        self._hub = hub
+        self._activity = activity
+        self._calls_admin = calls_admin
+        self._browser_sessions = browser_sessions
+        self._groups = groups
+        self._config_history = config_history
+        self._doctor = doctor
+        self._event_streams: set[EventStream] = set()
+        self._doctor_lock = asyncio.Lock()
+        self._tool_rows: dict[tuple[str, str], tuple[Any, Json]] = {}  # row of each tool, valid for this tool object
+
+    def dashboard_url(self, principal: Principal) -> str:
+        """Return a dashboard path with a one-time login code for this principal."""
+        return f"/dashboard/#code={self._browser_sessions.issue_code(principal)}"
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def list_events(self, query: str) -> Json:
+        fields = parse_query_fields(query)
+        server, kind = fields.get("server"), fields.get("kind")
+        limit = min(MAX_EVENTS_PER_REPLY, parse_number(fields.get("limit", "200")))
+        return {
+            "events": self._activity.recent_events(
+                lambda e: server in (None, e["server"]) and kind in (None, e["kind"]), limit
+            ),
+            "last": self._activity.events.last_number,
+        }
+
+    def list_alerts(self) -> Json:
+        return {"alerts": [{"name": name, **asdict(each)} for name, each in self._activity.alerts.items()]}
+
+    def resolve_alert(self, name: str) -> Json:
+        """Remove an alert that an operator has dealt with."""
+        found = self._activity.alerts.pop(name, None)
+        if found is None:
+            raise NotFound(f"unknown alert {name!r}")
+        self._activity.add_event("change", found.server, f"alert resolved by an operator: {found.message}")
+        return {"resolved": name}
+
+    async def stream_events(self, exchange: Exchange) -> None:
+        """Stream calls and events as they happen, until the client disconnects.
+
+        This is `GET /admin/events` with `Accept: text/event-stream`.
+        """
+        if len(self._event_streams) >= MAX_EVENT_STREAMS:
+            raise ConfigError("too many event streams", detail=f"{len(self._event_streams)} streams are open")
+        stream = EventStream(exchange)
+        stream.close_on_disconnect()
+        activity = self._activity
+        calls, events = activity.calls.count, activity.events.last_number
+        stream.write(_encode_named_event("hello", {"now": time.time(), "calls": calls, "last_event": events}))
+        self._event_streams.add(stream)
+        try:
+            while not stream.closed.is_set():
+                await asyncio.sleep(EVENTS_POLL_INTERVAL_S)
+                if activity.calls.count != calls:
+                    new_count, calls = activity.calls.count - calls, activity.calls.count
+                    names = self._calls_admin.key_names()
+                    new = activity.calls.find_newest(limit=min(new_count, BATCH_SIZE))
+                    rows = [
+                        servers.masked_call_to_json(fact, activity.masks.mask_for(fact.server), names)
+                        for fact in reversed(new)
+                    ]
+                    stream.write(_encode_named_event("calls", {"calls": rows, "overflow": new_count - len(rows)}))
+                if activity.events.last_number != events:
+                    rows = [{"n": n, **event} for n, event in activity.events.after(events)]
+                    stream.write(_encode_named_event("events", {"events": rows}))
+                    events = activity.events.last_number
+        finally:
+            self._event_streams.discard(stream)
+            stream.close()
+
+    def close_streams(self) -> None:
+        """Close all event streams: open ones would delay the shutdown."""
+        for stream in self._event_streams:
+            stream.close()
+
+    # -- tools --------------------------------------------------------------------------------------------------------
+
+    def get_tools(self) -> Json:
+        """Return all tools as their servers list them."""
+        return {"tools": [_tool_to_json(tool) for tool in self._hub.known_tools()]}
+
+    async def list_tools(self) -> Json:
+        """Return one row per tool.
+
+        Computes sizes in batches, so that other requests are served meanwhile.
+        """
+        rows, cached_rows = [], self._tool_rows
+        self._tool_rows = {}
+        for count, tool in enumerate(self._hub.known_tools()):
+            key = (tool.server, tool.name)
+            cached = cached_rows.get(key)
+            if cached is None or cached[0] is not tool:
+                cached = (tool, servers.tool_to_json(tool))
+            self._tool_rows[key] = cached
+            rows.append(cached[1])
+            if count % BATCH_SIZE == BATCH_SIZE - 1:
+                await asyncio.sleep(0)
+        return {"tools": rows}
+
+    def get_tool(self, server: str, name: str) -> Json:
+        for tool in self._hub.known_tools(server=server):
+            if tool.name == name:
+                return {**servers.tool_to_json(tool), "description": tool.description or "", "raw": tool.raw}
+        raise NotFound(f"unknown tool {server}.{name}", server=server)
+
+    def list_endpoints(self) -> Json:
+        """Return the MCP endpoints: `/mcp`, one per group, one per server."""
+        tools = [(tool.qualified_name, tool) for tool in self._hub.known_tools()]
+        groups = []
+        for name, tool_filter in self._groups().items():
+            included = [tool for full, tool in tools if full in tool_filter]
+            groups.append(
+                {
+                    "name": name,
+                    "path": f"/mcp/{quote(name)}",
+                    "patterns": list(tool_filter.patterns),
+                    "tools": len(included),
+                    "size": sum(servers.tool_to_json(tool)["size"] for tool in included),
+                    "servers": sorted({tool.server for tool in included}),
+                }
+            )
+        return {"all": {"path": "/mcp", "tools": len(tools)}, "groups": groups, "servers": list(self._hub.servers)}
+
+    # -- doctor and configuration -------------------------------------------------------------------------------------
+
+    async def run_doctor(self, body: Json) -> Json:
+        name = body.get("server")
+        if self._doctor is None:
+            raise ConfigError("doctor not available in this gateway", hint="run it in a terminal: toolway doctor")
+        if name is not None and name not in self._hub.servers:
+            raise NotFound(f"unknown server {name!r}", server=str(name))
+        async with self._doctor_lock:  # one run at a time: it starts its own server processes
+            return await self._doctor(name)
+
+    def get_config(self) -> Json:
+        return self._history().to_json()
+
+    def get_config_diff(self, number: str) -> Json:
+        return self._history().diff(parse_number(number))
+
+    async def roll_back(self, number: str) -> Json:
+        result = await self._history().roll_back(parse_number(number))
+        self._activity.add_event("change", "", f"configuration rolled back to version {number}")
+        return result
+
+    def _history(self) -> ConfigHistory:
+        if self._config_history is None:
+            raise ConfigError("no configuration file", detail="the servers were passed to the gateway in code")
+        return self._config_history
+
+
+def _tool_to_json(tool: Tool) -> Json:
+    return {
+        "name": tool.qualified_name,
+        "model_name": tool.model_name,
+        "server": tool.server,
+        "title": tool.title,
+        "description": tool.description,
+        "raw": tool.raw,
+    }
+
+
+def _encode_named_event(name: str, data: Json) -> bytes:
+    """Encode a server-sent event with this event name and JSON data."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), jsonrpc.encode_json(data))

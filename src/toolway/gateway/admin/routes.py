@@ -1,0 +1,442 @@
+"""All `/admin` routes in one table: the JSON API of the command line and the dashboard.
+
+Administrators only. A client can start a process only through these routes. GET returns plain documents; a change
+returns what it changed. The table is also the source of `GET /admin/openapi.json`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
+
+from toolway._version import __version__
+from toolway.errors import CallError, ConfigError, NotFound, ToolwayError
+from toolway.events import AccessEvent
+from toolway.gateway.admin.calls import CALL_QUERY, CallsAdmin
+from toolway.gateway.admin.openapi import Operation, build_description
+from toolway.gateway.admin.overview import EVENT_QUERY, OverviewAdmin
+from toolway.gateway.admin.servers import ServersAdmin
+from toolway.gateway.authenticator import json_error
+from toolway.gateway.cluster_hooks import ClusterAdmin, ClusterHooks
+from toolway.gateway.principals import ApiKey, ApiKeyStore, Principal
+from toolway.gateway.rate_limit import Rate
+from toolway.http.exchange import EVENT_STREAM_TYPE, JSON_TYPE, Exchange
+from toolway.hub.core import HubCore
+from toolway.protocol import jsonrpc
+from toolway.types import Json
+
+_NO_STORE_HEADERS: Final = (("content-type", JSON_TYPE), ("cache-control", "no-store"))
+
+
+@dataclass(frozen=True, slots=True)
+class AdminRequest:
+    """A request that matched a route."""
+
+    params: dict[str, str]  # of the path, not decoded: every route has exactly one spelling
+    query: str
+    body: Json
+    principal: Principal
+
+    def __getitem__(self, name: str) -> str:
+        return self.params[name]
+
+    def decoded(self, name: str) -> str:
+        """Return a path parameter that may contain any character."""
+        return unquote(self.params[name])
+
+
+Handler = Callable[["AdminEndpoint", AdminRequest], Json | Awaitable[Json]]
+
+
+@dataclass(frozen=True)
+class Route(Operation):
+    """One row of the table: an operation and its handler."""
+
+    handler: Handler
+
+    @property
+    def segments(self) -> list[str]:
+        return self.path.split("/")[2:]
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    # -- gateway ------------------------------------------------------------------------------------------------------
+    Route("GET", "/admin", "Counters and version of the gateway", "Gateway", lambda a, r: a.get_gateway()),
+    Route("GET", "/admin/openapi.json", "This description", "Description", lambda a, r: build_description(ROUTES)),
+    Route("POST", "/admin/reload", "Reload the configuration file", "Reload", lambda a, r: a.reload()),
+    # -- servers ------------------------------------------------------------------------------------------------------
+    Route("GET", "/admin/servers", "Status of all servers", "ServerList", lambda a, r: a.servers.list_status()),
+    Route(
+        "GET",
+        "/admin/servers/{name}",
+        "Status of one server",
+        "ServerStatus",
+        lambda a, r: a.servers.get_status(r["name"]),
+    ),
+    Route(
+        "PUT",
+        "/admin/servers/{name}",
+        "Add or replace a server until the next reload",
+        "ServerAdded",
+        lambda a, r: a.servers.put(r["name"], r.body),
+        body="ServerEntry",
+        cluster="rejected",
+    ),
+    Route(
+        "DELETE",
+        "/admin/servers/{name}",
+        "Remove a server until the next reload",
+        "Done",
+        lambda a, r: a.servers.remove(r["name"]),
+        cluster="rejected",
+    ),
+    Route(
+        "POST",
+        "/admin/servers/{name}/restart",
+        "Restart a server",
+        "Done",
+        lambda a, r: a.servers.restart(r["name"]),
+    ),
+    Route(
+        "POST",
+        "/admin/servers/{name}/enable",
+        "Enable a server until the next reload",
+        "Done",
+        lambda a, r: a.servers.set_enabled(r["name"], "enable"),
+        cluster="rejected",
+    ),
+    Route(
+        "POST",
+        "/admin/servers/{name}/disable",
+        "Disable a server until the next reload",
+        "Done",
+        lambda a, r: a.servers.set_enabled(r["name"], "disable"),
+        cluster="rejected",
+    ),
+    Route(
+        "GET",
+        "/admin/servers/{name}/detail",
+        "Status, timeline, settings, breakers and events of one server",
+        "ServerDetail",
+        lambda a, r: a.servers.get_detail(r["name"]),
+    ),
+    Route("GET", "/admin/overview", "Servers with statistics", "Overview", lambda a, r: a.servers.get_overview()),
+    Route("GET", "/admin/breakers", "Circuit breakers", "BreakerList", lambda a, r: a.servers.get_breakers()),
+    Route(
+        "POST",
+        "/admin/breakers/{server}/trip",
+        "Open the circuit breaker of a server",
+        "Done",
+        lambda a, r: a.servers.set_breaker(r["server"], "", "trip"),
+    ),
+    Route(
+        "POST",
+        "/admin/breakers/{server}/reset",
+        "Close the circuit breaker of a server",
+        "Done",
+        lambda a, r: a.servers.set_breaker(r["server"], "", "reset"),
+    ),
+    Route(
+        "POST",
+        "/admin/breakers/{server}/{tool}/trip",
+        "Open the circuit breaker of a tool",
+        "Done",
+        lambda a, r: a.servers.set_breaker(r["server"], r.decoded("tool"), "trip"),
+    ),
+    Route(
+        "POST",
+        "/admin/breakers/{server}/{tool}/reset",
+        "Close the circuit breaker of a tool",
+        "Done",
+        lambda a, r: a.servers.set_breaker(r["server"], r.decoded("tool"), "reset"),
+    ),
+    # -- tools and endpoints ------------------------------------------------------------------------------------------
+    Route("GET", "/admin/tools", "All tools as the servers list them", "ToolList", lambda a, r: a.overview.get_tools()),
+    Route(
+        "GET",
+        "/admin/tools/{server}/{tool}",
+        "One tool",
+        "ToolDetail",
+        lambda a, r: a.overview.get_tool(r["server"], r.decoded("tool")),
+    ),
+    Route(
+        "GET", "/admin/tool-list", "All tools, shortened, with sizes", "ToolRows", lambda a, r: a.overview.list_tools()
+    ),
+    Route("GET", "/admin/groups", "MCP endpoints", "EndpointList", lambda a, r: a.overview.list_endpoints()),
+    # -- calls --------------------------------------------------------------------------------------------------------
+    Route(
+        "GET",
+        "/admin/calls",
+        "Recent calls, newest first",
+        "CallList",
+        lambda a, r: a.calls.list_calls(r.query),
+        query=CALL_QUERY,
+    ),
+    Route(
+        "GET", "/admin/calls/{id}", "One call with its timings", "CallDetail", lambda a, r: a.calls.get_call(r["id"])
+    ),
+    Route(
+        "POST",
+        "/admin/calls/{id}/replay",
+        "Repeat a call; one that may change something needs `confirm`",
+        "CallResult",
+        lambda a, r: a.calls.replay(r["id"], r.body, r.principal),
+        body="Replay",
+    ),
+    Route(
+        "POST",
+        "/admin/call",
+        "Call a tool",
+        "CallResult",
+        lambda a, r: a.calls.make_call(r.body, r.principal),
+        body="NewCall",
+    ),
+    # -- events and alerts --------------------------------------------------------------------------------------------
+    Route(
+        "GET",
+        "/admin/events",
+        "Recent events, newest first; or a live stream",
+        "EventList",
+        lambda a, r: a.overview.list_events(r.query),
+        query=EVENT_QUERY,
+        streams=True,
+    ),
+    Route("GET", "/admin/alerts", "Open alerts", "AlertList", lambda a, r: a.overview.list_alerts()),
+    Route(
+        "DELETE",
+        "/admin/alerts/{name}",
+        "Resolve an alert",
+        "Done",
+        lambda a, r: a.overview.resolve_alert(r.decoded("name")),
+    ),
+    # -- API keys -----------------------------------------------------------------------------------------------------
+    Route("GET", "/admin/keys", "API keys", "KeyList", lambda a, r: a.keys.list()),
+    Route("POST", "/admin/keys", "Create an API key", "KeyCreated", lambda a, r: a.keys.create(r.body), body="NewKey"),
+    Route("DELETE", "/admin/keys/{id}", "Revoke an API key", "Done", lambda a, r: a.keys.revoke(r["id"])),
+    # -- configuration, doctor, dashboard -----------------------------------------------------------------------------
+    Route("GET", "/admin/config", "Configuration file and versions", "Config", lambda a, r: a.overview.get_config()),
+    Route(
+        "GET",
+        "/admin/config/diff/{version}",
+        "Diff that a rollback would apply",
+        "ConfigDiff",
+        lambda a, r: a.overview.get_config_diff(r["version"]),
+    ),
+    Route(
+        "POST",
+        "/admin/config/rollback/{version}",
+        "Restore an earlier version of the file",
+        "ConfigRollback",
+        lambda a, r: a.overview.roll_back(r["version"]),
+    ),
+    Route(
+        "POST",
+        "/admin/doctor",
+        "Examine all servers, or one",
+        "DoctorReport",
+        lambda a, r: a.overview.run_doctor(r.body),
+        body="DoctorRun",
+    ),
+    Route(
+        "POST",
+        "/admin/dashboard-links",
+        "Create a dashboard path with a one-time login code",
+        "DashboardLink",
+        lambda a, r: {"path": a.overview.dashboard_url(r.principal)},
+    ),
+    # -- nodes --------------------------------------------------------------------------------------------------------
+    Route(
+        "GET", "/admin/nodes", "Nodes of the cluster", "NodeList", lambda a, r: a.nodes.list_nodes(), cluster="required"
+    ),
+    Route(
+        "GET",
+        "/admin/nodes/{id}",
+        "One node with its servers",
+        "NodeDetail",
+        lambda a, r: a.nodes.get_node(r.decoded("id")),
+        cluster="required",
+    ),
+    Route(
+        "POST",
+        "/admin/nodes/{id}/drain",
+        "Make a node release its servers",
+        "Done",
+        lambda a, r: a.nodes.drain_node(r.decoded("id")),
+        cluster="required",
+    ),
+)
+
+_PATHS: Final = [f"{route.method} {route.path}" for route in ROUTES]
+_BY_SHAPE: Final[dict[tuple[str, int], list[Route]]] = {}  # by method and number of segments
+for _route in ROUTES:
+    _BY_SHAPE.setdefault((_route.method, len(_route.segments)), []).append(_route)
+
+
+def match_route(method: str, path: str) -> tuple[Route, dict[str, str]] | None:
+    """Return the route of a path and its parameters, or None."""
+    parts = path.split("/")[2:]
+    for route in _BY_SHAPE.get((method, len(parts)), ()):
+        params = {}
+        for segment, part in zip(route.segments, parts, strict=True):
+            if segment.startswith("{"):
+                params[segment[1:-1]] = part
+            elif segment != part:
+                break
+        else:
+            return route, params
+    return None
+
+
+class AdminEndpoint:
+    """Handler of all `/admin` requests. `gateway_stats` returns the gateway's own counters."""
+
+    def __init__(
+        self,
+        servers: ServersAdmin,
+        calls: CallsAdmin,
+        overview: OverviewAdmin,
+        hub: HubCore,
+        api_keys: ApiKeyStore | None,
+        reload: Callable[[], Awaitable[Json]],
+        gateway_stats: Callable[[], Json],
+        cluster: ClusterHooks,
+    ) -> None:
+        self.servers: ServersAdmin = servers
+        self.calls: CallsAdmin = calls
+        self.overview: OverviewAdmin = overview
+        self.reload: Callable[[], Awaitable[Json]] = reload
+        self._hub = hub
+        self._api_keys = api_keys
+        self._gateway_stats = gateway_stats
+        self._cluster = cluster
+
+    async def handle(self, exchange: Exchange, principal: Principal) -> None:
+        if not principal.admin:
+            exchange.reply(*json_error(403, "administrator access required", hint="use the token of this machine"))
+            return
+        request = exchange.request
+        try:
+            body = jsonrpc.decode_json(request.body) if request.body else {}
+            if not isinstance(body, dict):
+                raise ValueError("expected an object")
+            found = match_route(request.method, request.path)
+            if found is None:
+                exchange.reply(*json_error(404, "unknown path", paths=_PATHS))
+                return
+            route, params = found
+            if route.cluster == "rejected":
+                self._reject_in_cluster()
+            if route.streams and request.headers.get("accept") == EVENT_STREAM_TYPE:
+                await self.overview.stream_events(exchange)
+                return
+            result = route.handler(self, AdminRequest(params, request.query, body, principal))
+            if inspect.isawaitable(result):
+                result = await result
+        except ValueError as exc:
+            exchange.reply(*json_error(400, f"invalid request: {exc}"))
+        except NotFound as exc:
+            exchange.reply(*_error_reply(404, exc))
+        except ConfigError as exc:
+            exchange.reply(*_error_reply(422, exc))
+        except OSError as exc:
+            exchange.reply(*json_error(507, f"cannot store the API keys: {exc.strerror or exc}"))
+        except CallError as exc:
+            exchange.reply(*_error_reply(502, exc))
+        else:
+            exchange.reply(200, jsonrpc.encode_json(result), _NO_STORE_HEADERS)
+
+    def get_gateway(self) -> Json:
+        return {**self._gateway_stats(), "version": __version__, "pid": os.getpid(), "paths": _PATHS}
+
+    @property
+    def keys(self) -> KeysAdmin:
+        """Handlers of `/admin/keys`. Raises `ConfigError` if authentication is off."""
+        if self._api_keys is None:
+            raise ConfigError("authentication is off", hint="start the gateway without --no-auth")
+        return KeysAdmin(self._hub, self._api_keys)
+
+    @property
+    def nodes(self) -> ClusterAdmin:
+        """Handlers of `/admin/nodes`. Raises `ConfigError` without a cluster."""
+        if self._cluster.admin is None:
+            raise ConfigError(
+                "cluster mode is off",
+                detail="the gateway was started without --cluster",
+                hint="start it as a node: toolway serve --cluster nats://HOST:4222 --database postgresql://…",
+                code="E-CLUSTER-NONE",
+            )
+        return self._cluster.admin
+
+    def _reject_in_cluster(self) -> None:
+        """Raise `ConfigError` in cluster mode.
+
+        Other nodes would not know a server that was added to one node.
+        """
+        if self._cluster.admin is not None:
+            raise ConfigError(
+                "servers of a cluster can be changed only in the configuration file",
+                detail="a change through /admin would affect this node only",
+                hint="change the configuration file of any node: all nodes apply it",
+                code="E-CLUSTER-FILE",
+            )
+
+
+class KeysAdmin:
+    """Handlers of `/admin/keys`."""
+
+    def __init__(self, hub: HubCore, api_keys: ApiKeyStore) -> None:
+        self._hub = hub
+        self._api_keys = api_keys
+
+    def list(self) -> Json:
+        return {"keys": [_key_to_json(key) for key in self._api_keys.list_keys()]}
+
+    async def create(self, body: Json) -> Json:
+        """Create an API key. Raises `ValueError` for invalid fields."""
+        token, key = await self._api_keys.create_key(
+            _read_text(body, "name"), _read_scopes(body), body.get("admin") is True, time.time(), _read_rate(body)
+        )
+        self._hub.emit(AccessEvent("", "key_created", principal_id=key.id))
+        return {**_key_to_json(key), "token": token}
+
+    async def revoke(self, id_: str) -> Json:
+        if not await self._api_keys.revoke_key(id_):
+            raise NotFound(f"unknown API key {id_!r}", hint="list all keys: toolway keys ls")
+        self._hub.emit(AccessEvent("", "key_revoked", principal_id=id_))
+        return {"revoked": id_}
+
+
+def _key_to_json(key: ApiKey) -> Json:
+    rate = str(key.rate) if key.rate is not None else None
+    facts = {"id": key.id, "name": key.name, "scopes": key.scopes, "admin": key.admin, "created": key.created}
+    return {**facts, "rate": rate}
+
+
+def _read_text(body: Json, name: str) -> str:
+    value = body.get(name)
+    if not isinstance(value, str) or not 0 < len(value) <= 100:
+        raise ValueError(f"{name} must be a string of 1 to 100 characters")
+    return value
+
+
+def _read_scopes(body: Json) -> list[str] | None:
+    value = body.get("scopes")
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise ValueError("scopes must be a list of names")
+    return value
+
+
+def _read_rate(body: Json) -> Rate | None:
+    value = body.get("rate")
+    return Rate.parse(str(value)) if value is not None else None
+
+
+def _error_reply(status: int, error: ToolwayError) -> tuple[int, bytes, Any]:
+    return json_error(status, error.message, detail=error.detail, hint=error.hint, code=error.code)

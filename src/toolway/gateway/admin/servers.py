@@ -1,0 +1,280 @@
+"""Admin API for servers: status, details, changes until the next reload, circuit breakers.
+
+The JSON forms of servers, calls and tools are here too, with secrets masked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, Final
+
+import msgspec
+
+from toolway.catalog.catalog import Tool
+from toolway.config.masking import mask_value
+from toolway.config.schema import Server
+from toolway.config.server_entry import parse_entry_with_issues
+from toolway.errors import ConfigError, NotFound
+from toolway.events import CallFinished, PolicyDecision
+from toolway.gateway.admin.activity import ActivityRecorder, Mask, MinuteStats, summarize_stats
+from toolway.gateway.admin.config import ConfigHistory
+from toolway.gateway.cluster_hooks import ClusterHooks
+from toolway.gateway.server_admission import as_untrusted, rejection_reason
+from toolway.hub.core import HubCore
+from toolway.telemetry.recent_calls import call_details_to_json, call_to_json
+from toolway.types import Json
+from toolway.upstream.status import ServerStatus
+
+MAX_ARGUMENTS_CHARS: Final = 64 * 1024  # characters of a call's arguments
+MAX_DESCRIPTION_CHARS: Final = 300  # characters of a description in a list
+OVERVIEW_BATCH_SIZE: Final = 25  # servers processed before the event loop runs other tasks
+_BREAKER_RESULTS: Final = {"trip": "opened", "reset": "closed"}
+
+
+class ServersAdmin:
+    """Handlers of `/admin/servers`, `/admin/overview` and `/admin/breakers`.
+
+    `allowed_commands` returns the commands that a server added through `/admin` may run.
+    """
+
+    def __init__(
+        self,
+        hub: HubCore,
+        activity: ActivityRecorder,
+        config_history: ConfigHistory | None,
+        allowed_commands: Callable[[], Collection[str]],
+        cluster: ClusterHooks,
+    ) -> None:
+        self._hub = hub
+        self._activity = activity
+        self._config_history = config_history
+        self._allowed_commands = allowed_commands
+        self._cluster = cluster
+
+    # -- status -------------------------------------------------------------------------------------------------------
+
+    async def list_status(self) -> Json:
+        owners = await self._owners()
+        return {"servers": [self._status_row(status, owners) for status in self._hub.status().values()]}
+
+    async def get_status(self, name: str) -> Json:
+        """Return the status of one server. Raises `NotFound`."""
+        return self._status_row(self._find_status(name), await self._owners())
+
+    async def _owners(self) -> Mapping[str, Sequence[str]]:
+        """Return the owner nodes by server; empty without a cluster."""
+        return await self._cluster.admin.owners_by_server() if self._cluster.admin is not None else {}
+
+    def _status_row(self, status: ServerStatus, owners: Mapping[str, Sequence[str]]) -> Json:
+        row = status_to_json(status, self._activity.masks.mask_for(status.server))
+        row["nodes"] = nodes = owners.get(status.server, ())
+        if nodes and status.state == "idle":  # idle on this node, because its owner runs it
+            row["why"] = "runs on its owner node; this node connects with the first call"
+        return row
+
+    def _find_status(self, name: str) -> ServerStatus:
+        found = self._hub.status().get(name)
+        if found is None:
+            raise NotFound(f"unknown server {name!r}", server=name)
+        return found
+
+    async def get_overview(self) -> Json:
+        """Return one row per server with totals.
+
+        Works in batches, so that other requests are served meanwhile.
+        """
+        now = time.time()
+        activity, breakers, owners = self._activity, self._hub.breaker_status(), await self._owners()
+        open_tools = Counter(server for (server, tool), facts in breakers.items() if tool and facts.retry_in_s > 0)
+        rows = []
+        for count, (name, found) in enumerate(self._hub.status().items(), 1):
+            if count % OVERVIEW_BATCH_SIZE == 0:
+                await asyncio.sleep(0)
+            server = self._hub.servers.get(name)
+            if server is None:
+                continue  # removed meanwhile
+            row = self._status_row(found, owners)
+            row["stderr"] = row["stderr"][-500:]
+            row["minutes"] = summarize_stats([activity.stats[name]] if name in activity.stats else [], now)
+            breaker = breakers.get((name, ""))
+            row["breaker"] = breaker.state.value if breaker is not None else "closed"
+            row["open_tools"] = open_tools[name]
+            row["limit"] = server.limits.max_concurrent
+            rows.append(row | self._load(name))
+        overview = {
+            "now": now,
+            "servers": rows,
+            "minutes": summarize_stats(activity.stats.values(), now),
+            "calls": activity.calls.count,
+            "last_event": activity.events.last_number,
+        }
+        return overview if self._cluster.admin is None else {**overview, "cluster": True}
+
+    async def get_detail(self, name: str) -> Json:
+        """Return status, timeline, settings, breakers and recent events of one server.
+
+        Raises `NotFound`.
+        """
+        status = await self.get_status(name)
+        now = time.time()
+        stats: list[MinuteStats] = [self._activity.stats[name]] if name in self._activity.stats else []
+        return {
+            "now": now,
+            "status": status,
+            "timeline": list(self._activity.timelines.get(name, ())),
+            "minutes": summarize_stats(stats, now),
+            "definition": server_to_json(self._hub.servers[name]),
+            "origins": self._config_history.value_origins(name) if self._config_history is not None else [],
+            "breakers": [each for each in self.list_breakers() if each["server"] == name],
+            "events": self._activity.recent_events(lambda event: event["server"] == name, 100),
+            "load": self._load(name),
+        }
+
+    def _load(self, name: str) -> Json:
+        return dict(zip(("queued", "retries", "retries_denied"), self._hub.load(name), strict=True))
+
+    # -- changes ------------------------------------------------------------------------------------------------------
+
+    async def put(self, name: str, body: Json) -> Json:
+        """Add or replace a server until the next reload. Raises `ConfigError` if it is not permitted.
+
+        References to our own environment variables are not resolved.
+        """
+        entry, problems = parse_entry_with_issues(body, {})
+        server = as_untrusted(entry)
+        rejection = rejection_reason(server, self._allowed_commands(), self._hub.network_policy)
+        self._hub.emit(PolicyDecision(name, "admission", rejection is None, rejection or ""))
+        if rejection is not None:
+            raise ConfigError(
+                f"server {name!r} rejected",
+                detail=rejection,
+                hint="add it to the configuration file, or allow it there: "
+                "toolway.gateway.allowedCommands, toolway.addresses",
+                code="E-ADMISSION",
+            )
+        if name in self._hub.servers:
+            await self._hub.replace_server(name, server)
+        else:
+            await self._hub.add_server(name, server)
+        return {"server": name, "problems": [str(each.message) for each in problems]}
+
+    async def remove(self, name: str) -> Json:
+        await self._hub.remove_server(name)
+        return {"removed": name}
+
+    def restart(self, name: str) -> Json:
+        """Restart a server; in a cluster, at its owner nodes too."""
+        self._hub.restart_server(name)
+        if self._cluster.admin is not None:
+            self._cluster.admin.restart(name)
+        return {"restarting": name}
+
+    async def set_enabled(self, name: str, action: str) -> Json:
+        """Enable or disable a server until the next reload of the configuration file."""
+        server = self._hub.servers.get(name)
+        if server is None:
+            raise NotFound(f"unknown server {name!r}", server=name)
+        self._activity.add_event("change", name, f"{action}d by an operator, until the next reload")
+        await self._hub.replace_server(name, replace(server, enabled=action == "enable"))
+        return {action + "d": name}
+
+    # -- circuit breakers ---------------------------------------------------------------------------------------------
+
+    def get_breakers(self) -> Json:
+        return {"breakers": self.list_breakers()}
+
+    def list_breakers(self) -> list[Json]:
+        return [
+            {
+                "server": server,
+                "tool": tool,
+                "position": facts.state.value,
+                "wait": facts.retry_in_s,
+                "consecutive_failures": facts.consecutive_failures,
+                "ended": facts.attempts,
+                "failures": facts.failures,
+                "opened_count": facts.openings,
+            }
+            for (server, tool), facts in self._hub.breaker_status().items()
+        ]
+
+    def set_breaker(self, server: str, tool: str, action: str) -> Json:
+        """Trip or reset the circuit breaker of a server, or of one tool if `tool` is not empty."""
+        (self._hub.trip_breaker if action == "trip" else self._hub.reset_breaker)(server, tool)
+        name = f"{server}.{tool}" if tool else server
+        self._activity.add_event(
+            "change", server, f"circuit breaker of {name} {_BREAKER_RESULTS[action]} by an operator"
+        )
+        return {_BREAKER_RESULTS[action]: name}
+
+
+# -- JSON of servers, calls and tools, with secrets masked -------------------------------------------------------------
+
+
+def status_to_json(facts: ServerStatus, mask: Mask) -> Json:
+    """Return a server's status as JSON.
+
+    All texts are masked: a server may print its own secrets.
+    """
+    result = asdict(facts)
+    result["problems"] = [mask(each) for each in facts.problems]
+    return {key: mask(value) if isinstance(value, str) else value for key, value in result.items()}
+
+
+def masked_call_to_json(fact: CallFinished, mask: Mask, names: Mapping[str, str]) -> Json:
+    """Return one call as a list row. `names` maps caller ids to names of API keys."""
+    return _mask_and_name(call_to_json(fact), fact, mask, names)
+
+
+def call_detail_to_json(fact: CallFinished, mask: Mask, names: Mapping[str, str]) -> Json:
+    """Return one call in detail: its timing waterfall and its arguments."""
+    return {**_mask_and_name(call_details_to_json(fact), fact, mask, names), "arguments": _masked_arguments(fact, mask)}
+
+
+def _mask_and_name(facts: Json, fact: CallFinished, mask: Mask, names: Mapping[str, str]) -> Json:
+    for key in ("message", "detail", "hint"):
+        facts[key] = mask(facts[key])
+    facts["tool"] = fact.tool or fact.name.removeprefix(f"{fact.server}.")
+    facts["principal"] = names.get(fact.caller, fact.caller) or "owner"
+    return facts
+
+
+def _masked_arguments(fact: CallFinished, mask: Mask) -> Any:
+    """Return the masked arguments.
+
+    None if they are not stored, a truncated string if they are too long.
+    """
+    if not isinstance(fact.params, dict) or "arguments" not in fact.params:
+        return None
+    text = mask(msgspec.json.encode(mask_value(fact.params["arguments"])).decode())
+    return msgspec.json.decode(text) if len(text) <= MAX_ARGUMENTS_CHARS else f"{text[:MAX_ARGUMENTS_CHARS]}…"
+
+
+def tool_to_json(tool: Tool) -> Json:
+    """Return one tool as a list row, with a short description and its size in bytes."""
+    sent = {key: tool.raw[key] for key in ("name", "description", "inputSchema") if tool.raw.get(key)}
+    notes = tool.annotations
+    return {
+        "server": tool.server,
+        "tool": tool.name,
+        "model_name": tool.model_name,
+        "title": tool.title or "",
+        "description": (tool.description or "")[:MAX_DESCRIPTION_CHARS],
+        "size": len(msgspec.json.encode(sent)),
+        "read_only": notes.get("readOnlyHint") is True,
+        "destructive": notes.get("destructiveHint") is True,
+    }
+
+
+def server_to_json(server: Server) -> Json:
+    """Return the settings of a server that differ from the defaults, with secrets masked."""
+    defaults = asdict(Server(command="x") if server.command else Server(url="http://x"))
+    found: Json = {}
+    for key, value in asdict(server).items():
+        if value != defaults.get(key) and value is not None:
+            found[key] = mask_value(msgspec.to_builtins(value, enc_hook=str), key)
+    return found

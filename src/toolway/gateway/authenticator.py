@@ -1,0 +1,203 @@
+"""Authenticate a request: Host header, Origin header, bearer token.
+
+A denied request never reaches a server. There is no anonymous identity.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from toolway.events import AccessEvent, Event
+from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
+from toolway.gateway.principals import LOCAL_ADMIN, ApiKeyStore, Principal
+from toolway.gateway.rate_limit import Rate
+from toolway.http.exchange import JSON_TYPE, Headers, HttpRequest
+from toolway.protocol.jsonrpc import encode_json
+from toolway.types import Json
+
+LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
+_HOST_HEADER: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
+
+
+class RequestDenied(Exception):
+    """A request that is denied with this HTTP status."""
+
+    def __init__(self, status: int, message: str, hint: str = "", headers: Headers = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = encode_json(
+            {"error": {"message": message, "hint": hint}} if hint else {"error": {"message": message}}
+        )
+        self.headers: Headers = (("content-type", JSON_TYPE), *headers)
+
+
+class Authenticator:
+    """Authenticates requests by Host, Origin and bearer token.
+
+    `hosts` are the accepted host names, `origins` the accepted web origins. If `api_keys` is None, authentication is
+    off: every request with an accepted host and origin is the local administrator's.
+    """
+
+    def __init__(
+        self,
+        api_keys: ApiKeyStore | None,
+        hosts: Iterable[str] = (),
+        origins: Iterable[str] = (),
+        cluster: ClusterHooks = NO_CLUSTER,
+    ) -> None:
+        self._api_keys = api_keys
+        self._cluster = cluster
+        self._change_count = 0
+        self._bound_address: tuple[str, int] | None = None
+        self._advertised_hosts: tuple[str, ...] = ()
+        self.configure(hosts, origins)
+
+    def configure(self, hosts: Iterable[str], origins: Iterable[str]) -> None:
+        """Accept these hosts and origins from now on, besides our own addresses."""
+        self._change_count += 1
+        self._configured_hosts, self._configured_origins = tuple(hosts), tuple(origins)
+        self._hosts = frozenset(
+            host.lower() for host in (*LOOPBACK_HOSTS, *self._advertised_hosts, *self._configured_hosts)
+        )
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in self._configured_origins)
+        if self._bound_address is not None:
+            host, port = self._bound_address
+            self._hosts |= {f"[{host}]" if ":" in host else host.lower()}
+            for scheme, default_port in (("http", 80), ("https", 443)):
+                port_suffix = "" if port == default_port else f":{port}"
+                self._origins |= {f"{scheme}://{name}{port_suffix}" for name in self._hosts}
+
+    @property
+    def version(self) -> int:
+        """Version of the access rules: grows with every change of keys, hosts or origins."""
+        return self._change_count + (self._api_keys.change_count if self._api_keys is not None else 0)
+
+    def set_bound_address(self, host: str, port: int) -> None:
+        """Accept the address we listen on as a host, and pages served from it as origins."""
+        self._bound_address = (host, port)
+        self.configure(self._configured_hosts, self._configured_origins)
+
+    def set_advertised_host(self, host: str) -> None:
+        """Accept the host name under which other nodes of the cluster reach us."""
+        self._advertised_hosts = (f"[{host}]" if ":" in host else host.lower(),)
+        self.configure(self._configured_hosts, self._configured_origins)
+
+    def check_host_and_origin(self, request: HttpRequest) -> None:
+        """Check Host and Origin, against DNS rebinding and foreign web pages.
+
+        Raises `RequestDenied`.
+        """
+        headers = request.headers
+        host = headers.get("host")
+        if host is None or "host" in request.repeated_headers:
+            raise RequestDenied(400, "exactly one Host header required")
+        found = _HOST_HEADER.fullmatch(host)
+        if found is None or found[1].lower() not in self._hosts:
+            raise RequestDenied(421, "unknown host name", "add it to toolway.gateway.hosts")
+        origin = headers.get("origin")
+        if origin is not None and (origin.lower() not in self._origins or "origin" in request.repeated_headers):
+            raise RequestDenied(403, "origin not allowed", "add it to toolway.gateway.origins")
+
+    def authenticate_token(self, request: HttpRequest) -> Principal:
+        """Return the principal of the bearer token. Raises `RequestDenied`."""
+        if self._api_keys is None:
+            return LOCAL_ADMIN
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        principal = None
+        if scheme.lower() == "bearer" and token and "authorization" not in request.repeated_headers:
+            principal = self._api_keys.authenticate(token.strip())
+            if principal is None:
+                principal = self._cluster.authenticate_node(token.strip())
+        if principal is None:
+            raise RequestDenied(
+                401,
+                "authentication required" if not token else "unknown token",
+                "send `Authorization: Bearer …`; `toolway keys local-token` prints the token of this machine",
+                (("www-authenticate", 'Bearer realm="toolway"'),),
+            )
+        return principal
+
+
+def preflight_headers(request: HttpRequest) -> Headers:
+    """Return the CORS preflight headers for an allowed origin."""
+    requested = request.headers.get("access-control-request-headers", "")
+    return (
+        *cors_headers(request),
+        ("access-control-allow-methods", "GET, POST, DELETE"),
+        ("access-control-allow-headers", requested if requested.isprintable() and requested.isascii() else ""),
+        ("access-control-max-age", "600"),
+    )
+
+
+def cors_headers(request: HttpRequest) -> Headers:
+    """Return the CORS headers of a response; the Origin header must have been checked before."""
+    origin = request.headers.get("origin")
+    if origin is None:
+        return ()
+    return (
+        ("access-control-allow-origin", origin),  # already checked against the accepted origins
+        ("access-control-expose-headers", "mcp-session-id, mcp-protocol-version, www-authenticate"),
+        ("vary", "origin"),
+    )
+
+
+def json_error(status: int, message: str, **facts: object) -> tuple[int, bytes, Headers]:
+    """Return a non-MCP error response as (status, JSON body, headers)."""
+    body: Json = {"error": {"message": message, **facts}}
+    return status, encode_json(body), (("content-type", JSON_TYPE),)
+
+
+# -- events for denied requests and throttled keys --------------------------------------------------------------------
+# Some are emitted individually, the rest only as a count: an attacker may cause many.
+
+MAX_DENIALS_PER_SECOND: Final = 10  # events per second
+THROTTLE_EVENT_INTERVAL_S: Final = 60.0  # seconds between two events about the same throttled key
+MAX_THROTTLED_KEYS: Final = 1000  # keys for which the time of the last event is stored
+
+
+class DenialLog:
+    """Emits an event for denied requests, at most `MAX_DENIALS_PER_SECOND`."""
+
+    def __init__(self, emit: Callable[[Event], None], now: Callable[[], float] = time.monotonic) -> None:
+        self._emit = emit
+        self._now = now
+        self._second = 0
+        self._emitted = 0
+        self._suppressed = 0
+
+    def add(self, status: int, path: str) -> None:
+        second = int(self._now())
+        if second != self._second:
+            self._second, self._emitted = second, 0
+        if self._emitted >= MAX_DENIALS_PER_SECOND:
+            self._suppressed += 1
+            return
+        self._emitted += 1
+        more = f", and {self._suppressed} earlier ones" if self._suppressed else ""
+        self._suppressed = 0
+        self._emit(AccessEvent("", "refused", f"HTTP {status} at {path[:200]}{more}"))
+
+
+class ThrottleLog:
+    """Emits an event for API keys that exceed their rate limit, at most one per key and minute."""
+
+    def __init__(self, emit: Callable[[Event], None], now: Callable[[], float] = time.monotonic) -> None:
+        self._emit = emit
+        self._now = now
+        self._keys: dict[str, tuple[float, int]] = {}  # key id → time of the last event, calls rejected since
+
+    def add(self, key: str, rate: Rate) -> None:
+        now = self._now()
+        last_emitted, suppressed = self._keys.get(key, (-THROTTLE_EVENT_INTERVAL_S, 0))
+        if now - last_emitted < THROTTLE_EVENT_INTERVAL_S:
+            self._keys[key] = (last_emitted, suppressed + 1)
+            return
+        more = f", and {suppressed} earlier calls rejected" if suppressed else ""
+        self._emit(AccessEvent("", "throttled", f"rate limit of {rate} exceeded{more}", principal_id=key))
+        self._keys.pop(key, None)
+        self._keys[key] = (now, 0)
+        if len(self._keys) > MAX_THROTTLED_KEYS:
+            del self._keys[next(iter(self._keys))]  # the key with the oldest event

@@ -1,0 +1,1 @@
+"""MCP endpoints of the gateway, for both protocol eras."""

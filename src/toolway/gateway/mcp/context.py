@@ -1,0 +1,106 @@
+"""Context of one client request, independent of era and transport."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from toolway.gateway.mcp.view import EndpointView
+from toolway.gateway.principals import Principal
+from toolway.protocol.versions import CALLBACK_CAPABILITIES, log_verbosity
+from toolway.types import ClientCallbacks, Era, Json
+
+Notify = Callable[[str, Json], None]
+
+
+def _discard_notification(method: str, params: Json) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardedCall:
+    """Data of a call that another node forwards."""
+
+    call_id: str  # its id
+    idempotency_key: str | None  # its idempotency key
+    endpoint: str  # endpoint that the client used
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """Principal, view and client data of one request, used by all code behind the transport."""
+
+    principal: Principal
+    view: EndpointView
+    endpoint: str  # "", a group's name, or `server/name`
+    era: Era
+    capabilities: Json = field(default_factory=dict)  # server requests that the client can answer
+    notify: Notify = _discard_notification  # sends a notification that belongs to this request
+    callbacks: ClientCallbacks | None = None  # a legacy client, which can be sent requests during the call
+    log_level: str | None = None  # lowest level that the client wants
+    headers: Mapping[str, str] | None = None  # of a modern HTTP request, for arguments repeated there
+    idempotency_key: str | None = None  # the `Idempotency-Key` header
+    logs_without_level: bool = False  # True if the client wants log messages even without a level
+    # For tracing:
+    request_id: str | int | None = None
+    version: str = ""  # of the protocol
+    transport: str = "tcp"  # or pipe
+    requested_name: str = ""  # the tool name that the client used
+    forwarded: ForwardedCall | None = None  # set if another node forwards the call
+
+    @property
+    def accepts_server_requests(self) -> bool:
+        """True if the client can answer any server request."""
+        return any(name in self.capabilities for name in CALLBACK_CAPABILITIES.values())
+
+    def wants_log_level(self, level: object) -> bool:
+        """Return True if the client wants log messages of this level."""
+        if self.log_level is None:
+            return self.logs_without_level
+        return log_verbosity(level) <= log_verbosity(self.log_level)
+
+
+def get_meta(params: Json) -> Json:
+    meta = params.get("_meta")
+    return meta if isinstance(meta, dict) else {}
+
+
+def supports_server_request(capabilities: Json, method: str, params: Json) -> bool:
+    """Return True if a client with these capabilities can answer this server request."""
+    capability = CALLBACK_CAPABILITIES.get(method)
+    declared = capabilities.get(capability) if capability is not None else None
+    if not isinstance(declared, dict):
+        return False
+    if capability == "elicitation" and params.get("mode") == "url":
+        return "url" in declared
+    if capability == "elicitation":
+        return not declared or "form" in declared
+    if capability == "sampling":
+        return "tools" not in params or "tools" in declared
+    return True
+
+
+# -------------------- clients
+# Callbacks of a hub behind a gateway: only its clients can answer server requests.
+#
+# A legacy server learns the client capabilities when it connects, before any client calls. So the gateway declares all
+# of them; a server request that the calling client does not support is rejected when it is made.
+
+
+_ALL_CLIENT_CAPABILITIES: Final[Json] = {
+    "elicitation": {"form": {}, "url": {}},
+    "sampling": {"context": {}, "tools": {}},
+    "roots": {},
+}
+
+
+class NoHubCallbacks:
+    """`ClientCallbacks` of the hub: server requests outside of a client's call are rejected."""
+
+    @property
+    def capabilities(self) -> Json:
+        return _ALL_CLIENT_CAPABILITIES
+
+    async def handle_request(self, server: str, method: str, params: Json) -> Json:
+        raise LookupError(method)

@@ -1,0 +1,449 @@
+"""Dispatch of client requests to the hub, across eras.
+
+Names, handles and input rounds are translated; the rest passes unchanged.
+
+Only this module bridges the two eras of clients and the two eras of servers:
+
+    modern client, modern server      `input_required` passes through; its state is sealed for this client
+    modern client, legacy server      a server request suspends the call; the client's retry resumes it
+    legacy client, modern server      the session answers `input_required` by a request to the client, and retries
+    legacy client, legacy server      a server request becomes our request to the client
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import secrets
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+from mcp.shared.inbound import validate_mcp_param_headers
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, LOG_LEVEL_META_KEY, PROTOCOL_VERSION_META_KEY
+from mcp_types.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
+
+from toolway.catalog.catalog import Item, Tool
+from toolway.errors import CallError, ProtocolError
+from toolway.events import ListKind
+from toolway.gateway.authenticator import ThrottleLog
+from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
+from toolway.gateway.mcp import errors
+from toolway.gateway.mcp.context import RequestContext, get_meta, supports_server_request
+from toolway.gateway.mcp.errors import CALL_TOKEN_META_KEY, TIMEOUT_META_KEY, RpcFailure
+from toolway.gateway.mcp.pending_input import (
+    PENDING_TIMEOUT_S,
+    NoCallbacks,
+    NotificationForwarder,
+    PendingCall,
+    PendingCalls,
+    missing_capability_failure,
+)
+from toolway.gateway.mcp.responses import RpcResult, finalize_raw_result, finalize_result
+from toolway.gateway.mcp.view import ListWaiter
+from toolway.gateway.principals import Principal
+from toolway.gateway.rate_limit import Rate, RateLimiter
+from toolway.gateway.sealing import ClientHandles, Sealer
+from toolway.hub.core import HubCore
+from toolway.protocol.jsonrpc import RawResult
+from toolway.protocol.versions import LIST_METHODS
+from toolway.types import Call, CallResult, Json
+
+IDEMPOTENCY_META_KEY: Final = "toolway/idempotencyKey"
+LIST_TTL_MS: Final = 60_000  # milliseconds a client may cache a list; subscribers are notified of changes
+INCOMPLETE_LIST_TTL_MS: Final = 1000  # milliseconds, for a list that lacks a server which has not listed its items yet
+_GATEWAY_META_KEYS: Final = frozenset(
+    {
+        PROTOCOL_VERSION_META_KEY,
+        CLIENT_INFO_META_KEY,
+        CLIENT_CAPABILITIES_META_KEY,
+        LOG_LEVEL_META_KEY,
+        "progressToken",
+        TIMEOUT_META_KEY,
+        IDEMPOTENCY_META_KEY,
+        CALL_TOKEN_META_KEY,
+    }
+)
+_KIND_BY_LIST_METHOD: Final[Mapping[str, ListKind]] = {method: kind for kind, (_, method, _) in LIST_METHODS.items()}
+_TASK_METHODS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
+
+GetBinding = Callable[[], tuple[str, ...]]
+
+
+class RequestDispatcher:
+    """Answers MCP requests of any client by calls through the hub."""
+
+    def __init__(
+        self,
+        hub: HubCore,
+        sealer: Sealer,
+        pending_calls: PendingCalls,
+        rate_limiter: RateLimiter,
+        cluster: ClusterHooks = NO_CLUSTER,
+    ) -> None:
+        self._hub = hub
+        self._rate_limiter = rate_limiter
+        self._throttle_log = ThrottleLog(hub.emit)
+        self._handles = ClientHandles(sealer)
+        self._pending_calls = pending_calls
+        self._cluster = cluster
+        self._lists = ListWaiter(hub, cluster.is_remote)
+        self._call_id_prefix = secrets.token_hex(4)  # begins the ids of our calls
+        self._call_numbers = itertools.count(1)
+        self.shutting_down = False  # during shutdown a cancelled request gets an error instead of no response
+
+    def on_servers_changed(self) -> None:
+        """Let lists wait for the new servers."""
+        self._lists.start_window()
+
+    def dispatch(self, context: RequestContext, method: str, params: Json) -> Coroutine[Any, Any, RpcResult]:
+        """Return the coroutine that computes the result of a request. Raises `RpcFailure`."""
+        if method == "tools/call":
+            return self._call_tool(context, params)
+        if method in _KIND_BY_LIST_METHOD:
+            return self._list_items(context, _KIND_BY_LIST_METHOD[method], params)
+        if method == "resources/read":
+            return self._read_resource(context, params)
+        if method == "prompts/get":
+            return self._get_prompt(context, params)
+        if method == "completion/complete":
+            return self._complete_argument(context, params)
+        if method in _TASK_METHODS and context.era == "modern":
+            return self._forward_task(context, method, params)
+        raise RpcFailure(METHOD_NOT_FOUND, f"unknown method {method!r}")
+
+    # -- lists --------------------------------------------------------------------------------------------------------
+
+    async def _list_items(self, context: RequestContext, kind: ListKind, params: Json) -> RpcResult:
+        complete = await self._lists.wait_for_lists(context.view, kind)
+
+        def build_result(items: msgspec.Raw, cursor: str | None) -> Json:
+            result: Json = {LIST_METHODS[kind][2]: items}
+            if cursor is not None:
+                result["nextCursor"] = cursor
+            if context.era == "modern":
+                result |= {"ttlMs": LIST_TTL_MS if complete else INCOMPLETE_LIST_TTL_MS, "cacheScope": "private"}
+            return finalize_result(context.era, result)
+
+        try:
+            return RawResult(
+                context.view.encoded_page(kind, params.get("cursor"), (context.era, complete), build_result), b"}"
+            )
+        except ValueError as exc:
+            raise RpcFailure(INVALID_PARAMS, f"invalid cursor: {exc}") from None
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def _call_tool(self, context: RequestContext, params: Json) -> Coroutine[Any, Any, RpcResult]:
+        tool = context.view.find_item("tools", params.get("name"))
+        if tool is None:
+            return self._call_when_listed(context, params)
+        return self._call_item(context, params, tool)
+
+    async def _call_when_listed(self, context: RequestContext, params: Json) -> RpcResult:
+        """Call a tool of a server that is still starting.
+
+        The time spent waiting counts against the timeout.
+        """
+        timeout = _to_seconds(get_meta(params).get(TIMEOUT_META_KEY))
+        clock = asyncio.get_running_loop().time
+        started_at = clock()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._lists.find_item(context.view, "tools", params.get("name"))
+        if timeout is not None:
+            left = max(0.0, timeout - (clock() - started_at))
+            params = {**params, "_meta": {**get_meta(params), TIMEOUT_META_KEY: left * 1000}}
+        return await self._call_item(context, params, context.view.find_item("tools", params.get("name")))
+
+    def _call_item(self, context: RequestContext, params: Json, tool: Item | None) -> Coroutine[Any, Any, RpcResult]:
+        arguments = params.get("arguments", {})
+        if not isinstance(tool, Tool):
+            raise RpcFailure(INVALID_PARAMS, f"Unknown tool: {_shorten(params.get('name'))}", {"executed": "no"})
+        if arguments is not None and not isinstance(arguments, dict):
+            raise RpcFailure(INVALID_PARAMS, "arguments must be an object")
+        if context.headers is not None and tool.has_header_params:
+            _check_param_headers(tool, arguments or {}, context.headers)
+        context.requested_name = params["name"]
+        upstream_params = {**params, "name": tool.name, "arguments": arguments or {}}
+        return self._forward(context, "tools/call", upstream_params, tool.server, tool.name, keep_raw=True)
+
+    async def _read_resource(self, context: RequestContext, params: Json) -> Json:
+        uri = params.get("uri")
+        await self._lists.wait_for_lists(context.view, "templates")
+        found = context.view.server_for_uri(uri) if isinstance(uri, str) else None
+        if found is None:
+            raise RpcFailure(INVALID_PARAMS, f"Unknown resource: {_shorten(uri)}", {"uri": uri})
+        server, upstream_uri = found
+        result = await self._forward_decoded(
+            context, "resources/read", {**params, "uri": upstream_uri}, server, upstream_uri
+        )
+        if context.era == "modern" and result.get("resultType") == "complete":
+            result = {"ttlMs": 0, "cacheScope": "private", **result}
+        return result
+
+    async def _get_prompt(self, context: RequestContext, params: Json) -> Json:
+        prompt = await self._lists.find_item(context.view, "prompts", params.get("name"))
+        if prompt is None:
+            raise RpcFailure(INVALID_PARAMS, f"Unknown prompt: {_shorten(params.get('name'))}")
+        return await self._forward_decoded(
+            context, "prompts/get", {**params, "name": prompt.name}, prompt.server, prompt.name
+        )
+
+    async def _complete_argument(self, context: RequestContext, params: Json) -> Json:
+        ref = params.get("ref")
+        ref = ref if isinstance(ref, dict) else {}
+        if ref.get("type") == "ref/prompt":
+            prompt = await self._lists.find_item(context.view, "prompts", ref.get("name"))
+            if prompt is None:
+                raise RpcFailure(INVALID_PARAMS, f"Unknown prompt: {_shorten(ref.get('name'))}")
+            server, name, ref = prompt.server, prompt.name, {**ref, "name": prompt.name}
+        else:
+            uri = ref.get("uri")
+            template = context.view.find_item("templates", uri)
+            found = (template.server, template.name) if template is not None else context.view.server_for_uri(str(uri))
+            if found is None:
+                raise RpcFailure(INVALID_PARAMS, f"Unknown resource: {_shorten(uri)}")
+            server, name = found
+            ref = {**ref, "uri": name}
+        return await self._forward_decoded(context, "completion/complete", {**params, "ref": ref}, server, name)
+
+    async def _forward_decoded(
+        self, context: RequestContext, method: str, params: Json, server: str, name: str
+    ) -> Json:
+        """Make one call through the hub; return its result as a dict."""
+        result = await self._forward(context, method, params, server, name, keep_raw=False)
+        assert isinstance(result, dict)
+        return result
+
+    async def _forward(
+        self, context: RequestContext, method: str, params: Json, server: str, name: str, *, keep_raw: bool
+    ) -> RpcResult:
+        """Make one call through the hub, adapted to the eras of client and server.
+
+        Raises `RpcFailure`.
+        """
+        may_suspend = context.era == "modern" and self._hub.era(server) != "modern"
+
+        def get_binding() -> tuple[str, ...]:
+            return _state_binding(context, method, server, params)
+
+        upstream_params = params
+        if "requestState" in params:
+            kind, value = self._open_state(params["requestState"], get_binding())
+            if kind == "parked" and (value in self._pending_calls or not self._cluster.is_remote(server)):
+                return await self._resume(context, value, get_binding, params)
+            # A state from another node is sealed by that node too: it reads the state itself.
+            upstream_params = {**params, "requestState": value} if not self._cluster.is_remote(server) else params
+            may_suspend = False  # only a modern server returns a state, on any node
+        if context.principal.rate is not None:
+            self._check_rate(context.principal, context.principal.rate)
+        call, forwarder = self._build_call(
+            context, method, upstream_params, server, name, may_suspend=may_suspend, keep_raw=keep_raw
+        )
+        if may_suspend:
+            assert forwarder is not None
+            if context.accepts_server_requests or "inputResponses" in upstream_params or self._hub.era(server) is None:
+                return await self._start_pending(context, call, forwarder, get_binding)
+            no_callbacks = NoCallbacks()
+            call = msgspec.structs.replace(call, callbacks=no_callbacks)
+        else:
+            no_callbacks = None
+        try:
+            result = await self._hub.request(call)
+        except CallError as exc:
+            if no_callbacks is not None and no_callbacks.missing_capabilities and isinstance(exc, ProtocolError):
+                raise missing_capability_failure(no_callbacks.missing_capabilities, exc.detail) from None
+            raise errors.failure_from_error(exc, call.id, context.era) from None
+        except asyncio.CancelledError:
+            if self.shutting_down:
+                raise errors.shutdown_failure(call) from None
+            raise
+        if no_callbacks is not None and no_callbacks.missing_capabilities and result.is_error:
+            raise missing_capability_failure(no_callbacks.missing_capabilities, result.text)
+        return self._translate_result(context, result, get_binding)
+
+    def _check_rate(self, principal: Principal, rate: Rate) -> None:
+        """Charge the call to the rate limit of the principal.
+
+        Raises `RpcFailure` if the limit is exceeded.
+        """
+        wait = self._rate_limiter.try_acquire(principal.id, rate)
+        if wait > 0:
+            self._throttle_log.add(principal.id, rate)
+            raise errors.rate_limit_failure(rate, wait)
+
+    def _build_call(
+        self,
+        context: RequestContext,
+        method: str,
+        params: Json,
+        server: str,
+        name: str,
+        *,
+        may_suspend: bool,
+        keep_raw: bool,
+    ) -> tuple[Call, NotificationForwarder | None]:
+        """Build the call, and the forwarder of its notifications if the client wants any."""
+        meta = get_meta(params)
+        upstream_params = params.copy()
+        upstream_params.pop("_meta", None)
+        if not meta.keys() <= _GATEWAY_META_KEYS:
+            upstream_params["_meta"] = {key: value for key, value in meta.items() if key not in _GATEWAY_META_KEYS}
+        key, forwarder, forwarded = meta.get(IDEMPOTENCY_META_KEY, context.idempotency_key), None, context.forwarded
+        wants_log = context.log_level is not None or context.logs_without_level
+        if may_suspend or wants_log or "progressToken" in meta:
+            forwarder = NotificationForwarder(context, meta)
+        call = Call(
+            f"{server}.{name}" if method == "tools/call" else name,
+            method,
+            upstream_params,
+            server,
+            name,
+            _to_seconds(meta[TIMEOUT_META_KEY]) if TIMEOUT_META_KEY in meta else None,
+            # A client that must give input calls again; that second request may want progress too.
+            on_progress=forwarder.forward_progress
+            if forwarder and ("progressToken" in meta or (may_suspend and context.accepts_server_requests))
+            else None,
+            on_log=forwarder.forward_log if forwarder and wants_log else None,
+            log_level=context.log_level,
+            idempotency_key=key if isinstance(key, str) else None,
+            caller=context.principal.caller_id,
+            callbacks=context.callbacks,
+            capabilities=context.capabilities,
+            return_input_required=context.era == "modern",
+            state=self._hub.new_call_state(keep_raw=keep_raw, forwarded=forwarded is not None),
+            id=f"{self._call_id_prefix}{next(self._call_numbers):x}"
+            if forwarded is None or not forwarded.call_id
+            else forwarded.call_id,
+            max_attempts=None if forwarded is None else 1,  # the forwarding node decides about retries
+            downstream=context,
+            forwarded=forwarded is not None,
+        )
+        return call, forwarder
+
+    def _translate_result(
+        self, context: RequestContext, upstream_result: CallResult, get_binding: GetBinding
+    ) -> RpcResult:
+        result = upstream_result.raw
+        kind = result.get("resultType", "complete")
+        if kind == "complete" and upstream_result.raw_bytes is not None:
+            raw = finalize_raw_result(context.era, result, upstream_result.raw_bytes)
+            if raw is not None:
+                return raw
+        elif kind == "input_required" and context.era == "modern":
+            state = result.get("requestState")
+            if isinstance(state, str) and self._handles.open_state(state, get_binding()) is None:
+                sealed = self._handles.seal_state("upstream", state, get_binding(), PENDING_TIMEOUT_S)
+                result = {**result, "requestState": sealed}
+        elif kind == "task":
+            task_id = self._handles.seal_task_id(upstream_result.server, result.get("taskId"), _owner(context))
+            result = {**result, "taskId": task_id}
+        return finalize_result(context.era, result)
+
+    # -- input rounds -------------------------------------------------------------------------------------------------
+
+    async def _start_pending(
+        self, context: RequestContext, call: Call, forwarder: NotificationForwarder, get_binding: GetBinding
+    ) -> RpcResult:
+        """Start a call that may need client input, and wait for its first result.
+
+        A legacy server requests input in mid-call. If the era is unknown, the result may request it too.
+        """
+        pending = PendingCall(
+            forwarder, context.capabilities, supports_server_request, call.params.get("inputResponses")
+        )
+        params = call.params
+        if self._hub.era(call.server) == "legacy":
+            params = {key: value for key, value in params.items() if key != "inputResponses"}
+        call = msgspec.structs.replace(call, callbacks=pending, params=params)
+        pending.start(call, self._hub.request(call))
+        return await self._wait_pending(context, pending, get_binding)
+
+    async def _wait_pending(self, context: RequestContext, pending: PendingCall, get_binding: GetBinding) -> RpcResult:
+        """Wait until the server returns a result or requests input.
+
+        In the latter case suspend the call.
+        """
+        try:
+            found = await pending.wait_next()
+        except CallError as exc:
+            raise errors.failure_from_error(exc, pending.call.id, context.era) from None
+        except asyncio.CancelledError:
+            if self.shutting_down:
+                raise errors.shutdown_failure(pending.call) from None
+            raise
+        if isinstance(found, CallResult):
+            return self._translate_result(context, found, get_binding)
+        id_ = self._pending_calls.suspend(pending, get_binding())
+        state = self._handles.seal_state("parked", id_, get_binding(), PENDING_TIMEOUT_S)
+        return finalize_result(
+            context.era, {"resultType": "input_required", "inputRequests": found, "requestState": state}
+        )
+
+    async def _resume(self, context: RequestContext, id_: str, get_binding: GetBinding, params: Json) -> RpcResult:
+        pending = self._pending_calls.resume(id_, get_binding())
+        if pending is None:
+            raise RpcFailure(INVALID_PARAMS, "no suspended call for this requestState", {"executed": "unknown"})
+        pending.forwarder.attach(context, get_meta(params))
+        pending.add_responses(params.get("inputResponses"))
+        return await self._wait_pending(context, pending, get_binding)
+
+    def _open_state(self, state: object, binding: tuple[str, ...]) -> tuple[str, str]:
+        found = self._handles.open_state(state, binding)
+        if found is None:
+            raise RpcFailure(INVALID_PARAMS, "requestState is expired or belongs to another call")
+        return found
+
+    # -- tasks --------------------------------------------------------------------------------------------------------
+
+    async def _forward_task(self, context: RequestContext, method: str, params: Json) -> Json:
+        sealed_id = params.get("taskId")
+        server, task_id = self.open_task_id(context, sealed_id)
+        result = await self._forward_decoded(context, method, {**params, "taskId": task_id}, server, task_id)
+        return {**result, "taskId": sealed_id} if "taskId" in result else result
+
+    def open_task_id(self, context: RequestContext, sealed_id: object) -> tuple[str, str]:
+        """Open a sealed task id of this principal.
+
+        Return (server, the server's task id). Raises `RpcFailure`.
+        """
+        # A node that subscribes for its own clients has no call id: it has checked the owner of the task itself.
+        is_node_subscription = context.forwarded is not None and not context.forwarded.call_id
+        found = self._handles.open_task_id(sealed_id, None if is_node_subscription else _owner(context))
+        if found is None:
+            raise RpcFailure(INVALID_PARAMS, "Unknown task")
+        server, task_id = found
+        return server, str(sealed_id) if self._cluster.is_remote(server) else task_id
+
+
+def _owner(context: RequestContext) -> tuple[str, str]:
+    return context.principal.id, context.endpoint
+
+
+def _state_binding(context: RequestContext, method: str, server: str, params: Json) -> tuple[str, ...]:
+    """Return the values that a request state is bound to.
+
+    These are principal, endpoint, server, method and a digest of the arguments.
+    """
+    bound_params = {k: v for k, v in params.items() if k not in ("_meta", "requestState", "inputResponses")}
+    digest = hashlib.sha256(msgspec.json.encode(bound_params, order="deterministic")).hexdigest()
+    return (context.principal.id, context.endpoint, server, method, digest)
+
+
+def _check_param_headers(tool: Tool, arguments: Json, headers: Mapping[str, str]) -> None:
+    rejection = validate_mcp_param_headers(tool.input_schema, arguments, headers)
+    if rejection is not None:
+        raise RpcFailure(rejection.code, rejection.message, rejection.data)
+
+
+def _to_seconds(milliseconds: Any) -> float | None:
+    if not isinstance(milliseconds, int | float) or isinstance(milliseconds, bool):
+        return None
+    return max(0.0, milliseconds / 1000)
+
+
+def _shorten(value: object) -> str:
+    return str(value)[:200]

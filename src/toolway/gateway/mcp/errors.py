@@ -1,0 +1,200 @@
+"""Mapping of Toolway exceptions to JSON-RPC errors and HTTP statuses.
+
+A server's own error passes unchanged, with our facts added under one key. `OUTCOME_UNKNOWN` is deliberately HTTP 200:
+a 5xx would invite a resend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
+from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
+
+from toolway.errors import (
+    AccessDenied,
+    CallError,
+    CallTimeout,
+    Certainty,
+    NotFound,
+    OutcomeUnknown,
+    Overloaded,
+    ProtocolError,
+    ServerUnavailable,
+)
+from toolway.gateway.rate_limit import Rate
+from toolway.protocol.jsonrpc import RESOURCE_NOT_FOUND
+from toolway.protocol.sanitize import sanitize
+from toolway.types import Call, Era, Json
+
+# -- codes and `_meta` keys that clients and other nodes rely on -------------------------------------------------------
+# The codes are outside the ranges reserved by the protocol. The comment on a code is its reference documentation.
+
+UNAVAILABLE: Final = -31001  # the server cannot be reached or started
+DEADLINE: Final = -31002  # the deadline passed before the request was sent
+OVERLOADED: Final = -31003  # too many calls are active in the gateway
+QUOTA: Final = -31004  # this principal has too many active requests, or exceeds the rate limit of its key
+OUTCOME_UNKNOWN: Final = -31005  # the call may have been executed; sent with HTTP 200, so that clients do not resend it
+THROTTLED: Final = -31006  # the server itself asked the caller to wait
+CANCELLED: Final = -31007  # the client cancelled the request
+KEY_MISMATCH: Final = -31008  # the idempotency key was used before with other arguments
+STORE_UNAVAILABLE: Final = -31009  # the store of idempotency keys, or the audit log, cannot be written
+DENIED: Final = -31010  # the call was denied before it was attempted
+UPSTREAM_PROTOCOL: Final = -31012  # the server sent an invalid response
+SHUTTING_DOWN: Final = -31013  # the gateway is shutting down
+UPSTREAM_AUTH: Final = -31015  # the server rejected the gateway's credentials
+MOVED: Final = -31016  # between nodes of a cluster: another node owns the server
+
+#: Key in the data of a server's error under which the gateway adds its own facts.
+ERROR_DATA_KEY: Final = "toolway"
+
+#: In `_meta` of a request: the client's timeout in milliseconds.
+TIMEOUT_META_KEY: Final = "toolway/timeoutMs"
+
+#: In `_meta` of a request from another node: the call token that names the caller. Sealed, and valid once.
+CALL_TOKEN_META_KEY: Final = "toolway/pass"
+
+
+_HTTP_STATUS: Final = {
+    UNAVAILABLE: 503,
+    DEADLINE: 504,
+    OVERLOADED: 503,
+    QUOTA: 429,
+    THROTTLED: 503,
+    KEY_MISMATCH: 422,
+    STORE_UNAVAILABLE: 503,
+    DENIED: 403,
+    SHUTTING_DOWN: 503,
+    MOVED: 409,
+}
+_RETRYABLE_CODES: Final = frozenset({UNAVAILABLE, OVERLOADED, QUOTA, THROTTLED, STORE_UNAVAILABLE, SHUTTING_DOWN})
+_MIN_RETRY_AFTER_S: Final = 1.0  # seconds, for `Retry-After` if no better value is known
+
+
+class RpcFailure(Exception):
+    """A request that is answered with a JSON-RPC error."""
+
+    def __init__(
+        self, code: int, message: str, data: Any = None, *, status: int | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+        self.status = status if status is not None else http_status_for(code)
+        self.retry_after = (
+            retry_after if retry_after is not None or self.status not in (429, 503) else _MIN_RETRY_AFTER_S
+        )
+
+
+def http_status_for(code: int) -> int:
+    """Return the HTTP status for a JSON-RPC error code."""
+    return _HTTP_STATUS.get(code) or ERROR_CODE_HTTP_STATUS.get(code, 200)
+
+
+def failure_from_error(error: CallError, call_id: str, era: Era) -> RpcFailure:
+    """Convert the error of a failed call for a client of this era."""
+    if isinstance(error, ProtocolError) and error.rpc_code is not None:
+        return _upstream_failure(error, call_id, era)
+    code = _rpc_code_for(error)
+    data = _error_data(error, call_id)
+    data["retryable"] = code in _RETRYABLE_CODES and error.executed == "no"
+    return RpcFailure(code, str(error), data, retry_after=error.retry_after)
+
+
+def shutdown_failure(call: Call) -> RpcFailure:
+    """Return the error of a call that was cancelled because the gateway shuts down."""
+    data = _call_data(call, "E-SHUTTING-DOWN")
+    if data["executed"] == "no":
+        return RpcFailure(SHUTTING_DOWN, "gateway shut down before the call was sent", data)
+    return RpcFailure(OUTCOME_UNKNOWN, "gateway shut down during the call: it may have been executed", data)
+
+
+def too_many_pending_failure(call: Call) -> RpcFailure:
+    """Return the error of a call that needs client input but exceeds the limit of pending calls."""
+    message = "too many calls wait for client input; this call was cancelled while the server was executing it"
+    return RpcFailure(OUTCOME_UNKNOWN, message, _call_data(call, "E-CROWDED"))
+
+
+def rate_limit_failure(rate: Rate, wait: float) -> RpcFailure:
+    """Return the error of a call that exceeds the rate limit of its API key."""
+    data: Json = {
+        "executed": "no",
+        "certainty": Certainty.NOT_SENT.code,
+        "retryable": True,
+        "attempts": 0,
+        "code": "E-RATE",
+        "retryAfterMs": max(1, round(wait * 1000)),
+    }
+    message = f"rate limit of {rate} exceeded: retry in {wait:.1f} s"
+    return RpcFailure(QUOTA, message, data, retry_after=wait)
+
+
+def _call_data(call: Call, code: str) -> Json:
+    certainty = call.state.overall_certainty()
+    return {
+        "executed": certainty.executed,
+        "certainty": certainty.code,
+        "retryable": certainty.executed == "no",
+        "attempts": call.state.attempts,
+        "upstream": call.server,
+        "code": code,
+        "callId": call.id,
+    }
+
+
+def _upstream_failure(error: ProtocolError, call_id: str, era: Era) -> RpcFailure:
+    """Return the server's own error, with our facts added to its data."""
+    code = error.rpc_code
+    assert code is not None
+    if era == "modern" and code == RESOURCE_NOT_FOUND:
+        code = INVALID_PARAMS
+    data = error.data
+    facts = _error_data(error, call_id)
+    if data is None:
+        data = {ERROR_DATA_KEY: facts}
+    elif isinstance(data, dict):
+        data = {**data, ERROR_DATA_KEY: facts}
+    return RpcFailure(code, sanitize(error.detail or error.message, 2000), data)
+
+
+def _error_data(error: CallError, call_id: str) -> Json:
+    data: Json = {
+        "executed": error.executed,
+        "certainty": (error.certainty or Certainty.NOT_SENT).code,
+        "retryable": False,
+        "attempts": error.attempts,
+        "upstream": error.server,
+        "code": error.code,
+    }
+    if error.hint:
+        data["fix"] = error.hint
+    if error.retry_after is not None:
+        data["retryAfterMs"] = round(error.retry_after * 1000)
+    if call_id:
+        data["callId"] = call_id
+    return data
+
+
+_RPC_CODE_BY_ERROR_CODE: Final = {
+    "E-KEY-MISMATCH": KEY_MISMATCH,
+    "E-KEY-STORE": STORE_UNAVAILABLE,
+    "E-AUDIT": STORE_UNAVAILABLE,
+    "E-DENIED": DENIED,
+}
+_RPC_CODE_BY_TYPE: Final[tuple[tuple[type[CallError], Callable[[CallError], int]], ...]] = (
+    (NotFound, lambda error: INVALID_PARAMS),
+    (OutcomeUnknown, lambda error: OUTCOME_UNKNOWN),
+    (CallTimeout, lambda error: DEADLINE if error.executed == "no" else OUTCOME_UNKNOWN),
+    (Overloaded, lambda error: THROTTLED if error.certainty is Certainty.REJECTED else OVERLOADED),
+    (ServerUnavailable, lambda error: UNAVAILABLE if error.executed == "no" else OUTCOME_UNKNOWN),
+    (AccessDenied, lambda error: _RPC_CODE_BY_ERROR_CODE.get(error.code, UPSTREAM_AUTH)),
+    (ProtocolError, lambda error: UPSTREAM_PROTOCOL),
+)
+
+
+def _rpc_code_for(error: CallError) -> int:
+    if error.code in _RPC_CODE_BY_ERROR_CODE:
+        return _RPC_CODE_BY_ERROR_CODE[error.code]
+    return next((code(error) for kind, code in _RPC_CODE_BY_TYPE if isinstance(error, kind)), INTERNAL_ERROR)

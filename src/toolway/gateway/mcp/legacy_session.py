@@ -1,0 +1,161 @@
+"""State of one legacy session in this process: its stream, and requests in both directions."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from toolway.events import ServerLog
+from toolway.gateway.mcp.context import supports_server_request
+from toolway.gateway.mcp.replay_buffer import ReplayBuffers
+from toolway.gateway.mcp.responses import EventStream
+from toolway.gateway.mcp.subscriptions import Subscriber
+from toolway.gateway.mcp.view import EndpointView
+from toolway.gateway.principals import Principal
+from toolway.protocol import jsonrpc
+from toolway.protocol.cancellation import encode_cancellation
+from toolway.protocol.jsonrpc import Message
+from toolway.protocol.versions import log_verbosity
+from toolway.types import CallbackError, Json
+
+MAX_CLIENT_REQUESTS: Final = 64  # concurrent requests to one client
+CLIENT_REQUEST_TIMEOUT_S: Final = 900.0  # seconds a client may take to respond
+CLIENT_REQUEST_ID_PREFIX: Final = "toolway-"  # of the ids of our requests; in a cluster the tag of the node follows
+
+SendMessage = Callable[[bytes], bool]
+
+
+class LegacySession:
+    """The part of a legacy client session that lives in this process.
+
+    `tag` identifies this node in a cluster.
+    """
+
+    def __init__(self, facts: Json, principal: Principal, view: EndpointView, tag: str = "") -> None:
+        self.id = ""  # empty if the session cannot be resumed
+        self.capabilities: Json = facts["capabilities"]
+        self.version: str = facts["version"]
+        self.endpoint: str = facts["endpoint"]
+        self.principal = principal
+        self.transport = "tcp"
+        self.view = view
+        self.log_level: str | None = None
+        self.stream: EventStream | None = None  # for messages that belong to no request
+        self.active_requests: dict[jsonrpc.MessageId, ActiveRequest] = {}
+        self.subscriber: Subscriber | None = None
+        self.subscribed_uris: tuple[str, ...] = ()  # resources that the client subscribed to, on this or another node
+        self.ended = False
+        self.state_loaded_at = 0.0  # when its state was last loaded from the database; 0 = never
+        self.replay_buffers = ReplayBuffers(tag)
+        self._tag = tag
+        self._client_requests: dict[str, asyncio.Future[Json]] = {}
+        self._request_numbers = itertools.count(1)
+
+    def set_view(self, view: EndpointView) -> None:
+        """Replace the view: it may have changed with the configuration."""
+        self.view = view
+
+    def notify(self, method: str, params: Json) -> None:
+        """Send a notification that belongs to no request; dropped if the client has no open stream."""
+        if self.stream is not None and not self.stream.disconnected:
+            self.stream.send(jsonrpc.encode_notification(method, params))
+
+    def forward_log(self, fact: ServerLog) -> None:
+        """Forward a server's log message if the client may see the server and wants this level."""
+        if (
+            fact.delivered_to_caller
+            or fact.caller != self.principal.caller_id
+            or fact.server not in self.view.servers()
+        ):
+            return
+        if self.log_level is None or log_verbosity(self.log_level) < log_verbosity(fact.level):
+            return
+        params: Json = {"level": fact.level, "data": fact.data}
+        if fact.logger is not None:
+            params["logger"] = fact.logger
+        self.notify("notifications/message", params)
+
+    # -- requests to the client ---------------------------------------------------------------------------------------
+
+    async def send_request(self, send: SendMessage, method: str, params: Json) -> Json:
+        """Send a request to the client and return its result.
+
+        Raises `LookupError` if it cannot be sent.
+        """
+        if (
+            not supports_server_request(self.capabilities, method, params)
+            or len(self._client_requests) >= MAX_CLIENT_REQUESTS
+        ):
+            raise LookupError(method)
+        id_ = f"{CLIENT_REQUEST_ID_PREFIX}{self._tag}{next(self._request_numbers)}"
+        response: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
+        self._client_requests[id_] = response
+        try:
+            if not send(jsonrpc.encode_request(id_, method, params)):
+                raise LookupError(method)
+            async with asyncio.timeout(CLIENT_REQUEST_TIMEOUT_S):
+                return await response
+        except (asyncio.CancelledError, TimeoutError):
+            send(encode_cancellation(id_))  # a response is no longer needed
+            raise
+        finally:
+            del self._client_requests[id_]
+
+    def handle_response(self, message: Message) -> bool:
+        """Complete the request that the client responds to.
+
+        Return False if it is unknown or already completed.
+        """
+        pending = self._client_requests.get(message.id) if isinstance(message.id, str) else None
+        if pending is None or pending.done():
+            return False
+        if message.kind == "result":
+            pending.set_result(message.body)
+        else:
+            code, text, data = jsonrpc.parse_error(message.body)
+            pending.set_exception(CallbackError(code, text, data))
+        return True
+
+    def close(self) -> None:
+        """Cancel all requests in both directions and close the stream."""
+        for pending in self._client_requests.values():
+            if not pending.done():
+                pending.cancel()
+        for request in self.active_requests.values():
+            request.cancel()
+        if self.stream is not None:
+            self.stream.close()
+
+
+@dataclass(slots=True)
+class ActiveRequest:
+    """A client request that is being handled."""
+
+    task: asyncio.Task[Any] | None
+    cancelled: bool = False  # by the client, which then expects no response
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if self.task is not None:
+            self.task.cancel()
+
+
+class SessionCallbacks:
+    """`ClientCallbacks` of one call in a legacy session.
+
+    Server requests go to the stream that carries the response of the call.
+    """
+
+    def __init__(self, session: LegacySession, send: SendMessage) -> None:
+        self._session = session
+        self._send = send
+
+    @property
+    def capabilities(self) -> Json:
+        return self._session.capabilities
+
+    async def handle_request(self, server: str, method: str, params: Json) -> Json:
+        return await self._session.send_request(self._send, method, params)

@@ -1,0 +1,257 @@
+"""Legacy sessions (protocol 2024-11-05 to 2025-11-25), independent of their transport.
+
+The result of `initialize` is sealed into the session id, so any process with the same key can continue the session.
+State that needs a live connection (the notification stream, requests to the client, cancellable requests) is kept in a
+`LegacySession` of this process, created when the session is first seen here. In a cluster a client may send every
+request to another node: messages that belong to another node are forwarded to it (`SessionPeers`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import Final
+
+from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST
+
+from toolway.gateway.cluster_hooks import ClusterHooks, SessionPeers
+from toolway.gateway.mcp.context import RequestContext
+from toolway.gateway.mcp.dispatcher import RequestDispatcher
+from toolway.gateway.mcp.errors import RpcFailure
+from toolway.gateway.mcp.legacy_session import ActiveRequest, LegacySession, SendMessage, SessionCallbacks
+from toolway.gateway.mcp.modern import Discovery
+from toolway.gateway.mcp.responses import RpcResult, encode_error
+from toolway.gateway.mcp.subscriptions import Subscriber, SubscriptionService
+from toolway.gateway.mcp.view import KINDS, EndpointView
+from toolway.gateway.principals import Principal
+from toolway.gateway.sealing import Sealer
+from toolway.protocol import jsonrpc
+from toolway.protocol.cancellation import CANCELLED, cancelled_request_id
+from toolway.protocol.jsonrpc import Message
+from toolway.protocol.versions import LOG_LEVELS
+from toolway.types import Json
+
+SESSION_KIND: Final = "session"
+SESSION_LIFETIME_S: Final = 7 * 86_400.0  # seconds for which a session can be resumed
+MAX_SESSIONS: Final = 20_000  # sessions with state in this process
+
+
+class LegacySessions:
+    """All legacy sessions of this process: over `/mcp`, `/sse` or stdio."""
+
+    def __init__(
+        self,
+        dispatcher: RequestDispatcher,
+        discovery: Discovery,
+        subscriptions: SubscriptionService,
+        sealer: Sealer,
+        cluster: ClusterHooks,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._discovery = discovery
+        self._subscriptions = subscriptions
+        self._sealer = sealer
+        self._sessions: OrderedDict[str, LegacySession] = OrderedDict()
+        self._ended_ids: OrderedDict[str, None] = OrderedDict()
+        self._cluster = cluster
+
+    @property
+    def peers(self) -> SessionPeers | None:
+        """The other nodes of the cluster; None without a cluster."""
+        return self._cluster.session_peers
+
+    # -- sessions -----------------------------------------------------------------------------------------------------
+
+    def initialize(self, principal: Principal, view: EndpointView, endpoint: str, params: Json) -> tuple[str, Json]:
+        """Start a session. Return its id and the result of `initialize`. Raises `RpcFailure`."""
+        capabilities = params.get("capabilities")
+        if not isinstance(params.get("protocolVersion"), str):
+            raise RpcFailure(INVALID_PARAMS, "initialize requires a protocolVersion")
+        result = self._discovery.initialize(view, params["protocolVersion"])
+        facts: Json = {
+            "principal": principal.id,
+            "endpoint": endpoint,
+            "version": result["protocolVersion"],
+            "capabilities": capabilities if isinstance(capabilities, dict) else {},
+        }
+        id_ = self._sealer.seal(SESSION_KIND, facts, SESSION_LIFETIME_S)
+        if self.peers is not None:
+            self.peers.on_session_started(id_)
+        return id_, result
+
+    def get_session(self, id_: str, principal: Principal, view: EndpointView, endpoint: str) -> LegacySession | None:
+        """Return the session of this id, or None.
+
+        None also if it belongs to another principal or endpoint.
+        """
+        session = self._sessions.get(id_)
+        if session is not None:
+            self._sessions.move_to_end(id_)
+            if session.principal.id != principal.id or session.endpoint != endpoint:
+                return None
+            session.set_view(view)
+            return session
+        facts = self._sealer.open(SESSION_KIND, id_) if id_ not in self._ended_ids else None
+        if facts is None or (facts["principal"], facts["endpoint"]) != (principal.id, endpoint):
+            return None
+        return self.add_session(id_, LegacySession(facts, principal, view, self.node_tag))
+
+    @property
+    def node_tag(self) -> str:
+        """Prefix of names that are unique to this node; empty if the gateway is not in a cluster."""
+        return f"{self.peers.node_tag}." if self.peers is not None else ""
+
+    def add_session(self, id_: str, session: LegacySession) -> LegacySession:
+        """Store a session in this process; evict the oldest idle one if there are too many."""
+        self._sessions[id_] = session
+        session.id = id_
+        if self.peers is not None:
+            self.peers.on_session_loaded(session)
+        if len(self._sessions) > MAX_SESSIONS:
+            oldest = next((k for k, s in self._sessions.items() if s.stream is None and not s.active_requests), None)
+            if oldest is not None:
+                self._remove(oldest)
+        return session
+
+    def end_session(self, id_: str) -> None:
+        """End a session that its client deleted; its id is rejected from now on."""
+        self._remove(id_)
+        self._ended_ids[id_] = None
+        if len(self._ended_ids) > MAX_SESSIONS:
+            self._ended_ids.popitem(last=False)
+
+    def get_live(self, id_: str, principal_id: str) -> LegacySession | None:
+        """Return the session if this process holds state for it and it belongs to `principal_id`."""
+        found = self._sessions.get(id_)
+        return found if found is not None and found.principal.id == principal_id else None
+
+    def _remove(self, id_: str) -> None:
+        session = self._sessions.pop(id_, None)
+        if session is not None:
+            self.close_session(session)
+
+    def close_session(self, session: LegacySession) -> None:
+        """Drop all state of a session in this process."""
+        session.close()
+        if session.subscriber is not None:
+            self._subscriptions.remove(session.subscriber)
+
+    @property
+    def has_active_requests(self) -> bool:
+        """True if any request is active, including requests whose connection was lost."""
+        return any(session.active_requests for session in self._sessions.values())
+
+    def close_streams(self) -> None:
+        """Close the streams for messages that belong to no request."""
+        for session in self._sessions.values():
+            if session.stream is not None:
+                session.stream.close()
+
+    def close(self) -> None:
+        for id_ in list(self._sessions):
+            self._remove(id_)
+
+    # -- messages of a session ----------------------------------------------------------------------------------------
+
+    def handle_message(self, session: LegacySession, message: Message) -> bool:
+        """Handle a notification or response. Return False if it matches nothing in this process."""
+        if message.kind in ("result", "error"):
+            return session.handle_response(message)
+        if message.method == CANCELLED:
+            id_ = cancelled_request_id(message)
+            request = session.active_requests.get(id_) if id_ is not None else None
+            if request is None:
+                return False
+            request.cancel()
+        return True
+
+    async def handle_request(self, session: LegacySession, message: Message, send: SendMessage) -> bytes | None:
+        """Return the encoded response; None if the client cancelled. `send` sends related messages."""
+        id_ = message.id
+        assert id_ is not None
+        if id_ in session.active_requests:
+            return encode_error(id_, INVALID_REQUEST, "request id already in use")
+        session.active_requests[id_] = request = ActiveRequest(asyncio.current_task())
+        try:
+            return jsonrpc.encode_result(id_, await self._compute_result(session, message, send))
+        except RpcFailure as failure:
+            return encode_error(id_, failure.code, failure.message, failure.data)
+        except asyncio.CancelledError:
+            if request.cancelled and request.task is not None and request.task.uncancel() == 0:
+                return None
+            raise
+        finally:
+            session.active_requests.pop(id_, None)
+
+    async def _compute_result(self, session: LegacySession, message: Message, send: SendMessage) -> RpcResult:
+        method, params = message.method, message.body
+        if method == "ping":
+            return {}
+        if method == "logging/setLevel":
+            return await self._set_log_level(session, params)
+        if method in ("resources/subscribe", "resources/unsubscribe"):
+            return await self._change_subscription(session, method, params)
+        return await self._dispatcher.dispatch(self._build_context(session, send, message.id), method, params)
+
+    def _build_context(
+        self, session: LegacySession, send: SendMessage, id_: jsonrpc.MessageId | None
+    ) -> RequestContext:
+        def notify(method: str, params: Json) -> None:
+            send(jsonrpc.encode_notification(method, params))
+
+        return RequestContext(
+            session.principal,
+            session.view,
+            session.endpoint,
+            "legacy",
+            session.capabilities,
+            notify,
+            SessionCallbacks(session, send),
+            session.log_level,
+            logs_without_level=True,
+            request_id=id_,
+            version=session.version,
+            transport=session.transport,
+        )
+
+    async def _set_log_level(self, session: LegacySession, params: Json) -> Json:
+        if params.get("level") not in LOG_LEVELS:
+            raise RpcFailure(INVALID_PARAMS, f"level must be one of {', '.join(LOG_LEVELS)}")
+        session.log_level = params["level"]
+        if self.peers is not None and session.id:
+            await self.peers.save_state(session, log_level=session.log_level)
+        return {}
+
+    async def _change_subscription(self, session: LegacySession, method: str, params: Json) -> Json:
+        uri, add, drop = params.get("uri"), "", ""
+        subscriber = await self.ensure_subscriber(session)
+        if method == "resources/unsubscribe":
+            self._subscriptions.remove_uri(subscriber, str(uri))
+            drop = str(uri)
+        elif not isinstance(uri, str) or not await self._subscriptions.add_uri(subscriber, uri):
+            raise RpcFailure(INVALID_PARAMS, "unknown resource", {"uri": uri})
+        else:
+            add = uri
+        if self.peers is not None and session.id:
+            await self.peers.save_state(session, add_uri=add, remove_uri=drop)
+        return {}
+
+    async def sync_subscriptions(self, session: LegacySession) -> None:
+        """Subscribe to the URIs in the session state, which may have changed on another node."""
+        if session.subscriber is None:
+            return
+        subscribed = set(session.subscriber.topics.values())
+        for uri in subscribed.difference(session.subscribed_uris):
+            self._subscriptions.remove_uri(session.subscriber, uri)
+        for uri in set(session.subscribed_uris) - subscribed:
+            await self._subscriptions.add_uri(session.subscriber, uri)
+
+    async def ensure_subscriber(self, session: LegacySession) -> Subscriber:
+        """Return the session's subscriber; create it and subscribe at first use."""
+        if session.subscriber is None:
+            session.subscriber = Subscriber(
+                session.view, frozenset(KINDS), session.notify, session.principal.caller_id, on_log=session.forward_log
+            )
+            await self._subscriptions.add(session.subscriber)
+            await self.sync_subscriptions(session)
+        return session.subscriber

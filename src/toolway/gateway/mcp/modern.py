@@ -1,0 +1,305 @@
+"""`/mcp` for modern clients (protocol 2026-07-28): every request is self-contained.
+
+Headers route, but the body is authoritative: a request whose headers and body differ is rejected before any call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from mcp.shared.inbound import (
+    NAME_BEARING_METHODS,
+    InboundLadderRejection,
+    classify_inbound_request,
+    decode_header_value,
+)
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_META_KEY, PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY
+from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, INVALID_REQUEST
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
+
+from toolway.gateway.cluster_hooks import ClusterHooks
+from toolway.gateway.mcp.context import Notify, RequestContext
+from toolway.gateway.mcp.dispatcher import RequestDispatcher
+from toolway.gateway.mcp.errors import RpcFailure
+from toolway.gateway.mcp.responses import SERVER_INFO, ResponseWriter, RpcResult
+from toolway.gateway.mcp.subscriptions import SubscriptionService
+from toolway.gateway.mcp.view import EndpointView
+from toolway.gateway.principals import Principal
+from toolway.http.exchange import EVENT_STREAM_TYPE, JSON_TYPE, Exchange, HttpRequest
+from toolway.hub.core import HubCore
+from toolway.protocol.jsonrpc import Message
+from toolway.protocol.versions import LOG_LEVELS
+from toolway.types import Json
+
+# -- discovery: capabilities and instructions of an endpoint, merged from its servers ----------------------------------
+
+DISCOVER_TTL_MS: Final = 60_000  # milliseconds
+MAX_INSTRUCTIONS_CHARS: Final = 16 * 1024  # characters of all servers together
+_LIST_CHANGED: Final = {"listChanged": True}
+#: Capabilities of an endpoint with many servers; a server that connects later may need any of them.
+_DEFAULT_CAPABILITIES: Final[Json] = {
+    "tools": _LIST_CHANGED,
+    "prompts": _LIST_CHANGED,
+    "resources": {"subscribe": True, **_LIST_CHANGED},
+    "completions": {},
+    "logging": {},
+}
+#: The experimental tasks of 2025-11-25, which the tasks extension replaced.
+_DROPPED_CAPABILITIES: Final = frozenset({"tasks"})
+
+
+class Discovery:
+    """Builder of `server/discover` and `initialize` results."""
+
+    def __init__(self, hub: HubCore) -> None:
+        self._hub = hub
+
+    def discover(self, view: EndpointView) -> Json:
+        """Return the result of `server/discover`."""
+        result: Json = {
+            "resultType": "complete",
+            "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
+            "capabilities": self._capabilities(view),
+            "ttlMs": DISCOVER_TTL_MS,
+            "cacheScope": "private",
+            "_meta": {SERVER_INFO_META_KEY: self._server_info(view)},
+        }
+        return self._with_instructions(result, view)
+
+    def initialize(self, view: EndpointView, requested_version: object) -> Json:
+        """Return the result of `initialize` for a client that requests this protocol version."""
+        version = requested_version if requested_version in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION
+        result: Json = {
+            "protocolVersion": version,
+            "capabilities": {k: v for k, v in self._capabilities(view).items() if k != "extensions"},
+            "serverInfo": self._server_info(view),
+        }
+        return self._with_instructions(result, view)
+
+    def _capabilities(self, view: EndpointView) -> Json:
+        agreed = self._hub.negotiated(view.single_server) if view.single_server is not None else None
+        if agreed is None:
+            extensions = self._extensions(view)
+            return {**_DEFAULT_CAPABILITIES, "extensions": extensions} if extensions else _DEFAULT_CAPABILITIES
+        # Forward the server's own capabilities; the gateway itself detects list changes.
+        return {
+            k: {**v, **_DEFAULT_CAPABILITIES.get(k, {})} if isinstance(v, dict) else v
+            for k, v in agreed.capabilities.items()
+            if k not in _DROPPED_CAPABILITIES
+        }
+
+    def _extensions(self, view: EndpointView) -> Json:
+        """Merge the protocol extensions of all servers; if two servers differ, the first one wins."""
+        found: Json = {}
+        for server in view.servers():
+            agreed = self._hub.negotiated(server)
+            extensions = agreed.capabilities.get("extensions") if agreed is not None else None
+            if isinstance(extensions, dict):
+                found = {**extensions, **found}
+        return found
+
+    def _server_info(self, view: EndpointView) -> Json:
+        agreed = self._hub.negotiated(view.single_server) if view.single_server is not None else None
+        return agreed.server_info if agreed is not None and "name" in agreed.server_info else SERVER_INFO
+
+    def _with_instructions(self, result: Json, view: EndpointView) -> Json:
+        parts = []
+        for server in view.servers():
+            agreed = self._hub.negotiated(server)
+            if agreed is not None and agreed.instructions:
+                parts.append(agreed.instructions if view.single_server else f"## {server}\n{agreed.instructions}")
+        text = "\n\n".join(parts)[:MAX_INSTRUCTIONS_CHARS]
+        return {**result, "instructions": text} if text else result
+
+
+# -- endpoint ----------------------------------------------------------------------------------------------------------
+
+VERSION_HEADER: Final = "mcp-protocol-version"
+_ROUTING_HEADERS: Final = frozenset({VERSION_HEADER, "mcp-method", "mcp-name"})
+_TASK_METHODS: Final = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
+#: The parameter of each method that the header `mcp-name` repeats.
+_NAME_PARAMS: Final = {**NAME_BEARING_METHODS, **dict.fromkeys(_TASK_METHODS, "taskId")}
+MODERN_META_KEY: Final = PROTOCOL_VERSION_META_KEY
+
+
+def is_modern(request: HttpRequest, message: Message) -> bool:
+    """Return True if a request is of the modern era, by its version header or its `_meta`."""
+    version = request.headers.get(VERSION_HEADER)
+    if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
+        return True
+    meta = message.body.get("_meta") if isinstance(message.body, dict) and message.method else None
+    return isinstance(meta, dict) and MODERN_META_KEY in meta and message.method != "initialize"
+
+
+class ModernEndpoint:
+    """HTTP endpoint of the modern era, which also handles calls forwarded by other nodes."""
+
+    def __init__(
+        self,
+        dispatcher: RequestDispatcher,
+        discovery: Discovery,
+        subscriptions: SubscriptionService,
+        cluster: ClusterHooks,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._discovery = discovery
+        self._subscriptions = subscriptions
+        self._cluster = cluster
+
+    async def handle(
+        self, exchange: Exchange, message: Message, principal: Principal, view: EndpointView, endpoint: str
+    ) -> None:
+        if message.kind == "notification":
+            exchange.reply(202)
+            return
+        response = ResponseWriter(exchange, message.id)
+        try:
+            if message.kind != "request":
+                raise RpcFailure(INVALID_REQUEST, "modern clients must send requests, not responses", status=400)
+            context = self._build_context(exchange.request, message, principal, view, endpoint, response.notify)
+            if principal.is_node:
+                self._apply_forwarded_caller(context, message)
+            if message.method == "subscriptions/listen":
+                await self._subscriptions.handle_listen(context, response, message.body)
+            elif message.method == "server/discover":
+                response.send_result(self._discovery.discover(context.view))
+            else:
+                response.send_result(await self._dispatcher.dispatch(context, message.method, message.body))
+        except RpcFailure as failure:
+            if principal.is_node:
+                failure.status = 200  # the calling node reads the JSON-RPC error, not the HTTP status
+            response.send_error(failure)
+        finally:
+            response.stop_keepalive()
+
+    async def handle_forwarded(self, server: str, message: Message, notify: Notify) -> RpcResult:
+        """Return the result of a request that another node forwards without HTTP.
+
+        Raises `RpcFailure`.
+        """
+        principal, view, forwarded = self._cluster.verify_call_token(server, message.body, None)
+        meta = message.body["_meta"]  # exists: it contained the call token
+        version, capabilities = meta.get(PROTOCOL_VERSION_META_KEY), meta.get(CLIENT_CAPABILITIES_META_KEY)
+        if version not in MODERN_PROTOCOL_VERSIONS or not isinstance(capabilities, dict):
+            raise RpcFailure(INVALID_REQUEST, "a forwarded request must be of the modern era", {"executed": "no"})
+        level = meta.get(LOG_LEVEL_META_KEY)
+        context = RequestContext(
+            principal,
+            view,
+            forwarded.endpoint,
+            "modern",
+            capabilities,
+            notify,
+            log_level=level if level in LOG_LEVELS else None,
+            idempotency_key=forwarded.idempotency_key,
+            request_id=message.id,
+            version=version,
+            forwarded=forwarded,
+        )
+        if message.method == "subscriptions/listen":
+            assert message.id is not None
+            await self._subscriptions.run_subscription(context, message.id, message.body, notify)
+            return {"resultType": "complete", "_meta": {SUBSCRIPTION_ID_META_KEY: message.id}}
+        if message.method == "server/discover":
+            return self._discovery.discover(view)
+        return await self._dispatcher.dispatch(context, message.method, message.body)
+
+    def _apply_forwarded_caller(self, context: RequestContext, message: Message) -> None:
+        """Replace the node by the forwarded caller in the context. Raises `RpcFailure`."""
+        server = context.view.single_server
+        assert server is not None  # a node uses the endpoints of single servers only
+        context.principal, context.view, context.forwarded = self._cluster.verify_call_token(
+            server, message.body, context.view
+        )
+        context.endpoint = context.forwarded.endpoint
+        context.idempotency_key = context.forwarded.idempotency_key
+
+    def _build_context(
+        self,
+        request: HttpRequest,
+        message: Message,
+        principal: Principal,
+        view: EndpointView,
+        endpoint: str,
+        notify: Notify,
+    ) -> RequestContext:
+        """Build the request context. Raises `RpcFailure` if headers and body of the request differ."""
+        routing: RoutingHeaders | None = request.notes.routing
+        if routing is None:
+            routing = request.notes.routing = _read_routing_headers(request)
+        meta = message.body.get("_meta")
+        if not routing.matches(message.method, message.body, meta):
+            _raise_mismatch(request, message)
+        capabilities, level = meta[CLIENT_CAPABILITIES_META_KEY], meta.get(LOG_LEVEL_META_KEY)
+        if not isinstance(capabilities, dict):
+            raise RpcFailure(INVALID_PARAMS, "client capabilities must be an object")
+        return RequestContext(
+            principal,
+            view,
+            endpoint,
+            "modern",
+            capabilities,
+            notify,
+            None,
+            level if level in LOG_LEVELS else None,
+            routing.param_headers,
+            routing.idempotency_key,
+            False,
+            message.id,
+            routing.version or "",
+        )
+
+
+class RoutingHeaders(msgspec.Struct, frozen=True, gc=False):
+    """The routing headers of a request, which repeat parts of its body."""
+
+    version: str | None
+    method: str | None
+    name: str | None
+    param_headers: dict[str, str]  # `mcp-param-*` headers, which repeat arguments
+    idempotency_key: str | None
+
+    def matches(self, method: str, params: Json, meta: Any) -> bool:
+        """Return True if the headers agree with this body.
+
+        False also if the body lacks a required `_meta` key.
+        """
+        if not isinstance(meta, dict) or CLIENT_CAPABILITIES_META_KEY not in meta or self.method != method:
+            return False
+        if self.version != meta.get(PROTOCOL_VERSION_META_KEY) or self.version not in MODERN_PROTOCOL_VERSIONS:
+            return False
+        key = _NAME_PARAMS.get(method)
+        return key is None or params.get(key) == self.name
+
+
+def _read_routing_headers(request: HttpRequest) -> RoutingHeaders:
+    """Read the routing headers. Raises `RpcFailure` if they are invalid for any body."""
+    headers = request.headers
+    _check_accept(headers)
+    param_headers = {k: v for k, v in headers.items() if k.startswith("mcp-param-")}
+    repeated = request.repeated_headers & (_ROUTING_HEADERS | param_headers.keys())
+    if repeated:
+        raise RpcFailure(HEADER_MISMATCH, f"header {min(repeated)} is repeated")
+    name = decode_header_value(headers.get("mcp-name"))
+    return RoutingHeaders(
+        headers.get(VERSION_HEADER), headers.get("mcp-method"), name, param_headers, headers.get("idempotency-key")
+    )
+
+
+def _raise_mismatch(request: HttpRequest, message: Message) -> None:
+    """Raise `RpcFailure` with the SDK's description of how headers and body differ, if they do."""
+    headers = request.headers
+    found = classify_inbound_request({"method": message.method, "params": message.body}, headers=headers)
+    if isinstance(found, InboundLadderRejection):
+        raise RpcFailure(found.code, found.message, found.data)
+    if message.method in _TASK_METHODS and decode_header_value(headers.get("mcp-name")) != message.body.get("taskId"):
+        raise RpcFailure(HEADER_MISMATCH, "the mcp-name header does not match the request's 'taskId'")
+
+
+def _check_accept(headers: Mapping[str, str]) -> None:
+    accept = headers.get("accept", "")
+    if "*/*" not in accept and (JSON_TYPE not in accept or EVENT_STREAM_TYPE not in accept):
+        raise RpcFailure(INVALID_REQUEST, f"Accept must list {JSON_TYPE} and {EVENT_STREAM_TYPE}", status=406)

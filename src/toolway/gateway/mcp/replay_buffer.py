@@ -1,0 +1,161 @@
+"""Replay buffers: a reconnecting legacy client fetches the rest of a request's stream.
+
+A lost connection does not cancel a legacy request. The call continues, and its messages are buffered, limited in bytes,
+number and time. The client reconnects with the id of the last event that it received.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import OrderedDict
+from typing import Final, Protocol
+
+from toolway.gateway.mcp.responses import ResponseWriter, encode_event
+from toolway.http.exchange import Exchange
+from toolway.protocol import jsonrpc
+
+MAX_FINISHED_BUFFERS: Final = 16  # buffers of finished requests per session
+MAX_BUFFER_BYTES: Final = 256 * 1024  # per stream, unless a single message is longer
+RETENTION_S: Final = 120.0  # seconds after the request has finished
+
+
+class StreamTarget(Protocol):
+    """Stream on which a client reconnected: a local one, or one on another node."""
+
+    @property
+    def disconnected(self) -> bool: ...
+
+    def open(self) -> None: ...
+
+    def write(self, data: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ReplayBuffer:
+    """Buffered events of one request's stream."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.complete = False
+        self._events: list[tuple[int, bytes]] = []
+        self._size = 0
+        self._numbers = itertools.count(1)
+        self._target: StreamTarget | None = None  # the stream on which the client reconnected
+
+    def append(self, message: bytes, *, last: bool = False) -> bytes:
+        """Buffer a message and send it to a reconnected client. Return its event."""
+        number = next(self._numbers)
+        data = f"id: {self.name}-{number}\n".encode() + encode_event(message)
+        self._events.append((number, data))
+        self._size += len(data)
+        while self._size > MAX_BUFFER_BYTES and len(self._events) > 1:
+            self._size -= len(self._events.pop(0)[1])
+        self.complete = last
+        if self._target is not None and not self._target.disconnected:
+            self._target.write(data)
+            if last:
+                self._target.close()
+        return data
+
+    def empty_event(self) -> bytes:
+        """Return an event without a message: its id lets the client reconnect."""
+        return f"id: {self.name}-0\ndata: \n\n".encode()
+
+    def resume(self, after: int, target: StreamTarget) -> None:
+        """Send the events after this number on another stream, and all later ones."""
+        target.open()
+        for number, data in self._events:
+            if number > after:
+                target.write(data)
+        if self.complete:
+            target.close()
+        else:
+            self._target = target
+
+    @property
+    def is_delivering(self) -> bool:
+        """True if the client has reconnected and is still connected."""
+        return self._target is not None and not self._target.disconnected
+
+
+class ReplayBuffers:
+    """Replay buffers of one session. `tag` is the prefix of their names."""
+
+    def __init__(self, tag: str = "") -> None:
+        self._tag = tag
+        self._buffers: OrderedDict[str, ReplayBuffer] = OrderedDict()
+        self._names = itertools.count(1)
+
+    def create(self) -> ReplayBuffer:
+        buffer = ReplayBuffer(f"{self._tag}{next(self._names)}")
+        self._buffers[buffer.name] = buffer
+        return buffer
+
+    def release(self, buffer: ReplayBuffer, *, delivered: bool) -> None:
+        """Drop the buffer of a finished request if it was delivered.
+
+        Otherwise keep it for `RETENTION_S`.
+        """
+        if delivered:
+            self._buffers.pop(buffer.name, None)
+            return
+        complete = [name for name, each in self._buffers.items() if each.complete]
+        for name in complete[: max(0, len(complete) - MAX_FINISHED_BUFFERS)]:
+            del self._buffers[name]
+        asyncio.get_running_loop().call_later(RETENTION_S, self._buffers.pop, buffer.name, None)
+
+    def find(self, event_id: str) -> tuple[ReplayBuffer, int] | None:
+        """Return the buffer of an event id and the event's number in it; None if unknown."""
+        name, _, number = event_id.partition("-")
+        buffer = self._buffers.get(name)
+        return (buffer, int(number)) if buffer is not None and number.isascii() and number.isdecimal() else None
+
+
+class ResumableResponse(ResponseWriter):
+    """Response in a legacy session. It survives a lost connection if the client can reconnect.
+
+    A client can reconnect only if it has received an event id.
+    """
+
+    def __init__(
+        self, exchange: Exchange, id: jsonrpc.MessageId | None, buffer: ReplayBuffer, *, accepts_empty_events: bool
+    ) -> None:
+        super().__init__(exchange, id)
+        self._buffer = buffer
+        self._accepts_empty_events = accepts_empty_events  # the client accepts events that consist of an id only
+        self._event_id_sent = False
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the client is disconnected and has no event id to reconnect with."""
+        return self.disconnected and not self._event_id_sent
+
+    @property
+    def is_delivered(self) -> bool:
+        """True if the buffer is not needed: the client has everything, or cannot reconnect."""
+        return not self.disconnected or self._buffer.is_delivering or self.is_lost
+
+    def send(self, message: bytes) -> None:
+        self._deliver(self._buffer.append(message))
+
+    def finish(self, message: bytes | None) -> None:
+        if message is None or not (self._event_id_sent or self._exchange.opened):
+            super().finish(message)
+            return
+        self.stop_keepalive()
+        self._deliver(self._buffer.append(message, last=True))
+        if not self.disconnected:
+            self._exchange.end()
+
+    def _deliver(self, data: bytes) -> None:
+        if not self.disconnected:
+            self._event_id_sent = True
+            self.write(data)
+
+    def _keepalive_data(self) -> bytes:
+        if self._event_id_sent or not self._accepts_empty_events:
+            return super()._keepalive_data()
+        self._event_id_sent = True
+        return self._buffer.empty_event()

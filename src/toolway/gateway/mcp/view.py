@@ -1,0 +1,286 @@
+"""View of one endpoint: the items of many servers as one list, under unique names.
+
+A view is built from the catalog and cached in encoded form until the catalog changes, because clients mostly request
+the same lists. The order is stable: by server name, then in the server's own order. `ListWaiter` gives servers that
+have just started time to list their items.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from toolway.catalog.catalog import Catalog, Item, Tool
+from toolway.events import ListKind
+from toolway.gateway.tool_filter import ToolFilter
+from toolway.hub.core import HubCore
+from toolway.protocol import tool_names
+from toolway.protocol.jsonrpc import encode_json
+from toolway.types import Json
+
+PAGE_SIZE: Final = 1000  # items
+STARTUP_WINDOW_S: Final = 10.0  # seconds after startup, or a change of servers, in which lists wait for new servers
+MAX_VARIANTS_PER_PAGE: Final = 4  # encodings of one page: two eras, each complete or not
+BuildResult = Callable[[msgspec.Raw, str | None], Json]  # (items of the page, cursor of the next page) → result
+KINDS: Final[tuple[ListKind, ...]] = ("tools", "prompts", "resources", "templates")
+_NAME_FIELDS: Final = {"tools": "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
+#: Prefix of a URI that another server lists too: `toolway:github/file:///readme`.
+URI_PREFIX: Final = "toolway:"
+
+
+@dataclass(slots=True)
+class _KindList:
+    """Cached list of one kind of items."""
+
+    items: dict[str, Item] = field(default_factory=dict)  # by the name that clients see
+    pages: dict[str, tuple[msgspec.Raw, str | None]] = field(default_factory=dict)  # by the last name before the page
+    encoded: dict[tuple[str | None, Hashable], memoryview] = field(default_factory=dict)  # by cursor and variant
+    complete: bool = False  # all servers have listed their items
+
+
+class EndpointView:
+    """The items of one endpoint that a principal may see.
+
+    `servers` returns the names of all servers. `single_server` names the only server of the endpoint, if there is
+    just one: its items keep their own names.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        servers: Callable[[], Iterable[str]],
+        tool_filter: ToolFilter,
+        permitted: ToolFilter,
+        single_server: str | None = None,
+    ) -> None:
+        self._catalog = catalog
+        self._servers = servers
+        self._tool_filter = tool_filter
+        self._permitted = permitted  # everything that the principal may see
+        self.single_server = single_server
+        self._generation = -1
+        self._lists: dict[ListKind, _KindList] = {}
+
+    def set_filter(self, tool_filter: ToolFilter, permitted: ToolFilter) -> None:
+        """Replace the filters after a change of the configuration."""
+        self._tool_filter = tool_filter
+        self._permitted = permitted
+        self._generation = -1
+
+    def servers(self) -> list[str]:
+        """Return the servers with any item that may be included, sorted by name."""
+        if self.single_server is not None:
+            return [self.single_server] if self.single_server in set(self._servers()) else []
+        included = (server for server in self._servers() if self._tool_filter.may_include(server))
+        return sorted(server for server in included if self._permitted.may_include(server))
+
+    def get_page(self, kind: ListKind, cursor: object) -> tuple[msgspec.Raw, str | None]:
+        """Return the encoded items of a page and the cursor of the next.
+
+        Raises `ValueError` for a bad cursor.
+        """
+        listed = self._current_list(kind)
+        after = "" if cursor is None else _decode_cursor(kind, cursor)
+        cached = listed.pages.get(after)
+        return cached if cached is not None else self._build_page(kind, listed, after)
+
+    def encoded_page(self, kind: ListKind, cursor: object, variant: Hashable, build: BuildResult) -> memoryview:
+        """Return `build(page)` encoded, cached per variant.
+
+        Raises `ValueError` for an invalid cursor.
+        """
+        listed = self._current_list(kind)
+        if cursor is not None and not isinstance(cursor, str):
+            raise ValueError("invalid cursor")
+        cached = listed.encoded.get((cursor, variant))
+        if cached is None:
+            cached = memoryview(encode_json(build(*self.get_page(kind, cursor))))
+            if len(listed.encoded) <= MAX_VARIANTS_PER_PAGE * (1 + len(listed.items) // PAGE_SIZE):
+                listed.encoded[cursor, variant] = cached
+        return cached
+
+    def is_complete(self, kind: ListKind) -> bool:
+        """Return True if every server has listed its items of this kind."""
+        listed = self._current_list(kind)
+        if not listed.complete:
+            listed.complete = not self.unlisted_servers(kind)
+        return listed.complete
+
+    def unlisted_servers(self, kind: ListKind) -> list[str]:
+        """Return the servers that have not yet listed their items of this kind."""
+        return [server for server in self.servers() if not self._catalog.has_list(server, kind)]
+
+    def server_for(self, name: object) -> str | None:
+        """Return the server that a name refers to, even if the item is unknown.
+
+        None if the name shows none.
+        """
+        if not isinstance(name, str):
+            return None
+        if self.single_server is not None:
+            return self.single_server
+        renamed = (real for real, visible_name in self._tool_filter.renames.items() if visible_name == name)
+        ref = tool_names.parse_tool_name(next(renamed, name))
+        return ref.server if ref is not None and ref.server in self.servers() else None
+
+    def find_item(self, kind: ListKind, name: object) -> Item | None:
+        """Return the item that clients know by this name, or None."""
+        return self._current_list(kind).items.get(name) if isinstance(name, str) else None
+
+    def items(self, kind: ListKind) -> Mapping[str, Item]:
+        return self._current_list(kind).items
+
+    def server_for_uri(self, uri: str) -> tuple[str, str] | None:
+        """Return (server, its own URI) for a URI, or None.
+
+        Chooses a server that lists the URI, one with a matching template, or the only one with resources.
+        """
+        listed = self.find_item("resources", uri)
+        if listed is not None:
+            return listed.server, listed.name
+        if uri.startswith(URI_PREFIX):
+            server, _, upstream_uri = uri.removeprefix(URI_PREFIX).partition("/")
+            return (server, upstream_uri) if server in self.servers() and self._includes_server(server) else None
+        matching = [item for item in self.items("templates").values() if uri.startswith(_literal_prefix(item))]
+        if matching:
+            return max(matching, key=lambda item: len(_literal_prefix(item))).server, uri  # the most specific template
+        candidates = {item.server for kind in ("resources", "templates") for item in self.items(kind).values()}
+        if self.single_server is not None and self.servers():
+            candidates = {self.single_server}
+        return (candidates.pop(), uri) if len(candidates) == 1 else None
+
+    def snapshot(self, kind: ListKind) -> tuple[tuple[str, Item], ...]:
+        """Return the current items, for a later comparison; unchanged items are the same objects."""
+        return tuple(self._current_list(kind).items.items())
+
+    # -- building -----------------------------------------------------------------------------------------------------
+
+    def _current_list(self, kind: ListKind) -> _KindList:
+        if self._generation != self._catalog.generation:
+            self._generation = self._catalog.generation
+            self._lists = {}
+        if kind not in self._lists:
+            self._lists[kind] = _KindList(dict(self._named_items(kind)))
+        return self._lists[kind]
+
+    def _named_items(self, kind: ListKind) -> Iterable[tuple[str, Item]]:
+        taken: set[str] = set()
+        for server in self.servers():
+            for item in self._catalog.items(kind, server):
+                if self._is_included(kind, item):
+                    name = self._visible_name(kind, item, taken)
+                    taken.add(name)
+                    yield name, item
+
+    def _is_included(self, kind: ListKind, item: Item) -> bool:
+        if kind in ("tools", "prompts"):
+            name = f"{item.server}.{item.name}"
+            return name in self._tool_filter and name in self._permitted
+        return self._includes_server(item.server)
+
+    def _includes_server(self, server: str) -> bool:
+        return self._tool_filter.includes_server(server) and self._permitted.includes_server(server)
+
+    def _visible_name(self, kind: ListKind, item: Item, taken: set[str]) -> str:
+        if kind in ("resources", "templates"):
+            return item.name if item.name not in taken else f"{URI_PREFIX}{item.server}/{item.name}"
+        if self.single_server is not None:
+            return item.name
+        renamed = self._tool_filter.renames.get(f"{item.server}.{item.name}")
+        default = item.model_name if isinstance(item, Tool) else tool_names.make_model_name(item.server, item.name)
+        name = renamed if renamed is not None and renamed not in taken else default
+        return name if name not in taken else tool_names.with_hash_suffix(default, item.server, item.name)
+
+    def _build_page(self, kind: ListKind, listed: _KindList, after: str) -> tuple[msgspec.Raw, str | None]:
+        all_names = list(listed.items)
+        start = 0
+        if after:
+            if after not in listed.items:
+                raise ValueError("the list changed since this cursor was issued")
+            start = all_names.index(after) + 1
+        chosen = all_names[start : start + PAGE_SIZE]
+        raw = msgspec.Raw(encode_json([self._raw_item(kind, name, listed.items[name]) for name in chosen]))
+        more = start + PAGE_SIZE < len(all_names)
+        page = (raw, _encode_cursor(kind, chosen[-1]) if more else None)
+        if start % PAGE_SIZE == 0:  # forged cursors must not fill our memory
+            listed.pages[after] = page
+        return page
+
+    def _raw_item(self, kind: ListKind, name: str, item: Item) -> Json:
+        raw = item.raw
+        if raw.get(_NAME_FIELDS[kind]) != name:
+            raw = {**raw, _NAME_FIELDS[kind]: name}
+        description = self._tool_filter.descriptions.get(f"{item.server}.{item.name}")
+        return raw if description is None else {**raw, "description": description}
+
+
+class ListWaiter:
+    """Waits for the lists of servers that have just started.
+
+    `is_remote` returns True if another node of the cluster owns a server.
+    """
+
+    def __init__(self, hub: HubCore, is_remote: Callable[[str], bool]) -> None:
+        self._hub = hub
+        self._is_remote = is_remote
+        self._clock = asyncio.get_running_loop().time
+        self._window_ends_at = 0.0
+        self.start_window()
+
+    def start_window(self) -> None:
+        """Let lists wait for newly started servers, for the next `STARTUP_WINDOW_S`."""
+        self._window_ends_at = self._clock() + STARTUP_WINDOW_S
+
+    async def wait_for_lists(self, view: EndpointView, kind: ListKind) -> bool:
+        """Wait for newly started servers to list their items. Return True if all have."""
+        if view.is_complete(kind):
+            return True
+        left = self._window_ends_at - self._clock()
+        if left > 0:
+            await self._hub.wait_lists_known(view.unlisted_servers(kind), kind, left)
+        return view.is_complete(kind)
+
+    async def find_item(self, view: EndpointView, kind: ListKind, name: object) -> Item | None:
+        """Find the item with this client-visible name; wait for a starting server that may have it."""
+        found = view.find_item(kind, name)
+        if found is None:
+            server = view.server_for(name)
+            if server is None:
+                await self.wait_for_lists(view, kind)
+            else:
+                await self._wait_for_server(server, kind)  # for this server only: another one may be down
+            found = view.find_item(kind, name)
+        return found
+
+    async def _wait_for_server(self, server: str, kind: ListKind) -> None:
+        if self._hub.catalog.has_list(server, kind):
+            return
+        # The owner node may have just started a remote server.
+        left = STARTUP_WINDOW_S if self._is_remote(server) else self._window_ends_at - self._clock()
+        if left > 0:
+            await self._hub.wait_lists_known([server], kind, left, urgent=True)
+
+
+def _literal_prefix(template: Item) -> str:
+    """Return the literal prefix that all URIs of a template share."""
+    return template.name.partition("{")[0]
+
+
+def _encode_cursor(kind: ListKind, name: str) -> str:
+    return base64.urlsafe_b64encode(f"{kind}\0{name}".encode()).decode()
+
+
+def _decode_cursor(kind: ListKind, cursor: Any) -> str:
+    try:
+        found, _, name = base64.urlsafe_b64decode(cursor).decode().partition("\0")
+    except (TypeError, ValueError, binascii.Error):
+        raise ValueError("invalid cursor") from None
+    if found != kind or not name:
+        raise ValueError("invalid cursor")
+    return name

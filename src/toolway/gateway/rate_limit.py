@@ -1,0 +1,114 @@
+"""Rate limit per API key: a token bucket that refills continuously.
+
+Pure: the time is an argument.
+
+A full bucket holds `calls` tokens, so any t seconds see at most `calls * (1 + t / seconds)` calls.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Final, Literal, Protocol, TypeAlias, cast
+
+import msgspec
+
+MAX_BUCKETS: Final = 10_000  # buckets of recently used keys; beyond this, full buckets are dropped
+_RATE_PATTERN: Final = re.compile(r"([1-9][0-9]{0,8})/(s|min|h|day)")
+
+RateUnit: TypeAlias = Literal["s", "min", "h", "day"]
+_UNIT_SECONDS: Final[Mapping[RateUnit, float]] = {"s": 1.0, "min": 60.0, "h": 3600.0, "day": 86_400.0}
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """A rate limit: a number of calls per second, minute, hour or day.
+
+    >>> Rate.parse("600/min").calls
+    600
+    """
+
+    calls: Annotated[int, msgspec.Meta(ge=1)]
+    per: RateUnit
+
+    @staticmethod
+    def parse(text: str) -> Rate:
+        """Parse a rate such as `600/min`. Raises `ValueError`."""
+        found = _RATE_PATTERN.fullmatch(text)
+        if found is None:
+            raise ValueError(f"invalid rate {text[:40]!r}: write it as 10/s, 600/min, 1000/h or 5000/day")
+        return Rate(int(found[1]), cast(RateUnit, found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.calls}/{self.per}"
+
+    @property
+    def period_s(self) -> float:
+        return _UNIT_SECONDS[self.per]
+
+    @property
+    def per_second(self) -> float:
+        """Tokens per second."""
+        return self.calls / self.period_s
+
+
+class RateLimiter(Protocol):
+    """Rate limiter of API keys."""
+
+    def try_acquire(self, key_id: str, rate: Rate) -> float:
+        """Take one token for a call. Return 0.0, or the seconds until a token may be available.
+
+        Never blocks and does no I/O.
+        """
+        ...
+
+
+class RateBucket:
+    """Token bucket of one API key. It starts full."""
+
+    __slots__ = ("rate", "tokens", "updated_at")
+
+    def __init__(self, rate: Rate, now: float) -> None:
+        self.rate = rate
+        self.tokens = float(rate.calls)
+        self.updated_at = now
+
+    def refill(self, now: float) -> None:
+        """Add the tokens gained since the last refill.
+
+        Time never goes back, even if a remote clock is behind.
+        """
+        gained = max(0.0, now - self.updated_at) * self.rate.per_second
+        self.tokens = min(float(self.rate.calls), self.tokens + gained)
+        self.updated_at = max(self.updated_at, now)
+
+    def try_acquire(self, now: float) -> float:
+        """Take one token. Return 0.0, or the seconds until one is available."""
+        self.refill(now)
+        if self.tokens < 1.0:
+            return (1.0 - self.tokens) / self.rate.per_second
+        self.tokens -= 1.0
+        return 0.0
+
+
+class LocalRateLimiter:
+    """Rate limiter with buckets in this process only."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._buckets: dict[str, RateBucket] = {}
+
+    def try_acquire(self, key_id: str, rate: Rate) -> float:
+        now = self._now()
+        bucket = self._buckets.get(key_id)
+        if bucket is None or bucket.rate != rate:
+            bucket = self._buckets[key_id] = RateBucket(rate, now)
+            if len(self._buckets) > MAX_BUCKETS:
+                self._drop_full_buckets(now)
+        return bucket.try_acquire(now)
+
+    def _drop_full_buckets(self, now: float) -> None:
+        """Drop full buckets: a new bucket is equal to a full one."""
+        for key, bucket in list(self._buckets.items()):
+            bucket.refill(now)
+            if bucket.tokens >= bucket.rate.calls:
+                del self._buckets[key]

@@ -1,1 +1,0 @@
-"""One gateway of a cluster: what joins a hub, the record and the bus. Loaded with `--cluster` alone."""

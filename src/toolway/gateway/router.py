@@ -1,0 +1,427 @@
+"""Routing of HTTP requests to their handlers, by path and era, after authentication.
+
+A path is compared exactly as sent: nothing is decoded, case-folded or trimmed, so every route has one spelling.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import msgspec
+from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR
+
+from toolway.gateway.admin.dashboard import BrowserSessions, DashboardEndpoint, is_dashboard_path
+from toolway.gateway.admin.metrics import MetricsEndpoint
+from toolway.gateway.admin.routes import AdminEndpoint
+from toolway.gateway.authenticator import (
+    Authenticator,
+    DenialLog,
+    RequestDenied,
+    cors_headers,
+    json_error,
+    preflight_headers,
+)
+from toolway.gateway.cluster_hooks import ClusterHooks
+from toolway.gateway.logins import LoginEndpoint
+from toolway.gateway.mcp.errors import QUOTA, SHUTTING_DOWN, RpcFailure
+from toolway.gateway.mcp.legacy_http import LegacyHttpEndpoint
+from toolway.gateway.mcp.legacy_sse import MESSAGES_PATH, LegacySseEndpoint
+from toolway.gateway.mcp.modern import ModernEndpoint, is_modern
+from toolway.gateway.mcp.responses import ResponseWriter, encode_error
+from toolway.gateway.mcp.view import EndpointView
+from toolway.gateway.principals import Principal
+from toolway.gateway.tool_filter import ALL_TOOLS, NO_TOOLS, ToolFilter, filter_for_server
+from toolway.http.exchange import JSON_HEADERS, JSON_TYPE, Exchange, HttpRequest
+from toolway.http.server_connection import Rejection
+from toolway.hub.core import HubCore
+from toolway.protocol import jsonrpc
+from toolway.upstream.transports.pending_requests import parse_large
+
+NODE_REQUESTS_PATH: Final = "/node"  # other nodes of a cluster post requests of their sessions here
+MAX_REQUESTS_PER_PRINCIPAL: Final = 4096  # concurrent requests of one principal
+MAX_LIGHT_BYTES: Final = jsonrpc.LARGE_BYTES  # a message of at most this size is cheap to parse
+MAX_VIEWS: Final = 1000  # scopes of API keys vary without bound; beyond this all views are rebuilt on demand
+_ALL_SERVERS: Final = (ALL_TOOLS, None)
+_UNRESTRICTED: Final = Principal("", "", "")
+_HEALTH_PATHS: Final = frozenset({"/healthz", "/readyz"})  # need no token
+_SERVER_PATH: Final = re.compile(r"/mcp/server/([a-z0-9-]{1,64})")
+_GROUP_PATH: Final = re.compile(r"/mcp/([a-z0-9-]{1,64})")
+
+
+class AuthenticatedRequest(msgspec.Struct, frozen=True, gc=False):
+    """Result of authenticating a request by its head; reused for requests with an equal head."""
+
+    auth_version: int  # `Authenticator.version` at the time of the check
+    principal: Principal
+    response_headers: tuple[tuple[str, str], ...]  # headers added to every response
+    endpoint: str | None  # MCP endpoint; None for other paths
+
+
+class Router:
+    """Entry point of all HTTP requests of a gateway.
+
+    `groups` is called for every request: groups change with the configuration.
+    """
+
+    def __init__(
+        self,
+        hub: HubCore,
+        authenticator: Authenticator,
+        modern: ModernEndpoint,
+        legacy: LegacyHttpEndpoint,
+        sse: LegacySseEndpoint,
+        admin: AdminEndpoint,
+        dashboard: DashboardEndpoint,
+        browser_sessions: BrowserSessions,
+        groups: Callable[[], Mapping[str, ToolFilter]],
+        metrics: MetricsEndpoint | None,
+        cluster: ClusterHooks,
+    ) -> None:
+        self._hub = hub
+        self._authenticator = authenticator
+        self._modern = modern
+        self._legacy = legacy
+        self._sse = sse
+        self._admin = admin
+        self._dashboard = dashboard
+        self._browser_sessions = browser_sessions
+        self._groups = groups
+        self._metrics = metrics
+        self._cluster = cluster
+        self._logins = LoginEndpoint(hub, self._can_see)
+        self._denial_log = DenialLog(hub.emit)
+        self._views: dict[tuple[str, tuple[str, ...] | None], tuple[ToolFilter, EndpointView]] = {}
+        self._active_requests: dict[str, set[Exchange]] = {}  # by principal
+        self.ready = True  # reported to load balancers by /readyz
+        self.rejects_new_requests = False  # True during shutdown: new requests are rejected
+
+    async def handle(self, exchange: Exchange) -> None:
+        """Authenticate and answer one request, within the concurrency limit of its principal."""
+        request = exchange.request
+        try:
+            authenticated = self.authenticate(request)
+            if authenticated is None:
+                self._handle_public(exchange)
+                return
+        except RequestDenied as denied:
+            exchange.reply(*self._log_denied(request, denied))
+            return
+        exchange.extra_headers = authenticated.response_headers
+        exchange.mark_authenticated()
+        principal, endpoint = authenticated.principal, authenticated.endpoint
+        active = self._active_requests.get(principal.id)
+        if active is None:
+            active = self._active_requests[principal.id] = set()
+        if len(active) >= MAX_REQUESTS_PER_PRINCIPAL:
+            self._reject(exchange, 429, QUOTA, "too many concurrent requests for this principal")
+            return
+        active.add(exchange)
+        try:
+            if endpoint is not None and exchange.request.method == "POST":
+                if len(exchange.request.body) <= MAX_LIGHT_BYTES:
+                    message = self._parse_message(exchange)
+                else:
+                    message = await self._parse_large_message(exchange)
+                handling = self._route_mcp(exchange, message, principal, endpoint) if message is not None else None
+                if handling is not None:
+                    await handling
+            else:
+                await self._route_other(exchange, principal, endpoint)
+        finally:
+            active.discard(exchange)
+            if not active and self._active_requests.get(principal.id) is active:
+                del self._active_requests[principal.id]
+
+    # -- authentication -----------------------------------------------------------------------------------------------
+
+    def authenticate(self, request: HttpRequest) -> AuthenticatedRequest | None:
+        """Authenticate a request by its head; None if it needs no principal. Raises `RequestDenied`.
+
+        A token result is cached for equal heads until keys or hosts change. A browser session is checked each time,
+        because it expires.
+        """
+        authenticated: AuthenticatedRequest | None = request.notes.authenticated
+        version = self._authenticator.version
+        if authenticated is not None and authenticated.auth_version == version:
+            return authenticated
+        self._authenticator.check_host_and_origin(request)
+        if _is_public(request):
+            return None
+        headers = tuple(cors_headers(request))
+        if "cookie" in request.headers and "authorization" not in request.headers and _is_admin_path(request.path):
+            browser_principal = self._browser_sessions.authenticate(request)
+            if browser_principal is not None:
+                return AuthenticatedRequest(version, browser_principal, headers, None)
+        try:
+            principal = self._authenticator.authenticate_token(request)
+        except RequestDenied as denied:
+            denied.headers = (*denied.headers, *headers)
+            raise
+        authenticated = AuthenticatedRequest(version, principal, headers, _endpoint_for(request.path))
+        request.notes.authenticated = authenticated
+        return authenticated
+
+    def authenticate_head(self, request: HttpRequest) -> Rejection | str:
+        """Authenticate a request that has a body, before it is read; return a rejection, or the principal's id.
+
+        The body of a denied request is never read.
+        """
+        try:
+            authenticated = self.authenticate(request)
+            if authenticated is None:
+                raise RequestDenied(413, "request body not allowed", headers=cors_headers(request))
+        except RequestDenied as denied:
+            return self._log_denied(request, denied)
+        return authenticated.principal.id
+
+    def _log_denied(self, request: HttpRequest, denied: RequestDenied) -> Rejection:
+        self._denial_log.add(denied.status, request.path)
+        return denied.status, denied.body, denied.headers
+
+    def _handle_public(self, exchange: Exchange) -> None:
+        """Answer a request that needs no principal. Raises `RequestDenied`: the dashboard has its own login."""
+        request = exchange.request
+        if _is_preflight(request):
+            exchange.reply(204, b"", preflight_headers(request))
+            return
+        exchange.extra_headers = cors_headers(request)
+        if request.path in _HEALTH_PATHS:
+            self._reply_health(exchange)
+        else:
+            self._dashboard.handle(exchange)
+
+    def disconnect(self, principal_id: str) -> None:
+        """Abort all active requests of a revoked API key and log its principal out of all servers."""
+        for exchange in list(self._active_requests.get(principal_id, ())):
+            exchange.abort()
+        self._logins.log_out_everywhere(f"key:{principal_id}")
+
+    def _reply_health(self, exchange: Exchange) -> None:
+        healthy = exchange.request.path == "/healthz" or (self.ready and not self._cluster.is_draining())
+        exchange.reply(200 if healthy else 503, b'{"ok":true}' if healthy else b'{"ok":false}', JSON_HEADERS)
+
+    async def _route_other(self, exchange: Exchange, principal: Principal, endpoint: str | None) -> None:
+        path = exchange.request.path
+        if principal.is_node:
+            await self._handle_node_request(exchange)
+        elif (
+            self.rejects_new_requests and exchange.request.method == "GET" and (endpoint is not None or path == "/sse")
+        ):
+            self._reject_shutting_down(exchange)
+        elif endpoint is not None:
+            await self._route_session(exchange, principal, endpoint)
+        elif path == "/sse" and exchange.request.method == "GET":
+            view = self.view_for(principal, "")
+            assert view is not None
+            await self._sse.serve_stream(exchange, principal, view)
+        elif path == MESSAGES_PATH and exchange.request.method == "POST":
+            message = await self._parse_large_message(exchange)
+            if message is not None and self.rejects_new_requests and message.kind == "request":
+                self._reject_shutting_down(exchange, message.id)
+            elif message is not None:
+                await self._sse.handle_post(exchange, message, principal)
+        elif _is_admin_path(path):
+            await self._admin.handle(exchange, principal)
+        elif path.startswith("/login/"):
+            await self._logins.handle(exchange, principal)
+        elif path == "/metrics" and self._metrics is not None:
+            await self._metrics.handle(exchange, principal)
+        else:
+            exchange.reply(*json_error(404, "unknown path", endpoints=["/mcp", "/sse", "/admin", "/dashboard"]))
+
+    async def _handle_node_request(self, exchange: Exchange) -> None:
+        """Handle a session request that another node of the cluster forwards to this node."""
+        request, peers = exchange.request, self._cluster.session_peers
+        if request.path != NODE_REQUESTS_PATH or request.method != "POST" or peers is None:
+            exchange.reply(*json_error(403, "nodes may only forward calls"))
+            return
+        message = await self._parse_large_message(exchange)
+        if message is None:
+            return
+        response = ResponseWriter(exchange, message.id)
+        try:
+            if message.kind != "request":
+                raise RpcFailure(INVALID_REQUEST, "a node must send a request")
+            response.send_result(await peers.handle_node_request(message.body, response.notify))
+        except RpcFailure as failure:
+            failure.status = 200  # the calling node reads the JSON-RPC error, not the HTTP status
+            response.send_error(failure)
+        finally:
+            response.stop_keepalive()
+
+    # -- MCP ----------------------------------------------------------------------------------------------------------
+
+    def _route_mcp(
+        self, exchange: Exchange, message: jsonrpc.Message, principal: Principal, endpoint: str
+    ) -> Awaitable[None] | None:
+        """Return the coroutine that answers the message, or None if it was rejected here."""
+        view = self.view_for(principal, endpoint) if not principal.is_node else self.server_view(endpoint)
+        if view is None:
+            exchange.reply(*json_error(404, "unknown endpoint"))
+        elif self.rejects_new_requests and message.kind == "request":
+            self._reject_shutting_down(exchange, message.id)
+        elif principal.is_node or is_modern(exchange.request, message):
+            return self._modern.handle(exchange, message, principal, view, endpoint)
+        else:
+            return self._legacy.handle_post(exchange, message, principal, view, endpoint)
+        return None
+
+    async def _route_session(self, exchange: Exchange, principal: Principal, endpoint: str) -> None:
+        """Handle GET and DELETE on an MCP endpoint, which exist only in legacy sessions."""
+        method, view = exchange.request.method, self.view_for(principal, endpoint)
+        if view is None:
+            exchange.reply(*json_error(404, "unknown endpoint"))
+        elif method == "GET" and _has_session_id(exchange):
+            await self._legacy.handle_get(exchange, principal, view, endpoint)
+        elif method == "DELETE" and _has_session_id(exchange):
+            await self._legacy.handle_delete(exchange, principal, view, endpoint)
+        else:
+            status, body, fields = json_error(405, "method not allowed: use POST, or GET and DELETE within a session")
+            exchange.reply(status, body, (*fields, ("allow", "POST")))
+
+    def _parse_message(self, exchange: Exchange) -> jsonrpc.Message | None:
+        """Parse the JSON-RPC message of a POST. CallResult and return None if it is invalid."""
+        try:
+            return jsonrpc.parse_message(exchange.request.body) if _check_content_type(exchange) else None
+        except jsonrpc.InvalidMessage as bad:
+            _reject_message(exchange, bad)
+            return None
+
+    async def _parse_large_message(self, exchange: Exchange) -> jsonrpc.Message | None:
+        """Parse a JSON-RPC message of any size.
+
+        One that is slow to parse is parsed off the event loop.
+        """
+        body = exchange.request.body
+        if not jsonrpc.is_large(body):
+            return self._parse_message(exchange)
+        try:
+            return await parse_large(body, "") if _check_content_type(exchange) else None
+        except jsonrpc.InvalidMessage as bad:
+            _reject_message(exchange, bad)
+            return None
+
+    def _reject_shutting_down(self, exchange: Exchange, id_: jsonrpc.MessageId | None = None) -> None:
+        """Reject a new request during shutdown.
+
+        Cancellations and client responses are still accepted.
+        """
+        self._reject(exchange, 503, SHUTTING_DOWN, "the gateway is shutting down", id_)
+
+    def _reject(
+        self, exchange: Exchange, status: int, code: int, message: str, id_: jsonrpc.MessageId | None = None
+    ) -> None:
+        """CallResult with a retryable error for a request that was not executed."""
+        data = {"executed": "no", "certainty": "C0", "retryable": True, "retryAfterMs": 1000, "attempts": 0}
+        exchange.reply(status, encode_error(id_, code, message, data), (*JSON_HEADERS, ("retry-after", "1")))
+
+    # -- views --------------------------------------------------------------------------------------------------------
+
+    def view_for(self, principal: Principal, endpoint: str) -> EndpointView | None:
+        """Return the view of an endpoint for a principal.
+
+        None if it does not exist or is not permitted.
+        """
+        tool_filter, single_server = self._filter_for(endpoint)
+        if tool_filter is None or not principal.can_access(endpoint):
+            return None
+        key = (endpoint, principal.scopes)
+        cached = self._views.get(key)
+        if cached is None or (cached[0] is not tool_filter and cached[0] != tool_filter):
+            if len(self._views) >= MAX_VIEWS:
+                self._views = {}
+            permitted = self._permitted_tools(principal.scopes)
+            cached = (
+                tool_filter,
+                EndpointView(self._hub.catalog, lambda: self._hub.servers, tool_filter, permitted, single_server),
+            )
+            self._views[key] = cached
+        return cached[1]
+
+    def server_view(self, endpoint: str) -> EndpointView | None:
+        """Return the view of a whole server, for another node.
+
+        That node has already checked the permissions of its caller.
+        """
+        return self.view_for(_UNRESTRICTED, endpoint) if endpoint.startswith("server/") else None
+
+    def refresh_views(self) -> None:
+        """Apply changed groups to all views, including those that clients are using."""
+        for key, (_, view) in list(self._views.items()):
+            endpoint, scopes = key
+            tool_filter, _ = self._filter_for(endpoint)
+            view.set_filter(tool_filter if tool_filter is not None else NO_TOOLS, self._permitted_tools(scopes))
+            if tool_filter is not None:
+                self._views[key] = (tool_filter, view)
+            else:
+                del self._views[key]
+
+    def _filter_for(self, endpoint: str) -> tuple[ToolFilter | None, str | None]:
+        if not endpoint:
+            return _ALL_SERVERS
+        if endpoint.startswith("server/"):
+            name = endpoint.removeprefix("server/")
+            return (filter_for_server(name), name) if name in self._hub.servers else (None, None)
+        return self._groups().get(endpoint), None
+
+    def _can_see(self, principal: Principal, server: str) -> bool:
+        """Return True if a principal may see any tool of a server."""
+        return self._permitted_tools(principal.scopes).may_include(server)
+
+    def _permitted_tools(self, scopes: tuple[str, ...] | None) -> ToolFilter:
+        """Return the union of all groups and servers that the scopes permit.
+
+        It does not depend on the endpoint.
+        """
+        if scopes is None:
+            return ALL_TOOLS
+        servers = [filter_for_server(scope.removeprefix("server/")) for scope in scopes if scope.startswith("server/")]
+        groups = [group for scope in scopes if (group := self._groups().get(scope)) is not None]
+        return ToolFilter.union([*servers, *groups])
+
+
+def _check_content_type(exchange: Exchange) -> bool:
+    """Return True if the request body is declared as JSON; reply with 415 if not."""
+    content = exchange.request.headers.get("content-type", "")
+    if content == JSON_TYPE or content.partition(";")[0].strip().lower() == JSON_TYPE:
+        return True
+    exchange.reply(415, encode_error(None, INVALID_REQUEST, f"content type must be {JSON_TYPE}"), JSON_HEADERS)
+    return False
+
+
+def _reject_message(exchange: Exchange, bad: jsonrpc.InvalidMessage) -> None:
+    code = INVALID_REQUEST if bad.reason.startswith(_INVALID_ENVELOPE_REASONS) else PARSE_ERROR
+    exchange.reply(400, encode_error(bad.id, code, bad.reason), JSON_HEADERS)
+
+
+_INVALID_ENVELOPE_REASONS: Final = ("not a JSON-RPC", "neither a request", "params is", "id is")
+
+
+def _endpoint_for(path: str) -> str | None:
+    """Return the MCP endpoint of a path ("" for `/mcp`), or None if it is no MCP path."""
+    if path == "/mcp":
+        return ""
+    server = _SERVER_PATH.fullmatch(path)
+    if server is not None:
+        return f"server/{server[1]}"
+    group = _GROUP_PATH.fullmatch(path)
+    return group[1] if group is not None and group[1] != "server" else None
+
+
+def _is_public(request: HttpRequest) -> bool:
+    """Return True if a request needs no principal: health checks, pages of the dashboard, CORS preflights."""
+    return request.path in _HEALTH_PATHS or is_dashboard_path(request.path) or _is_preflight(request)
+
+
+def _is_preflight(request: HttpRequest) -> bool:
+    return request.method == "OPTIONS" and "origin" in request.headers
+
+
+def _is_admin_path(path: str) -> bool:
+    return path == "/admin" or path.startswith("/admin/")
+
+
+def _has_session_id(exchange: Exchange) -> bool:
+    return "mcp-session-id" in exchange.request.headers

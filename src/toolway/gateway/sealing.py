@@ -1,0 +1,169 @@
+"""Sealed handles (AES-GCM): state stored by clients, who can neither read nor change it.
+
+The gateway has no table of issued handles: another process with the same key can open them. Every handle has a kind, so
+that it cannot be used for another purpose, and an expiry time.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from toolway.errors import ConfigError
+
+KEY_BYTES: Final = 32
+_NONCE_BYTES: Final = 12
+_MAX_HANDLE_CHARS: Final = 64 * 1024  # no sealed handle is longer
+
+
+class Sealer:
+    """Seals values into handles and opens them.
+
+    `now` is wall time: a handle outlives the process that made it.
+    """
+
+    def __init__(self, key: bytes, now: Callable[[], float]) -> None:
+        self._aead = AESGCM(key)
+        self._now = now
+
+    def seal(self, kind: str, value: Any, seconds: float) -> str:
+        """Return a handle that contains `value` and expires after `seconds`."""
+        plain = msgspec.json.encode([self._now() + seconds, value])
+        nonce = os.urandom(_NONCE_BYTES)
+        return _encode_base64(nonce + self._aead.encrypt(nonce, plain, kind.encode()))
+
+    def open(self, kind: str, text: str) -> Any:
+        """Return the sealed value; None if the handle is invalid, expired or of another kind."""
+        if len(text) > _MAX_HANDLE_CHARS or not text.isascii():
+            return None
+        try:
+            data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+            if _encode_base64(data) != text:
+                return None  # not canonical: one handle must have exactly one text, which callers use as a key
+            expires, value = msgspec.json.decode(
+                self._aead.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], kind.encode())
+            )
+        except (binascii.Error, InvalidTag, ValueError):
+            return None
+        return value if self._now() < expires else None
+
+
+STATE_KIND: Final = "state"  # kind of sealed request states
+TASK_KIND: Final = "task"
+TASK_LIFETIME_S: Final = 30 * 86_400.0
+
+
+class ClientHandles:
+    """Handles that clients send back later: states of interrupted requests, and ids of tasks.
+
+    A state is bound to one request (`binding`), a task id to a principal and an endpoint (`owner`). In a cluster any
+    node can open a handle of another node, and leaves it as it is.
+    """
+
+    def __init__(self, sealer: Sealer) -> None:
+        self._sealer = sealer
+
+    def seal_state(self, kind: str, value: str, binding: tuple[str, ...], seconds: float) -> str:
+        return self._sealer.seal(STATE_KIND, [kind, value, binding], seconds)
+
+    def open_state(self, state: object, binding: tuple[str, ...]) -> tuple[str, str] | None:
+        """Return (kind, value) of a state; None if it is invalid, expired or bound to another request."""
+        found = self._sealer.open(STATE_KIND, state) if isinstance(state, str) else None
+        return (found[0], found[1]) if found is not None and tuple(found[2]) == binding else None
+
+    def seal_task_id(self, server: str, task_id: object, owner: tuple[str, str]) -> str:
+        if isinstance(task_id, str) and self.open_task_id(task_id, owner) is not None:
+            return task_id  # another node sealed it for this client
+        return self._sealer.seal(TASK_KIND, [server, task_id, *owner], TASK_LIFETIME_S)
+
+    def open_task_id(self, sealed_id: object, owner: tuple[str, str] | None) -> tuple[str, str] | None:
+        """Return (server, the server's task id). None if it is invalid or of another owner; None means any owner."""
+        found = self._sealer.open(TASK_KIND, sealed_id) if isinstance(sealed_id, str) else None
+        if found is None or (owner is not None and found[2:] != [*owner]):
+            return None
+        return found[0], found[1]
+
+
+def _encode_base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def read_sealing_key(file: Path) -> bytes:
+    """Return the sealing key in `file`, created at first use.
+
+    Raises `OSError`, `ConfigError` if invalid.
+    """
+    key = read_or_create(file, lambda: secrets.token_bytes(KEY_BYTES))
+    if len(key) != KEY_BYTES:
+        raise ConfigError(
+            f"sealing key of the gateway is unusable: {file}",
+            detail=f"it has {len(key)} bytes instead of {KEY_BYTES}",
+            hint="restore the right file, or move it away; clients must then start new sessions",
+            code="E-STATE",
+        )
+    return key
+
+
+# -- private files ----------------------------------------------------------------------------------------------------
+
+
+def read_or_create(file: Path, make: Callable[[], bytes]) -> bytes:
+    """Return the content of a private file; create it with `make()` if missing.
+
+    Raises `OSError`.
+
+    If several processes create it concurrently, all return the content of the first.
+    """
+    with suppress(FileNotFoundError):
+        return _read_private(file)
+    new = _write_temporary(file, make())
+    try:
+        with suppress(FileExistsError):
+            os.link(new, file)
+    finally:
+        new.unlink()
+    return _read_private(file)
+
+
+def write_private(file: Path, data: bytes) -> None:
+    """Replace a file that only its user can read, atomically. Raises `OSError`."""
+    new = _write_temporary(file, data)
+    try:
+        os.replace(new, file)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def _read_private(file: Path) -> bytes:
+    """Read a private file; revoke access of other users if it is too open. Raises `OSError`."""
+    with open(file, "rb") as opened:
+        if os.fstat(opened.fileno()).st_mode & 0o077:
+            os.fchmod(opened.fileno(), 0o600)
+        return opened.read()
+
+
+def _write_temporary(file: Path, data: bytes) -> Path:
+    """Write a new private file next to `file`, synced to disk. Return its path."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
+    return new

@@ -1,0 +1,88 @@
+"""State directory of a gateway, private to its user.
+
+It contains the token, the sealing key, the API keys and the address of the running gateway.
+
+The command line checks at every start if a gateway runs, so this module loads cryptography only when needed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from toolway.config.locations import STATE_FOLDER_VARIABLE, gateway_state_folder
+from toolway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from toolway.gateway.principals import FileApiKeyStore
+
+
+class RunningGateway(msgspec.Struct, frozen=True):
+    """Address and process id of a running gateway.
+
+    The command line finds the gateway by it.
+    """
+
+    url: str
+    pid: int
+    config: str
+
+
+class StateDir:
+    """Access to the files of a state directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @staticmethod
+    def default(environ: Mapping[str, str]) -> StateDir:
+        """Return `$TOOLWAY_STATE`, or the system's usual directory for state. Raises `ConfigError`."""
+        folder = gateway_state_folder(environ)
+        if folder is None:
+            raise ConfigError(
+                "no directory for the gateway's state",
+                detail="neither HOME nor XDG_STATE_HOME is set",
+                hint=f"set a directory: {STATE_FOLDER_VARIABLE}=/path",
+                code="E-STATE",
+            )
+        return StateDir(folder)
+
+    def read_token(self) -> str:
+        from toolway.gateway.principals import read_local_token
+
+        return read_local_token(self.folder / "token")
+
+    def read_sealing_key(self) -> bytes:
+        from toolway.gateway.sealing import read_sealing_key
+
+        return read_sealing_key(self.folder / "key")
+
+    def open_key_store(self) -> FileApiKeyStore:
+        from toolway.gateway.principals import FileApiKeyStore
+
+        return FileApiKeyStore(self.folder / "keys.json", self.read_token())
+
+    def write_running(self, running: RunningGateway) -> None:
+        """Write `running.json`, by which the command line finds this gateway."""
+        from toolway.gateway.sealing import write_private
+
+        write_private(self.folder / "running.json", msgspec.json.encode(running))
+
+    def remove_running(self) -> None:
+        """Remove `running.json` if this process wrote it."""
+        found = self.read_running()
+        if found is not None and found.pid == os.getpid():
+            (self.folder / "running.json").unlink(missing_ok=True)
+
+    def read_running(self) -> RunningGateway | None:
+        """Return the gateway in `running.json`, or None if its process is not alive."""
+        try:
+            found = msgspec.json.decode((self.folder / "running.json").read_bytes(), type=RunningGateway)
+            os.kill(found.pid, 0)
+        except (OSError, ValueError):
+            return None
+        return found

@@ -1,0 +1,418 @@
+"""One HTTP/1.1 client connection: one write per request, incremental parsing of responses.
+
+Rule 1. A connection carries one exchange at a time. It is reused only after a clean end of the message, with all data
+        written, no surplus data, and keep-alive on both sides. In every other case it is closed.
+Rule 2. Facts are recorded when they become known, in event loop callbacks; nothing here waits.
+Rule 3. Input is bounded: the head by bytes and fields, the framing in relation to the content, the body by pausing the
+        socket while the reader is behind.
+Rule 4. `bytes_sent` is an upper bound, and zero only if that is certain. TLS hides what was sent, so there it is all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol, cast
+
+import httptools
+
+from toolway.http.exchange import HeadCache
+from toolway.http.limits import ClientLimits, HttpError, StallDetector
+
+# Chunk sizes, extensions and trailers may cost this much more than the bytes they carry; more is an attack.
+_MIN_FRAMING_BYTES: Final = 64 * 1024
+_MAX_FRAMING_RATIO: Final = 16
+_UNCACHEABLE_HEADERS: Final = frozenset({"transfer-encoding", "trailer", "upgrade"})
+
+ResponseHead = tuple[int, dict[str, str]]  # status and headers; shared, so not to be changed
+
+
+class ConnectionPool(Protocol):
+    """Owner of connections.
+
+    Both methods are called from event loop callbacks and must not block.
+    """
+
+    head_cache: HeadCache[ResponseHead]
+
+    def on_idle(self, connection: ClientConnection) -> None: ...
+
+    def on_lost(self, connection: ClientConnection) -> None: ...
+
+
+class ClientConnection(asyncio.Protocol):
+    """One socket and its parser."""
+
+    __slots__ = (
+        "_complete",
+        "_fields",
+        "_head_bytes",
+        "_head_done",
+        "_keep_alive",
+        "_limits",
+        "_linger_timer",
+        "_lost",
+        "_on_sent",
+        "_overhead",
+        "_parser",
+        "_paused",
+        "_pool",
+        "_problem",
+        "_response",
+        "_stall_detector",
+        "_surplus",
+        "_tls",
+        "_transport",
+        "_write_failed",
+        "_written",
+        "idle_since",
+        "key",
+        "loop",
+        "name",
+    )
+
+    def __init__(self, pool: ConnectionPool, key: Any, name: str, limits: ClientLimits) -> None:
+        self.key = key  # the pool's key
+        self.name = name  # of the peer, for error messages
+        self.idle_since = 0.0
+        self._pool = pool
+        self._limits = limits
+        self.loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpResponseParser(self)
+        self._stall_detector = StallDetector(limits)
+        self._lost = False
+        self._tls = False
+        self._paused = False
+        self._response: IncomingResponse | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._reset_exchange()
+
+    def _reset_exchange(self) -> None:
+        self._on_sent: Callable[[], None] | None = None
+        self._written = 0
+        self._write_failed = False  # the write failed at once: nothing was sent
+        self._head_done = False
+        self._head_bytes = 0
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._overhead = 0
+        self._complete = False
+        self._keep_alive = False
+        self._surplus = False
+        self._problem: tuple[str, str] | None = None  # code and reason, set in the parser's callbacks
+
+    # -- socket
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # a cast, because uvloop's class is not a subclass
+        self._tls = transport.get_extra_info("ssl_object") is not None
+
+    @property
+    def usable(self) -> bool:
+        return not self._lost and not self._transport.is_closing()
+
+    def eof_received(self) -> None:
+        response = self._response
+        if response is not None and self._head_done and not self._complete and _ends_with_connection(response.headers):
+            self._complete = True
+            self._finish(response)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        self._pool.on_lost(self)
+        if self._response is not None:
+            how = "vanished from" if isinstance(exc, TimeoutError) else "reset" if exc is not None else "closed"
+            when = "in the middle of its response" if self._head_done or self._head_bytes else "without a response"
+            self.fail("E-HTTP-RESET", f"{self.name} {how} the connection {when}")
+
+    def abort(self) -> None:
+        """Close at once, without notifying the reader of an exchange in progress."""
+        self._report_sent()
+        response, self._response = self._response, None
+        if response is not None:
+            response.sent = self.bytes_sent
+            response.connection = None
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+            self._linger_timer = None
+        self._transport.abort()
+
+    def fail(self, code: str, reason: str, hint: str = "") -> None:
+        """Fail the exchange in progress and close the connection."""
+        response = self._response
+        if response is not None:
+            response.error = HttpError(reason, code=code, bytes_sent=self.bytes_sent, hint=hint)
+            self.abort()
+            response.wake()
+        else:
+            self.abort()
+
+    # -- one exchange
+
+    def start(self, response: IncomingResponse, data: bytes, on_sent: Callable[[], None] | None) -> None:
+        """Send a request and deliver its response to `response`.
+
+        `on_sent` is called when the first byte has been sent, at the latest before the result of the exchange is known.
+        """
+        self._reset_exchange()
+        self._stall_detector.reset()
+        self._response = response
+        response.connection = self
+        self._on_sent = on_sent
+        self._written = len(data)
+        self._transport.write(data)
+        if not self._tls and self._transport.is_closing():
+            # The transport writes immediately if it can: so the system rejected the very first byte.
+            self._write_failed = True
+        self._report_sent()
+
+    @property
+    def bytes_sent(self) -> int:
+        if self._write_failed or not self._written:
+            return 0
+        if self._lost or self._tls:
+            return self._written
+        return self._written - min(self._written, self._transport.get_write_buffer_size())
+
+    def _report_sent(self) -> None:
+        if self._on_sent is not None and self.bytes_sent:
+            on_sent, self._on_sent = self._on_sent, None
+            on_sent()
+
+    def linger(self) -> None:
+        """Keep the connection after the result is known, if the message ends within a short time."""
+        assert self._response is not None
+        self._response.connection = None
+        self._response = IncomingResponse()  # discards the rest
+        self._linger_timer = self.loop.call_later(self._limits.linger_timeout, self.abort)
+        self.on_drained()
+
+    def on_drained(self) -> None:
+        """Resume reading after the reader has emptied the buffer."""
+        if self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def check_progress(self, now: float) -> None:
+        """Fail the exchange if it makes no progress."""
+        response = self._response
+        if response is None or self._paused:
+            return
+        self._report_sent()
+        unsent = self._transport.get_write_buffer_size()
+        if self._head_done:
+            if (
+                response.min_rate_enforced
+                and response.received
+                and self._stall_detector.is_stalled(now, "body", response.received)
+            ):
+                rate = f"{self._limits.min_rate} bytes/s over {self._limits.min_rate_window:g} s"
+                self.fail("E-HTTP-SLOW", f"{self.name} sent its response more slowly than {rate}")
+        elif self._head_bytes:
+            if self._stall_detector.is_stalled(now, "head", 0):
+                self.fail("E-HTTP-SLOW", f"{self.name} took more than {self._limits.head_timeout:g} s to send a head")
+        elif unsent and self._stall_detector.is_stalled(now, "write", unsent):
+            self.fail(
+                "E-HTTP-TIMEOUT",
+                f"{self.name} accepted no byte of the request for {self._limits.write_timeout:g} s",
+                "the server has stopped reading; restart it",
+            )
+
+    # -- input
+
+    def data_received(self, data: bytes) -> None:
+        response = self._response
+        if response is None:
+            self.abort()
+            return
+        if self._on_sent is not None:
+            self._report_sent()
+        response.any_received = True
+        first = not (self._head_done or self._head_bytes or self._fields)
+        if first and (cached := self._pool.head_cache.get(data)) is not None:
+            self._deliver_cached(response, *cached)
+            return
+        before = response.received
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
+            if not self._complete:
+                self._problem = self._problem or ("E-HTTP-PROTOCOL", f"sent invalid HTTP ({exc})")
+            self._surplus = True
+        if self._problem is not None:
+            code, reason = self._problem
+            self.fail(code, f"{self.name} {reason}")
+        elif self._complete:
+            if (
+                first
+                and self._keep_alive
+                and not self._surplus
+                and not (_UNCACHEABLE_HEADERS & response.headers.keys())
+            ):
+                self._pool.head_cache.put(data, (response.status, response.headers))
+            self._finish(response)
+        else:
+            self._check_limits(response, len(data) - (response.received - before))
+
+    def _deliver_cached(self, response: IncomingResponse, head: ResponseHead, body: bytes) -> None:
+        """Deliver a complete response whose head is in the cache."""
+        response.status, response.headers = head
+        response.chunks.append(body)
+        response.unread = response.received = len(body)
+        self._head_done = self._complete = self._keep_alive = True
+        self._finish(response)
+
+    def _check_limits(self, response: IncomingResponse, overhead: int) -> None:
+        """Check the limits after a read, and pause the socket if the reader is behind."""
+        if not self._head_done:
+            self._head_bytes += overhead
+            if self._head_bytes > self._limits.max_head_bytes:
+                self.fail("E-HTTP-LIMIT", f"{self.name} {_head_too_long(self._limits)}")
+            return
+        self._overhead += overhead
+        if self._overhead > _MIN_FRAMING_BYTES + self._limits.max_head_bytes + _MAX_FRAMING_RATIO * response.received:
+            self.fail("E-HTTP-LIMIT", f"{self.name} sent more framing than content")
+        elif self._linger_timer is not None and response.received > self._limits.max_linger_bytes:
+            self.abort()
+        elif response.unread > self._limits.max_unread_bytes and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+        response.wake()
+
+    def _finish(self, response: IncomingResponse) -> None:
+        transport = self._transport
+        response.sent = self._written
+        response.complete = True
+        response.connection = None
+        self._response = None
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+            self._linger_timer = None
+        if self._keep_alive and not self._surplus and self.usable and not transport.get_write_buffer_size():
+            self.on_drained()
+            self.idle_since = self.loop.time()
+            self._pool.on_idle(self)
+        else:
+            transport.abort()
+        response.wake()
+
+    # -- the parser's callbacks
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            self._surplus = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head_done:
+            return  # a trailer
+        self._fields.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        response = self._response
+        if self._complete or response is None:
+            return
+        fields, self._fields = self._fields, []
+        if len(fields) > self._limits.max_headers:
+            self._problem = ("E-HTTP-LIMIT", f"sent more than {self._limits.max_headers} header fields")
+            return
+        status = self._parser.get_status_code()
+        if status < 200:
+            return  # an interim response; its bytes still count towards the limit of the head
+        headers: dict[str, str] = {}
+        size = 0
+        for raw_name, raw_value in fields:
+            size += len(raw_name) + len(raw_value)
+            name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        if size > self._limits.max_head_bytes:
+            self._problem = ("E-HTTP-LIMIT", _head_too_long(self._limits))
+            return
+        if headers.get("transfer-encoding", "chunked").lower() != "chunked":
+            self._problem = ("E-HTTP-PROTOCOL", "sent a transfer coding other than chunked")
+            return
+        self._head_done = True
+        response.status = status
+        response.headers = headers
+
+    def on_body(self, body: bytes) -> None:
+        response = self._response
+        if response is None or self._complete:
+            return
+        size = len(body)
+        response.chunks.append(body)
+        response.unread += size
+        response.received += size
+
+    def on_message_complete(self) -> None:
+        if self._head_done and not self._complete:
+            self._complete = True
+            self._keep_alive = self._parser.should_keep_alive()
+
+
+def _head_too_long(limits: ClientLimits) -> str:
+    return f"sent a head of more than {limits.max_head_bytes} bytes"
+
+
+def _ends_with_connection(headers: dict[str, str]) -> bool:
+    """Return True if the body ends when the connection is closed."""
+    return "content-length" not in headers and "transfer-encoding" not in headers
+
+
+# -- the response, filled by a connection and read by a caller --------------------------------------------------------
+
+
+class ResponseSource(Protocol):
+    """Interface of a connection for the reader of its response."""
+
+    def abort(self) -> None: ...
+
+    def linger(self) -> None: ...
+
+    def on_drained(self) -> None: ...
+
+
+class IncomingResponse:
+    """State of one response. At most one reader waits for it."""
+
+    __slots__ = (
+        "_waiter",
+        "any_received",
+        "chunks",
+        "complete",
+        "connection",
+        "error",
+        "headers",
+        "min_rate_enforced",
+        "received",
+        "sent",
+        "status",
+        "unread",
+    )
+
+    def __init__(self) -> None:
+        self.any_received = False  # True after the first byte was received
+        self.status = 0  # zero until the head is complete
+        self.headers: dict[str, str] = {}
+        self.chunks: deque[bytes] = deque()
+        self.unread = 0  # bytes in `chunks`
+        self.received = 0  # body bytes in all
+        self.min_rate_enforced = False  # True if the minimum rate of the body is enforced
+        self.complete = False
+        self.error: HttpError | None = None
+        self.sent = 0
+        self.connection: ResponseSource | None = None  # while the exchange is in progress
+        self._waiter: asyncio.Future[None] | None = None
+
+    def wake(self) -> None:
+        """Wake the reader."""
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Wait until the state has changed."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None

@@ -1,0 +1,300 @@
+"""Dialer: connections to an origin through DNS, TCP, proxy and TLS.
+
+After a failure here, nothing was sent. Only checked addresses are connected to (`toolway.network`); the name is still
+used for `Host` and for TLS. Plain text is never used instead of TLS. The proxy is that of the environment; TLS goes
+through a CONNECT tunnel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final, NamedTuple, TypeVar, cast
+from urllib.parse import unquote, urlsplit
+
+from toolway._async import run_in_daemon_thread
+from toolway.http.limits import HttpError
+from toolway.http.request import Origin
+from toolway.network import AddressError, NetworkPolicy, ResolvedAddress, resolve_host
+from toolway.network.policy import ALLOW_ALL
+from toolway.network.resolver import check_ip_literal, env_proxy_url
+
+P = TypeVar("P", bound=asyncio.Protocol)
+
+_STAGGER_S: Final = 0.25  # seconds before the next address is tried in parallel
+# A vanished peer is detected within a minute, for reads and for writes.
+_KEEPALIVE_OPTIONS: Final = (("TCP_KEEPIDLE", 20), ("TCP_KEEPALIVE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+_USER_TIMEOUT: Final = ("TCP_USER_TIMEOUT", 50_000)
+
+
+class Dialer:
+    """Opens connections to addresses that the network policy allows.
+
+    A DNS lookup takes at most `lookup_timeout` seconds.
+    """
+
+    def __init__(self, network_policy: NetworkPolicy, lookup_timeout: float) -> None:
+        self._network_policy = network_policy
+        self._lookup_timeout = lookup_timeout
+
+    async def dial(self, origin: Origin, proxy: Proxy | None, protocol_factory: Callable[[], P]) -> P:
+        """Return a protocol of `protocol_factory`, connected to `origin`.
+
+        The caller limits the time.
+
+        Raises `HttpError`.
+        """
+        tls_context = None
+        try:
+            if origin.scheme == "https":
+                tls_context = await _tls_context()
+            sock = await self._connect(origin, proxy)
+            if proxy is not None and tls_context is not None:
+                return await _open_tls_tunnel(sock, proxy, origin, tls_context, protocol_factory)
+            loop = asyncio.get_running_loop()
+            name = origin.host if tls_context is not None else None
+            _, protocol = await loop.create_connection(
+                protocol_factory, sock=sock, ssl=tls_context, server_hostname=name
+            )
+            return protocol
+        except ssl.SSLError as exc:
+            raise _tls_error(origin, exc) from None
+        except OSError as exc:
+            raise HttpError(
+                f"{proxy or origin} closed the connection before it was ready ({_os_error_text(exc)})",
+                code="E-HTTP-CONNECT" if tls_context is None else "E-HTTP-TLS",
+                hint="" if tls_context is None else "check that the server uses TLS; if not, its url must be http://",
+            ) from None
+
+    async def _connect(self, origin: Origin, proxy: Proxy | None) -> socket.socket:
+        host, port = (proxy.host, proxy.port) if proxy is not None else (origin.host, origin.port)
+        try:
+            return await _connect_first(await self._resolve(origin, proxy))
+        except AddressError as exc:
+            raise HttpError(exc.reason, code=exc.code, hint=exc.hint) from None
+        except OSError as exc:
+            raise HttpError(
+                f"cannot connect to {proxy or origin} ({_os_error_text(exc)})",
+                code="E-HTTP-CONNECT",
+                hint=f"check that a server listens on port {port} of {host}",
+            ) from None
+
+    async def _resolve(self, origin: Origin, proxy: Proxy | None) -> tuple[ResolvedAddress, ...]:
+        if proxy is None:
+            return await resolve_host(origin.host, origin.port, self._network_policy, self._lookup_timeout)
+        check_ip_literal(origin.host, self._network_policy)  # the proxy resolves names
+        # The operator chose the proxy by the environment.
+        proxy_policy = replace(ALLOW_ALL, lookup=self._network_policy.lookup)
+        return await resolve_host(proxy.host, proxy.port, proxy_policy, self._lookup_timeout)
+
+
+# -- TCP --------------------------------------------------------------------------------------------------------------
+
+
+async def _connect_first(addresses: Iterable[ResolvedAddress]) -> socket.socket:
+    """Return the first socket that connects.
+
+    The next address is tried after a failure or a short delay.
+
+    Raises `OSError`.
+    """
+    waiting: set[asyncio.Task[socket.socket]] = set()
+    left = list(addresses)
+    failure = OSError("no address")
+    try:
+        while left or waiting:
+            if left:
+                waiting.add(asyncio.create_task(_connect_address(left.pop(0))))
+            stagger = _STAGGER_S if left else None
+            done, waiting = await asyncio.wait(waiting, timeout=stagger, return_when=asyncio.FIRST_COMPLETED)
+            connected = [task.result() for task in done if task.exception() is None]
+            if connected:
+                for spare in connected[1:]:
+                    spare.close()
+                return connected[0]
+            failure = next((exc for task in done if isinstance(exc := task.exception(), OSError)), failure)
+        raise failure
+    finally:
+        for task in waiting:
+            task.cancel()
+        for late in await asyncio.gather(*waiting, return_exceptions=True):
+            if isinstance(late, socket.socket):
+                late.close()
+
+
+async def _connect_address(address: ResolvedAddress) -> socket.socket:
+    sock = socket.socket(address.family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (*_KEEPALIVE_OPTIONS, _USER_TIMEOUT):
+            if hasattr(socket, option):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        await asyncio.get_running_loop().sock_connect(sock, address.sockaddr)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _os_error_text(exc: OSError) -> str:
+    if isinstance(exc, socket.gaierror) or exc.errno is None:
+        return str(exc.args[-1]) if exc.args else type(exc).__name__
+    return os.strerror(exc.errno).lower()
+
+
+# -- TLS --------------------------------------------------------------------------------------------------------------
+
+_CaFiles = tuple[str | None, str | None]
+_tls_contexts: dict[_CaFiles, ssl.SSLContext] = {}
+_context_lock: Final = threading.Lock()
+
+
+async def _tls_context() -> ssl.SSLContext:
+    """Return the TLS context for all connections.
+
+    It is created in a thread, because it reads all CAs of the system.
+    """
+    # OpenSSL reads these two variables once, when a context is created.
+    files = (os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+    found = _tls_contexts.get(files)
+    return found if found is not None else await run_in_daemon_thread(_get_or_create_context, files)
+
+
+def _get_or_create_context(files: _CaFiles) -> ssl.SSLContext:
+    """Create the context once, even if many servers start at the same time."""
+    with _context_lock:
+        if files not in _tls_contexts:
+            _tls_contexts[files] = _new_context()
+        return _tls_contexts[files]
+
+
+def _new_context() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _tls_error(origin: Origin, exc: ssl.SSLError) -> HttpError:
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return HttpError(
+            f"the certificate of {origin} was rejected ({exc.verify_message})",
+            code="E-HTTP-TLS",
+            hint="correct the host or the certificate; for a private CA, set SSL_CERT_FILE to its certificate",
+        )
+    why = getattr(exc, "reason", None) or "the TLS handshake failed"
+    return HttpError(
+        f"no TLS connection to {origin} ({why.replace('_', ' ').lower()})",
+        code="E-HTTP-TLS",
+        hint="check that the server uses TLS; if not, its url must be http://",
+    )
+
+
+# -- proxy ------------------------------------------------------------------------------------------------------------
+
+_MAX_HEAD_BYTES: Final = 16 * 1024
+
+
+class Proxy(NamedTuple):
+    """Address and credential of an HTTP proxy."""
+
+    host: str
+    port: int
+    authorization: str = ""  # value of `Proxy-Authorization`; empty without credentials
+
+    def __str__(self) -> str:
+        return f"proxy {self.host}:{self.port}"
+
+
+def proxy_for(origin: Origin) -> Proxy | None:
+    """Return the proxy that the `*_PROXY` environment variables set for an origin, or None.
+
+    Loopback addresses never use a proxy. Raises `HttpError`.
+    """
+    url = env_proxy_url(*origin)
+    if url is None:
+        return None
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname:
+        raise HttpError(
+            f"the environment names a proxy of an unknown scheme for {origin}: {parts.scheme}://{parts.hostname}",
+            code="E-HTTP-PROXY",
+            hint="set an http:// proxy, or add the host to NO_PROXY",
+        )
+    authorization = ""
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        authorization = "Basic " + base64.b64encode(pair.encode()).decode("ascii")
+    return Proxy(parts.hostname, parts.port or 80, authorization)
+
+
+async def _open_tls_tunnel(
+    sock: socket.socket, proxy: Proxy, origin: Origin, context: ssl.SSLContext, protocol_factory: Callable[[], P]
+) -> P:
+    loop = asyncio.get_running_loop()
+    transport, tunnel = await loop.create_connection(lambda: Tunnel(proxy, origin), sock=sock)
+    try:
+        await tunnel.wait_open()
+        protocol = protocol_factory()
+        secured = await loop.start_tls(transport, protocol, context, server_hostname=origin.host)
+    except BaseException:
+        transport.abort()
+        raise
+    assert secured is not None
+    protocol.connection_made(secured)
+    return protocol
+
+
+class Tunnel(asyncio.Protocol):
+    """Protocol that requests a tunnel from a proxy.
+
+    After a failure, the MCP request itself was not sent.
+    """
+
+    def __init__(self, proxy: Proxy, origin: Origin) -> None:
+        self._proxy = proxy
+        self._origin = origin
+        self._head = bytearray()
+        self._opened_future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def wait_open(self) -> None:
+        """Wait until the proxy has opened the tunnel. Raises `HttpError`."""
+        await self._opened_future
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        host = f"[{self._origin.host}]" if ":" in self._origin.host else self._origin.host
+        where = f"{host}:{self._origin.port}"
+        secret = f"Proxy-Authorization: {self._proxy.authorization}\r\n" if self._proxy.authorization else ""
+        cast(asyncio.Transport, transport).write(
+            f"CONNECT {where} HTTP/1.1\r\nHost: {where}\r\n{secret}\r\n".encode("ascii")
+        )
+
+    def data_received(self, data: bytes) -> None:
+        self._head += data
+        end = self._head.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._head) > _MAX_HEAD_BYTES:
+                self._fail("responded with a head that is too long")
+            return
+        status = self._head[:end].split(b"\r\n")[0].split(b" ")[1:2]
+        if status != [b"200"]:
+            self._fail(f"rejected a tunnel to {self._origin} ({bytes(self._head[:60]).splitlines()[0]!r})")
+        elif end + 4 != len(self._head):
+            self._fail("sent its own bytes into the tunnel")
+        elif not self._opened_future.done():
+            self._opened_future.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail("closed the connection without opening a tunnel")
+
+    def _fail(self, problem: str) -> None:
+        if not self._opened_future.done():
+            hint = "check HTTPS_PROXY and its credentials, or add the host to NO_PROXY"
+            self._opened_future.set_exception(HttpError(f"{self._proxy} {problem}", code="E-HTTP-PROXY", hint=hint))

@@ -1,0 +1,240 @@
+"""HTTP exchange: one request to the server, and the methods that send its response.
+
+`HeadCache` serves the client too. A peer sends the same head repeatedly; only the body length differs. A head that was
+parsed and accepted once is found by its bytes without the Content-Length digits. Every other head goes to the parser,
+which costs ten times as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import msgspec
+
+JSON_TYPE: Final = "application/json"
+EVENT_STREAM_TYPE: Final = "text/event-stream"
+
+Headers = Iterable[tuple[str, str]]
+
+JSON_HEADERS: Final = (("content-type", JSON_TYPE),)
+
+
+class HeadNotes:
+    """Cached conclusions from a request head. Requests with equal heads share them."""
+
+    __slots__ = ("authenticated", "routing")
+
+    def __init__(self) -> None:
+        self.authenticated: Any = None  # authentication result
+        self.routing: Any = None  # routing headers of the modern era
+
+
+class HttpRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """One complete request. Header names are in lower case."""
+
+    method: str
+    path: str  # as sent, without the query; never decoded
+    query: str
+    headers: Mapping[str, str]
+    repeated_headers: frozenset[str]  # names of headers sent more than once; `headers` has the last value
+    body: bytes
+    peer: str
+    notes: HeadNotes = msgspec.field(default_factory=HeadNotes)
+
+    def with_body(self, body: bytes, peer: str) -> HttpRequest:
+        """Return the same head with another body, possibly from another client."""
+        return HttpRequest(
+            self.method, self.path, self.query, self.headers, self.repeated_headers, body, peer, self.notes
+        )
+
+
+class ConnectionWriter(Protocol):
+    """The connection as an exchange uses it."""
+
+    authenticated: bool  # the client is authenticated
+
+    @property
+    def draining(self) -> bool: ...
+
+    def send(self, data: bytes) -> None: ...
+
+    def finish_exchange(self, close: bool) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class Exchange:
+    """One request and its response: call `reply` once, or `open`, `write` … and `end`."""
+
+    __slots__ = (
+        "_chunked",
+        "_close",
+        "_connection",
+        "_is_http10",
+        "completed",
+        "disconnected",
+        "extra_headers",
+        "on_disconnect",
+        "on_tick",
+        "opened",
+        "request",
+    )
+
+    def __init__(self, connection: ConnectionWriter, request: HttpRequest, close: bool, is_http10: bool) -> None:
+        self.request = request
+        self.extra_headers: Headers = ()  # headers added to any response
+        self.opened = False  # the response has started
+        self.completed = False  # the response is complete
+        self.disconnected = False  # the client is disconnected
+        self.on_disconnect: Callable[[], None] | None = None  # called on disconnect, instead of cancelling the handler
+        self.on_tick: Callable[[float], None] | None = None  # called about once a second, with the loop's time
+        self._connection = connection
+        self._close = close
+        self._is_http10 = is_http10  # HTTP/1.0 has no chunks: closing the connection ends a response
+        self._chunked = False
+
+    def mark_authenticated(self) -> None:
+        """Mark the client as authenticated: its connection is not among the first to be evicted."""
+        self._connection.authenticated = True
+
+    def reply(self, status: int, body: bytes = b"", headers: Headers = ()) -> None:
+        """Send a complete response."""
+        assert not self.opened, "response already started"
+        close = self._begin()
+        data = encode_head(
+            status, (*headers, *self.extra_headers) if self.extra_headers else headers, length=len(body), close=close
+        )
+        self._connection.send(data if self._is_head_request else data + body)
+        self._end()
+
+    def open(self, status: int, headers: Headers) -> None:
+        """Start a response of unknown length."""
+        assert not self.opened, "response already started"
+        close = self._begin()
+        self._chunked = not self._is_http10
+        self._connection.send(
+            encode_head(status, (*headers, *self.extra_headers), length=None, close=close, chunked=self._chunked)
+        )
+
+    def write(self, data: bytes) -> None:
+        """Send a part of the body. A client that reads too slowly is disconnected."""
+        if data and not self.completed and not self._is_head_request:
+            self._connection.send(encode_chunk(data) if self._chunked else data)
+
+    def end(self) -> None:
+        if not self.completed:
+            if self._chunked and not self._is_head_request:
+                self._connection.send(LAST_CHUNK)
+            self._end()
+
+    @property
+    def _is_head_request(self) -> bool:
+        return self.request.method == "HEAD"
+
+    def abort(self) -> None:
+        """Cut the response off, so that the client cannot mistake it for a complete one."""
+        self.completed = True
+        self._connection.abort()
+
+    def _begin(self) -> bool:
+        self.opened = True
+        self._close = self._close or self._is_http10 or self._connection.draining
+        return self._close
+
+    def _end(self) -> None:
+        self.completed = True
+        self._connection.finish_exchange(self._close)
+
+
+# -- encoding of responses --------------------------------------------------------------------------------------------
+
+_JSON_OK_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+
+_STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
+_BODILESS_STATUSES: Final = (204, 304)  # these have no body, and so no content-length
+
+LAST_CHUNK: Final = b"0\r\n\r\n"
+
+
+def encode_head(status: int, headers: Headers, *, length: int | None, close: bool, chunked: bool = True) -> bytes:
+    """Encode a response head. Without a length the body is chunked, or ends with the connection."""
+    if status == 200 and headers is JSON_HEADERS and not close and length is not None:
+        return _JSON_OK_HEAD % length
+    lines = [_STATUS_LINES[status]] if status in _STATUS_LINES else [f"HTTP/1.1 {status} Status\r\n"]
+    for name, value in headers:
+        lines.append(f"{name}: {value}\r\n")
+    if length is not None:
+        if status not in _BODILESS_STATUSES:
+            lines.append(f"content-length: {length}\r\n")
+    elif chunked:
+        lines.append("transfer-encoding: chunked\r\n")
+    lines.append("connection: close\r\n\r\n" if close else "\r\n")
+    return "".join(lines).encode("latin-1")
+
+
+def encode_chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+# -- cache of parsed heads --------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+MAX_HEADS: Final = 1024  # cached heads
+MAX_HEAD_BYTES: Final = 4096  # bytes of one head
+_LENGTH_HEADER_STARTS: Final = frozenset({b"\nContent-L", b"\ncontent-l"})  # before "ength: "
+
+
+class HeadCache(Generic[T]):
+    """Cache of parsed HTTP heads; cleared completely when it is full."""
+
+    def __init__(self, max_heads: int = MAX_HEADS) -> None:
+        self._max_heads = max_heads
+        self._heads: dict[bytes, T] = {}
+
+    def get(self, data: bytes) -> tuple[T, bytes] | None:
+        """Return the parsed head of `data` and the body.
+
+        None if `data` is not exactly one complete message with a cached head.
+        """
+        span = _find_length(data)
+        if span is None:
+            return None
+        begin, stop, end = span
+        parsed = self._heads.get(data[:begin] + data[stop:end])
+        return (parsed, data[end + 4 :]) if parsed is not None else None
+
+    def put(self, data: bytes, parsed: T) -> None:
+        """Cache the head `parsed` if `data` is exactly one complete message.
+
+        The head must have one Content-Length and must not close the connection.
+        """
+        span = _find_length(data)
+        if span is None or span[2] > MAX_HEAD_BYTES:
+            return
+        if len(self._heads) >= self._max_heads:
+            self._heads.clear()  # active peers are cached again soon
+        begin, stop, end = span
+        self._heads[data[:begin] + data[stop:end]] = parsed
+
+    def __len__(self) -> int:
+        return len(self._heads)
+
+
+def _find_length(data: bytes) -> tuple[int, int, int] | None:
+    """Return (start, end) of the Content-Length digits and the end of the head.
+
+    None if `data` is not exactly one complete message.
+    """
+    end = data.find(b"\r\n\r\n")
+    name = data.find(b"ength: ", 0, end) if end > 0 else -1
+    if name < 0 or data[name - 10 : name] not in _LENGTH_HEADER_STARTS:
+        return None
+    begin = name + 7
+    stop = data.find(b"\r", begin, end + 1)
+    digits = data[begin:stop]
+    if not digits.isdigit() or len(digits) > 7 or len(data) - end - 4 != int(digits):
+        return None
+    return begin, stop, end

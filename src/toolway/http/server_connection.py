@@ -1,0 +1,483 @@
+"""Server side of one HTTP/1.1 connection: reads requests, writes responses in order.
+
+Rule 1. A request reaches the handler complete, or not at all.
+Rule 2. Requests of one connection are answered in order; pipelined requests wait in a bounded queue.
+Rule 3. If the client closes its side, the connection ends: the running handler is notified or cancelled at once.
+Rule 4. Nothing here waits; the server's sweep ends what takes too long.
+Rule 5. An ambiguous request is rejected, and the connection is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol, cast
+
+import httptools
+
+from toolway.http.exchange import Exchange, HeadCache, Headers, HttpRequest, encode_head
+from toolway.http.limits import BodyBudget, ServerLimits
+
+RequestHandler = Callable[[Exchange], Coroutine[Any, Any, None]]
+
+Rejection = tuple[int, bytes, Headers]
+#: Authenticates by the request head: returns a rejection, or the principal's id.
+AuthenticateHead = Callable[[HttpRequest], Rejection | str]
+
+_MAX_FRAMING_BYTES: Final = 64 * 1024  # bytes that chunk sizes and trailers may add to the body
+_HTTP_VERSIONS: Final = ("1.0", "1.1")
+_UPGRADE_HEADERS: Final = frozenset({"connection", "upgrade", "http2-settings"})  # headers that offer another protocol
+_UNCACHED_HEADERS: Final = frozenset({"transfer-encoding", "expect", "upgrade"})  # a head with these is not cached
+_log = logging.getLogger(__name__)
+
+
+class ConnectionHandler(Protocol):
+    """The HTTP server as its connections see it.
+
+    All methods are called synchronously, from loop callbacks.
+    """
+
+    limits: ServerLimits
+    request_handler: RequestHandler
+    authenticate_head: AuthenticateHead | None
+    body_budget: BodyBudget
+    head_cache: HeadCache[HttpRequest]
+    draining: bool
+    loop: asyncio.AbstractEventLoop  # stored: `get_running_loop()` costs a system call
+
+    def on_opened(self, connection: ServerConnection) -> None: ...
+
+    def on_message_begun(self, connection: ServerConnection) -> None: ...
+
+    def on_message_read(self, connection: ServerConnection) -> None: ...
+
+    def on_exchange_started(self, connection: ServerConnection) -> None: ...
+
+    def on_exchange_ended(self, connection: ServerConnection) -> None: ...
+
+    def on_waiting(self, connection: ServerConnection) -> None: ...
+
+    def on_blocked(self, connection: ServerConnection) -> None: ...
+
+    def on_drained(self, connection: ServerConnection) -> None: ...
+
+    def on_rejected(self, connection: ServerConnection) -> None: ...
+
+    def on_closed(self, connection: ServerConnection) -> None: ...
+
+
+class ServerConnection(asyncio.Protocol):
+    """One client connection: parses requests, runs the handler, writes responses."""
+
+    __slots__ = (
+        "_body",
+        "_body_bytes",
+        "_cacheable_request",
+        "_exchange",
+        "_fields",
+        "_handling_bytes",
+        "_head_bytes",
+        "_input_ignored",
+        "_parser",
+        "_path",
+        "_peer",
+        "_pipelined",
+        "_principal_id",
+        "_reading_bytes",
+        "_rejection",
+        "_rejection_sent",
+        "_repeated",
+        "_sent_bytes",
+        "_server",
+        "_task",
+        "_transport",
+        "authenticated",
+        "drain_mark",
+        "head_done",
+        "read_mark",
+        "reading_since",
+        "received",
+    )
+
+    def __init__(self, server: ConnectionHandler) -> None:
+        self._server = server
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._exchange: Exchange | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._pipelined: deque[tuple[HttpRequest, bool, bool, int]] = deque()
+        self._peer = ""
+        self._rejection: Rejection | None = None
+        self._cacheable_request: HttpRequest | None = None  # the last request, if its head may be cached
+        self._input_ignored = False  # input is ignored: the client announced that this was its last request
+        self._rejection_sent = False  # the rejection was sent
+        self.authenticated = False  # the client is authenticated
+        self.reading_since = 0.0  # when the message being read began; 0 while none is
+        self.read_mark = (0.0, 0)  # time of the last speed check of a body, and the bytes received by then
+        self.received = 0  # bytes of the message being read, framing included
+        self._sent_bytes = 0  # bytes passed to the transport
+        self.drain_mark = (0.0, 0)  # time of the last check of bytes that the client read, and their number
+        self._principal_id = ""  # principal id whose body budget is used
+        self._reading_bytes = 0  # budgeted body bytes of the request being read
+        self._handling_bytes = 0  # budgeted body bytes of the request being handled
+        self._clear()
+
+    def _clear(self) -> None:
+        self.head_done = False
+        self._path = b""
+        self._fields: dict[str, str] = {}
+        self._repeated: set[str] = set()
+        self._body: list[bytes] = []
+        self._head_bytes = 0
+        self._body_bytes = 0
+        self.received = 0
+
+    @property
+    def draining(self) -> bool:
+        return self._server.draining
+
+    @property
+    def busy(self) -> bool:
+        """True while a request is being handled."""
+        return self._exchange is not None
+
+    # -- the socket ---------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=64 * 1024)
+        peer = transport.get_extra_info("peername")
+        self._peer = peer[0] if isinstance(peer, tuple) else ""
+        self._server.on_opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._rejection is not None or self._input_ignored:
+            return
+        between = not self.reading_since and not self.received and self._exchange is None
+        if between and (cached := self._server.head_cache.get(data)) is not None and self._take_cached_head(*cached):
+            return
+        self.received += len(data)
+        self._read(data)
+        if between and self._cacheable_request is not None:
+            self._server.head_cache.put(data, self._cacheable_request.with_body(b"", ""))
+            self._cacheable_request = None
+
+    def _take_cached_head(self, request: HttpRequest, body: bytes) -> bool:
+        """Start a complete request with a cached head.
+
+        Return False to parse it again, if it must be rejected.
+        """
+        server, size = self._server, len(body)
+        if size > server.limits.max_body_bytes:
+            return False
+        if server.authenticate_head is not None:
+            principal_id = server.authenticate_head(request)
+            if not isinstance(principal_id, str):
+                return False
+            self._principal_id = principal_id
+        if not server.body_budget.reserve(size, self._principal_id):
+            return False
+        self._start_exchange(request.with_body(body, self._peer), False, False, size)
+        return True
+
+    def _read(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            self._decline_upgrade(data[offer.args[0] :])
+        except httptools.HttpParserError:
+            if not self._input_ignored:
+                self._set_rejection(400, "invalid HTTP/1.1 request")
+        if self._rejection is None:
+            self._check_size()
+        if self._rejection is not None:
+            self._send_rejection(self._rejection)
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Parse on as if no upgrade had been offered.
+
+        Some clients offer HTTP/2 with their first request.
+        """
+        method = self._parser.get_method()
+        if self._rejection is not None or method == b"CONNECT":
+            self._set_rejection(405, "CONNECT not supported")
+            return
+        headers = [
+            f"{name}: {value}\r\n".encode("latin-1")
+            for name, value in self._fields.items()
+            if name not in _UPGRADE_HEADERS
+        ]
+        head = b"%b %b HTTP/1.1\r\n%b\r\n" % (method, self._path, b"".join(headers))
+        repeated = self._repeated
+        self._clear()
+        self._repeated = repeated
+        self._parser = httptools.HttpRequestParser(self)
+        self.data_received(head + rest)
+
+    def _check_size(self) -> None:
+        limits = self._server.limits
+        if not self.head_done and self.received > limits.max_head_bytes:
+            self._set_rejection(431, "request head too large")
+        elif self.received > limits.max_head_bytes + self._body_bytes + _MAX_FRAMING_BYTES + self._body_bytes // 4:
+            self._set_rejection(400, "too much chunk framing")
+
+    def _set_rejection(self, status: int, reason: str) -> None:
+        """Reject the request being read; only the first reason is kept."""
+        if self._rejection is None:
+            self._rejection = (status, reason.encode(), (("content-type", "text/plain"),))
+
+    def eof_received(self) -> None:
+        return None  # close: a client that closes its side cannot expect a response
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._server.on_closed(self)
+        self._release_handled()
+        self._discard_reading()
+        for *_, reserved in self._pipelined:
+            self._server.body_budget.release(reserved, self._principal_id)
+        self._pipelined.clear()
+        exchange = self._exchange
+        if exchange is None:
+            return
+        self._server.on_exchange_ended(self)
+        exchange.disconnected = True
+        if exchange.on_disconnect is not None:
+            exchange.on_disconnect()
+        elif self._task is not None:
+            self._task.cancel()
+
+    def pause_writing(self) -> None:
+        self.drain_mark = (self._server.loop.time(), self.drained_bytes)
+        self._server.on_blocked(self)
+
+    def resume_writing(self) -> None:
+        self._server.on_drained(self)
+
+    @property
+    def drained_bytes(self) -> int:
+        """Bytes that the client's socket has accepted."""
+        return self._sent_bytes - self.unread_bytes
+
+    @property
+    def unread_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    # -- the parser ---------------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self.reading_since = self._server.loop.time()
+        self.read_mark = (self.reading_since, 0)
+        self._server.on_message_begun(self)
+
+    def on_url(self, url: bytes) -> None:
+        self._path += url
+        self._count_head_bytes(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.head_done:
+            return  # a trailer: headers after the body are ignored
+        key = name.decode("latin-1").lower()
+        if key in self._fields:
+            self._repeated.add(key)
+        elif len(self._fields) >= self._server.limits.max_headers:
+            self._set_rejection(431, "too many request headers")
+            return
+        self._count_head_bytes(len(name) + len(value) + 4)
+        self._fields[key] = value.strip(b" \t").decode("latin-1")
+
+    def _count_head_bytes(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > self._server.limits.max_head_bytes:
+            self._set_rejection(431, "request head too large")
+
+    def on_headers_complete(self) -> None:
+        self.head_done = True
+        self._check_head(self._fields)
+        if self._rejection is None and not self._parser.should_upgrade():
+            self._expect_body(self._fields)
+
+    def _check_head(self, fields: dict[str, str]) -> None:
+        version = self._parser.get_http_version()
+        if version not in _HTTP_VERSIONS:
+            self._set_rejection(505, "HTTP version not supported: use HTTP/1.1")
+        elif "transfer-encoding" not in fields:
+            return
+        elif fields["transfer-encoding"].lower() != "chunked" or "transfer-encoding" in self._repeated:
+            self._set_rejection(501, "transfer encoding not supported: use chunked")
+        elif version == "1.0":
+            self._set_rejection(400, "chunked body in HTTP/1.0")
+
+    def _expect_body(self, fields: dict[str, str]) -> None:
+        """Check the announced body and authenticate, before any byte of it is read."""
+        size = int(fields.get("content-length", "0"))
+        expected = fields.get("expect", "").lower()
+        if not size and "transfer-encoding" not in fields:
+            return
+        if size > self._server.limits.max_body_bytes:
+            self._set_rejection(413, "request body too large")
+        elif expected not in ("", "100-continue"):
+            self._set_rejection(417, "expectation not supported: use 100-continue")
+        elif not self.busy:
+            self._authenticate()
+            if self._rejection is None and not self._server.body_budget.can_reserve(size, self._principal_id):
+                self._set_rejection(503, "too many request bodies in progress")
+            elif self._rejection is None and expected and self._parser.get_http_version() != "1.0":
+                self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _authenticate(self) -> None:
+        """Authenticate by the head.
+
+        No body bytes are budgeted at this point, so the principal may change.
+        """
+        if self._server.authenticate_head is None:
+            return
+        found = self._server.authenticate_head(self._request(b""))
+        if isinstance(found, str):
+            self._principal_id = found
+        else:
+            self._rejection = found
+
+    def on_body(self, data: bytes) -> None:
+        if self._rejection is not None:
+            return
+        self._body_bytes += len(data)
+        if self._body_bytes > self._server.limits.max_body_bytes:
+            self._set_rejection(413, "request body too large")
+        elif not self._server.body_budget.reserve(len(data), self._principal_id):
+            self._set_rejection(503, "too many request bodies in progress")
+        else:
+            self._reading_bytes += len(data)
+            self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        if self._rejection is not None or self._parser.should_upgrade():
+            return
+        request = self._request(self._body[0] if len(self._body) == 1 else b"".join(self._body))
+        is_http10 = self._parser.get_http_version() == "1.0"
+        close = self._input_ignored = is_http10 or not self._parser.should_keep_alive()
+        reserved, self._reading_bytes = self._reading_bytes, 0
+        self.reading_since = 0.0
+        cacheable = not close and request.method == "POST" and not (_UNCACHED_HEADERS & self._fields.keys())
+        self._cacheable_request = request if cacheable and not request.repeated_headers else None
+        self._clear()
+        self._server.on_message_read(self)
+        if self._exchange is None:
+            self._start_exchange(request, close, is_http10, reserved)
+        elif len(self._pipelined) < self._server.limits.max_pipelined:
+            self._pipelined.append((request, close, is_http10, reserved))
+        else:
+            self._server.body_budget.release(reserved, self._principal_id)
+            self._set_rejection(400, "too many pipelined requests")
+
+    def _request(self, body: bytes) -> HttpRequest:
+        path, _, query = self._path.decode("latin-1").partition("?")
+        method = self._parser.get_method().decode("latin-1")
+        return HttpRequest(method, path, query, self._fields, frozenset(self._repeated), body, self._peer)
+
+    # -- handling -----------------------------------------------------------------------------------------------------
+
+    def _start_exchange(self, request: HttpRequest, close: bool, is_http10: bool, reserved: int) -> None:
+        self._handling_bytes = reserved
+        self._exchange = exchange = Exchange(self, request, close, is_http10)
+        self._server.on_exchange_started(self)
+        self._task = self._server.loop.create_task(self._run_handler(exchange))
+
+    async def _run_handler(self, exchange: Exchange) -> None:
+        try:
+            await self._server.request_handler(exchange)
+        except asyncio.CancelledError:
+            if not exchange.disconnected and not exchange.opened:
+                exchange.reply(503)
+        except Exception:
+            _log.exception("request to %s failed", exchange.request.path)
+            if not exchange.opened:
+                exchange.reply(500)
+        if not exchange.completed and not exchange.disconnected:
+            exchange.abort()
+
+    def tick(self, now: float) -> None:
+        """Run the periodic callback of the request being handled."""
+        exchange = self._exchange
+        if exchange is not None and exchange.on_tick is not None:
+            exchange.on_tick(now)
+
+    def finish_exchange(self, close: bool) -> None:
+        """End the exchange after a complete response: close, start the next request, or become idle."""
+        if self._exchange is not None and not self._exchange.disconnected:
+            self._server.on_exchange_ended(self)
+        self._exchange = None
+        self._release_handled()
+        if self._transport is None:
+            return
+        if close:
+            self._transport.close()
+        elif self._pipelined:
+            self._start_exchange(*self._pipelined.popleft())
+        else:
+            self._server.on_waiting(self)
+
+    def send(self, data: bytes) -> None:
+        """Write to the client. Abort the connection if too many written bytes are still unread."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._rejection_sent:
+            return
+        if transport.get_write_buffer_size() > self._server.limits.max_unread_bytes:
+            self.abort()
+            return
+        self._sent_bytes += len(data)
+        transport.write(data)
+
+    def _send_rejection(self, rejection: Rejection) -> None:
+        """Send the rejection and close.
+
+        Input is discarded for a while: a reset could destroy the response.
+        """
+        transport = self._transport
+        if transport is None or self._rejection_sent:
+            return
+        self._discard_reading()
+        if self._exchange is not None:
+            transport.close()
+            return
+        status, body, fields = rejection
+        self.send(encode_head(status, fields, length=len(body), close=True) + body)
+        self._rejection_sent = True
+        if transport.can_write_eof() and not transport.is_closing():
+            transport.write_eof()
+        self._server.on_rejected(self)
+
+    def cancel(self) -> asyncio.Task[None] | None:
+        """Cancel the running handler. Return its task, or None if there is none."""
+        if self._exchange is None or self._task is None:
+            return None
+        self._task.cancel()
+        return self._task
+
+    def close(self) -> None:
+        """Close an idle connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def reject_timed_out(self) -> None:
+        """Reject a request that the client sends too slowly."""
+        self._set_rejection(408, "request timeout")
+        assert self._rejection is not None
+        self._send_rejection(self._rejection)
+
+    def _release_handled(self) -> None:
+        """Release the body budget of the request that was handled."""
+        self._server.body_budget.release(self._handling_bytes, self._principal_id)
+        self._handling_bytes = 0
+
+    def _discard_reading(self) -> None:
+        """Discard a partly read request and release its body budget."""
+        self._server.body_budget.release(self._reading_bytes, self._principal_id)
+        self._reading_bytes = 0
+        self._body = []

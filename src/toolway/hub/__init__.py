@@ -1,0 +1,1 @@
+"""The hub: the public client class and the life of a call."""

@@ -1,0 +1,236 @@
+"""Call policies: per-call decisions for the middleware, from server settings and catalog."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace as with_facts
+
+from toolway.catalog.catalog import Catalog, Tool
+from toolway.config.schema import RetryPolicy, Server, ToolSettings
+from toolway.types import Call, CallResult, Effect, ToolRef
+
+# -------------------- effects
+# Effect classes of calls: may a call be executed again?
+#
+# Sources in order of precedence: the operator's setting, the HTTP method of an API, the tool's own annotations. Without
+# any of these, UNSAFE. Never the tool's name or description.
+
+
+_EFFECT_BY_HTTP_METHOD: Final[Mapping[str, Effect]] = {
+    "GET": Effect.READ,
+    "HEAD": Effect.READ,
+    "OPTIONS": Effect.READ,
+    "PUT": Effect.IDEMPOTENT,
+    "DELETE": Effect.IDEMPOTENT,
+}
+
+_EFFECT_BY_MCP_METHOD: Final[Mapping[str, Effect]] = {
+    "server/discover": Effect.READ,
+    "ping": Effect.READ,
+    "tools/list": Effect.READ,
+    "prompts/list": Effect.READ,
+    "prompts/get": Effect.READ,
+    "resources/list": Effect.READ,
+    "resources/templates/list": Effect.READ,
+    "resources/read": Effect.READ,
+    "completion/complete": Effect.READ,
+    "tasks/get": Effect.READ,
+    "tasks/cancel": Effect.IDEMPOTENT,
+}
+
+
+def method_effect(method: str) -> Effect:
+    """Return the effect of a protocol method; a tool call is UNSAFE until more is known."""
+    return _EFFECT_BY_MCP_METHOD.get(method, Effect.UNSAFE)
+
+
+def tool_effect(
+    *,
+    setting: Effect | None = None,
+    http_method: str | None = None,
+    annotations: Mapping[str, Any] | None = None,
+    idempotent: bool = False,
+    honours_key: bool = False,
+) -> Effect:
+    """Return the effect of a tool.
+
+    `idempotent`: the caller or operator states that it may run again. `honours_key`: the server itself detects
+    repeated calls by their idempotency key.
+    """
+    effect = setting
+    if effect is None and http_method is not None:
+        effect = _EFFECT_BY_HTTP_METHOD.get(http_method.upper(), Effect.UNSAFE)
+    if effect is None:
+        effect = _effect_from_hints(annotations or {})
+    if effect is Effect.UNSAFE and (idempotent or honours_key):
+        return Effect.IDEMPOTENT
+    return effect
+
+
+def _effect_from_hints(annotations: Mapping[str, Any]) -> Effect:
+    """Return the effect that the server's own annotations claim.
+
+    Good enough to allow retries, because a false claim only repeats the server's own effects. Never good enough for
+    caching or sharing results.
+    """
+    if annotations.get("readOnlyHint") is True:
+        return Effect.READ
+    if annotations.get("idempotentHint") is True:
+        return Effect.IDEMPOTENT
+    return Effect.UNSAFE
+
+
+MAX_CACHED_POLICIES: Final = 10_000  # cached policies
+_DEFAULT_TOOL_SETTINGS: Final = ToolSettings()
+_REMOVED_SERVER: Final = Server(command="")
+_INPUT_RESPONSE_PARAMS: Final = ("inputResponses", "requestState")  # part of a longer exchange: never shared
+
+
+class ToolPolicy:
+    """Settings of one tool that do not depend on the call.
+
+    Computed once, and again when the definition of the tool or the settings of its server change.
+    """
+
+    def __init__(self, server: Server, name: str, tool: Tool | None) -> None:
+        self.server = server
+        self.tool = tool
+        self.settings = settings = server.tools.get(name, _DEFAULT_TOOL_SETTINGS)
+        self.timeout = settings.timeout if settings.timeout is not None else server.timeout.total
+        # The server's own hint is not enough: the operator must declare the effect or trust the server.
+        self.is_known_read = settings.effect is Effect.READ or server.trusted
+        self.default_effect = self.effect_for()
+
+    def effect_for(self, *, idempotent: bool | None = None, has_key: bool = False) -> Effect:
+        """Return the effect of a call, given the caller's `idempotent` flag and key."""
+        declared = (idempotent, self.settings.idempotent, self.server.idempotent)
+        return tool_effect(
+            setting=self.settings.effect,
+            annotations=self.tool.annotations if self.tool is not None else None,
+            idempotent=next((value for value in declared if value is not None), False),
+            honours_key=has_key and self.server.idempotency_meta_key is not None,
+        )
+
+    @cached_property
+    def definition_hash(self) -> str:
+        """Return a hash of the tool's definition, or "" if the tool is unknown."""
+        if self.tool is None:
+            return ""
+        return hashlib.sha256(msgspec.json.encode(self.tool.raw, order="deterministic")).hexdigest()
+
+
+def _call_effect(call: Call, policy: ToolPolicy) -> Effect:
+    if call.method != "tools/call":
+        return method_effect(call.method)
+    if call.idempotent is None and call.idempotency_key is None:
+        return policy.default_effect
+    return policy.effect_for(idempotent=call.idempotent, has_key=call.idempotency_key is not None)
+
+
+class CallPolicies:
+    """Policy lookups of the middleware, cached per listed tool."""
+
+    def __init__(self, servers: Mapping[str, Server], catalog: Catalog) -> None:
+        self._servers = servers
+        self._catalog = catalog
+        self._policies: dict[tuple[str, str], ToolPolicy] = {}  # of listed tools only
+
+    def attach(self, call: Call, tool: Tool | None) -> Call:
+        """Return the call with its effect and policy attached, so that later lookups are free."""
+        policy = self._find_policy(call, tool)
+        return with_facts(call, effect=_call_effect(call, policy), policy=policy)
+
+    def effect(self, call: Call) -> Effect:
+        """Return the effect of the call, which decides if it may run again."""
+        return _call_effect(call, self._policy_for(call))
+
+    def total_timeout(self, call: Call) -> float:
+        """Return the seconds allowed for the whole call."""
+        return call.timeout if call.timeout is not None else self._policy_for(call).timeout
+
+    def queue_timeout(self, server: str) -> float:
+        """Return the seconds a call may wait for a concurrency slot of the server."""
+        return self._server_settings(server).timeout.queue
+
+    def idempotency_meta_key(self, server: str) -> str | None:
+        """Return the `_meta` key in which the server accepts idempotency keys, or None."""
+        return self._server_settings(server).idempotency_meta_key
+
+    def is_process(self, server: str) -> bool:
+        """Return True if the server is a child process or an in-process object."""
+        return self._server_settings(server).transport in ("stdio", "memory")
+
+    def retry_policy(self, call: Call) -> RetryPolicy:
+        policy = self._policy_for(call).server.retry
+        return policy if call.max_attempts is None else replace(policy, max_attempts=call.max_attempts)
+
+    def definition_hash(self, call: Call) -> str:
+        """Return a hash of the tool's current definition, or "" if it is unknown."""
+        return self._policy_for(call).definition_hash
+
+    def coalesce_key(self, call: Call) -> Hashable | None:
+        """Return the key under which identical reads share one request, or None to run alone.
+
+        A call whose caller can answer server requests runs alone.
+        """
+        return None if call.callbacks is not None or call.capabilities else self._read_key(call)
+
+    def _read_key(self, call: Call) -> Hashable | None:
+        if call.effect is not Effect.READ or call.on_progress is not None or call.idempotency_key is not None:
+            return None
+        if call.method == "tools/call" and not self._policy_for(call).is_known_read:
+            return None
+        if any(name in call.params for name in _INPUT_RESPONSE_PARAMS):
+            return None
+        arguments = msgspec.json.encode([call.params, call.capabilities], order="deterministic")
+        return (call.caller, call.server, call.method, call.name, self.definition_hash(call), arguments)
+
+    def cache_key(self, call: Call) -> Hashable | None:
+        """Return the cache key of a call, or None if its result may not be cached."""
+        if call.method == "tools/call" and not self._policy_for(call).settings.cache:
+            return None
+        if call.method not in ("tools/call", "resources/read"):
+            return None
+        return self._read_key(call)
+
+    def cache_ttl(self, call: Call, reply: CallResult) -> float:
+        """Return the seconds for which a result may be cached.
+
+        They are set by the operator, or by the server's `ttlMs`. Zero if the result is an input request, or if the
+        caller answered a server request for it.
+        """
+        if call.state.has_waited_for_user or reply.raw.get("resultType", "complete") != "complete":
+            return 0.0
+        if call.method == "tools/call":
+            return self._policy_for(call).settings.cache
+        ttl = reply.raw.get("ttlMs")
+        return ttl / 1000 if isinstance(ttl, int | float) and ttl > 0 else 0.0
+
+    def _server_settings(self, name: str) -> Server:
+        """Return the server's settings, or defaults if it was removed while the call waited."""
+        return self._servers.get(name, _REMOVED_SERVER)
+
+    def _policy_for(self, call: Call) -> ToolPolicy:
+        policy: ToolPolicy | None = call.policy
+        if policy is not None:
+            return policy
+        tool = self._catalog.tool(ToolRef(call.server, call.name)) if call.method == "tools/call" else None
+        return self._find_policy(call, tool)
+
+    def _find_policy(self, call: Call, tool: Tool | None) -> ToolPolicy:
+        server = self._server_settings(call.server)
+        if tool is None:
+            return ToolPolicy(server, call.name, None)
+        key = (call.server, call.name)
+        policy = self._policies.get(key)
+        if policy is None or policy.tool is not tool or policy.server is not server:
+            if len(self._policies) >= MAX_CACHED_POLICIES:
+                self._policies.clear()  # cheap to compute again
+            policy = self._policies[key] = ToolPolicy(server, call.name, tool)
+        return policy

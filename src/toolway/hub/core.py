@@ -1,0 +1,580 @@
+"""Engine of a hub: servers, catalog, middleware chain, events. Used by `Hub` and by the gateway.
+
+`HubCore` builds the parts in `__init__` and starts them in `__aenter__`. A call is one `Call` value: `request` sends it
+through the middleware chain (middleware/chain.py) to the dispatcher (hub/dispatch.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from msgspec.structs import replace
+
+from toolway._async import wait_all
+from toolway.audit.log import AuditLog
+from toolway.audit.writer import AuditWriter
+from toolway.auth.encrypted_token_store import default_token_store
+from toolway.auth.manager import AuthManager
+from toolway.auth.token_manager import LoginCallback
+from toolway.auth.token_store import DEFAULT_TOKENS, TokenStore
+from toolway.callbacks import FunctionCallbacks
+from toolway.catalog.catalog import Catalog, Item, Tool
+from toolway.catalog.persister import CatalogPersister
+from toolway.catalog.storage import CatalogStorage
+from toolway.config.schema import RetryPolicy, Server, ServerLike, Timeout, check_server_name, with_defaults
+from toolway.config.settings import AuditSettings, with_network_policy
+from toolway.errors import CallError, ConfigError, ToolwayError
+from toolway.events import AccessEvent, Event, EventSink, ListKind, ServerChanged
+from toolway.hub.call_policy import CallPolicies
+from toolway.hub.dispatch import Dispatcher, OutputValidator
+from toolway.hub.environment import HubEnvironment
+from toolway.hub.event_stream import EventBroadcaster, Watchdog
+from toolway.hub.instrumentation import Instrumentation, Tracer
+from toolway.hub.source import (
+    DEFAULT_CATALOG,
+    ConfigSource,
+    default_runtime_dir,
+    load_servers,
+    open_catalog_storage,
+    parse_server,
+)
+from toolway.hub.upstream_context import HubUpstreamContext
+from toolway.hub.upstreams import UpstreamManager
+from toolway.middleware.cache import ResponseCache, response_cache
+from toolway.middleware.chain import build_chain, compose
+from toolway.middleware.circuit_breaker import BreakerStatus, CircuitBreakers, circuit_breaker
+from toolway.middleware.concurrency import ConcurrencyLimiter, concurrency
+from toolway.middleware.deadline import deadline
+from toolway.middleware.idempotency import IdempotencyStore, MemoryIdempotencyStore, idempotency
+from toolway.middleware.resolve import require_server, require_tool, resolve
+from toolway.middleware.retry import retry
+from toolway.middleware.single_flight import single_flight
+from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
+from toolway.telemetry.otel_attributes import server_attributes
+from toolway.types import Call, CallResult, CallState, ClientCallbacks, Era, Middleware, ToolRef
+from toolway.upstream.error_mapping import raising_access_denied
+from toolway.upstream.negotiation import NegotiatedProtocol
+from toolway.upstream.process.spawner import Spawner
+from toolway.upstream.status import ServerStatus
+from toolway.upstream.subscriptions import SubscriptionKind
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+
+class LoginService:
+    """Logs callers in and out of servers and updates the affected upstreams."""
+
+    def __init__(self, upstreams: UpstreamManager, auth: AuthManager, context: HubUpstreamContext) -> None:
+        self._upstreams = upstreams
+        self._auth = auth
+        self._context = context
+
+    async def login(self, name: str, callback: LoginCallback, caller: str, redirect_uri: str | None) -> None:
+        """Let a user log in, even if a login is stored. Raises `NotFound` and `AccessDenied`."""
+        with raising_access_denied(name):
+            server = await self._resolve_server(name)
+            await self._auth.log_in(name, server, callback, caller=caller, redirect_uri=redirect_uri)
+        self._context.emit(AccessEvent(name, "login", principal_id=caller))
+        self.on_login(name, caller)
+
+    async def logout(self, name: str, caller: str) -> bool:
+        """Delete a stored login. Return True if there was one. Raises `NotFound` and `AccessDenied`."""
+        with raising_access_denied(name):
+            existed = await self._auth.log_out(name, await self._resolve_server(name), caller=caller)
+        self._context.emit(AccessEvent(name, "logout", principal_id=caller))
+        self.on_login(name, caller)
+        return existed
+
+    async def logout_all(self, caller: str) -> None:
+        for name in list(self._upstreams.servers):
+            with suppress(ToolwayError):  # servers without logins raise
+                await self.logout(name, caller)
+
+    async def _resolve_server(self, name: str) -> Server:
+        require_server(self._upstreams.servers, name)
+        return await self._context.resolve_secrets(self._upstreams.servers[name])
+
+    def on_login(self, name: str, caller: str) -> None:
+        """Restart an upstream that failed for lack of this login, or refresh its tool list."""
+        upstreams = self._upstreams
+        if not upstreams.is_open or name not in upstreams.upstreams:
+            return
+        if caller:
+            upstream = upstreams.per_caller.get(name, caller)
+            if upstream is None and self._context.is_list_missing(name, "tools"):
+                upstream = upstreams.per_caller.get_or_start(name, upstreams.servers[name], caller)
+        else:
+            upstream = upstreams.upstreams[name]
+        if upstream is None:
+            return
+        if upstream.negotiated is not None:
+            upstream.refresh("tools")
+        elif caller:
+            upstream.restart()
+        else:
+            upstreams.restart(name)
+
+
+class HubCore:
+    """Supervised connections to all servers of a configuration, with the operations that a gateway needs.
+
+    Programs use `Hub`, which has a smaller interface with examples. The arguments are those of `Hub`, except:
+
+    Args:
+        callbacks: Answers the requests of all servers (elicitation, sampling, roots). None rejects them.
+        environment: Replacements for randomness, sleep and transports, for tests and the cluster.
+    """
+
+    def __init__(
+        self,
+        config: ConfigSource = None,
+        *,
+        timeout: float | Timeout | None = None,
+        retry: RetryPolicy | None = None,
+        idempotency_store: IdempotencyStore | None = None,
+        callbacks: ClientCallbacks | None = None,
+        login_callback: LoginCallback | None = None,
+        token_store: TokenStore | None = DEFAULT_TOKENS,
+        catalog_storage: str | os.PathLike[str] | CatalogStorage | None = DEFAULT_CATALOG,
+        audit_log: str | os.PathLike[str] | AuditSettings | None = None,
+        network_policy: NetworkPolicy = PUBLIC_ONLY,
+        environment: HubEnvironment | None = None,
+    ) -> None:
+        self._environment = environment = environment if environment is not None else HubEnvironment()
+        self._timeout = Timeout(timeout) if isinstance(timeout, int | float) else timeout
+        self._retry = retry
+        self._base_network_policy = network_policy
+        self._servers, self.config_issues, self._network_policy = load_servers(
+            config, self._timeout, retry, network_policy
+        )
+        self._catalog = Catalog()
+        self._persister = CatalogPersister(self._catalog, open_catalog_storage(catalog_storage, environment.environ))
+        self._broadcaster = EventBroadcaster()
+        self._instrumentation = Instrumentation(self._broadcaster)
+        self._watchdog = Watchdog(self._instrumentation.emit, environment.stall_threshold)
+        self._spawner = Spawner(default_runtime_dir(environment.environ))
+        resolved_token_store = (
+            default_token_store(environment.environ) if token_store is DEFAULT_TOKENS else token_store
+        )
+        self._auth = AuthManager(login_callback, resolved_token_store, on_login=self._on_login)
+        self._policies = CallPolicies(self._servers, self._catalog)
+        self._cache = ResponseCache(self._now)
+        self._output_validator = OutputValidator()
+        self._breakers = CircuitBreakers(environment.random)
+        self._idempotency_store = idempotency_store or MemoryIdempotencyStore(self._now)
+        self._context = HubUpstreamContext(
+            environment,
+            callbacks if callbacks is not None else FunctionCallbacks(None, None, None),
+            self._spawner,
+            self._auth,
+            self._servers,
+            self._catalog,
+            self._persister,
+            self._breakers,
+            self._instrumentation,
+        )
+        self._upstreams = UpstreamManager(
+            self._servers,
+            self._context,
+            self._catalog,
+            self._persister,
+            self._breakers,
+            self._auth,
+            self._on_definition_changed,
+        )
+        self._upstreams.per_caller_in_cluster = environment.per_caller_in_cluster
+        self._login_service = LoginService(self._upstreams, self._auth, self._context)
+        self._dispatch = Dispatcher(
+            self._upstreams,
+            self._catalog,
+            self._output_validator,
+            self._policies,
+            self._auth,
+            self._instrumentation,
+            environment,
+        ).dispatch
+        self._audit_log = (
+            AuditLog(AuditSettings.from_location(audit_log), self.emit, self._servers)
+            if audit_log is not None
+            else None
+        )
+
+    def _on_definition_changed(self, server: str) -> None:
+        """Drop cached results and output schemas of a server whose definition changed."""
+        self._cache.invalidate(server)
+        self._output_validator.discard(server)
+
+    def _build_middleware(
+        self, idempotency_store: IdempotencyStore, now: Callable[[], float], audit: Middleware | None
+    ) -> tuple[Middleware, ...]:
+        policies = self._policies
+        return build_chain(
+            resolve=resolve(self._catalog, self._servers.keys(), policies.attach),
+            deadline=deadline(policies.total_timeout, now),
+            idempotency=idempotency(idempotency_store),
+            cache=response_cache(self._cache, policies.cache_key, policies.cache_ttl),
+            single_flight=single_flight(policies.coalesce_key),
+            audit=audit,
+            retry=retry(
+                policies.retry_policy,
+                self._upstreams.retry_budgets.__getitem__,
+                now,
+                self._environment.random,
+                self._environment.sleep,
+                self._instrumentation.on_attempt_failed,
+            ),
+            circuit_breaker=circuit_breaker(self._breakers, now, self._ping_server, policies.is_process),
+            concurrency=concurrency(self._upstreams.limiters.__getitem__, policies.queue_timeout, now),
+        )
+
+    # -- lifecycle ----------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        audit = await self._open_audit(self._audit_log) if self._audit_log is not None else None
+        self._chain = compose(self._build_middleware(self._idempotency_store, self._loop.time, audit), self._dispatch)
+        self._watchdog.start()
+        self._upstreams.start()
+        return self
+
+    async def _open_audit(self, audit_log: AuditLog) -> Middleware:
+        """Open the audit log. Raises `ConfigError` if it is damaged or not writable."""
+        middleware = await audit_log.open(self._policies.definition_hash)
+        if audit_log.recorder is not None:
+            self._instrumentation.add_sink(audit_log.recorder)
+        return middleware
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop all servers concurrently and wait until none is left, at most about 6 s."""
+        await self._upstreams.close()
+        await self._auth.close()
+        await self._persister.close()
+        await self._spawner.close()
+        if self._audit_log is not None:
+            await self._audit_log.close()
+        self._watchdog.stop()
+        self._broadcaster.close()
+
+    async def add_server(self, name: str, server: ServerLike) -> None:
+        """Add a server while the hub runs. Raises `ConfigError` if the name is in use."""
+        if name in self._servers:
+            raise ConfigError(f"duplicate server {name!r}", hint="use replace_server()", code="E-CONFIG-NAME")
+        self._upstreams.add(check_server_name(name), self._with_defaults(server))
+        self.emit(ServerChanged(name, "added"))
+
+    async def remove_server(self, name: str) -> None:
+        """Remove a server and wait until it has stopped. Raises `NotFound`.
+
+        Running calls may finish first, for at most 30 s.
+        """
+        require_server(self._servers, name)
+        drain_tasks = self._upstreams.remove(name)
+        self.emit(ServerChanged(name, "removed"))
+        await wait_all(drain_tasks)
+
+    async def replace_server(self, name: str, server: ServerLike) -> None:
+        """Change the definition of a server. An equal definition changes nothing. Raises `NotFound`.
+
+        The new definition gets new calls at once. Returns when the old server has stopped, after its running calls,
+        at most 30 s.
+        """
+        new_server = self._with_defaults(server)
+        require_server(self._servers, name)
+        if new_server != self._servers[name]:
+            drain_tasks = self._upstreams.replace(name, new_server)
+            self.emit(ServerChanged(name, "changed"))
+            await wait_all(drain_tasks)
+
+    async def reload(self, config: ConfigSource) -> dict[str, str]:
+        """Load a configuration; add, change and remove servers. Unchanged servers keep running.
+
+        Running calls of changed and removed servers may finish, as with `replace_server`.
+
+        Returns:
+            "added", "changed" or "removed" by server name.
+
+        Raises:
+            ConfigError: The configuration cannot be used; nothing was changed.
+        """
+        servers, self.config_issues, self._network_policy = load_servers(
+            config, self._timeout, self._retry, self._base_network_policy
+        )
+        changes = self._upstreams.reconcile(servers)
+        for name, change in changes.items():
+            self.emit(ServerChanged(name, change))
+        return changes
+
+    def _with_defaults(self, server: ServerLike) -> Server:
+        return with_network_policy(
+            with_defaults(parse_server(server), self._timeout, self._retry), self._network_policy
+        )
+
+    def restart_server(self, name: str) -> None:
+        """Restart a server now, in any state. Raises `NotFound`."""
+        self._upstreams.restart(name)
+
+    async def login(
+        self, server: str, callback: LoginCallback, *, caller: str = "", redirect_uri: str | None = None
+    ) -> None:
+        """Let a user log in to a server and store the token, even if one is stored already.
+
+        `redirect_uri` replaces the redirect URI of the config entry. Raises `NotFound` and `AccessDenied`.
+        """
+        await self._login_service.login(server, callback, caller, redirect_uri)
+
+    async def logout(self, server: str, *, caller: str = "") -> bool:
+        """Delete a stored login and revoke it if its issuer supports that.
+
+        Return True if there was one.
+
+        Raises `NotFound` and `AccessDenied`.
+        """
+        return await self._login_service.logout(server, caller)
+
+    async def logout_everywhere(self, caller: str) -> None:
+        """Delete every stored login of a caller that no longer exists."""
+        await self._login_service.logout_all(caller)
+
+    def _on_login(self, name: str, caller: str) -> None:
+        self._login_service.on_login(name, caller)
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def request(self, call: Call) -> Coroutine[Any, Any, CallResult]:
+        """Send a prepared call with any MCP method. Raises `CallError`."""
+        instrumentation = self._instrumentation
+        is_observed = instrumentation.enabled if not call.forwarded else instrumentation.enabled_for_forwarded
+        return self._observed(call) if is_observed else self._unobserved(call)
+
+    async def _unobserved(self, call: Call) -> CallResult:
+        if not self._upstreams.is_open:
+            self._require_open()
+        began = self._loop.time()
+        reply = await self._chain(call)
+        return replace(reply, duration=self._loop.time() - began)
+
+    async def _observed(self, call: Call) -> CallResult:
+        if not self._upstreams.is_open:
+            self._require_open()
+        instrumentation, began = self._instrumentation, self._loop.time()
+        call = instrumentation.on_start(call)
+        try:
+            reply = await self._chain(call)
+        except CallError as exc:
+            instrumentation.on_error(call, exc, self._loop.time() - began)
+            raise
+        except BaseException:
+            instrumentation.on_cancelled(call, self._loop.time() - began)
+            raise
+        seconds = self._loop.time() - began
+        instrumentation.on_result(call, reply, seconds)
+        return replace(reply, duration=seconds)
+
+    async def _ping_server(self, server: str) -> None:
+        await self._upstreams.require_upstream(server).ping()
+
+    # -- lists and status ---------------------------------------------------------------------------------------------
+
+    def known_tools(self, query: str | None = None, *, server: str | None = None) -> list[Tool]:
+        """Return the tools known now, without waiting.
+
+        `query` selects tools that contain all its words.
+        """
+        return self._catalog.search(query, server) if query else self._catalog.tools(server)
+
+    async def list_items(self, kind: ListKind, server: str | None, timeout: float) -> list[Item]:
+        """Return the items of a list once `server`, or each server, has sent them, failed or timed out."""
+        self._require_open()
+        await self._upstreams.wait_lists_fetched(kind, server, timeout)
+        return list(self._catalog.items(kind, server))
+
+    def status(self) -> dict[str, ServerStatus]:
+        """Return the current status of every server by name."""
+        return {name: self._upstreams.status(name) for name in self._servers}
+
+    @property
+    def circuit_breakers(self) -> CircuitBreakers:
+        """Return the circuit breakers, for a node that shares them with other nodes."""
+        return self._breakers
+
+    def breaker_status(self) -> dict[tuple[str, str], BreakerStatus]:
+        """Return the status of non-idle breakers by (server, tool).
+
+        The tool is "" for a whole server.
+        """
+        return self._breakers.status(self._now())
+
+    def trip_breaker(self, server: str, tool: str = "") -> None:
+        """Open the circuit breaker of a server, or of one of its tools, for a minute.
+
+        Raises `NotFound`.
+        """
+        require_server(self._servers, server)
+        if tool:
+            require_tool(self._catalog, ToolRef(server, tool))
+        self._breakers.trip(server, tool, self._now())
+
+    def reset_breaker(self, server: str, tool: str = "") -> None:
+        """Close the circuit breaker of a server, or of one of its tools. Raises `NotFound`."""
+        require_server(self._servers, server)
+        self._breakers.reset(server, tool)
+
+    def limiter(self, server: str) -> ConcurrencyLimiter | None:
+        """Return the concurrency limiter of a server, or None if the server is unknown."""
+        return self._upstreams.limiters.get(server)
+
+    def load(self, server: str) -> tuple[int, int, int]:
+        """Return counts of a server: queued calls, running retries, retries denied by the budget."""
+        limiter, budget = self._upstreams.limiters.get(server), self._upstreams.retry_budgets.get(server)
+        return (limiter.queued if limiter else 0, budget.active if budget else 0, budget.denied if budget else 0)
+
+    async def wait_ready(self, name: str | None = None, *, timeout: float | None = None) -> None:
+        """Wait until `name`, or every enabled server, is ready.
+
+        Raises `ServerUnavailable` as soon as one fails.
+        """
+        self._require_open()
+        await self._upstreams.wait_ready(name, timeout)
+
+    async def wait_first_starts(self, timeout: float | None = None) -> None:
+        """Wait up to `timeout` seconds until the first start of each non-lazy server has ended."""
+        await self._upstreams.wait_first_starts(timeout)
+
+    def events(self, *types: type[Event]) -> AsyncIterator[Event]:
+        """Iterate over events from now on, of these types or of all.
+
+        A consumer that is too slow loses events and gets an `EventsMissed` with their number.
+        """
+        return self._broadcaster.subscribe(*types)
+
+    def add_sink(self, sink: EventSink) -> None:
+        """Deliver every event to `sink` synchronously, until `remove_sink`."""
+        self._instrumentation.add_sink(sink)
+
+    def remove_sink(self, sink: EventSink) -> None:
+        """Stop delivering events to `sink`."""
+        self._instrumentation.remove_sink(sink)
+
+    def enable_tracing(self, provider: TracerProvider | None = None, sample_ratio: float | None = None) -> None:
+        """Record calls as OpenTelemetry spans. Requires `toolway[otel]`.
+
+        Args:
+            provider: Tracer provider; None uses the global one of the program.
+            sample_ratio: Share of calls to record if the caller sent no trace; None lets the provider decide.
+        """
+        from opentelemetry.trace import get_tracer
+
+        from toolway._version import __version__
+        from toolway.telemetry.tracing import OtelTracer
+
+        self.set_tracer(OtelTracer(get_tracer("toolway", __version__, provider), self._server_attributes, sample_ratio))
+
+    def _server_attributes(self, name: str) -> Mapping[str, Any]:
+        """Return the span attributes that describe the address and protocol of a server."""
+        server, negotiated = self._servers.get(name), self.negotiated(name)
+        return server_attributes(server, negotiated.version if negotiated is not None else "")
+
+    def set_tracer(self, tracer: Tracer | None) -> None:
+        """Set the tracer that assigns each call to a trace. None turns tracing off."""
+        self._instrumentation.set_tracer(tracer)
+
+    def running_calls(self) -> list[Call]:
+        """Return the running calls, oldest first. Empty if no sink, subscriber or tracer is active."""
+        return list(self._instrumentation.running_calls.values())
+
+    # -- for the gateway ----------------------------------------------------------------------------------------------
+
+    def new_call_state(self, *, keep_raw: bool, forwarded: bool = False) -> CallState:
+        """Create the state of a new call; it records phase timings if calls are observed."""
+        instrumentation = self._instrumentation
+        return (instrumentation.state_type if not forwarded or instrumentation.enabled_for_forwarded else CallState)(
+            keep_raw=keep_raw
+        )
+
+    @property
+    def catalog(self) -> Catalog:
+        """Return the catalog of all known tools, prompts and resources."""
+        return self._catalog
+
+    @property
+    def network_policy(self) -> NetworkPolicy:
+        """Return the network policy for servers that are added from now on."""
+        return self._network_policy
+
+    @property
+    def servers(self) -> Mapping[str, Server]:
+        """Return every configured server by name."""
+        return self._servers
+
+    @property
+    def audit_writer(self) -> AuditWriter | None:
+        """Return the writer of the audit log, or None if no log is written."""
+        return self._audit_log.writer if self._audit_log is not None else None
+
+    def negotiated(self, server: str) -> NegotiatedProtocol | None:
+        """Return the protocol negotiated with a server, or None if it is not ready."""
+        upstream = self._upstreams.upstreams.get(server)
+        return upstream.negotiated if upstream is not None else None
+
+    def era(self, server: str) -> Era | None:
+        """Return the protocol era of a server, or the last known one if it is not ready."""
+        upstream = self._upstreams.upstreams.get(server)
+        return upstream.era if upstream is not None else None
+
+    async def wait_lists_known(
+        self, servers: Iterable[str], kind: ListKind, timeout: float, *, urgent: bool = False
+    ) -> None:
+        """Wait up to `timeout` seconds until each server's list is known or its start has failed.
+
+        A list stored by an earlier run counts as known. `urgent` starts these servers before all that no call
+        waits for.
+        """
+        await self._upstreams.wait_lists_known(servers, kind, timeout, urgent=urgent)
+
+    async def subscribe(self, server: str, kind: SubscriptionKind, name: str, owner: str) -> None:
+        """Subscribe to changes of a resource or a task.
+
+        They arrive as `ResourceUpdated` and `TaskChanged` events. `owner` selects the connection; see
+        `subscription_owner`. Raises `CallError`.
+        """
+        await self._upstreams.subscribe(server, kind, name, owner)
+
+    def unsubscribe(self, server: str, kind: SubscriptionKind, name: str, owner: str) -> None:
+        """Undo one `subscribe` with the same arguments."""
+        self._upstreams.unsubscribe(server, kind, name, owner)
+
+    def ensure_started(self, name: str) -> None:
+        """Start a lazy server, also if earlier starts failed. An unknown server is ignored."""
+        upstream = self._upstreams.upstreams.get(name)
+        if upstream is not None:
+            upstream.ensure_started()
+
+    def import_lists(self, name: str, lists: Mapping[str, list[Any]]) -> None:
+        """Replace the lists of a server by lists that another node fetched from it."""
+        self._context.import_lists(name, lists)
+
+    def subscription_owner(self, server: str, caller: str) -> str:
+        """Return the caller id if the caller uses a per-caller connection, or "" for the shared one."""
+        return self._upstreams.subscription_owner(server, caller)
+
+    def emit(self, event: Event) -> None:
+        """Deliver an event to all sinks and subscribers."""
+        self._context.emit(event)
+
+    def _require_open(self) -> None:
+        if not self._upstreams.is_open:
+            raise RuntimeError("the hub is not open: use `async with Hub(…) as hub`")
+
+    def _now(self) -> float:
+        return self._loop.time()

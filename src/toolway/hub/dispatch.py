@@ -1,0 +1,178 @@
+"""End of the middleware chain: select an upstream, send the call and validate its output."""
+
+from __future__ import annotations
+
+from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
+from msgspec.structs import replace
+
+from toolway.auth.manager import AuthManager
+from toolway.catalog.catalog import Catalog, Tool
+from toolway.errors import AccessDenied, Certainty, NotFound, ProtocolError, ServerUnavailable
+from toolway.hub.call_policy import CallPolicies
+from toolway.hub.environment import HubEnvironment
+from toolway.hub.instrumentation import Instrumentation
+from toolway.hub.upstreams import UpstreamManager
+from toolway.middleware.resolve import require_tool
+from toolway.protocol.json_schema import SchemaValidator
+from toolway.types import Call, CallResult, Json, ToolRef, result_type
+from toolway.upstream.error_mapping import PERSONAL_AUTH_CODE
+from toolway.upstream.upstream import Upstream
+
+# -------------------- outputs
+# Validation of structured tool results against the tool's output schema.
+
+
+class OutputValidator:
+    """Validates structured results; compiles each output schema on first use and after a change."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[tuple[str, str], tuple[Json, SchemaValidator]] = {}
+
+    def validate(self, tool: Tool, result: Json) -> str | None:
+        """Return why the structured content of `result` violates the tool's output schema, or None."""
+        schema, structured = tool.output_schema, result.get("structuredContent")
+        if schema is None or structured is None or result.get("isError") is True:
+            return None
+        key = (tool.server, tool.name)
+        entry = self._compiled.get(key)
+        if entry is None or entry[0] is not schema:
+            entry = self._compiled[key] = (schema, SchemaValidator(schema))
+        return entry[1].validate(structured)
+
+    def discard(self, server: str) -> None:
+        for key in [key for key in self._compiled if key[0] == server]:
+            del self._compiled[key]
+
+
+class Dispatcher:
+    """Sends each call to the shared or the per-caller upstream of its server."""
+
+    __slots__ = (
+        "_auth",
+        "_catalog",
+        "_forwarding_info",
+        "_instrumentation",
+        "_output_validator",
+        "_policies",
+        "_upstreams",
+    )
+
+    def __init__(
+        self,
+        upstreams: UpstreamManager,
+        catalog: Catalog,
+        output_validator: OutputValidator,
+        policies: CallPolicies,
+        auth: AuthManager,
+        instrumentation: Instrumentation,
+        environment: HubEnvironment,
+    ) -> None:
+        self._upstreams = upstreams
+        self._catalog = catalog
+        self._output_validator = output_validator
+        self._policies = policies
+        self._auth = auth
+        self._instrumentation = instrumentation
+        self._forwarding_info = environment.forwarding_info
+
+    async def dispatch(self, call: Call) -> CallResult:
+        """Send the call to its upstream, or to the successor if that was replaced first.
+
+        Raises `CallError`.
+        """
+        if self._instrumentation.enabled:
+            call = self._instrumentation.on_dispatch(call)
+        if self._forwarding_info is not None:
+            call.state.forwarding_info = self._forwarding_info(call)
+        shared = self._upstreams.require_upstream(call.server)
+        try:
+            upstream = shared
+            if call.caller:
+                call.state.caller = call.caller
+                if not shared.is_modern or self._auth.is_per_user(call.server):
+                    upstream = await self._upstream_for_caller(call, shared)
+            if call.method != "tools/call":
+                result = await upstream.call(call)
+            else:
+                if call.idempotency_key is not None:
+                    call = self._inject_idempotency_key(call, call.idempotency_key)
+                tool = self._catalog.find_tool(call.server, call.name) or await self._require_listed_tool(
+                    call, upstream
+                )
+                try:
+                    result = await upstream.call(call, tool.input_schema if tool.has_header_params else None)
+                except ProtocolError as exc:
+                    tool, result = await self._retry_with_new_schema(upstream, call, exc)
+                if "structuredContent" in result:
+                    self._validate_output(tool, result)
+            return result_type(call.method)(call.server, call.name, result, raw_bytes=call.state.raw_bytes)
+        except (ServerUnavailable, NotFound) as exc:
+            if not shared.is_draining or exc.executed != "no":
+                raise
+        except AccessDenied as exc:
+            if exc.code != PERSONAL_AUTH_CODE or not self._auth.is_per_user(call.server):
+                raise  # else the server has just required a credential: use the caller's own connection
+        return await self.dispatch(call)
+
+    async def _retry_with_new_schema(self, upstream: Upstream, call: Call, exc: ProtocolError) -> tuple[Tool, Json]:
+        """Call again with a new schema if the server's tool definition has changed.
+
+        Raises `CallError`.
+        """
+        if exc.rpc_code != HEADER_MISMATCH:
+            if exc.rpc_code in (METHOD_NOT_FOUND, INVALID_PARAMS) and "unknown tool" in exc.detail.lower():
+                upstream.refresh("tools")
+            raise exc
+        # The call was rejected because the definition changed: fetch the definition and send the call once more.
+        await upstream.refresh_now("tools")
+        tool = await self._require_listed_tool(call, upstream)
+        return tool, await upstream.call(call, tool.input_schema)
+
+    async def _upstream_for_caller(self, call: Call, upstream: Upstream) -> Upstream:
+        """Return the shared upstream, or the caller's own if era or credentials require it."""
+        upstreams = self._upstreams
+        server = upstreams.servers[call.server]
+        if server.share_connection or server.transport == "memory":
+            return upstream
+        if self._auth.is_per_user(call.server) and not upstream.is_draining:
+            return upstreams.per_caller.get_or_start(
+                call.server, server, call.caller
+            )  # independent of the local owner's login
+        if upstream.negotiated is None:
+            await upstream.wait_ready(call.state)
+        if upstream.is_draining or not upstreams.uses_per_caller_connections(call.server, upstream):
+            return upstream
+        return upstreams.per_caller.get_or_start(call.server, server, call.caller)
+
+    async def _require_listed_tool(self, call: Call, upstream: Upstream) -> Tool:
+        """Return the tool's definition; waits for the first list if there is none yet.
+
+        Raises `NotFound`.
+        """
+        ref = ToolRef(call.server, call.name)
+        if self._catalog.tool(ref) is None:
+            await upstream.wait_ready(call.state)
+        return require_tool(self._catalog, ref)
+
+    def _inject_idempotency_key(self, call: Call, key: str) -> Call:
+        """Return the call with its idempotency key in `_meta` if the server supports such keys."""
+        meta_key = self._policies.idempotency_meta_key(call.server)
+        if meta_key is None:
+            return call
+        meta = call.params.get("_meta")
+        return replace(call, params={**call.params, "_meta": {**(meta or {}), meta_key: key}})
+
+    def _validate_output(self, tool: Tool, result: Json) -> None:
+        problem = self._output_validator.validate(tool, result)
+        if problem is not None:
+            raise ProtocolError(
+                f"invalid output of {tool.qualified_name}",
+                data=result,
+                server=tool.server,
+                tool=tool.name,
+                certainty=Certainty.EXECUTED,
+                attempts=1,
+                detail=problem,
+                hint="report it to the server's author; the result is in the error's `data`",
+                code="E-OUTPUT-SCHEMA",
+            )

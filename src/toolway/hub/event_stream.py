@@ -1,0 +1,186 @@
+"""Event streams for `hub.events()`.
+
+A slow subscriber loses events and gets their number; it delays nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Final
+
+from toolway.events import Event, EventsMissed, LoopResumed, LoopStalled
+
+MAX_BACKLOG: Final = 1000  # events per subscriber
+
+
+class _Subscription:
+    def __init__(self, event_types: tuple[type[Event], ...]) -> None:
+        self.event_types = event_types
+        self.backlog: deque[Event] = deque()
+        self.missed = 0
+        self.available = asyncio.Event()
+        self.closed = False
+
+    def put(self, event: Event) -> None:
+        if len(self.backlog) >= MAX_BACKLOG:
+            self.backlog.popleft()
+            self.missed += 1
+        self.backlog.append(event)
+        self.available.set()
+
+
+class EventBroadcaster:
+    """Delivers each event to all subscriptions that selected its type."""
+
+    def __init__(self) -> None:
+        self._subscriptions: set[_Subscription] = set()
+        self._subscribed_types: dict[type[Event], bool] = {}
+        self.on_subscriptions_changed: Callable[[], None] = lambda: None  # called when a subscription begins or ends
+
+    def has_subscribers(self, event_type: type[Event]) -> bool:
+        """Return True if a subscription selects events of this type."""
+        known = self._subscribed_types.get(event_type)  # cached: needed at the end of every call
+        if known is None:
+            known = self._subscribed_types[event_type] = any(
+                issubclass(event_type, subscription.event_types) for subscription in self._subscriptions
+            )
+        return known
+
+    def emit(self, event: Event) -> None:
+        for subscription in self._subscriptions:
+            if isinstance(event, subscription.event_types):
+                subscription.put(event)
+
+    def close(self) -> None:
+        for subscription in self._subscriptions:
+            subscription.closed = True
+            subscription.available.set()
+
+    def subscribe(self, *event_types: type[Event]) -> AsyncIterator[Event]:
+        """Iterate over events of these types, or of all types, from now on until `close`."""
+        subscription = _Subscription(event_types or (Event,))
+        self._subscriptions.add(subscription)
+        self._subscribed_types = {}
+        self.on_subscriptions_changed()
+        return self._iterate(subscription)
+
+    async def _iterate(self, subscription: _Subscription) -> AsyncIterator[Event]:
+        try:
+            while True:
+                while subscription.backlog:
+                    if subscription.missed:
+                        missed, subscription.missed = subscription.missed, 0
+                        yield EventsMissed("", missed)
+                    yield subscription.backlog.popleft()
+                if subscription.closed:
+                    return
+                subscription.available.clear()
+                await subscription.available.wait()
+        finally:
+            self._subscriptions.discard(subscription)
+            self._subscribed_types = {}
+            self.on_subscriptions_changed()
+
+
+# -------------------- watchdog
+# Watchdog thread that detects a blocked event loop and reports its stack.
+#
+# Work that blocks the loop, anywhere in the program, stops every call, deadline and health check, and none of them can
+# report it. A thread can. It only observes: it interrupts nothing, and calls cost nothing. The loop sends regular
+# heartbeats; the thread wakes up when one is overdue.
+
+
+_BEATS_PER_THRESHOLD: Final = 10  # heartbeats per stall threshold
+_MAX_STACK_FRAMES: Final = 20  # reported frames of the stack
+_NO_STACK: Final = "(no stack: the process was suspended, or something held the interpreter lock)"
+_log = logging.getLogger(__name__)
+
+
+class Watchdog:
+    """Reports a loop that was blocked for `stall_threshold` seconds; 0 disables it.
+
+    `emit` runs in the loop.
+    """
+
+    def __init__(
+        self, emit: Callable[[Event], None], stall_threshold: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._emit = emit
+        self._stall_threshold = stall_threshold
+        self._clock = clock
+        self._last_beat = 0.0  # time of the last heartbeat
+        self._reported = False  # the current stall is reported
+        self._loop_stopped = False  # the loop was not running, so silence is no stall
+        self._stopped = threading.Event()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Start watching the running loop."""
+        if self._stall_threshold:
+            self._loop = asyncio.get_running_loop()
+            self._loop_thread = threading.get_ident()
+            self._last_beat = self._clock()
+            self._beat()
+            threading.Thread(target=self._watch, name="toolway watchdog", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # -- in the loop --------------------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        now = self._clock()
+        silence, self._last_beat = now - self._last_beat, now
+        reported, was_stopped = self._reported, self._loop_stopped
+        self._reported = self._loop_stopped = False
+        if silence >= self._stall_threshold and not was_stopped:
+            if not reported:
+                self._emit(_report_stall(silence, _NO_STACK))
+            _log.warning("the event loop runs again, after %.1f s", silence)
+            self._emit(LoopResumed("", silence))
+        self._timer = self._loop.call_later(self._stall_threshold / _BEATS_PER_THRESHOLD, self._beat)
+
+    # -- in the thread ------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        pause, checked_at = self._stall_threshold, self._clock()
+        while not self._stopped.wait(pause) and not self._loop.is_closed():
+            late = self._clock() - checked_at - pause > self._stall_threshold / 2
+            pause, checked_at = self.check(late=late), self._clock()
+
+    def check(self, *, late: bool = False) -> float:
+        """Report an overdue heartbeat. Return the seconds until the next check.
+
+        `late` means that this thread itself did not run in time, so the loop may not have had its chance yet.
+        """
+        overdue = self._clock() - self._last_beat - self._stall_threshold
+        if overdue < 0:
+            return -overdue
+        if not self._loop.is_running():
+            self._loop_stopped = True
+        elif not self._reported and not late:
+            self._reported = True
+            event = _report_stall(overdue + self._stall_threshold, self._loop_stack())
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                self._loop.call_soon_threadsafe(self._emit, event)
+        return self._stall_threshold / _BEATS_PER_THRESHOLD
+
+    def _loop_stack(self) -> str:
+        frame = sys._current_frames().get(self._loop_thread)
+        return "".join(traceback.format_stack(frame, _MAX_STACK_FRAMES)) if frame is not None else _NO_STACK
+
+
+def _report_stall(seconds: float, stack: str) -> LoopStalled:
+    event = LoopStalled("", seconds, stack)
+    _log.warning("%s Stack:\n%s", event.summary, stack)
+    return event

@@ -1,0 +1,615 @@
+"""Hub: calls tools of many MCP servers. The public class, nothing else.
+
+    async with Hub("mcp.json") as hub:
+        result = await hub.call_tool("github.search_issues", {"query": "is:open"})
+
+Entering returns at once; each server starts in its own task. A call waits only for its own server. The engine is
+`HubCore` (hub/core.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from toolway.auth.token_manager import LoginCallback
+from toolway.auth.token_store import DEFAULT_TOKENS, TokenStore
+from toolway.callbacks import Callback, FunctionCallbacks, Roots
+from toolway.catalog.catalog import Item, Prompt, Resource, Tool
+from toolway.catalog.storage import CatalogStorage
+from toolway.config.schema import ConfigIssue, RetryPolicy, ServerLike, Timeout
+from toolway.config.settings import AuditSettings
+from toolway.events import Event, EventSink
+from toolway.hub.core import HubCore
+from toolway.hub.source import DEFAULT_CATALOG, ConfigSource
+from toolway.middleware.idempotency import IdempotencyStore
+from toolway.middleware.resolve import find_resource_server, parse_prompt_name
+from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
+from toolway.types import (
+    AnyProgressCallback,
+    Call,
+    Json,
+    ProgressCallback,
+    PromptResult,
+    ResourceResult,
+    ToolResult,
+)
+from toolway.upstream.status import ServerStatus
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+T = TypeVar("T")
+
+
+class Hub:
+    """Client for the tools of many MCP servers, which it starts and supervises.
+
+    Args:
+        config: Path of a config file, or a mapping of names to servers (a `Server`, a URL, a command line, a config
+            entry, or an SDK server object). None merges the config files of the user and the project.
+        timeout: Seconds, or a `Timeout`, for servers without a timeout of their own.
+        retry: Retry policy for servers without one.
+        elicitation_callback: Answers elicitation requests of servers. Called with (server, params); returns the
+            result as a dictionary, or a coroutine of one.
+        sampling_callback: Answers sampling requests of servers, like `elicitation_callback`.
+        list_roots_callback: Answers roots requests of servers, or the roots themselves.
+        login_callback: Sends the user to the login page of a server that requires a login.
+        token_store: Store for login tokens. The default is shared by all programs of this user; None keeps them in
+            memory.
+        idempotency_store: Store for results of calls with an idempotency key. None keeps them in memory.
+        catalog_storage: Folder or storage for the last known lists of tools. None stores no lists.
+        audit_log: File or settings of an audit log; see docs/howto/audit.md. None writes no audit log.
+        network_policy: Addresses that URLs may lead to in addition to public ones, for instance
+            `NetworkPolicy(("jira.corp.example", "10.0.0.0/8"))`.
+
+    Raises:
+        ConfigError: The configuration cannot be used.
+
+    Example:
+        async with Hub({"demo": "uvx demo-server"}, timeout=30) as hub:
+            print([tool.qualified_name for tool in await hub.list_tools()])
+    """
+
+    def __init__(
+        self,
+        config: ConfigSource = None,
+        *,
+        timeout: float | Timeout | None = None,
+        retry: RetryPolicy | None = None,
+        elicitation_callback: Callback | None = None,
+        sampling_callback: Callback | None = None,
+        list_roots_callback: Roots | None = None,
+        login_callback: LoginCallback | None = None,
+        token_store: TokenStore | None = DEFAULT_TOKENS,
+        idempotency_store: IdempotencyStore | None = None,
+        catalog_storage: str | os.PathLike[str] | CatalogStorage | None = DEFAULT_CATALOG,
+        audit_log: str | os.PathLike[str] | AuditSettings | None = None,
+        network_policy: NetworkPolicy = PUBLIC_ONLY,
+    ) -> None:
+        self._core = HubCore(
+            config,
+            timeout=timeout,
+            retry=retry,
+            callbacks=FunctionCallbacks(elicitation_callback, sampling_callback, list_roots_callback),
+            login_callback=login_callback,
+            token_store=token_store,
+            idempotency_store=idempotency_store,
+            catalog_storage=catalog_storage,
+            audit_log=audit_log,
+            network_policy=network_policy,
+        )
+
+    @classmethod
+    def _from_core(cls, core: HubCore) -> Self:
+        """Return a hub over an existing engine. For the project's own programs and tests."""
+        hub = cls.__new__(cls)
+        hub._core = core
+        return hub
+
+    async def __aenter__(self) -> Self:
+        await self._core.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop all servers concurrently and wait until none is left, at most about 6 s.
+
+        Example:
+            hub = await Hub("mcp.json").__aenter__()
+            await hub.aclose()
+        """
+        await self._core.aclose()
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        max_attempts: int | None = None,
+        idempotent: bool | None = None,
+        idempotency_key: str | None = None,
+        progress_callback: AnyProgressCallback | None = None,
+        raise_on_error: bool = False,
+        meta: Mapping[str, Any] | None = None,
+    ) -> ToolResult:
+        """Call a tool and return its result.
+
+        Args:
+            name: `server.tool`.
+            arguments: Arguments of the tool.
+            timeout: Seconds for the whole call; None uses the server's setting.
+            max_attempts: Attempts allowed for this call; None uses the server's setting.
+            idempotent: True declares that the call may run again. Without it, a setting or a hint of the server, a
+                call that may have been executed is never sent twice.
+            idempotency_key: Calls with the same key are executed once.
+            progress_callback: Function or coroutine function, called with (progress, total, message) for each
+                progress notification.
+            raise_on_error: Raise `ToolError` if the tool reports a failure.
+            meta: Additional `_meta` of the request.
+
+        Returns:
+            The result of the tool. A failure that the tool itself reports is a result with `is_error`.
+
+        Raises:
+            CallError: The call has no result. `executed` is "no", "unknown" or "yes".
+            ToolError: The tool reported a failure, and `raise_on_error` is True.
+
+        Example:
+            result = await hub.call_tool("github.search_issues", {"query": "is:open"}, timeout=20)
+            print(result.text)
+        """
+        params: Json = {"name": name, "arguments": dict(arguments or {})}
+        if meta:
+            params["_meta"] = dict(meta)
+        progress, pending = _collect_progress(progress_callback)
+        call = Call(
+            name,
+            "tools/call",
+            params,
+            timeout=timeout,
+            on_progress=progress,
+            max_attempts=max_attempts,
+            idempotent=idempotent,
+            idempotency_key=idempotency_key,
+        )
+        try:
+            result = await self._core.request(call)
+        finally:
+            if pending:
+                await asyncio.gather(*pending, return_exceptions=True)
+        assert isinstance(result, ToolResult)
+        return result.raise_for_error() if raise_on_error else result
+
+    async def read_resource(
+        self, uri: str, *, server: str | None = None, timeout: float | None = None
+    ) -> ResourceResult:
+        """Read a resource.
+
+        Args:
+            uri: URI of the resource.
+            server: Server to ask. None asks the server that lists `uri`.
+            timeout: Seconds for the whole call; None uses the server's setting.
+
+        Returns:
+            The contents of the resource.
+
+        Raises:
+            CallError: The call has no result.
+
+        Example:
+            notes = await hub.read_resource("file:///notes.md", server="files")
+        """
+        server = server if server is not None else find_resource_server(self._core.catalog, uri)
+        call = Call(uri, "resources/read", {"uri": uri}, server=server, name=uri, timeout=timeout)
+        result = await self._core.request(call)
+        assert isinstance(result, ResourceResult)
+        return result
+
+    async def get_prompt(
+        self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: float | None = None
+    ) -> PromptResult:
+        """Get a prompt with its arguments filled in.
+
+        Args:
+            name: `server.prompt`.
+            arguments: Arguments of the prompt.
+            timeout: Seconds for the whole call; None uses the server's setting.
+
+        Returns:
+            The messages of the prompt.
+
+        Raises:
+            CallError: The call has no result.
+
+        Example:
+            prompt = await hub.get_prompt("docs.summarize", {"topic": "leases"})
+        """
+        ref = parse_prompt_name(self._core.servers, name)
+        params: Json = {"name": ref.tool, "arguments": dict(arguments or {})}
+        result = await self._core.request(Call(name, "prompts/get", params, ref.server, ref.tool, timeout))
+        assert isinstance(result, PromptResult)
+        return result
+
+    async def complete(
+        self,
+        ref: str,
+        argument: str,
+        value: str,
+        *,
+        server: str | None = None,
+        context: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> list[str]:
+        """Return completions for an argument of a prompt or a resource template.
+
+        Args:
+            ref: `server.prompt`, or the URI of a resource template if `server` is given.
+            argument: Name of the argument.
+            value: Text typed so far.
+            server: Server of the resource template.
+            context: Values of other arguments.
+            timeout: Seconds for the whole call; None uses the server's setting.
+
+        Returns:
+            Possible values, best first.
+
+        Raises:
+            CallError: The call has no result.
+
+        Example:
+            cities = await hub.complete("weather.report", "city", "Os")
+        """
+        if server is None:
+            prompt = parse_prompt_name(self._core.servers, ref)
+            server, reference = prompt.server, {"type": "ref/prompt", "name": prompt.tool}
+        else:
+            reference = {"type": "ref/resource", "uri": ref}
+        params: Json = {"ref": reference, "argument": {"name": argument, "value": value}}
+        if context:
+            params["context"] = {"arguments": dict(context)}
+        result = await self._core.request(Call(ref, "completion/complete", params, server, ref, timeout))
+        completion = result.raw.get("completion")
+        values = completion.get("values") if isinstance(completion, dict) else None
+        return [each for each in values if isinstance(each, str)] if isinstance(values, list) else []
+
+    # -- lists --------------------------------------------------------------------------------------------------------
+
+    def known_tools(self, query: str | None = None, *, server: str | None = None) -> list[Tool]:
+        """Return the tools known now, without waiting.
+
+        Args:
+            query: Return only tools that contain all these words.
+            server: Return only tools of this server.
+
+        Returns:
+            Tools of the last known lists, also of servers that are not running.
+
+        Example:
+            names = [tool.qualified_name for tool in hub.known_tools("issue")]
+        """
+        return self._core.known_tools(query, server=server)
+
+    async def list_tools(self, *, server: str | None = None, timeout: float = 30.0) -> list[Tool]:
+        """Return the tools of all servers.
+
+        Args:
+            server: Return only tools of this server.
+            timeout: Seconds to wait for servers that have not sent their tools yet.
+
+        Returns:
+            The tools of each server that has sent them in time. A server that failed has none.
+
+        Raises:
+            NotFound: There is no such server.
+
+        Example:
+            for tool in await hub.list_tools():
+                print(tool.qualified_name, tool.description)
+        """
+        return _only(Tool, await self._core.list_items("tools", server, timeout))
+
+    async def list_prompts(self, *, server: str | None = None, timeout: float = 30.0) -> list[Prompt]:
+        """Return the prompts of all servers.
+
+        Args:
+            server: Return only those of this server.
+            timeout: Seconds to wait for servers that have not sent their list yet.
+
+        Returns:
+            The items of each server that has sent them in time. A server that failed has none.
+
+        Raises:
+            NotFound: There is no such server.
+
+        Example:
+            prompts = await hub.list_prompts(server="docs")
+        """
+        return _only(Prompt, await self._core.list_items("prompts", server, timeout))
+
+    async def list_resources(self, *, server: str | None = None, timeout: float = 30.0) -> list[Resource]:
+        """Return the resources of all servers.
+
+        Args:
+            server: Return only those of this server.
+            timeout: Seconds to wait for servers that have not sent their list yet.
+
+        Returns:
+            The items of each server that has sent them in time. A server that failed has none.
+
+        Raises:
+            NotFound: There is no such server.
+
+        Example:
+            uris = [resource.uri for resource in await hub.list_resources()]
+        """
+        return _only(Resource, await self._core.list_items("resources", server, timeout))
+
+    async def list_resource_templates(self, *, server: str | None = None, timeout: float = 30.0) -> list[Resource]:
+        """Return the resource templates of all servers.
+
+        Args:
+            server: Return only those of this server.
+            timeout: Seconds to wait for servers that have not sent their list yet.
+
+        Returns:
+            The items of each server that has sent them in time. A server that failed has none.
+
+        Raises:
+            NotFound: There is no such server.
+
+        Example:
+            templates = await hub.list_resource_templates()
+        """
+        return _only(Resource, await self._core.list_items("templates", server, timeout))
+
+    # -- servers ------------------------------------------------------------------------------------------------------
+
+    @property
+    def config_issues(self) -> tuple[ConfigIssue, ...]:
+        """Return the non-fatal problems of the configuration.
+
+        Returns:
+            Each problem with server, severity, message, detail and hint.
+
+        Example:
+            for issue in hub.config_issues:
+                print(issue.server, issue.message, issue.hint)
+        """
+        return self._core.config_issues
+
+    async def add_server(self, name: str, server: ServerLike) -> None:
+        """Add a server while the hub runs.
+
+        Args:
+            name: Name of the server; the part of `server.tool` before the dot.
+            server: A `Server`, a URL, a command line, a config entry, or an SDK server object.
+
+        Raises:
+            ConfigError: The name is in use, or the server cannot be used.
+
+        Example:
+            await hub.add_server("time", "uvx mcp-server-time")
+        """
+        await self._core.add_server(name, server)
+
+    async def remove_server(self, name: str) -> None:
+        """Remove a server and wait until it has stopped. Running calls may finish first, for at most 30 s.
+
+        Args:
+            name: Name of the server.
+
+        Raises:
+            NotFound: There is no such server.
+
+        Example:
+            await hub.remove_server("time")
+        """
+        await self._core.remove_server(name)
+
+    async def replace_server(self, name: str, server: ServerLike) -> None:
+        """Change the definition of a server. An equal definition changes nothing.
+
+        New calls use the new definition at once. The method returns when the old server has stopped, after its
+        running calls, at most 30 s.
+
+        Args:
+            name: Name of the server.
+            server: The new definition: a `Server`, a URL, a command line, a config entry, or an SDK server object.
+
+        Raises:
+            NotFound: There is no such server.
+            ConfigError: The server cannot be used.
+
+        Example:
+            await hub.replace_server("time", Server(command="uvx", args=("mcp-server-time", "--utc")))
+        """
+        await self._core.replace_server(name, server)
+
+    async def reload(self, config: ConfigSource) -> dict[str, str]:
+        """Load a configuration; add, change and remove servers. Unchanged servers keep running.
+
+        Running calls of changed and removed servers may finish, as with `replace_server`.
+
+        Args:
+            config: As in the constructor.
+
+        Returns:
+            "added", "changed" or "removed" by server name.
+
+        Raises:
+            ConfigError: The configuration cannot be used; nothing was changed.
+
+        Example:
+            changes = await hub.reload("mcp.json")
+        """
+        return await self._core.reload(config)
+
+    def restart_server(self, name: str) -> None:
+        """Restart a server now, in any state.
+
+        Args:
+            name: Name of the server.
+
+        Raises:
+            NotFound: There is no such server.
+
+        Example:
+            hub.restart_server("time")
+        """
+        self._core.restart_server(name)
+
+    def status(self) -> dict[str, ServerStatus]:
+        """Return the current status of every server by name.
+
+        Returns:
+            State, cause and hint, protocol version, process id and counters of each server.
+
+        Example:
+            broken = {name: status.why for name, status in hub.status().items() if status.state == "failed"}
+        """
+        return self._core.status()
+
+    async def wait_ready(self, name: str | None = None, *, timeout: float | None = None) -> None:
+        """Wait until a server, or every enabled server, is ready.
+
+        Args:
+            name: Server to wait for; None waits for all.
+            timeout: Seconds to wait; None waits without limit.
+
+        Raises:
+            ServerUnavailable: A server failed; raised as soon as one fails.
+            CallTimeout: The time is over.
+
+        Example:
+            await hub.wait_ready("github", timeout=10)
+        """
+        await self._core.wait_ready(name, timeout=timeout)
+
+    # -- logins -------------------------------------------------------------------------------------------------------
+
+    async def login(self, server: str, callback: LoginCallback, *, redirect_uri: str | None = None) -> None:
+        """Let a user log in to a server and store the token, even if one is stored already.
+
+        Args:
+            server: Name of the server.
+            callback: Sends the user to the login page and returns the redirect of the browser.
+            redirect_uri: Replaces the redirect URI of the config entry.
+
+        Raises:
+            NotFound: There is no such server.
+            AccessDenied: The login failed or the server has none.
+
+        Example:
+            await hub.login("notion", open_browser)
+        """
+        await self._core.login(server, callback, redirect_uri=redirect_uri)
+
+    async def logout(self, server: str) -> bool:
+        """Delete a stored login and revoke it if its issuer supports that.
+
+        Args:
+            server: Name of the server.
+
+        Returns:
+            True if there was a login.
+
+        Raises:
+            NotFound: There is no such server.
+            AccessDenied: The server has no logins.
+
+        Example:
+            await hub.logout("notion")
+        """
+        return await self._core.logout(server)
+
+    # -- observation --------------------------------------------------------------------------------------------------
+
+    def events(self, *types: type[Event]) -> AsyncIterator[Event]:
+        """Iterate over events from now on, of these types or of all.
+
+        A consumer that is too slow loses events and gets an `EventsMissed` with their number.
+
+        Args:
+            types: Event types to receive; none means all.
+
+        Returns:
+            An iterator that ends when the hub is closed.
+
+        Example:
+            async for event in hub.events(CallFinished):
+                print(event.name, event.duration)
+        """
+        return self._core.events(*types)
+
+    def add_sink(self, sink: EventSink) -> None:
+        """Deliver every event to `sink` synchronously, until `remove_sink`.
+
+        Args:
+            sink: Object with the methods of `EventSink`; they must not block.
+
+        Example:
+            hub.add_sink(my_metrics)
+        """
+        self._core.add_sink(sink)
+
+    def remove_sink(self, sink: EventSink) -> None:
+        """Stop delivering events to `sink`.
+
+        Args:
+            sink: A sink that was passed to `add_sink`.
+
+        Example:
+            hub.remove_sink(my_metrics)
+        """
+        self._core.remove_sink(sink)
+
+    def enable_tracing(self, provider: TracerProvider | None = None, *, sample_ratio: float | None = None) -> None:
+        """Record calls as OpenTelemetry spans. Requires `toolway[otel]`.
+
+        Args:
+            provider: Tracer provider; None uses the global one of the program.
+            sample_ratio: Share of calls to record if the caller sent no trace; None lets the provider decide.
+
+        Example:
+            hub.enable_tracing(sample_ratio=0.1)
+        """
+        self._core.enable_tracing(provider, sample_ratio)
+
+
+def _only(item_type: type[T], items: Iterable[Item]) -> list[T]:
+    return [item for item in items if isinstance(item, item_type)]
+
+
+def _collect_progress(
+    callback: AnyProgressCallback | None,
+) -> tuple[ProgressCallback | None, list[asyncio.Future[None]]]:
+    """Return a synchronous progress callback, and the started coroutines if `callback` is a coroutine function."""
+    pending: list[asyncio.Future[None]] = []
+    if callback is None:
+        return None, pending
+
+    def report(progress: float, total: float | None, message: str | None) -> None:
+        result = callback(progress, total, message)
+        if inspect.isawaitable(result):
+            pending.append(asyncio.ensure_future(_after(pending[-1] if pending else None, result)))
+
+    return report, pending
+
+
+async def _after(previous: asyncio.Future[None] | None, report: Awaitable[None]) -> None:
+    """Await one report after the one before it, so that reports stay in order."""
+    if previous is not None:
+        await asyncio.wait([previous])
+    await report

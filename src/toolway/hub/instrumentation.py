@@ -1,0 +1,242 @@
+"""Instrumentation of calls: events and traces. A call that is not observed skips all of it."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+import secrets
+import time
+from typing import Final, Protocol, cast
+
+from msgspec.structs import replace
+
+from toolway.errors import CallError, Certainty, ProtocolError
+from toolway.events import AttemptFinished, CallFinished, CallStarted, Event, EventSink
+from toolway.hub.event_stream import EventBroadcaster
+from toolway.types import Call, CallResult, CallState, TimedCallState, phase_clock
+
+_log = logging.getLogger(__name__)
+_CALL_EVENTS: Final = (CallStarted, AttemptFinished, CallFinished)
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+class Trace(Protocol):
+    """Trace of one call."""
+
+    @property
+    def trace_id(self) -> str:
+        """Return the trace id, 32 hex digits."""
+        ...
+
+    @property
+    def span_id(self) -> str:
+        """Return the id of the call's own span, 16 hex digits; "" if it is not recorded."""
+        ...
+
+    def inject(self, call: Call) -> Call:
+        """Return the call for the next attempt, with the trace context in its `_meta`."""
+        ...
+
+    def end(self, event: CallFinished) -> None: ...
+
+
+class Tracer(Protocol):
+    """Starts a trace for each call, or returns None for calls that are not traced."""
+
+    def start_trace(self, call: Call) -> Trace | None: ...
+
+
+class Instrumentation:
+    """Creates call events.
+
+    `enabled` is the only check on the hot path; other methods run only if it is True.
+    """
+
+    def __init__(self, broadcaster: EventBroadcaster) -> None:
+        self._broadcaster = broadcaster
+        broadcaster.on_subscriptions_changed = self._update_flags
+        self._sinks: tuple[EventSink, ...] = ()
+        self._forwarded_sinks: tuple[EventSink, ...] = ()  # for calls that another node forwarded
+        self._tracer: Tracer | None = None
+        self._id_prefix = secrets.token_hex(4)  # prefix of generated call ids
+        self._call_numbers = itertools.count(1)
+        self.running_calls: dict[int, Call] = {}  # by the identity of their states, oldest first
+        self.state_type: type[CallState] = CallState  # class of the state of new calls
+        self.enabled = False
+        self.enabled_for_forwarded = False
+        self._wants_attempts = False
+        self._update_flags()
+
+    def add_sink(self, sink: EventSink) -> None:
+        self._sinks = (*self._sinks, sink)
+        self._update_flags()
+
+    def remove_sink(self, sink: EventSink) -> None:
+        self._sinks = tuple(each for each in self._sinks if each is not sink)
+        self._update_flags()
+
+    def set_tracer(self, tracer: Tracer | None) -> None:
+        self._tracer = tracer
+        self._update_flags()
+
+    @property
+    def is_tracing(self) -> bool:
+        return self._tracer is not None
+
+    def _update_flags(self) -> None:
+        has_subscribers = any(self._broadcaster.has_subscribers(kind) for kind in _CALL_EVENTS)
+        has_call_sinks = any(getattr(sink, "wants_calls", True) for sink in self._sinks)
+        self._forwarded_sinks = tuple(sink for sink in self._sinks if getattr(sink, "wants_forwarded", False))
+        self.enabled = has_subscribers or has_call_sinks or self._tracer is not None
+        self.enabled_for_forwarded = has_subscribers or bool(self._forwarded_sinks) or self._tracer is not None
+        self.state_type = TimedCallState if self.enabled else CallState
+        self._wants_attempts = any(sink.wants_attempts for sink in self._sinks) or any(
+            self._broadcaster.has_subscribers(kind) for kind in (CallStarted, AttemptFinished)
+        )
+
+    def emit(self, event: Event, *, forwarded: bool = False) -> None:
+        """Deliver an event, except the end of a call, to sinks and subscribers."""
+        for sink in self._sinks if not forwarded else self._forwarded_sinks:
+            try:
+                sink.on_event(event)
+            except Exception:
+                _log.exception("event sink failed")
+        self._broadcaster.emit(event)
+
+    # -- one call -----------------------------------------------------------------------------------------------------
+
+    def on_start(self, call: Call) -> Call:
+        """Record the start of a call and give it an id. Its end must be recorded too."""
+        # A call of the library has no id yet, and its state is not referenced elsewhere.
+        if not call.id:
+            call = replace(call, id=f"{self._id_prefix}{next(self._call_numbers):x}", state=TimedCallState())
+        state = call.state
+        self.running_calls[id(state)] = call
+        # A call that started before it was observed has no timed state.
+        if self._tracer is not None and isinstance(state, TimedCallState):
+            state.trace = self._tracer.start_trace(call)
+        if self._wants_attempts:
+            trace = _trace_id(call)
+            event = CallStarted(_server_name(call), call.id, call.method, call.target, call.caller, trace, time.time())
+            self.emit(event, forwarded=call.forwarded)
+        return call
+
+    def on_dispatch(self, call: Call) -> Call:
+        """Record the dispatch of an attempt. Return the call with trace context."""
+        state = call.state
+        if isinstance(state, TimedCallState):
+            state.effect = call.effect
+            if state.trace is not None:
+                return cast(Trace, state.trace).inject(call)
+        return call
+
+    def on_result(self, call: Call, reply: CallResult, seconds: float) -> None:
+        """Record that a call ended with a result."""
+        outcome = "tool_error" if reply.is_error else "ok"
+        source = "cache" if reply.from_cache else "replay" if reply.replayed else ""
+        if self._wants_attempts:
+            self._emit_attempt(call, reply.server, reply.name, outcome, Certainty.EXECUTED, None)
+        self._finish(call, reply.server, reply.name, outcome, Certainty.EXECUTED, seconds, source)
+
+    def on_error(self, call: Call, exc: CallError, seconds: float) -> None:
+        """Record that a call ended with an error.
+
+        Its last attempt was reported by `on_attempt_failed`.
+        """
+        certainty = exc.certainty if exc.certainty is not None else Certainty.NOT_SENT
+        server = exc.server or call.server
+        self._finish(call, server, exc.tool, exc.code, certainty, seconds, error=exc)
+
+    def on_cancelled(self, call: Call, seconds: float) -> None:
+        """Record that the caller cancelled a call."""
+        self._finish(call, _server_name(call), call.name, "cancelled", call.state.overall_certainty(), seconds)
+
+    def on_attempt_failed(self, call: Call, exc: CallError, retry_delay: float | None) -> None:
+        """Record a failed attempt.
+
+        The next one follows after `wait` seconds; None means there is none.
+        """
+        certainty = exc.certainty if exc.certainty is not None else Certainty.NOT_SENT
+        call.state.record_failed_attempt(exc.code, certainty)
+        if self._wants_attempts:
+            self._emit_attempt(call, call.server, call.name, exc.code, certainty, retry_delay)
+
+    def _emit_attempt(
+        self, call: Call, server: str, name: str, outcome: str, certainty: Certainty, retry_delay: float | None
+    ) -> None:
+        number = call.state.attempts
+        if number:
+            executed = certainty.executed
+            event = AttemptFinished(
+                server, call.id, call.method, name, number, outcome, executed, certainty, retry_delay
+            )
+            self.emit(event, forwarded=call.forwarded)
+
+    def _finish(
+        self,
+        call: Call,
+        server: str,
+        name: str,
+        outcome: str,
+        certainty: Certainty,
+        seconds: float,
+        source: str = "",
+        error: CallError | None = None,
+    ) -> None:
+        state, now = call.state, phase_clock()
+        self.running_calls.pop(id(state), None)
+        timed_state = state if isinstance(state, TimedCallState) else None
+        if timed_state is not None:
+            seconds = now - timed_state.phase_marks[0][1]
+        event = CallFinished(  # positional arguments are faster, and every observed call pays for this
+            server,
+            call.method,
+            call.target,
+            outcome,
+            certainty.executed,
+            seconds,
+            call.id,
+            name,
+            call.caller,
+            _trace_id(call),
+            time.time() - seconds,
+            state.attempts,
+            certainty,
+            timed_state.effect if timed_state is not None else "",
+            source or ("shared" if state.shared_with is not None else ""),
+            error.message if error is not None else "",
+            error.detail if error is not None else "",
+            error.hint if error is not None else "",
+            timed_state.phase_history() if timed_state is not None else (),
+            timed_state.failed_attempts if timed_state is not None else (),
+            now,
+            error.rpc_code if isinstance(error, ProtocolError) else None,
+            state.jsonrpc_id if state.shared_with is None else state.shared_with.jsonrpc_id,
+            cast(Trace, timed_state.trace).span_id if timed_state is not None and timed_state.trace is not None else "",
+            call.params,
+        )
+        if timed_state is not None and timed_state.trace is not None:
+            cast(Trace, timed_state.trace).end(event)
+        for sink in self._sinks if not call.forwarded else self._forwarded_sinks:
+            try:
+                sink.on_call(event)
+            except Exception:
+                _log.exception("event sink failed")
+        if self._broadcaster.has_subscribers(CallFinished):
+            self._broadcaster.emit(event)
+
+
+def _server_name(call: Call) -> str:
+    """Return the server of a call, taken from the target if it is not resolved yet."""
+    return call.server or call.target.partition(".")[0]
+
+
+def _trace_id(call: Call) -> str:
+    """Return the trace id of a call: from our tracer, or from the caller's `traceparent`."""
+    trace = call.state.trace if isinstance(call.state, TimedCallState) else None
+    if trace is not None:
+        return cast(Trace, trace).trace_id
+    meta = call.params.get("_meta")
+    parent = meta.get("traceparent") if isinstance(meta, dict) else None
+    return parent[3:35] if isinstance(parent, str) and _TRACEPARENT.fullmatch(parent) else ""

@@ -1,0 +1,219 @@
+"""Resolution of secret references when a server starts, for that server only.
+
+`DeferredTransport` replaces the real transport until then. A fetched secret is registered for masking
+(`secrets/detection.py`) and put into the definition of this one transport. It is stored nowhere else: the next start
+fetches it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import stat
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, Final, TypeVar, cast
+
+from toolway.config.schema import Server
+from toolway.config.secret_refs import SecretRef
+from toolway.config.secrets import list_secret_refs, substitute_secrets
+from toolway.config.variables import expand_home
+from toolway.errors import ConfigError, ToolwayError
+from toolway.secrets import SecretsError, open_store, remember_secret
+from toolway.types import Certainty, Era, Json
+from toolway.upstream.process.spawner import Process, Spawner, SpawnError, build_environment
+from toolway.upstream.transport import Disconnect, InboundHandler, Request, Transport, TransportError, TransportInfo
+
+MAX_SECRET_BYTES: Final = 64 * 1024  # of a secret
+COMMAND_TIMEOUT_S: Final = 10.0  # for a command that prints a secret
+STORE_TIMEOUT_S: Final = 35.0  # for the secret store; longer than the timeout of a keychain
+T = TypeVar("T")
+
+
+async def resolve_secrets(server: Server, environ: Mapping[str, str], spawner: Spawner) -> Server:
+    """Return the server with its secret references replaced.
+
+    Raises `ToolwayError`, without secrets in it.
+    """
+    references_found = list_secret_refs(server)
+    values = await asyncio.gather(*(_fetch_secret(reference, environ, spawner) for reference in references_found))
+    for value in values:
+        remember_secret(value)
+    return substitute_secrets(server, dict(zip(references_found, values, strict=True)))
+
+
+async def _fetch_secret(reference: SecretRef, environ: Mapping[str, str], spawner: Spawner) -> str:
+    if reference.kind == "command":
+        value = await _run_secret_command(reference, environ, spawner)
+    elif reference.kind == "file":
+        value = await _run_in_daemon_thread(lambda: _read_from_file(reference, environ))
+    else:
+        value = await _run_in_daemon_thread(lambda: _read_from_store(reference, environ))
+    if not value:
+        raise _secret_error(reference, "the secret is empty")
+    return value
+
+
+def _read_from_store(reference: SecretRef, environ: Mapping[str, str]) -> str:
+    value = open_store(environ).get(reference.target)
+    if value is None:
+        raise _secret_error(reference, "unknown secret name", f"toolway secrets set {reference.target}")
+    return value
+
+
+def _read_from_file(reference: SecretRef, environ: Mapping[str, str]) -> str:
+    """Read a secret from a file, without the line break at its end."""
+    path = expand_home(reference.target, environ)
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise _secret_error(reference, "not a regular file")
+            return _decode_secret(reference, file.read(MAX_SECRET_BYTES + 1))
+    except OSError as exc:
+        raise _secret_error(reference, exc.strerror or type(exc).__name__) from None
+
+
+async def _run_secret_command(reference: SecretRef, environ: Mapping[str, str], spawner: Spawner) -> str:
+    """Run a command and return its stdout.
+
+    It runs through the reaper like a server, so it cannot outlive this process. Its output is never shown, because it
+    may be the secret.
+    """
+    try:
+        process = await spawner.start(shlex.split(reference.target), build_environment(environ, "inherit", {}), None)
+    except SpawnError as exc:
+        raise _secret_error(reference, f"the command cannot be started: {exc.code}") from None
+    try:
+        async with asyncio.timeout(COMMAND_TIMEOUT_S):
+            os.close(process.stdin)
+            data = await _read_stdout(process)
+            code = await process.exited if len(data) <= MAX_SECRET_BYTES else 0
+    except TimeoutError:
+        raise _secret_error(reference, f"the command did not end within {COMMAND_TIMEOUT_S:.0f} s") from None
+    finally:
+        process.kill_tree()
+        os.close(process.stdout)
+        os.close(process.stderr)
+    if code != 0:
+        raise _secret_error(reference, f"the command ended with exit code {code}", f"run it: {reference.target}")
+    return _decode_secret(reference, data)
+
+
+async def _read_stdout(process: Process) -> bytes:
+    """Read stdout up to one byte over the limit; discard stderr."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+    data = bytearray()
+
+    def on_stdout() -> None:
+        chunk = os.read(process.stdout, MAX_SECRET_BYTES)
+        data.extend(chunk)
+        if not done.done() and (not chunk or len(data) > MAX_SECRET_BYTES):
+            done.set_result(None)
+
+    def on_stderr() -> None:
+        if not os.read(process.stderr, MAX_SECRET_BYTES):
+            loop.remove_reader(process.stderr)
+
+    loop.add_reader(process.stdout, on_stdout)
+    loop.add_reader(process.stderr, on_stderr)
+    try:
+        await done
+    finally:
+        loop.remove_reader(process.stdout)
+        loop.remove_reader(process.stderr)
+    return bytes(data)
+
+
+def _decode_secret(reference: SecretRef, data: bytes) -> str:
+    if len(data) > MAX_SECRET_BYTES:
+        raise _secret_error(reference, f"the secret is longer than {MAX_SECRET_BYTES} bytes")
+    try:
+        return data.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise _secret_error(reference, "the secret is not UTF-8 text") from None
+
+
+async def _run_in_daemon_thread(work: Callable[[], T]) -> T:
+    """Run `work` in a daemon thread.
+
+    Exit does not wait for it: a keychain may wait for an absent user.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def deliver(result: T | None, error: ToolwayError | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(cast(T, result))
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except ToolwayError as exc:
+            error = exc
+        with suppress(RuntimeError):  # the loop is closed, so no caller waits
+            loop.call_soon_threadsafe(deliver, result, error)
+
+    threading.Thread(target=run, name="secret", daemon=True).start()
+    try:
+        return await asyncio.wait_for(done, STORE_TIMEOUT_S)
+    except TimeoutError:
+        raise SecretsError("the secret store did not respond", hint="unlock the keychain") from None
+
+
+def _secret_error(reference: SecretRef, detail: str, hint: str = "") -> ConfigError:
+    return ConfigError(
+        f"secret {reference} is not available",
+        detail=detail,
+        hint=hint or "correct the reference in the server's entry",
+        code="E-SECRETS-MISSING",
+    )
+
+
+class DeferredTransport:
+    """Transport of a server with secret references; it creates the real transport in `open()`.
+
+    After that, requests go directly to the real transport.
+    """
+
+    request: Callable[[Request], Coroutine[Any, Any, Json]]
+    notify: Callable[[str, Json], Coroutine[Any, Any, None]]
+
+    def __init__(self, create: Callable[[], Awaitable[Transport]]) -> None:
+        self._create = create
+        self._transport: Transport | None = None
+
+    async def open(self, inbound: InboundHandler) -> None:
+        try:
+            self._transport = transport = await self._create()
+        except ToolwayError as exc:
+            reason = f"{exc.message}: {exc.detail}" if exc.detail else exc.message
+            raise TransportError(reason, Certainty.NOT_SENT, code=exc.code, hint=exc.hint) from None
+        self.request, self.notify = transport.request, transport.notify
+        await transport.open(inbound)
+
+    def set_protocol(self, era: Era, version: str) -> None:
+        assert self._transport is not None
+        self._transport.set_protocol(era, version)
+
+    def reset_session(self) -> None:
+        assert self._transport is not None
+        self._transport.reset_session()
+
+    async def wait_closed(self) -> Disconnect:
+        assert self._transport is not None
+        return await self._transport.wait_closed()
+
+    def info(self) -> TransportInfo:
+        return self._transport.info() if self._transport is not None else TransportInfo()
+
+    async def close(self) -> None:
+        if self._transport is not None:
+            await self._transport.close()

@@ -1,0 +1,258 @@
+"""SyncHub: the blocking form of `Hub`, for scripts and notebooks.
+
+It runs a `Hub` on an event loop in a thread. Constructor and methods are those of `Hub` without `await`;
+tests/hub/test_sync.py compares the signatures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from toolway.auth.token_manager import LoginCallback
+from toolway.auth.token_store import DEFAULT_TOKENS, TokenStore
+from toolway.callbacks import Callback, Roots
+from toolway.catalog.catalog import Prompt, Resource, Tool
+from toolway.catalog.storage import CatalogStorage
+from toolway.config.schema import ConfigIssue, RetryPolicy, ServerLike, Timeout
+from toolway.config.settings import AuditSettings
+from toolway.events import Event, EventSink
+from toolway.hub.hub import Hub
+from toolway.hub.source import DEFAULT_CATALOG, ConfigSource
+from toolway.middleware.idempotency import IdempotencyStore
+from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
+from toolway.types import AnyProgressCallback, PromptResult, ResourceResult, ToolResult
+from toolway.upstream.status import ServerStatus
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+T = TypeVar("T")
+
+
+class SyncHub:
+    """Blocking client for the tools of many MCP servers, with the arguments, methods and errors of `Hub`.
+
+    Callbacks run in the thread of the event loop.
+
+    Example:
+        with SyncHub("mcp.json") as hub:
+            print(hub.call_tool("github.search_issues", {"query": "is:open"}).text)
+    """
+
+    def __init__(
+        self,
+        config: ConfigSource = None,
+        *,
+        timeout: float | Timeout | None = None,
+        retry: RetryPolicy | None = None,
+        elicitation_callback: Callback | None = None,
+        sampling_callback: Callback | None = None,
+        list_roots_callback: Roots | None = None,
+        login_callback: LoginCallback | None = None,
+        token_store: TokenStore | None = DEFAULT_TOKENS,
+        idempotency_store: IdempotencyStore | None = None,
+        catalog_storage: str | os.PathLike[str] | CatalogStorage | None = DEFAULT_CATALOG,
+        audit_log: str | os.PathLike[str] | AuditSettings | None = None,
+        network_policy: NetworkPolicy = PUBLIC_ONLY,
+    ) -> None:
+        self._hub = Hub(
+            config,
+            timeout=timeout,
+            retry=retry,
+            elicitation_callback=elicitation_callback,
+            sampling_callback=sampling_callback,
+            list_roots_callback=list_roots_callback,
+            login_callback=login_callback,
+            token_store=token_store,
+            idempotency_store=idempotency_store,
+            catalog_storage=catalog_storage,
+            audit_log=audit_log,
+            network_policy=network_policy,
+        )
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="toolway", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._run(self._hub.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop all servers and the thread. Safe to call twice."""
+        if self._thread.is_alive():
+            self._run(self._hub.aclose())
+            self._run(self._loop.shutdown_default_executor())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.close()
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        max_attempts: int | None = None,
+        idempotent: bool | None = None,
+        idempotency_key: str | None = None,
+        progress_callback: AnyProgressCallback | None = None,
+        raise_on_error: bool = False,
+        meta: Mapping[str, Any] | None = None,
+    ) -> ToolResult:
+        """Call a tool and return its result. See `Hub.call_tool`."""
+        return self._run(
+            self._hub.call_tool(
+                name,
+                arguments,
+                timeout=timeout,
+                max_attempts=max_attempts,
+                idempotent=idempotent,
+                idempotency_key=idempotency_key,
+                progress_callback=progress_callback,
+                raise_on_error=raise_on_error,
+                meta=meta,
+            )
+        )
+
+    def read_resource(self, uri: str, *, server: str | None = None, timeout: float | None = None) -> ResourceResult:
+        """Read a resource. See `Hub.read_resource`."""
+        return self._run(self._hub.read_resource(uri, server=server, timeout=timeout))
+
+    def get_prompt(
+        self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: float | None = None
+    ) -> PromptResult:
+        """Get a prompt with its arguments filled in. See `Hub.get_prompt`."""
+        return self._run(self._hub.get_prompt(name, arguments, timeout=timeout))
+
+    def complete(
+        self,
+        ref: str,
+        argument: str,
+        value: str,
+        *,
+        server: str | None = None,
+        context: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> list[str]:
+        """Return completions for an argument of a prompt or a resource template. See `Hub.complete`."""
+        return self._run(self._hub.complete(ref, argument, value, server=server, context=context, timeout=timeout))
+
+    # -- lists --------------------------------------------------------------------------------------------------------
+
+    def known_tools(self, query: str | None = None, *, server: str | None = None) -> list[Tool]:
+        """Return the tools known now, without waiting. See `Hub.known_tools`."""
+        return self._in_loop(lambda: self._hub.known_tools(query, server=server))
+
+    def list_tools(self, *, server: str | None = None, timeout: float = 30.0) -> list[Tool]:
+        """Return the tools of all servers. See `Hub.list_tools`."""
+        return self._run(self._hub.list_tools(server=server, timeout=timeout))
+
+    def list_prompts(self, *, server: str | None = None, timeout: float = 30.0) -> list[Prompt]:
+        """Return the prompts of all servers. See `Hub.list_prompts`."""
+        return self._run(self._hub.list_prompts(server=server, timeout=timeout))
+
+    def list_resources(self, *, server: str | None = None, timeout: float = 30.0) -> list[Resource]:
+        """Return the resources of all servers. See `Hub.list_resources`."""
+        return self._run(self._hub.list_resources(server=server, timeout=timeout))
+
+    def list_resource_templates(self, *, server: str | None = None, timeout: float = 30.0) -> list[Resource]:
+        """Return the resource templates of all servers. See `Hub.list_resource_templates`."""
+        return self._run(self._hub.list_resource_templates(server=server, timeout=timeout))
+
+    # -- servers ------------------------------------------------------------------------------------------------------
+
+    @property
+    def config_issues(self) -> tuple[ConfigIssue, ...]:
+        """Return the non-fatal problems of the configuration."""
+        return self._hub.config_issues
+
+    def add_server(self, name: str, server: ServerLike) -> None:
+        """Add a server while the hub runs. See `Hub.add_server`."""
+        self._run(self._hub.add_server(name, server))
+
+    def remove_server(self, name: str) -> None:
+        """Remove a server and wait until it has stopped. See `Hub.remove_server`."""
+        self._run(self._hub.remove_server(name))
+
+    def replace_server(self, name: str, server: ServerLike) -> None:
+        """Change the definition of a server. See `Hub.replace_server`."""
+        self._run(self._hub.replace_server(name, server))
+
+    def reload(self, config: ConfigSource) -> dict[str, str]:
+        """Load a configuration; add, change and remove servers. See `Hub.reload`."""
+        return self._run(self._hub.reload(config))
+
+    def restart_server(self, name: str) -> None:
+        """Restart a server now, in any state. See `Hub.restart_server`."""
+        self._in_loop(lambda: self._hub.restart_server(name))
+
+    def status(self) -> dict[str, ServerStatus]:
+        """Return the current status of every server by name. See `Hub.status`."""
+        return self._in_loop(self._hub.status)
+
+    def wait_ready(self, name: str | None = None, *, timeout: float | None = None) -> None:
+        """Wait until a server, or every enabled server, is ready. See `Hub.wait_ready`."""
+        self._run(self._hub.wait_ready(name, timeout=timeout))
+
+    # -- logins -------------------------------------------------------------------------------------------------------
+
+    def login(self, server: str, callback: LoginCallback, *, redirect_uri: str | None = None) -> None:
+        """Let a user log in to a server and store the token. See `Hub.login`."""
+        self._run(self._hub.login(server, callback, redirect_uri=redirect_uri))
+
+    def logout(self, server: str) -> bool:
+        """Delete a stored login. See `Hub.logout`."""
+        return self._run(self._hub.logout(server))
+
+    # -- observation --------------------------------------------------------------------------------------------------
+
+    def events(self, *types: type[Event]) -> Iterator[Event]:
+        """Iterate over events from now on, of these types or of all. See `Hub.events`."""
+        return self._iterate(self._in_loop(lambda: self._hub.events(*types)))
+
+    def add_sink(self, sink: EventSink) -> None:
+        """Deliver every event to `sink` in the thread of the event loop. See `Hub.add_sink`."""
+        self._in_loop(lambda: self._hub.add_sink(sink))
+
+    def remove_sink(self, sink: EventSink) -> None:
+        """Stop delivering events to `sink`. See `Hub.remove_sink`."""
+        self._in_loop(lambda: self._hub.remove_sink(sink))
+
+    def enable_tracing(self, provider: TracerProvider | None = None, *, sample_ratio: float | None = None) -> None:
+        """Record calls as OpenTelemetry spans. See `Hub.enable_tracing`."""
+        self._in_loop(lambda: self._hub.enable_tracing(provider, sample_ratio=sample_ratio))
+
+    # -- the other thread ---------------------------------------------------------------------------------------------
+
+    def _iterate(self, stream: AsyncIterator[Event]) -> Iterator[Event]:
+        async def fetch() -> Event | None:
+            return await anext(stream, None)
+
+        while (event := self._run(fetch())) is not None:
+            yield event
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # after Ctrl-C: the call is cancelled, not abandoned
+            raise
+
+    def _in_loop(self, read: Callable[[], T]) -> T:
+        async def run() -> T:
+            return read()
+
+        return self._run(run())

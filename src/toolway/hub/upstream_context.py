@@ -1,0 +1,120 @@
+"""Upstream context of a hub: opens transports, receives events and lists of upstreams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from toolway.auth.manager import AuthManager
+from toolway.catalog.catalog import Catalog
+from toolway.catalog.persister import LIST_KINDS, CatalogPersister
+from toolway.config.schema import Server
+from toolway.config.secrets import list_secret_refs
+from toolway.events import CatalogChanged, Connected, Event, ListKind
+from toolway.hub.environment import HubEnvironment
+from toolway.hub.instrumentation import Instrumentation
+from toolway.hub.secret_resolution import DeferredTransport, resolve_secrets
+from toolway.middleware.circuit_breaker import CircuitBreakers
+from toolway.types import ClientCallbacks, Era, Json
+from toolway.upstream.process.spawner import Spawner
+from toolway.upstream.start_policy import StartLimiter
+from toolway.upstream.transport import Transport
+
+
+class HubUpstreamContext:
+    """`UpstreamContext` shared by all upstreams of a hub."""
+
+    def __init__(
+        self,
+        environment: HubEnvironment,
+        callbacks: ClientCallbacks,
+        spawner: Spawner,
+        auth: AuthManager,
+        servers: Mapping[str, Server],
+        catalog: Catalog,
+        persister: CatalogPersister,
+        breakers: CircuitBreakers,
+        instrumentation: Instrumentation,
+    ) -> None:
+        self.callbacks = callbacks
+        self.start_limiter = StartLimiter(max(4, 2 * environment.cores))
+        self._environment = environment
+        self._spawner = spawner
+        self._auth = auth
+        self._servers = servers
+        self._catalog = catalog
+        self._persister = persister
+        self._breakers = breakers
+        self._instrumentation = instrumentation
+
+    @property
+    def random(self) -> Callable[[], float]:
+        return self._environment.random
+
+    # -- transports ---------------------------------------------------------------------------------------------------
+
+    def open_transport(self, name: str, server: Server, caller: str = "") -> Transport:
+        if self._environment.wrap_transport is not None:
+            return self._environment.wrap_transport(
+                name, caller, partial(self._open_local_transport, name, server, caller)
+            )
+        return self._open_local_transport(name, server, caller)
+
+    def _open_local_transport(self, name: str, server: Server, caller: str) -> Transport:
+        if not list_secret_refs(server):
+            return self._create_transport(name, server, caller)
+
+        async def create_with_secrets() -> Transport:
+            return self._create_transport(name, await self.resolve_secrets(server), caller)
+
+        return DeferredTransport(create_with_secrets)
+
+    async def resolve_secrets(self, server: Server) -> Server:
+        """Return the server with its secret references replaced by values. Raises `ToolwayError`."""
+        return (
+            await resolve_secrets(server, self._environment.environ, self._spawner)
+            if list_secret_refs(server)
+            else server
+        )
+
+    def _create_transport(self, name: str, server: Server, caller: str) -> Transport:
+        authorizer = self._auth.authorizer(name, server, caller)
+        return self._environment.create_transport(name, server, self._spawner, self._environment.environ, authorizer)
+
+    # -- events and lists ---------------------------------------------------------------------------------------------
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, Connected):
+            self._breakers.on_reconnect(event.server)
+        self._instrumentation.emit(event)
+
+    def update_list(
+        self, server: str, kind: ListKind, items: list[Any], problems: list[str], era: Era
+    ) -> CatalogChanged | None:
+        check_tool = None
+        server_config = self._servers.get(server)  # None while the server is being removed
+        if kind == "tools" and era == "modern" and server_config is not None and server_config.transport == "http":
+            check_tool = _check_header_params
+        changed = self._catalog.replace(server, kind, items, problems, check_item=check_tool)
+        self._persister.schedule_save(server, era)
+        return changed
+
+    def import_lists(self, name: str, lists: Mapping[str, list[Any]]) -> None:
+        """Replace the lists of a server by lists that another node fetched from it."""
+        if name not in self._servers:
+            return
+        for kind in LIST_KINDS:
+            changed = self._catalog.replace(name, kind, lists.get(kind, ()))
+            if changed is not None:
+                self.emit(changed)
+
+    def is_list_missing(self, server: str, kind: ListKind) -> bool:
+        return self._auth.is_per_user(server) and not self._catalog.has_list(server, kind)
+
+
+def _check_header_params(tool: Json) -> str | None:
+    """Return why the tool's arguments cannot be mirrored into headers, or None if they can."""
+    from toolway.protocol.headers import check_header_schema  # loads the whole SDK, which only HTTP servers need
+
+    return check_header_schema(tool["inputSchema"])

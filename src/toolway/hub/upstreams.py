@@ -1,0 +1,275 @@
+"""Set of upstreams of a hub: the configured servers and their running upstreams.
+
+Changes are synchronous: none awaits anything, so each sees the complete result of the previous one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from toolway._async import gather_all, wait_until_settled, with_timeout
+from toolway.auth.manager import AuthManager
+from toolway.catalog.catalog import Catalog
+from toolway.catalog.persister import CatalogPersister
+from toolway.config.schema import Server
+from toolway.errors import ServerUnavailable
+from toolway.events import ListKind
+from toolway.hub.source import server_fingerprint
+from toolway.middleware.circuit_breaker import CircuitBreakers
+from toolway.middleware.concurrency import ConcurrencyLimiter
+from toolway.middleware.resolve import require_server
+from toolway.middleware.retry import RetryBudget
+from toolway.upstream.context import UpstreamContext
+from toolway.upstream.per_caller import CallerUpstreamContext, PerCallerUpstreams
+from toolway.upstream.status import ServerStatus
+from toolway.upstream.subscriptions import SubscriptionKind
+from toolway.upstream.upstream import Upstream
+
+# -------------------- retiring
+# Draining of removed or replaced upstreams: running calls finish, then the upstream stops.
+#
+# A new definition gets new calls at once. It starts beside an old upstream that still has calls, but after one that has
+# none: two processes at once may need the same file or port, and an idle one needs no overlap.
+
+
+DRAIN_TIMEOUT_S: Final = 30.0  # for running calls, unless their own deadline is earlier
+DRAIN_POLL_INTERVAL_S: Final = 0.05  # between two checks for running calls; an event would cost every call
+
+
+class DrainingUpstreams:
+    """Upstreams that finish their running calls before they stop."""
+
+    def __init__(self, context: UpstreamContext) -> None:
+        self._context = CallerUpstreamContext(context)  # their events do not concern the server that now has this name
+        self._tasks: dict[asyncio.Task[None], Upstream] = {}
+
+    def add(self, upstreams: Iterable[Upstream]) -> list[asyncio.Task[None]]:
+        """Begin to drain upstreams. Return one task per upstream that ends when it has stopped."""
+        return [self._add_one(upstream) for upstream in upstreams]
+
+    def _add_one(self, upstream: Upstream) -> asyncio.Task[None]:
+        upstream.drain(self._context)
+        task = asyncio.get_running_loop().create_task(self._drain(upstream))
+        self._tasks[task] = upstream
+        task.add_done_callback(self._tasks.pop)
+        return task
+
+    async def _drain(self, upstream: Upstream) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + DRAIN_TIMEOUT_S
+        while upstream.is_busy and not upstream.is_stopping and loop.time() < until:  # noqa: ASYNC110 - an event costs more
+            await asyncio.sleep(DRAIN_POLL_INTERVAL_S)
+        await upstream.stop()
+
+    def pending(self, name: str) -> asyncio.Task[None] | None:
+        """Return the stop task of an idle draining upstream, for its successor to await, or None."""
+        found = [task for task, upstream in self._tasks.items() if upstream.name == name and not upstream.is_busy]
+        return found[-1] if found else None
+
+    async def close(self) -> None:
+        """Stop all of them now, including their running calls."""
+        await asyncio.gather(*(upstream.stop() for upstream in self._tasks.values()), return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+DrainTasks = list[asyncio.Task[None]]  # one per upstream that was replaced or removed and still drains
+
+
+class UpstreamManager:
+    """Starts, replaces and drains upstreams.
+
+    `on_definition_changed` gets every changed or removed server name.
+    """
+
+    def __init__(
+        self,
+        servers: dict[str, Server],
+        context: UpstreamContext,
+        catalog: Catalog,
+        persister: CatalogPersister,
+        breakers: CircuitBreakers,
+        auth: AuthManager,
+        on_definition_changed: Callable[[str], None],
+    ) -> None:
+        self.servers = servers
+        self.upstreams: dict[str, Upstream] = {}
+        self.per_caller = PerCallerUpstreams(context)
+        self.limiters: dict[str, ConcurrencyLimiter] = {}
+        self.retry_budgets: dict[str, RetryBudget] = {}
+        self.is_open = False
+        self.per_caller_in_cluster: Callable[[str], bool] | None = None  # only in a cluster: see `HubEnvironment`
+        self._context = context
+        self._catalog = catalog
+        self._persister = persister
+        self._breakers = breakers
+        self._auth = auth
+        self._on_definition_changed = on_definition_changed
+        self._draining = DrainingUpstreams(context)
+
+    # -- lifecycle ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.is_open = True
+        for name in self.servers:
+            self._start_upstream(name)
+
+    async def close(self) -> None:
+        """Stop all servers concurrently."""
+        self.is_open = False
+        upstreams = [*self.upstreams.values(), *self.per_caller.remove()]
+        self.upstreams.clear()
+        stops = [upstream.stop() for upstream in upstreams]
+        await gather_all([*stops, self.per_caller.wait_stopped(), self._draining.close()])
+
+    def add(self, name: str, server: Server) -> None:
+        self.servers[name] = server
+        if self.is_open:
+            self._start_upstream(name)
+
+    def remove(self, name: str) -> DrainTasks:
+        del self.servers[name]
+        return self._retire(name)
+
+    def replace(self, name: str, server: Server) -> DrainTasks:
+        drain_tasks = self._retire(name)
+        self.add(name, server)
+        return drain_tasks
+
+    def reconcile(self, desired: Mapping[str, Server]) -> dict[str, str]:
+        """Change the set of servers to `desired`.
+
+        Return "added", "removed" or "changed" by server name.
+        """
+        changes: dict[str, str] = {}
+        for name in [name for name in self.servers if name not in desired]:
+            changes[name] = "removed"
+            self.remove(name)
+        for name, server in desired.items():
+            if name not in self.servers:
+                changes[name] = "added"
+                self.add(name, server)
+            elif server != self.servers[name]:
+                changes[name] = "changed"
+                self.replace(name, server)
+        return changes
+
+    def _start_upstream(self, name: str) -> None:
+        server = self.servers[name]
+        self._catalog.add_server(name)
+        era_hint = self._persister.load(name, server_fingerprint(server))
+        self.limiters[name] = ConcurrencyLimiter(server.limits)
+        self.retry_budgets[name] = RetryBudget()
+        self._breakers.remove_server(name)
+        if server.enabled:
+            upstream = self.upstreams[name] = Upstream(name, server, self._context, era_hint)
+            upstream.start(after=self._draining.pending(name))
+
+    def _retire(self, name: str) -> DrainTasks:
+        """Remove the upstreams of a server. They stop after their running calls."""
+        upstream = self.upstreams.pop(name, None)
+        shared = [upstream] if upstream is not None else []
+        self._catalog.remove_server(name)
+        self._on_definition_changed(name)
+        return self._draining.add([*shared, *self.per_caller.remove(name)])
+
+    def restart(self, name: str) -> None:
+        """Restart a server now, in any state. Raises `NotFound`."""
+        self.require_upstream(name).restart()
+        self._breakers.remove_server(name)
+        self.limiters[name].paused_until = 0.0
+        self._auth.reset_failures(name)
+
+    # -- lookup -------------------------------------------------------------------------------------------------------
+
+    def require_upstream(self, name: str) -> Upstream:
+        """Return the upstream that all callers share. Raises `NotFound` and `ServerUnavailable`."""
+        upstream = self.upstreams.get(name)
+        if upstream is None or name not in self.servers:
+            require_server(self.servers, name)
+            reason = "it is disabled" if self.is_open else "the hub is closed"
+            raise ServerUnavailable(f"{name} is not running", server=name, detail=reason)
+        return upstream
+
+    def uses_per_caller_connections(self, name: str, upstream: Upstream) -> bool:
+        """Return True if each caller needs a separate connection to the server."""
+        server = self.servers[name]
+        if server.share_connection or server.transport == "memory":
+            return False
+        return upstream.era == "legacy" or self._auth.is_per_user(name)
+
+    def subscription_owner(self, server: str, caller: str) -> str:
+        """Return the caller id if change notifications use a per-caller connection, else ""."""
+        if self.uses_per_caller_connections(server, self.require_upstream(server)):
+            return caller
+        is_per_caller = (
+            self.per_caller_in_cluster is not None
+            and self.per_caller_in_cluster(server)
+            and not self.servers[server].share_connection
+        )
+        return caller if is_per_caller else ""
+
+    async def subscribe(self, server: str, kind: SubscriptionKind, name: str, owner: str) -> None:
+        upstream = self.require_upstream(server)
+        if owner:
+            upstream = self.per_caller.get_or_start(server, self.servers[server], owner)
+        await upstream.subscribe(kind, name)
+
+    def unsubscribe(self, server: str, kind: SubscriptionKind, name: str, owner: str) -> None:
+        upstream = self.per_caller.get(server, owner) if owner else self.upstreams.get(server)
+        if upstream is not None:
+            upstream.subscriptions.remove(kind, name)
+
+    def status(self, name: str) -> ServerStatus:
+        upstream = self.upstreams.get(name)
+        if upstream is None:
+            state, reason = (
+                ("disabled", "disabled in its entry") if self.is_open else ("stopped", "the hub is not running")
+            )
+            return ServerStatus(name, self.servers[name].transport, state, why=reason)
+        return replace(
+            upstream.status(),
+            tools=len(self._catalog.tools(name)),
+            stale=self._catalog.is_stale(name),
+            problems=self._catalog.problems(name),
+        )
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    async def wait_lists_fetched(self, kind: ListKind, server: str | None, timeout: float) -> None:
+        """Wait up to `timeout` seconds until `server`, or each server, has sent its list or failed."""
+        if server is not None:
+            await with_timeout(timeout, self.require_upstream(server).wait_list_fetched(kind), server)
+        else:
+            await self._wait_for_lists(timeout, self.upstreams.values(), kind, urgent=False)
+
+    async def wait_lists_known(self, servers: Iterable[str], kind: ListKind, timeout: float, *, urgent: bool) -> None:
+        """Wait up to `timeout` seconds until each server's list is known or its start has failed.
+
+        A list stored by an earlier run counts as known.
+        """
+        unlisted = [self.upstreams.get(name) for name in servers if not self._catalog.has_list(name, kind)]
+        await self._wait_for_lists(timeout, [each for each in unlisted if each is not None], kind, urgent=urgent)
+
+    async def _wait_for_lists(
+        self, timeout: float, upstreams: Iterable[Upstream], kind: ListKind, *, urgent: bool
+    ) -> None:
+        await wait_until_settled(
+            timeout, [asyncio.ensure_future(u.wait_list_fetched(kind, urgent=urgent)) for u in upstreams]
+        )
+
+    async def wait_ready(self, name: str | None, timeout: float | None) -> None:
+        """Wait until `name`, or every enabled server, is ready.
+
+        Raises `ServerUnavailable` as soon as one fails.
+        """
+        chosen = [self.require_upstream(name)] if name is not None else list(self.upstreams.values())
+        waiting = asyncio.gather(*(u.wait_ready(urgent=name is not None) for u in chosen))
+        await with_timeout(timeout, waiting, name or "not every server")
+
+    async def wait_first_starts(self, timeout: float | None) -> None:
+        """Wait up to `timeout` seconds until the first start of each non-lazy server has ended."""
+        chosen = [u for u in self.upstreams.values() if not u.server.lazy]
+        await wait_until_settled(timeout, [asyncio.ensure_future(u.wait_first_start()) for u in chosen])

@@ -1,0 +1,73 @@
+"""Response cache middleware: repeats a result to the same caller for its time to live.
+
+Bounded in entries, bytes per entry and time (an hour). The clock is an argument and monotonic.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from toolway.types import Call, CallHandler, CallResult, Middleware
+
+MAX_ENTRIES: Final = 1024
+MAX_ENTRY_BYTES: Final = 1024 * 1024  # bytes of one result
+MAX_TTL_S: Final = 3600.0  # seconds
+
+
+class ResponseCache:
+    """Results by call identity, bounded, least recently used first out."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._entries: OrderedDict[Hashable, tuple[float, CallResult]] = OrderedDict()
+
+    def get(self, key: Hashable) -> CallResult | None:
+        until, reply = self._entries.get(key, (0.0, None))
+        if reply is None or self._now() >= until:
+            self._entries.pop(key, None)
+            return None
+        self._entries.move_to_end(key)
+        return replace(reply, from_cache=True, duration=0.0)
+
+    def put(self, key: Hashable, reply: CallResult, ttl_s: float) -> None:
+        if len(msgspec.json.encode(reply.raw)) > MAX_ENTRY_BYTES:
+            return
+        self._entries[key] = (self._now() + min(ttl_s, MAX_TTL_S), reply)
+        self._entries.move_to_end(key)
+        while len(self._entries) > MAX_ENTRIES:
+            self._entries.popitem(last=False)
+
+    def invalidate(self, server: str) -> None:
+        """Drop all entries of a server: one of its lists changed, or it was removed."""
+        for key in [k for k, (_, reply) in self._entries.items() if reply.server == server]:
+            del self._entries[key]
+
+
+def response_cache(
+    store: ResponseCache, key_for: Callable[[Call], Hashable | None], ttl_for: Callable[[Call, CallResult], float]
+) -> Middleware:
+    """Return the cache middleware.
+
+    `key_for` returns the cache key; None for a call that is never cached.
+    """
+
+    def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:
+        key = key_for(call)
+        return next(call) if key is None else run_cached(key, call, next)
+
+    async def run_cached(key: Hashable, call: Call, next: CallHandler) -> CallResult:
+        cached = store.get(key)
+        if cached is not None:
+            return cached
+        reply = await next(call)
+        ttl_s = ttl_for(call, reply)
+        if ttl_s > 0 and not reply.is_error:
+            store.put(key, reply, ttl_s)
+        return reply
+
+    return middleware

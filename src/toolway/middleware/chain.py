@@ -1,0 +1,50 @@
+"""Middleware chain of a call: the order of the middleware, defined once.
+
+    resolve          find server and tool, and the effect class of the call
+    deadline         one time budget for everything below
+    idempotency      execute calls with the same idempotency key once
+    cache            return a cached result if allowed
+    single_flight    send identical concurrent reads once
+    audit            log calls that change something before they are sent; absent without an audit log
+    retry            retry if that is safe
+    circuit_breaker  sees every attempt; rejects calls to what keeps failing
+    concurrency      acquire a slot, held only while an attempt runs
+
+Each middleware is a function of `(call, next)`, so it can be read, tested and removed alone. One that does not apply
+to a call returns the coroutine of `next` directly: a wrapping coroutine would cost every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toolway.types import CallHandler, Middleware
+
+
+def build_chain(
+    *,
+    resolve: Middleware,
+    deadline: Middleware,
+    idempotency: Middleware,
+    cache: Middleware,
+    single_flight: Middleware,
+    audit: Middleware | None = None,
+    retry: Middleware,
+    circuit_breaker: Middleware,
+    concurrency: Middleware,
+) -> tuple[Middleware, ...]:
+    """Return the middleware in order, outermost first."""
+    audit_part = (audit,) if audit is not None else ()
+    return (resolve, deadline, idempotency, cache, single_flight, *audit_part, retry, circuit_breaker, concurrency)
+
+
+def compose(middlewares: Sequence[Middleware], handler: CallHandler) -> CallHandler:
+    """Compose `middlewares` into one handler that ends with `last`."""
+    for middleware in reversed(middlewares):
+        handler = _bind(middleware, handler)
+    return handler
+
+
+def _bind(middleware: Middleware, next: CallHandler) -> CallHandler:
+    # Not async: a coroutine that only awaits another one would cost every call once per middleware.
+    return lambda call: middleware(call, next)

@@ -1,0 +1,482 @@
+"""Circuit breaker: stops calls to a server or a tool that keeps failing, for a while.
+
+    closed ──(5 failures in a row, or half of 20 in 10 s)──▶ open ──(its time is over)──▶ half open
+      ▲                                                       ▲                              │
+      └──────────────(2 successes in a row)───────────────────┼──────────────────────────────┤
+                                                              └───────────(a failure)────────┘
+
+An operator may open a breaker in any state. An opening on another node opens a closed breaker here. Pure: time and
+random numbers are arguments. `TRANSITIONS` is the state machine; `CircuitBreaker` keeps the counts that trigger its
+events.
+
+The middleware has one breaker per server connection and one per tool. A server's breaker is tested with a protocol read
+of ours, never with a caller's call. A tool's breaker admits one call at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import math
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from toolway.errors import CallError, CallTimeout, Certainty, OutcomeUnknown, ProtocolError, ServerUnavailable
+from toolway.types import Call, CallHandler, CallResult, Middleware
+
+
+class BreakerState(enum.StrEnum):
+    """State of a circuit breaker."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+class BreakerEvent(enum.StrEnum):
+    """Event that changes the state of a circuit breaker."""
+
+    TOO_MANY_FAILURES = "too many failures"
+    PAUSE_OVER = "time over"
+    TRIAL_FAILED = "trial failed"
+    RECOVERED = "trials succeeded"
+    TRIPPED = "opened manually"
+    OPENED_REMOTELY = "opened by another node"
+
+
+TRANSITIONS: Final[Mapping[BreakerState, Mapping[BreakerEvent, BreakerState]]] = {
+    BreakerState.CLOSED: {
+        BreakerEvent.TOO_MANY_FAILURES: BreakerState.OPEN,
+        BreakerEvent.TRIPPED: BreakerState.OPEN,
+        BreakerEvent.OPENED_REMOTELY: BreakerState.OPEN,
+    },
+    BreakerState.OPEN: {BreakerEvent.PAUSE_OVER: BreakerState.HALF_OPEN, BreakerEvent.TRIPPED: BreakerState.OPEN},
+    BreakerState.HALF_OPEN: {
+        BreakerEvent.TRIAL_FAILED: BreakerState.OPEN,
+        BreakerEvent.RECOVERED: BreakerState.CLOSED,
+        BreakerEvent.TRIPPED: BreakerState.OPEN,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerPolicy:
+    """Thresholds and times of a circuit breaker."""
+
+    max_consecutive_failures: int = 5  # consecutive failures that open it
+    failure_share: float = 0.5  # or this share of failures
+    min_attempts: int = 20  # among at least this many attempts
+    window_s: float = 10.0  # within this many seconds
+    initial_open_s: float = 5.0  # seconds it stays open the first time; doubles each time
+    jitter: float = 0.2
+    max_open_s: float = 60.0  # seconds it stays open at most
+    reset_after_s: float = 300.0  # seconds closed after which the next pause is the first again
+    trial_successes: int = 2  # consecutive successes that close it
+    local_success_trust_s: float = 1.0  # seconds after a local success in which openings on other nodes are ignored
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerStatus:
+    """Snapshot of a circuit breaker for status displays."""
+
+    state: BreakerState
+    retry_in_s: float  # seconds until it may be tried again
+    consecutive_failures: int
+    attempts: int  # attempts within the window
+    failures: int  # of those
+    openings: int  # since the last reset
+
+
+class CircuitBreaker:
+    """State machine of one circuit breaker. Pure: time and random numbers are arguments."""
+
+    def __init__(self, random: Callable[[], float], policy: BreakerPolicy = BreakerPolicy()) -> None:  # noqa: B008  frozen
+        self.state = BreakerState.CLOSED
+        self._policy = policy
+        self._random = random
+        self._window = SlidingWindow(policy.window_s)
+        self._consecutive_failures = 0
+        self._openings = 0
+        self._open_until = 0.0
+        self._closed_at = 0.0
+        self._successes = 0
+        self._trial = False  # one at a time
+
+    def seconds_until_allowed(self, now: float) -> float:
+        """Return the seconds until an attempt is allowed, 0 for now.
+
+        If the breaker is half open, call `begin_trial` next.
+        """
+        if self.state is BreakerState.OPEN and now >= self._open_until:
+            self._transition(BreakerEvent.PAUSE_OVER)
+            self._successes = 0
+            self._trial = False
+        if self.state is BreakerState.OPEN:
+            return self._open_until - now
+        if self.state is BreakerState.HALF_OPEN and self._trial:
+            return self._policy.initial_open_s / 10
+        return 0.0
+
+    def begin_trial(self) -> bool:
+        """Register the start of an attempt. Return True if it is the deciding trial."""
+        self._trial = self.state is BreakerState.HALF_OPEN
+        return self._trial
+
+    def end_trial(self) -> None:
+        """End a trial that proves nothing about the server."""
+        self._trial = False
+
+    def record_success(self, now: float) -> None:
+        self._trial = False
+        self._consecutive_failures = 0
+        if self.state is not BreakerState.HALF_OPEN:
+            self._window.record_success(now)
+            return
+        self._successes += 1
+        if self._successes >= self._policy.trial_successes:
+            self._transition(BreakerEvent.RECOVERED)
+            self._closed_at = now
+            self._window.clear()
+
+    def record_failure(self, now: float) -> None:
+        self._trial = False
+        if self.state is BreakerState.HALF_OPEN:
+            self._open(BreakerEvent.TRIAL_FAILED, now)
+            return
+        self._consecutive_failures += 1
+        self._window.record_failure(now)
+        if self.state is BreakerState.CLOSED and self._has_too_many_failures(now):
+            self._open(BreakerEvent.TOO_MANY_FAILURES, now)
+
+    def trip(self, now: float) -> None:
+        """Open the breaker by an operator's decision, for the maximum time."""
+        self._transition(BreakerEvent.TRIPPED)
+        self._open_until = now + self._policy.max_open_s
+        self._consecutive_failures = 0
+        self._window.clear()
+
+    def apply_remote(self, open_s: float, now: float) -> bool:
+        """Open the breaker because it opened on another node. Return False if that is ignored.
+
+        Local knowledge wins: ignored after a recent local success, and if this breaker is not closed.
+        """
+        if self.state is not BreakerState.CLOSED:
+            return False
+        if not self._consecutive_failures and self._window.last_success() > now - self._policy.local_success_trust_s:
+            return False
+        self._transition(BreakerEvent.OPENED_REMOTELY)
+        self._open_until = now + min(max(open_s, 0.0), self._policy.max_open_s)
+        self._consecutive_failures = 0
+        self._window.clear()
+        return True
+
+    def status(self, now: float) -> BreakerStatus:
+        attempts, failures = self._window.count(now)
+        wait = max(0.0, self._open_until - now) if self.state is BreakerState.OPEN else 0.0
+        return BreakerStatus(self.state, wait, self._consecutive_failures, attempts, failures, self._openings)
+
+    def _has_too_many_failures(self, now: float) -> bool:
+        policy = self._policy
+        if self._consecutive_failures >= policy.max_consecutive_failures:
+            return True
+        attempts, failures = self._window.count(now)
+        return attempts >= policy.min_attempts and failures >= policy.failure_share * attempts
+
+    def _open(self, event: BreakerEvent, now: float) -> None:
+        policy = self._policy
+        if event is BreakerEvent.TOO_MANY_FAILURES and now - self._closed_at >= policy.reset_after_s:
+            self._openings = 0
+        pause = policy.initial_open_s * 2.0 ** min(self._openings, 30)
+        self._openings += 1
+        self._open_until = now + min(policy.max_open_s, pause * (1 + policy.jitter * (2 * self._random() - 1)))
+        self._consecutive_failures = 0
+        self._window.clear()
+        self._transition(event)
+
+    def _transition(self, event: BreakerEvent) -> None:
+        self.state = TRANSITIONS[self.state][event]
+
+
+# -- middleware: one breaker per server and one per tool ---------------------------------------------------------------
+
+CLOSED: Final = BreakerState.CLOSED
+MAX_TOOL_BREAKERS: Final = 10_000  # remembered breakers of tools
+Probe = Callable[[str], Awaitable[None]]
+OnBreakerChange = Callable[[str, str, float], None]  # (server, tool or "", seconds open)
+
+
+class CircuitBreakers:
+    """All circuit breakers of a hub.
+
+    `on_opened` is called for each breaker that opens by local observations. `on_manual_change` is called for each
+    manual change, with 0 seconds if the breaker was closed.
+    """
+
+    def __init__(self, random: Callable[[], float]) -> None:
+        self._random = random
+        self.on_opened: OnBreakerChange | None = None
+        self.on_manual_change: OnBreakerChange | None = None
+        self._servers: dict[str, CircuitBreaker] = {}
+        self._tools: OrderedDict[tuple[str, str], CircuitBreaker] = OrderedDict()
+
+    def server(self, name: str) -> CircuitBreaker:
+        found = self._servers.get(name)
+        if found is None:
+            found = self._servers[name] = CircuitBreaker(self._random)
+        return found
+
+    def tool(self, server: str, name: str) -> CircuitBreaker:
+        key = (server, name)
+        found = self._tools.get(key)
+        if found is None:
+            found = self._tools[key] = CircuitBreaker(self._random)
+            if len(self._tools) > MAX_TOOL_BREAKERS:
+                self._tools.popitem(last=False)
+        return found
+
+    def status(self, now: float) -> dict[tuple[str, str], BreakerStatus]:
+        """Return the status of every breaker with failures or not closed, by (server, tool).
+
+        The tool is "" in the key of a server's own breaker.
+        """
+        servers = {(name, ""): each.status(now) for name, each in self._servers.items()}
+        tools = {key: each.status(now) for key, each in self._tools.items()}
+        return {key: each for key, each in (servers | tools).items() if each.state is not CLOSED or each.failures}
+
+    def trip(self, server: str, tool: str, now: float) -> None:
+        """Open a breaker by an operator's decision."""
+        self._get(server, tool).trip(now)
+        if self.on_manual_change is not None:
+            self.on_manual_change(server, tool, self._get(server, tool).seconds_until_allowed(now))
+
+    def reset(self, server: str, tool: str) -> None:
+        """Close a breaker by an operator's decision."""
+        self._close(server, tool)
+        if self.on_manual_change is not None:
+            self.on_manual_change(server, tool, 0.0)
+
+    def apply_remote(self, server: str, tool: str, open_s: float, now: float, *, manual: bool) -> None:
+        """Apply a breaker change of another node. It is not published again."""
+        if manual and open_s <= 0:
+            self._close(server, tool)
+        elif manual:
+            self._get(server, tool).trip(now)
+        else:
+            self._get(server, tool).apply_remote(open_s, now)
+
+    def report_opened(self, server: str, tool: str, now: float) -> None:
+        """Call `on_opened` if a failed attempt has opened the breaker."""
+        found = self._get(server, tool)
+        if self.on_opened is not None and found.state is BreakerState.OPEN:
+            self.on_opened(server, tool, found.seconds_until_allowed(now))
+
+    def _get(self, server: str, tool: str) -> CircuitBreaker:
+        return self.tool(server, tool) if tool else self.server(server)
+
+    def _close(self, server: str, tool: str) -> None:
+        if tool:
+            self._tools.pop((server, tool), None)
+        else:
+            self._servers.pop(server, None)
+
+    def on_reconnect(self, server: str) -> None:
+        """Reset the server's breaker after a reconnect.
+
+        Failures of the old connection no longer count.
+        """
+        self._servers.pop(server, None)
+
+    def remove_server(self, server: str) -> None:
+        """Remove all breakers of a server that was removed or restarted by an operator."""
+        self._servers.pop(server, None)
+        for key in [key for key in self._tools if key[0] == server]:
+            del self._tools[key]
+
+
+def circuit_breaker(
+    breakers: CircuitBreakers,
+    now: Callable[[], float],
+    probe: Probe,
+    is_process: Callable[[str], bool] = lambda _: False,
+) -> Middleware:
+    """Return the circuit breaker middleware.
+
+    `is_process` returns True if the server is a process, because then its supervisor handles its exit.
+    """
+
+    async def middleware(call: Call, next: CallHandler) -> CallResult:
+        server, tool = breakers.server(call.server), breakers.tool(call.server, call.name)
+        if server.state is not CLOSED:
+            await _require_closed(call, breakers, server, now, probe)
+        trial = tool.state is not CLOSED and _begin_tool_trial(call, tool, now())
+        try:
+            reply = await next(call)
+        except CallError as exc:
+            at_fault = _breaker_at_fault(exc, server, tool, is_process(call.server))
+            ended = now()
+            if _record_failure(server, at_fault is server, False, ended):
+                breakers.report_opened(call.server, "", ended)
+            if _record_failure(tool, at_fault is tool, trial, ended):
+                breakers.report_opened(call.server, call.name, ended)
+            raise
+        except asyncio.CancelledError:
+            # At the deadline the tool did not answer in time; before it, the caller cancelled.
+            ended = now()
+            silent = ended >= call.deadline and call.state.certainty is Certainty.UNKNOWN
+            if _record_failure(tool, silent, trial, ended):
+                breakers.report_opened(call.server, call.name, ended)
+            raise
+        except BaseException:
+            _record_failure(tool, False, trial, now())
+            raise
+        ended = now()
+        if server.state is CLOSED:
+            server.record_success(ended)
+        if trial or tool.state is CLOSED:
+            tool.record_success(ended)
+        return reply
+
+    return middleware
+
+
+async def _require_closed(
+    call: Call, breakers: CircuitBreakers, server: CircuitBreaker, now: Callable[[], float], probe: Probe
+) -> None:
+    """Return if the server's breaker is closed, or as soon as two successful probes close it.
+
+    Raises `ServerUnavailable` while it is open.
+    """
+    while True:
+        wait = server.seconds_until_allowed(now())
+        if wait > 0:
+            raise _open_error(call, f"{call.server} keeps failing", wait)
+        if server.state is CLOSED:
+            return
+        server.begin_trial()
+        try:
+            await probe(call.server)
+        except CallError:
+            server.record_failure(now())
+            breakers.report_opened(call.server, "", now())
+        except BaseException:
+            server.end_trial()
+            raise
+        else:
+            server.record_success(now())
+
+
+def _begin_tool_trial(call: Call, tool: CircuitBreaker, now: float) -> bool:
+    """Return True if the call is the trial of its tool's breaker.
+
+    Raises `ServerUnavailable` if it is open.
+    """
+    wait = tool.seconds_until_allowed(now)
+    if wait > 0:
+        raise _open_error(call, f"{call.server}.{call.name} keeps failing", wait)
+    return tool.begin_trial()
+
+
+def _breaker_at_fault(
+    exc: CallError, server: CircuitBreaker, tool: CircuitBreaker, is_process: bool
+) -> CircuitBreaker | None:
+    """Return the breaker that a failure counts against, or None."""
+    if isinstance(exc, ServerUnavailable | OutcomeUnknown):
+        # A supervisor restarts a process or gives it up; a URL has no supervisor.
+        return None if is_process else server
+    if isinstance(exc, CallTimeout) or (isinstance(exc, ProtocolError) and exc.certainty is Certainty.UNKNOWN):
+        return tool
+    return None
+
+
+def _record_failure(breaker: CircuitBreaker, at_fault: bool, trial: bool, now: float) -> bool:
+    """Record a failed attempt in a breaker. Return True if the failure counted against it.
+
+    While it is not closed, only the end of a trial counts: a call from before the opening proves nothing.
+    """
+    if breaker.state is not CLOSED and not trial:
+        return False
+    if at_fault:
+        breaker.record_failure(now)
+    else:
+        breaker.end_trial()
+    return at_fault
+
+
+def _open_error(call: Call, cause: str, wait: float) -> ServerUnavailable:
+    error = ServerUnavailable(
+        f"{cause}: its circuit breaker is open",
+        server=call.server,
+        tool=call.name,
+        certainty=Certainty.NOT_SENT,
+        retry_after=wait,
+        detail=f"next attempt in {wait:.1f} s",
+        hint=f"find the cause: toolway status {call.server}",
+        code="E-BREAKER-OPEN",
+    )
+    error.retryable = False
+    return error
+
+
+# -- sliding window ----------------------------------------------------------------------------------------------------
+
+WINDOW_SLOTS: Final = 200
+
+
+@dataclass(slots=True)
+class _Slot:
+    started_at: float
+    successes: int = 0
+    failures: int = 0
+
+
+class SlidingWindow:
+    """Counts of successes and failures within the last `window` seconds, in constant memory.
+
+    Attempts that end at almost the same time share a slot of a two-hundredth of the window.
+    """
+
+    def __init__(self, window: float) -> None:
+        self._window = window
+        self._slots: deque[_Slot] = deque()  # oldest first
+        self._newest = _Slot(0.0)
+        self._until = -math.inf  # end of the newest slot
+
+    def record_success(self, now: float) -> None:
+        if now >= self._until:
+            self._start_slot(now)
+        self._newest.successes += 1
+
+    def record_failure(self, now: float) -> None:
+        if now >= self._until:
+            self._start_slot(now)
+        self._newest.failures += 1
+
+    def count(self, now: float) -> tuple[int, int]:
+        """Return the attempts that ended within the window, and how many of them failed."""
+        self._drop_expired(now)
+        failures = sum(slot.failures for slot in self._slots)
+        return failures + sum(slot.successes for slot in self._slots), failures
+
+    def last_success(self) -> float:
+        """Return the approximate time of the last success in the window; -inf if there is none."""
+        return next((slot.started_at for slot in reversed(self._slots) if slot.successes), -math.inf)
+
+    def clear(self) -> None:
+        self._slots.clear()
+        self._until = -math.inf
+
+    def __len__(self) -> int:
+        """Return the number of slots in use."""
+        return len(self._slots)
+
+    def _start_slot(self, now: float) -> None:
+        self._drop_expired(now)
+        self._newest = _Slot(now)
+        self._until = now + self._window / WINDOW_SLOTS
+        self._slots.append(self._newest)
+
+    def _drop_expired(self, now: float) -> None:
+        while self._slots and self._slots[0].started_at <= now - self._window:
+            self._slots.popleft()

@@ -1,0 +1,194 @@
+"""Concurrency middleware: bounded concurrent calls per server and a bounded, fair queue.
+
+A slot is held only while an attempt is running. The queue is FIFO per caller and round-robin between callers. While
+other callers are queued, one caller holds at most half of the slots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from toolway.config.schema import Limits
+from toolway.errors import CallError, Certainty, Overloaded
+from toolway.types import Call, CallHandler, CallResult, Middleware
+
+MAX_PAUSE_S: Final = 60.0  # seconds; a longer pause requested by a server is cut to this
+
+
+class _Evicted(Exception):
+    """Raised in a queued call that was evicted by a caller with fewer queued calls."""
+
+
+class ConcurrencyLimiter:
+    """A bounded number of slots with a bounded queue, fair between callers."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.capacity = limits.max_concurrent
+        self._free = limits.max_concurrent
+        self._max_per_caller = max(1, limits.max_concurrent // 2)
+        self._max_queue = limits.max_queued
+        self._in_use_by: dict[str, int] = {}
+        self._queues: dict[str, deque[asyncio.Future[None]]] = {}  # by caller; the first caller is next
+        self.queued = 0
+        self.paused_until = 0.0  # the server requested a pause
+
+    @property
+    def in_use(self) -> int:
+        return self.capacity - self._free
+
+    @property
+    def max_queue(self) -> int:
+        """Return how many calls may be queued."""
+        return self._max_queue
+
+    def acquire_nowait(self, caller: str = "") -> bool:
+        """Acquire a slot if one is free and no call is queued."""
+        if self._free <= 0 or self.queued:
+            return False
+        self._free -= 1
+        self._in_use_by[caller] = self._in_use_by.get(caller, 0) + 1
+        return True
+
+    async def acquire(self, caller: str = "") -> bool:
+        """Acquire a slot, queueing for it if necessary. Return False if the queue is full."""
+        if self.acquire_nowait(caller):
+            return True
+        if self.queued >= self._max_queue and not self._evict_from_longest(caller):
+            return False
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(caller, deque()).append(waiter)
+        self.queued += 1
+        self._grant()
+        try:
+            await waiter
+        except _Evicted:
+            return False
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                if waiter.exception() is None:
+                    self.release(caller)  # the slot was granted just as the caller was cancelled
+            else:
+                self._remove_waiter(caller, waiter)
+            raise
+        return True
+
+    def _evict_from_longest(self, caller: str) -> bool:
+        """Evict the last call of the longest queue if `caller` has fewer queued calls."""
+        longest = max(self._queues, key=lambda each: len(self._queues[each]), default=caller)
+        if len(self._queues.get(longest, ())) <= len(self._queues.get(caller, ())) + 1:
+            return False
+        last = self._queues[longest][-1]
+        self._remove_waiter(longest, last)
+        if not last.done():
+            last.set_exception(_Evicted())
+        return True
+
+    def release(self, caller: str = "") -> None:
+        if self._in_use_by[caller] > 1:
+            self._in_use_by[caller] -= 1
+        else:
+            del self._in_use_by[caller]
+        self._free += 1
+        if self.queued:
+            self._grant()
+
+    def _grant(self) -> None:
+        while self._free > 0 and self.queued:
+            caller = self._next_caller()
+            queue = self._queues.pop(caller)
+            waiter = queue.popleft()
+            if queue:
+                self._queues[caller] = queue  # to the end of the round-robin order
+            self.queued -= 1
+            if waiter.done():
+                continue  # the waiter was cancelled and is not removed yet
+            self._free -= 1
+            self._in_use_by[caller] = self._in_use_by.get(caller, 0) + 1
+            waiter.set_result(None)
+
+    def _next_caller(self) -> str:
+        for caller in self._queues:
+            if self._in_use_by.get(caller, 0) < self._max_per_caller:
+                return caller
+        return next(iter(self._queues))
+
+    def _remove_waiter(self, caller: str, waiter: asyncio.Future[None]) -> None:
+        queue = self._queues.get(caller, deque())
+        if waiter not in queue:
+            return
+        queue.remove(waiter)
+        if not queue:
+            del self._queues[caller]
+        self.queued -= 1
+
+
+def concurrency(
+    limiter_for: Callable[[str], ConcurrencyLimiter],
+    queue_timeout_for: Callable[[str], float],
+    now: Callable[[], float],
+) -> Middleware:
+    """Return the concurrency middleware.
+
+    `queue_timeout_for` returns a server's queue timeout in seconds.
+    """
+
+    async def middleware(call: Call, next: CallHandler) -> CallResult:
+        limiter = limiter_for(call.server)
+        if limiter.paused_until and limiter.paused_until > now():
+            await _wait_out_pause(call, limiter, queue_timeout_for(call.server), now)
+        if not limiter.acquire_nowait(call.caller):
+            await _wait_for_slot(call, limiter, queue_timeout_for(call.server))
+        attempt = call.state
+        attempt.on_release_slot = partial(limiter.release, call.caller)
+        try:
+            return await next(call)
+        except CallError as exc:
+            if exc.retry_after is not None and isinstance(exc, Overloaded):
+                limiter.paused_until = max(limiter.paused_until, now() + min(exc.retry_after, MAX_PAUSE_S))
+            raise
+        finally:
+            attempt.release_slot()  # unless it was already released while the caller answered a server request
+
+    return middleware
+
+
+async def _wait_for_slot(call: Call, limiter: ConcurrencyLimiter, queue_timeout: float) -> None:
+    try:
+        async with asyncio.timeout(queue_timeout):
+            if not await limiter.acquire(call.caller):
+                raise _overloaded(call, "the queue is full")
+    except TimeoutError:
+        raise _overloaded(call, f"no slot became free in {queue_timeout:g} s") from None
+
+
+async def _wait_out_pause(
+    call: Call, limiter: ConcurrencyLimiter, queue_timeout: float, now: Callable[[], float]
+) -> None:
+    """Wait for the end of the pause that the server requested; raise `Overloaded` if too long."""
+    left = limiter.paused_until - now()
+    if left > min(queue_timeout, call.deadline - now()):
+        raise _overloaded(call, f"the server requested a pause of another {left:.1f} s", retry_after=left)
+    call.state.phase = "pause"
+    try:
+        async with asyncio.timeout(left):
+            await asyncio.Event().wait()
+    except TimeoutError:
+        return
+
+
+def _overloaded(call: Call, evidence: str, retry_after: float | None = None) -> Overloaded:
+    error = Overloaded(
+        f"too many concurrent calls to {call.server}",
+        server=call.server,
+        tool=call.name,
+        certainty=Certainty.NOT_SENT,
+        retry_after=retry_after,
+        detail=evidence,
+        hint='make fewer concurrent calls, or raise "limits": {"maxConcurrent": …} of this server',
+    )
+    error.retryable = False  # the caller decides better if and when to retry
+    return error

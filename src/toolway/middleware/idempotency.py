@@ -1,0 +1,281 @@
+"""Idempotency middleware: a call with an idempotency key is executed at most once.
+
+The same key with the same call returns: the same result while it runs, the stored result when it has finished, and
+`OutcomeUnknown` without execution if its outcome is unknown. The same key with another call is rejected. A key is
+never derived from arguments: two identical payments can both be intended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable
+from itertools import takewhile
+from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
+
+import msgspec
+from msgspec.structs import replace
+
+from toolway.errors import AccessDenied, CallError, Certainty, OutcomeUnknown, ProtocolError, ServerUnavailable
+from toolway.middleware.single_flight import InFlightCall, InFlightCalls
+from toolway.types import Call, CallHandler, CallResult, Json, Middleware, result_type
+
+MAX_KEY_CHARS: Final = 255
+_log = logging.getLogger(__name__)
+
+
+class IdempotencyKey(msgspec.Struct, frozen=True):
+    """Full identity of an idempotency key: callers, servers and tools never share one."""
+
+    caller: str
+    server: str
+    name: str
+    key: str
+
+
+class IdempotencyRecord(msgspec.Struct, frozen=True):
+    """Stored state of an idempotency key."""
+
+    state: Literal["running", "finished", "unknown"]
+    fingerprint: str
+    outcome: Json | None = None  # the server's result, when finished
+
+
+class IdempotencyStore(Protocol):
+    """Store of idempotency keys. Any exception means that it is currently unreliable."""
+
+    async def claim(self, id: IdempotencyKey, fingerprint: str, call: str) -> IdempotencyRecord | None:
+        """Atomically store the key as running under a call id and return None, or return its record.
+
+        A repeated claim by the same call id is the same claim: None while it runs.
+        """
+        ...
+
+    async def finish(self, id: IdempotencyKey, outcome: Json) -> None: ...
+
+    async def mark_unknown(self, id: IdempotencyKey) -> None: ...
+
+    async def release(self, id: IdempotencyKey) -> None:
+        """Delete the key after a call that was not executed, so that it may be used again."""
+        ...
+
+
+@runtime_checkable
+class SharedIdempotencyStore(IdempotencyStore, Protocol):
+    """Idempotency store shared by several processes: another process may have claimed a key."""
+
+    async def claim_or_wait(
+        self, id: IdempotencyKey, fingerprint: str, call: str, on_waiting: Callable[[], None]
+    ) -> IdempotencyRecord | None:
+        """Claim the key, or wait a bounded time for the process that has claimed it.
+
+        `on_waiting` is called when the waiting begins, possibly more than once.
+        """
+        ...
+
+
+class MemoryIdempotencyStore:
+    """Idempotency keys in memory, for a day or until the process ends."""
+
+    def __init__(self, now: Callable[[], float], retention_s: float = 86_400.0, max_keys: int = 100_000) -> None:
+        self._now = now
+        self._retention_s = retention_s
+        self._max_keys = max_keys
+        self._records: dict[IdempotencyKey, tuple[float, IdempotencyRecord]] = {}
+        self._running: dict[IdempotencyKey, str] = {}  # the claiming call's id
+
+    async def claim(self, id: IdempotencyKey, fingerprint: str, call: str) -> IdempotencyRecord | None:
+        self._expire()
+        known = self._records.get(id)
+        if known is not None:
+            return None if call and self._running.get(id) == call else known[1]
+        if len(self._records) >= self._max_keys:
+            raise OverflowError(f"the store is full: {self._max_keys} keys")
+        self._put(id, IdempotencyRecord("running", fingerprint))
+        self._running[id] = call
+        return None
+
+    async def finish(self, id: IdempotencyKey, outcome: Json) -> None:
+        self._put(id, replace(self._records[id][1], state="finished", outcome=outcome))
+
+    async def mark_unknown(self, id: IdempotencyKey) -> None:
+        self._put(id, replace(self._records[id][1], state="unknown"))
+
+    async def release(self, id: IdempotencyKey) -> None:
+        self._running.pop(id, None)
+        self._records.pop(id, None)
+
+    def _put(self, id: IdempotencyKey, record: IdempotencyRecord) -> None:
+        self._running.pop(id, None)
+        self._records.pop(id, None)
+        self._records[id] = (self._now() + self._retention_s, record)
+
+    def _expire(self) -> None:
+        """Drop expired records. They are ordered by time; running ones are kept."""
+        now = self._now()
+        old = takewhile(lambda item: item[1][0] <= now, self._records.items())
+        for id_ in [id_ for id_, (_, record) in old if record.state != "running"]:
+            del self._records[id_]
+
+
+def call_fingerprint(name: str, arguments: Any) -> str:
+    """Return a hash that is equal for calls with the same tool and arguments."""
+    return hashlib.sha256(msgspec.json.encode([name, arguments], order="deterministic")).hexdigest()
+
+
+def idempotency(store: IdempotencyStore) -> Middleware:
+    """Return the idempotency middleware."""
+    in_flight = InFlightCalls()
+
+    def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:
+        return next(call) if call.idempotency_key is None else run_with_key(call, next)
+
+    async def run_with_key(call: Call, next: CallHandler) -> CallResult:
+        id_, digest = _identify_call(call)
+        while (leader := in_flight.get(id_)) is not None and leader.is_cancelling:
+            await asyncio.wait({leader.work})  # its outcome determines the state of the key
+        if leader is None:
+            return await _run_leader(in_flight, store, id_, digest, call, next)
+        if leader.label != digest:
+            raise _key_mismatch(call)
+        return replace(await in_flight.join(leader, call.state), replayed=True)
+
+    return middleware
+
+
+async def _run_leader(
+    in_flight: InFlightCalls, store: IdempotencyStore, id_: IdempotencyKey, digest: str, call: Call, next: CallHandler
+) -> CallResult:
+    """Run the call as leader of its key, so that it survives the first caller's cancellation.
+
+    Progress is forwarded to the first caller only while that caller waits.
+    """
+    caller_waits = True
+
+    def forward_progress(progress: float, total: float | None, message: str | None) -> None:
+        if caller_waits and call.on_progress is not None:
+            call.on_progress(progress, total, message)
+
+    on_progress = forward_progress if call.on_progress is not None else None
+    leader_call = replace(call, state=call.state.spawn(), on_progress=on_progress)
+    leader = in_flight.start(
+        id_, lambda leader: _execute(leader, store, id_, digest, leader_call, next), leader_call.state, digest
+    )
+    try:
+        return await in_flight.join(leader, call.state)
+    finally:
+        caller_waits = False
+
+
+async def _execute(
+    leader: InFlightCall, store: IdempotencyStore, id_: IdempotencyKey, digest: str, call: Call, next: CallHandler
+) -> CallResult:
+    leader.begin_critical()  # the store may commit a claim even if no caller waits any more
+    known = await _claim(store, id_, digest, call, leader)
+    if known is not None:
+        return _replay(call, known, digest)
+    call.state.certainty = Certainty.NOT_SENT
+    try:
+        leader.end_critical()
+        reply = await next(call)
+        leader.begin_critical()  # the outcome is stored even if no caller waits
+    except BaseException as exc:
+        leader.begin_critical()
+        # A call that was certainly not executed may be repeated under this key; any other outcome is unknown.
+        not_executed = (
+            exc.executed == "no" if isinstance(exc, CallError) else call.state.overall_certainty() <= Certainty.REJECTED
+        )
+        await _persist(store.release(id_) if not_executed else store.mark_unknown(id_))
+        raise
+    # `input_required` is not final: the same key is used again with the answer.
+    needs_input = reply.raw.get("resultType") == "input_required"
+    await _persist(store.release(id_) if needs_input else store.finish(id_, reply.raw))
+    return reply
+
+
+async def _claim(
+    store: IdempotencyStore, id_: IdempotencyKey, digest: str, call: Call, leader: InFlightCall
+) -> IdempotencyRecord | None:
+    """Claim the key. Raises `Unavailable` if the store is unreliable: then nothing is executed."""
+
+    def on_waiting() -> None:
+        # Another process executes the call. If our deadline expires first, its execution is unknown here.
+        call.state.certainty = Certainty.UNKNOWN
+        leader.end_critical()
+
+    try:
+        if (shared := _as_shared_store(store)) is not None:
+            return await shared.claim_or_wait(id_, digest, call.id, on_waiting)
+        return await store.claim(id_, digest, call.id)
+    except Exception as exc:
+        raise ServerUnavailable(
+            "the idempotency key store is unavailable, so the call was not sent",
+            server=call.server,
+            tool=call.name,
+            certainty=call.state.certainty,
+            detail=repr(exc),
+            code="E-KEY-STORE",
+        ) from exc
+
+
+def _as_shared_store(store: IdempotencyStore) -> SharedIdempotencyStore | None:
+    """Return the store if it is shared.
+
+    The answer is cached per type, because `isinstance` of a protocol checks every method.
+    """
+    kind = type(store)
+    if kind not in _IS_SHARED:
+        _IS_SHARED[kind] = isinstance(store, SharedIdempotencyStore)
+    return cast(SharedIdempotencyStore, store) if _IS_SHARED[kind] else None
+
+
+_IS_SHARED: Final[dict[type, bool]] = {}
+
+
+async def _persist(write: Awaitable[None]) -> None:
+    """Write to the store and log a failure. The key then stays claimed, and nothing runs twice."""
+    try:
+        await write
+    except Exception:
+        _log.exception("the outcome of a call with an idempotency key could not be stored")
+
+
+def _identify_call(call: Call) -> tuple[IdempotencyKey, str]:
+    key = call.idempotency_key or ""
+    if not 1 <= len(key) <= MAX_KEY_CHARS or not (key.isascii() and key.isprintable()):
+        raise AccessDenied(
+            "an idempotency key must have 1 to 255 printable ASCII characters",
+            server=call.server,
+            tool=call.name,
+            code="E-KEY",
+        )
+    return IdempotencyKey(call.caller, call.server, call.name, key), call_fingerprint(
+        call.name, call.params.get("arguments")
+    )
+
+
+def _replay(call: Call, record: IdempotencyRecord, digest: str) -> CallResult:
+    if record.fingerprint != digest:
+        raise _key_mismatch(call)
+    if record.state == "finished" and record.outcome is not None:
+        return result_type(call.method)(call.server, call.name, record.outcome, replayed=True)
+    raise OutcomeUnknown(
+        f"an earlier call of {call.server}.{call.name} with this key has no known outcome",
+        server=call.server,
+        tool=call.name,
+        certainty=Certainty.UNKNOWN,
+        hint="check if it was executed; to execute it again, use a new key",
+    )
+
+
+def _key_mismatch(call: Call) -> ProtocolError:
+    return ProtocolError(
+        "this idempotency key belongs to another call",
+        server=call.server,
+        tool=call.name,
+        certainty=Certainty.NOT_SENT,
+        detail="the arguments differ",
+        hint="use a new key for a new call",
+        code="E-KEY-MISMATCH",
+    )

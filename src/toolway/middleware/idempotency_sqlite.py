@@ -1,0 +1,178 @@
+"""Idempotency keys in a SQLite file: keys survive a crash.
+
+One process at a time has the file, enforced by a lock. A key that was running when the last process ended has no known
+outcome. Every claim is on disk before the call is sent (`synchronous=FULL`).
+
+A key expires after `retention_s` seconds of the file's own clock (`RecordAge`): a jump of the wall clock expires
+nothing. At most a 24th of that counts between two processes. So a key may be kept longer, and never shorter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from toolway.middleware.idempotency import IdempotencyKey, IdempotencyRecord
+from toolway.types import Json
+
+DAY_S: Final = 86_400.0
+T = TypeVar("T")
+
+_KEYS_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS keys (
+    caller TEXT, server TEXT, name TEXT, key TEXT,
+    fingerprint TEXT NOT NULL, state TEXT NOT NULL, outcome BLOB, until REAL NOT NULL,
+    PRIMARY KEY (caller, server, name, key)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS keys_until ON keys (until);
+"""
+_WHERE_KEY: Final = "WHERE caller = ? AND server = ? AND name = ? AND key = ?"
+
+
+class StoreInUse(Exception):
+    """Raised if another process has the file open."""
+
+
+class SqliteIdempotencyStore:
+    """Idempotency store in a SQLite file, used by one process at a time.
+
+    The constructor raises `StoreInUse` or `OSError`; the methods raise the exceptions of SQLite.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        retention_s: float = DAY_S,
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._retention_s = retention_s
+        # The claiming call's id by key; keys of an earlier process are not in it.
+        self._running: dict[IdempotencyKey, str] = {}
+        self._lock_fd = _lock_file(Path(path))
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="toolway-keys")
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=5.0)
+        self._db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _KEYS_SCHEMA)
+        self._db.execute("UPDATE keys SET state = 'unknown' WHERE state = 'running'")
+        self._age = RecordAge(self._db, retention_s / 24, now, wall)
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=True)
+        with contextlib.suppress(sqlite3.Error):
+            self._age.persist(force=True)
+        self._db.close()
+        os.close(self._lock_fd)
+
+    async def claim(self, id: IdempotencyKey, fingerprint: str, call: str) -> IdempotencyRecord | None:
+        known = await self._run_in_thread(lambda: self._claim(id, fingerprint))
+        if known is None:
+            self._running[id] = call
+        elif call and known.state == "running" and self._running.get(id) == call:
+            return None
+        return known
+
+    async def finish(self, id: IdempotencyKey, outcome: Json) -> None:
+        await self._set(id, "finished", msgspec.json.encode(outcome))
+
+    async def mark_unknown(self, id: IdempotencyKey) -> None:
+        await self._set(id, "unknown", None)
+
+    async def release(self, id: IdempotencyKey) -> None:
+        self._running.pop(id, None)
+        await self._run_in_thread(lambda: self._db.execute(f"DELETE FROM keys {_WHERE_KEY}", _key_values(id)))
+
+    def _claim(self, id: IdempotencyKey, fingerprint: str) -> IdempotencyRecord | None:
+        now = self._age.elapsed()
+        self._age.persist()
+        self._db.execute("DELETE FROM keys WHERE until < ? AND state != 'running'", (now,))
+        added = self._db.execute(
+            "INSERT INTO keys VALUES (?, ?, ?, ?, ?, 'running', NULL, ?) ON CONFLICT DO NOTHING",
+            (*_key_values(id), fingerprint, now + self._retention_s),
+        )
+        if added.rowcount:
+            return None
+        known, state, outcome = self._db.execute(
+            f"SELECT fingerprint, state, outcome FROM keys {_WHERE_KEY}", _key_values(id)
+        ).fetchone()
+        return IdempotencyRecord(state, known, msgspec.json.decode(outcome) if outcome is not None else None)
+
+    async def _set(self, id: IdempotencyKey, state: str, outcome: bytes | None) -> None:
+        self._running.pop(id, None)
+        until = self._age.elapsed() + self._retention_s
+        values = (state, outcome, until, *_key_values(id))
+        await self._run_in_thread(
+            lambda: self._db.execute(f"UPDATE keys SET state = ?, outcome = ?, until = ? {_WHERE_KEY}", values)
+        )
+
+    async def _run_in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+
+def _key_values(id: IdempotencyKey) -> tuple[str, str, str, str]:
+    return (id.caller, id.server, id.name, id.key)
+
+
+def _lock_file(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise StoreInUse(f"{path} is used by another process") from None
+    return lock
+
+
+# -- age of the records ------------------------------------------------------------------------------------------------
+
+_AGE_SCHEMA = "CREATE TABLE IF NOT EXISTS age (one INTEGER PRIMARY KEY CHECK (one = 1), seen REAL, wall REAL)"
+
+
+class RecordAge:
+    """The clock of one file, which ignores jumps of the wall clock. Raises the exceptions of SQLite.
+
+    The wall clock may jump by a day, and no record may expire because of that. So the store has its own clock, kept in
+    its file:
+
+    Rule 1. While a process has the file open, the clock follows the monotonic clock, never the wall clock.
+    Rule 2. Between two processes only the wall clock is available. It counts for at most `max_gap_s` seconds, never
+            back.
+    Rule 3. Uncertain time has not passed: records live longer because of it, never shorter. The last reading is
+            written periodically; the time that a crash loses has not passed either.
+    """
+
+    def __init__(
+        self, db: sqlite3.Connection, max_gap_s: float, now: Callable[[], float], wall: Callable[[], float]
+    ) -> None:
+        self._db = db
+        self._persist_interval_s = max_gap_s / 60  # seconds between two writes of the reading
+        self._now = now
+        self._wall = wall
+        db.execute(_AGE_SCHEMA)
+        db.execute("INSERT INTO age VALUES (1, ?, ?) ON CONFLICT DO NOTHING", (wall(), wall()))
+        seen, last = db.execute("SELECT seen, wall FROM age").fetchone()
+        self._elapsed_at_open: float = seen + min(max(0.0, wall() - last), max_gap_s)
+        self._opened_at = now()
+        self._persisted = seen
+
+    def elapsed(self) -> float:
+        """Return the current time of this file's clock, in seconds."""
+        return self._elapsed_at_open + self._now() - self._opened_at
+
+    def persist(self, *, force: bool = False) -> None:
+        """Write the reading if the interval is over, or if `force` is True."""
+        seen = self.elapsed()
+        if force or seen - self._persisted >= self._persist_interval_s:
+            self._db.execute("UPDATE age SET seen = ?, wall = ?", (seen, self._wall()))
+            self._persisted = seen

@@ -1,0 +1,221 @@
+"""Retry middleware: decides by effect and certainty if a failed call is retried.
+
+                C0 not sent   C1 rejected           C2 unknown    C3 executed
+    READ        retry         retry after a wait    retry         no
+    IDEMPOTENT  retry         retry after a wait    retry         no
+    UNSAFE      retry         retry after a wait    NEVER         no
+
+Retries may add at most a fifth to a server's load (`RetryBudget`). Decisions are pure functions of facts; clock, random
+numbers and sleep are arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from toolway.config.schema import RetryPolicy
+from toolway.errors import CallError, Certainty, OutcomeUnknown
+from toolway.types import Call, CallHandler, CallResult, Effect, Middleware
+
+MAX_ATTEMPTS: Final = 5  # regardless of the settings
+MAX_RETRY_AFTER_S: Final = 60.0  # seconds; a longer Retry-After of a server means no retry
+RETRY_AFTER_JITTER: Final = 0.1  # share added to a server's Retry-After, so that clients do not return all at once
+MIN_TIME_LEFT_S: Final = 0.05  # seconds; an attempt with less time left is not started
+
+_RETRYABLE: Final = {
+    (Effect.READ, Certainty.NOT_SENT): True,
+    (Effect.READ, Certainty.REJECTED): True,
+    (Effect.READ, Certainty.UNKNOWN): True,
+    (Effect.READ, Certainty.EXECUTED): False,
+    (Effect.IDEMPOTENT, Certainty.NOT_SENT): True,
+    (Effect.IDEMPOTENT, Certainty.REJECTED): True,
+    (Effect.IDEMPOTENT, Certainty.UNKNOWN): True,
+    (Effect.IDEMPOTENT, Certainty.EXECUTED): False,
+    (Effect.UNSAFE, Certainty.NOT_SENT): True,
+    (Effect.UNSAFE, Certainty.REJECTED): True,
+    (Effect.UNSAFE, Certainty.UNKNOWN): False,
+    (Effect.UNSAFE, Certainty.EXECUTED): False,
+}
+
+
+def retry(
+    policy_for: Callable[[Call], RetryPolicy],
+    budget_for: Callable[[str], RetryBudget],
+    now: Callable[[], float],
+    random: Callable[[], float],
+    sleep: Callable[[float], Awaitable[None]],
+    on_failed: Callable[[Call, CallError, float | None], None] = lambda *_: None,
+) -> Middleware:
+    """Return the retry middleware.
+
+    `on_failed` is called for every failed attempt, with the delay before the next one, or None.
+    """
+
+    async def middleware(call: Call, next: CallHandler) -> CallResult:
+        budget = budget_for(call.server)
+        call.state.begin_attempt()
+        budget.record_attempt(now())
+        try:
+            return await next(call)
+        except CallError as exc:
+            failure = exc
+        return await retry_failed(call, next, budget, failure)
+
+    async def retry_failed(call: Call, next: CallHandler, budget: RetryBudget, failure: CallError) -> CallResult:
+        policy, attempt = policy_for(call), call.state
+        loss_backoff = backoff_delays(policy.initial_backoff, policy.backoff_multiplier, policy.max_backoff, random)
+        throttle_backoff = backoff_delays(
+            policy.rate_limited_backoff, policy.backoff_multiplier, policy.max_backoff, random
+        )
+        while True:
+            attempt.certainty = certainty = failure.certainty or Certainty.NOT_SENT
+            facts = FailureFacts(
+                call.effect,
+                certainty,
+                attempt.attempt_number,
+                call.deadline - now(),
+                failure.retry_after,
+                failure.retryable,
+            )
+            backoff = throttle_backoff if certainty is Certainty.REJECTED else loss_backoff
+            wait = next_delay(facts, policy, backoff, random)
+            failure.attempts = attempt.attempt_number
+            if wait is None or not budget.try_acquire(now()):
+                on_failed(call, failure, None)
+                raise _with_overall_outcome(failure, attempt.overall_certainty())
+            on_failed(call, failure, wait)
+            attempt.phase = "retry"
+            try:
+                await sleep(wait)
+                attempt.begin_attempt()
+                return replace(await next(call), attempts=attempt.attempt_number)
+            except CallError as exc:
+                failure = exc
+            finally:
+                budget.release()
+
+    return middleware
+
+
+# -- decision ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FailureFacts:
+    """Facts about a failed attempt that decide about a retry."""
+
+    effect: Effect
+    certainty: Certainty
+    attempts: int  # so far, including this one
+    time_left_s: float  # seconds until the deadline
+    retry_after: float | None = None  # seconds, if the server sent Retry-After
+    retryable: bool = True  # False if the error makes a retry useless
+
+
+def is_retryable(effect: Effect, certainty: Certainty) -> bool:
+    """Return True if a call of this effect may be sent again after a failure of this certainty."""
+    return _RETRYABLE[effect, certainty]
+
+
+def next_delay(
+    facts: FailureFacts, policy: RetryPolicy, backoff: Iterator[float], random: Callable[[], float]
+) -> float | None:
+    """Return the seconds to wait before the next attempt; None if there is no retry."""
+    if not facts.retryable or not is_retryable(facts.effect, facts.certainty):
+        return None
+    if facts.attempts >= min(policy.max_attempts, MAX_ATTEMPTS):
+        return None
+    if facts.retry_after is not None:
+        if facts.retry_after > MAX_RETRY_AFTER_S:
+            return None
+        wait = facts.retry_after * (1 + RETRY_AFTER_JITTER * random())
+    else:
+        wait = next(backoff)
+    return wait if wait + MIN_TIME_LEFT_S < facts.time_left_s else None
+
+
+def backoff_delays(base: float, multiplier: float, cap: float, random: Callable[[], float]) -> Iterator[float]:
+    """Yield delays with full jitter: random between zero and a growing ceiling."""
+    ceiling = base
+    while True:
+        yield min(cap, ceiling) * random()
+        ceiling = min(cap, ceiling * multiplier)
+
+
+def _with_overall_outcome(failure: CallError, certainty: Certainty) -> CallError:
+    """Return the last failure, adjusted to the whole call.
+
+    An earlier attempt may have been executed.
+    """
+    if certainty <= (failure.certainty or Certainty.NOT_SENT) or certainty.executed == "no":
+        return failure
+    whole = OutcomeUnknown(
+        f"an earlier attempt of {failure.server}.{failure.tool} may have been executed; last error: {failure.message}",
+        server=failure.server,
+        tool=failure.tool,
+        certainty=certainty,
+        attempts=failure.attempts,
+        retry_after=failure.retry_after,
+        detail=failure.detail,
+        hint=failure.hint,
+        code=failure.code,
+    )
+    whole.__cause__ = failure
+    return whole
+
+
+# -- budget ------------------------------------------------------------------------------------------------------------
+
+BUDGET_WINDOW_S: Final = 10  # seconds
+RETRY_SHARE: Final = 0.2  # retries per call of the window
+MIN_RETRIES: Final = 3  # concurrent retries that are always allowed
+
+
+class RetryBudget:
+    """Retry budget of one server over a sliding window. Pure: the time is an argument."""
+
+    def __init__(self, share: float = RETRY_SHARE, min_retries: int = MIN_RETRIES) -> None:
+        self._share = share
+        self._min_retries = min_retries
+        self._attempts = [0] * BUDGET_WINDOW_S
+        self._retries = [0] * BUDGET_WINDOW_S
+        self._second = 0
+        self.active = 0
+        self.denied = 0
+
+    def record_attempt(self, now: float) -> None:
+        """Count the first attempt of a call."""
+        self._advance(now)
+        self._attempts[self._second % BUDGET_WINDOW_S] += 1
+
+    def try_acquire(self, now: float) -> bool:
+        """Take a retry from the budget. Return False if it is used up.
+
+        Call `release` after the retry.
+        """
+        self._advance(now)
+        used, attempts = sum(self._retries), sum(self._attempts)
+        if self.active >= self._min_retries and used + 1 > self._share * attempts:
+            self.denied += 1
+            return False
+        self._retries[self._second % BUDGET_WINDOW_S] += 1
+        self.active += 1
+        return True
+
+    def release(self) -> None:
+        """Register the end of an allowed retry."""
+        self.active -= 1
+
+    def _advance(self, now: float) -> None:
+        """Drop the counts of seconds that have left the window."""
+        second = int(now)
+        if second == self._second:
+            return
+        for passed in range(min(second - self._second, BUDGET_WINDOW_S)):
+            self._attempts[(second - passed) % BUDGET_WINDOW_S] = 0
+            self._retries[(second - passed) % BUDGET_WINDOW_S] = 0
+        self._second = max(second, self._second)

@@ -1,0 +1,207 @@
+"""Data classes of a loaded OpenAPI document: operations, parameters, responses, selection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Literal, TypeAlias
+
+from toolway.types import Json
+
+ParameterLocation: TypeAlias = Literal["path", "query", "header", "cookie"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A tool argument that becomes part of the path, query, headers or cookies."""
+
+    argument: str  # its key among the tool's arguments
+    name: str  # its name in the request
+    location: ParameterLocation
+    required: bool = False
+    style: str = "simple"  # simple, label, matrix, form, spaceDelimited, pipeDelimited, tabDelimited, deepObject
+    explode: bool = False
+    allow_reserved: bool = False  # :/?#[]@!$&'()*+,;= stay unescaped, as far as that is safe
+    allow_empty: bool = False  # an empty value is written as a bare name
+    content_type: str = ""  # set if the value is serialised in this format, such as JSON
+    operator_supplied: bool = False  # the operator supplies it: it is no tool argument and never encoded
+
+
+@dataclass(frozen=True, slots=True)
+class FormPart:
+    """Encoding of one field of a form."""
+
+    content_type: str = ""  # empty: chosen by the value
+    style: str = ""  # empty: objects become JSON, lists one field per item
+    explode: bool = True
+    allow_reserved: bool = False
+    is_file: bool = False  # its value may be {"base64": …, "filename": …, "contentType": …}
+
+
+@dataclass(frozen=True, slots=True)
+class BodyContent:
+    """One media type of a request body."""
+
+    media_type: str  # as sent: "application/json"
+    parts: dict[str, FormPart] = field(default_factory=dict, repr=False)  # of forms, by field
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBody:
+    """The tool argument that becomes the request body."""
+
+    argument: str
+    contents: tuple[BodyContent, ...]  # the first is the default
+    required: bool = False
+    type_argument: str = ""  # argument that selects one of the contents; empty if there is only one
+    description: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiResponse:
+    """One response that the document declares."""
+
+    status: str  # "200", "2XX" or "default"
+    description: str = ""
+    media_types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BaseUrl:
+    """Base URL of an API. `url` may be relative to the URL of the document."""
+
+    url: str  # variables filled in with their defaults
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityScheme:
+    """One authentication method of an API."""
+
+    name: str
+    kind: str  # apiKey, http, oauth2, openIdConnect, mutualTLS
+    location: str = ""  # of an apiKey: header, query or cookie
+    parameter: str = ""  # the name of that header, query parameter or cookie
+    scheme: str = ""  # of http: bearer, basic, …
+    flows: Json = field(default_factory=dict, repr=False)  # of oauth2, as in OpenAPI 3
+    openid_url: str = ""
+    description: str = field(default="", repr=False)
+
+
+#: Security schemes that are needed together, each with its OAuth scopes.
+SecurityRequirement: TypeAlias = dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One API operation and its MCP tool."""
+
+    name: str  # of the tool
+    method: str  # "GET"
+    path: str  # the template, as in the document
+    parameters: tuple[Parameter, ...] = ()
+    body: RequestBody | None = None
+    responses: tuple[ApiResponse, ...] = ()
+    security: tuple[SecurityRequirement, ...] = ()  # alternatives; an empty requirement means no authentication
+    tool: Json = field(default_factory=dict, repr=False)  # the MCP tool definition
+    servers: tuple[BaseUrl, ...] = ()  # of this operation only; empty: the document's
+    accept: str = "*/*"  # the Accept header
+    #: Structured content is {"result": response}, because the response may not be an object. An empty response is {},
+    #: which every output schema of ours allows.
+    wraps_result: bool = False
+    operation_id: str = ""  # as in the document
+    tags: tuple[str, ...] = ()
+    reserved_query_names: frozenset[str] = frozenset()  # query names that no argument may use: credentials
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedOperation:
+    """An operation that did not become a tool, with the reason."""
+
+    method: str
+    path: str
+    reason: str  # for the operator, who can correct it
+
+
+@dataclass(frozen=True, slots=True)
+class ApiDocument:
+    """A loaded OpenAPI document."""
+
+    title: str
+    version: str  # of the API
+    dialect: str  # "2.0", "3.0", "3.1"
+    servers: tuple[BaseUrl, ...]
+    operations: tuple[Operation, ...]
+    skipped: tuple[SkippedOperation, ...] = ()
+    filtered_out: int = 0  # operations that the operator did not select
+    security_schemes: dict[str, SecurityScheme] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+# -- selection of operations -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OperationFilter:
+    """Glob patterns (`*`, `?`) per operation property. Methods and tags ignore case."""
+
+    tags: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    operations: tuple[str, ...] = ()  # operationId, or the tool's name if there is none
+
+    def matches(self, *, tags: tuple[str, ...], path: str, method: str, operation: str) -> list[bool]:
+        """Return, for each kind of pattern that is set, True if one matches."""
+        results = []
+        if self.tags:
+            results.append(any(_matches_any(tag.lower(), self.tags, lower=True) for tag in tags))
+        if self.paths:
+            results.append(_matches_any(path, self.paths))
+        if self.methods:
+            results.append(_matches_any(method.lower(), self.methods, lower=True))
+        if self.operations:
+            results.append(_matches_any(operation, self.operations))
+        return results
+
+
+@dataclass(frozen=True, slots=True)
+class OperationSelection:
+    """Include and exclude filters of operations.
+
+    An operation is selected if it matches every kind in `include`, and none in `exclude`.
+    """
+
+    include: OperationFilter = OperationFilter()
+    exclude: OperationFilter = OperationFilter()
+
+    def selects(self, *, tags: tuple[str, ...], path: str, method: str, operation: str) -> bool:
+        """Return True if the operation is selected."""
+        included = self.include.matches(tags=tags, path=path, method=method, operation=operation)
+        excluded = self.exclude.matches(tags=tags, path=path, method=method, operation=operation)
+        return all(included) and not any(excluded)
+
+
+ALL_OPERATIONS = OperationSelection()
+
+
+def _matches_any(text: str, patterns: tuple[str, ...], *, lower: bool = False) -> bool:
+    return any(fnmatchcase(text, pattern.lower() if lower else pattern) for pattern in patterns)
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+class InvalidDocument(Exception):
+    """Raised for an unreadable document. `reason` and `hint` are for the operator."""
+
+    def __init__(self, reason: str, *, hint: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+
+
+class InvalidArguments(ValueError):
+    """Raised for arguments that cannot be encoded.
+
+    Nothing was sent; the text is for the caller or model.
+    """

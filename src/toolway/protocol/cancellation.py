@@ -1,0 +1,40 @@
+"""Cancellation of a request: `notifications/cancelled`, and the path of a cancelled call.
+
+A call is cancelled by cancelling its task:
+
+1. The client leaves or sends the notification. A closed connection ends the exchange (http/server_connection.py).
+   The notification is matched to its request (gateway/mcp/legacy_sessions.py, gateway/mcp/stdio.py); if another node
+   has the request, through the change feed (cluster/sessions.py).
+2. The task of the call is cancelled in the middleware chain. hub/instrumentation.py reports it (`on_cancelled`).
+3. `request` of the transport ends. If the request was sent, `_notify_cancelled` of the transport sends the
+   notification to the server. A modern HTTP server gets none: there, the closed connection is the cancellation.
+
+A server cancels its own requests to the client in the same way (upstream/transports/http_streams.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from toolway.protocol.jsonrpc import Message, encode_notification
+from toolway.types import Json
+
+CANCELLED: Final = "notifications/cancelled"
+
+
+def cancellation_params(request_id: str | int) -> Json:
+    """Return the params of the notification that cancels a request."""
+    return {"requestId": request_id}
+
+
+def encode_cancellation(request_id: str | int) -> bytes:
+    """Encode the notification that cancels a request."""
+    return encode_notification(CANCELLED, cancellation_params(request_id))
+
+
+def cancelled_request_id(message: Message) -> str | int | None:
+    """Return the id of the request that a notification cancels, or None if it cancels none."""
+    if message.kind != "notification" or message.method != CANCELLED:
+        return None
+    request_id: Any = message.body.get("requestId")
+    return request_id if isinstance(request_id, str | int) else None

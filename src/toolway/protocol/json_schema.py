@@ -1,0 +1,117 @@
+"""JSON Schema validation that is skipped if its cost cannot be bounded.
+
+A server sends the schema and may make it slow on purpose: backtracking patterns, references that double at every level,
+branching recursion. Patterns run on a linear-time engine. Before compilation the cost is counted with all references
+followed. A schema that is too expensive, or recursive in more than one position, is not evaluated at all. References
+to other documents are never followed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import jsonschema_rs
+
+from toolway.types import Json
+
+MAX_SCHEMA_COST: Final = 20_000  # schema positions, references followed
+MAX_VALIDATION_WORK: Final = 1_000_000  # positions × values of one instance
+_UNSUPPORTED_KEYWORDS: Final = ("$dynamicRef", "$recursiveRef", "$id", "id")  # they change the meaning of references
+
+
+class SchemaValidator:
+    """A compiled JSON schema, or one that is not evaluated (`skip_reason` says why)."""
+
+    def __init__(self, schema: Json) -> None:
+        self._validator: Any = None
+        self.skip_reason = ""
+        try:
+            self._cost = schema_cost(schema)
+            self._validator = jsonschema_rs.validator_for(
+                schema, retriever=_reject_external, pattern_options=jsonschema_rs.RegexOptions()
+            )
+        except (ValueError, RecursionError) as exc:
+            self.skip_reason = str(exc)[:200] or type(exc).__name__
+
+    def validate(self, instance: Any) -> str | None:
+        """Return why `instance` does not match; None if it matches or is not validated."""
+        if self._validator is None or _count_values(instance, MAX_VALIDATION_WORK // self._cost) is None:
+            return None
+        error = next(iter(self._validator.iter_errors(instance)), None)
+        return None if error is None else f"{error.message}"[:500]
+
+
+def schema_cost(schema: Json) -> int:
+    """Return how many schema positions a validation may evaluate.
+
+    Raises `ValueError` if it is unbounded.
+    """
+    return _CostCounter(schema).count(schema)
+
+
+class _CostCounter:
+    def __init__(self, root: Json) -> None:
+        self._root = root
+        self._costs: dict[int, int] = {}
+        self._in_progress: set[int] = set()
+        self._recursions = 0
+
+    def count(self, node: Any) -> int:
+        if isinstance(node, list):
+            return self._count_all(node)
+        if not isinstance(node, dict):
+            return 0
+        if id(node) in self._costs:
+            return self._costs[id(node)]
+        if id(node) in self._in_progress:
+            self._recursions += 1
+            if self._recursions > 1:
+                raise ValueError("the schema is recursive in more than one position")
+            return 1
+        if any(isinstance(node.get(word), str) for word in _UNSUPPORTED_KEYWORDS):
+            raise ValueError("the schema changes the meaning of its references")
+        self._in_progress.add(id(node))
+        total = 1 + self._count_all(list(node.values()))
+        if isinstance(node.get("$ref"), str):
+            total += self.count(self._resolve_ref(node["$ref"]))
+        self._in_progress.discard(id(node))
+        if total > MAX_SCHEMA_COST:
+            raise ValueError("the schema is too large with its references followed")
+        self._costs[id(node)] = total
+        return total
+
+    def _count_all(self, nodes: list[Any]) -> int:
+        return sum(self.count(node) for node in nodes)
+
+    def _resolve_ref(self, reference: str) -> Any:
+        if not reference.startswith("#"):
+            raise ValueError("the schema refers to another document")
+        node: Any = self._root
+        for part in reference[1:].split("/")[1:]:
+            name = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(node, dict) and name in node:
+                node = node[name]
+            elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
+                node = node[int(name)]
+            else:
+                raise ValueError(f"the schema has no {reference[:80]}")
+        return node
+
+
+def _count_values(instance: Any, max_values: int) -> int | None:
+    """Return the number of values in `instance`; None if there are more than `max_values`."""
+    count, pending = 0, [instance]
+    while pending:
+        node = pending.pop()
+        count += 1
+        if count + len(pending) > max_values:
+            return None
+        if isinstance(node, dict):
+            pending.extend(node.values())
+        elif isinstance(node, list):
+            pending.extend(node)
+    return count
+
+
+def _reject_external(uri: str) -> Any:
+    raise ValueError(f"references to other documents are not followed: {uri[:80]}")

@@ -1,0 +1,345 @@
+"""JSON-RPC envelopes: bytes to messages and back, with limits on untrusted input.
+
+A message is decoded once, strictly (no duplicate keys, no NaN, no byte order mark, bounded depth and width), and then
+passed on unchanged. Unknown fields of a server pass through.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, Literal, NamedTuple
+
+import jiter
+import msgspec
+from mcp_types.jsonrpc import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+    PARSE_ERROR,
+    UNSUPPORTED_PROTOCOL_VERSION,
+)
+
+from toolway.protocol import large_messages
+from toolway.protocol.sanitize import sanitize
+from toolway.types import Certainty, Json
+
+MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
+MAX_DEPTH: Final = 64
+MAX_KEYS: Final = 10_000
+MAX_ITEMS: Final = 100_000
+MAX_VALUES: Final = 250_000  # of a whole message
+SMALL_BYTES: Final = 4096  # bytes
+FEW_VALUES: Final = 60  # values; fewer than the allowed nesting
+LARGE_BYTES: Final = 256 * 1024
+LARGE_VALUES: Final = 20_000
+ALWAYS_LARGE_BYTES: Final = 1024 * 1024  # bytes; above it even counting the values takes too long
+_MAX_ID_BYTES: Final = 256
+_MAX_ID_INT: Final = 2**53
+
+# A code of the legacy era, the only one of its range with a meaning.
+RESOURCE_NOT_FOUND: Final = -32002
+# A server that answers with one of these codes has not started the work.
+NOT_EXECUTED_CODES: Final = frozenset(
+    {
+        RESOURCE_NOT_FOUND,
+        PARSE_ERROR,
+        INVALID_REQUEST,
+        METHOD_NOT_FOUND,
+        INVALID_PARAMS,
+        HEADER_MISMATCH,
+        MISSING_REQUIRED_CLIENT_CAPABILITY,
+        UNSUPPORTED_PROTOCOL_VERSION,
+    }
+)
+# Error codes that only a modern server sends.
+MODERN_ERROR_CODES: Final = frozenset(
+    {HEADER_MISMATCH, MISSING_REQUIRED_CLIENT_CAPABILITY, UNSUPPORTED_PROTOCOL_VERSION}
+)
+
+MessageId = int | str
+encode_json = msgspec.json.Encoder().encode
+
+
+class InvalidMessage(Exception):
+    """Raised for bytes that are not an acceptable JSON-RPC message.
+
+    `id` is set if the broken message still shows which request it answers. `code` and `hint` are set if the cause is
+    known more precisely than "unreadable".
+    """
+
+    def __init__(self, reason: str, id: MessageId | None = None, *, code: str = "", hint: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.id = id
+        self.code = code
+        self.hint = hint
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One decoded JSON-RPC envelope. `kind` determines which fields are set."""
+
+    kind: Literal["request", "notification", "result", "error"]
+    id: MessageId | None
+    method: str = ""
+    body: Any = None  # params, result or error
+    is_bare_result: bool = False  # a response with only jsonrpc, id and result
+
+
+def encode_request(id: MessageId, method: str, params: Json) -> bytes:
+    """Encode a JSON-RPC request."""
+    return encode_json({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+
+
+def encode_notification(method: str, params: Json) -> bytes:
+    """Encode a JSON-RPC notification."""
+    return encode_json({"jsonrpc": "2.0", "method": method, "params": params})
+
+
+class RawResult(NamedTuple):
+    """A result that is forwarded as received bytes, with a suffix that replaces its end."""
+
+    received: memoryview
+    suffix: bytes
+
+
+def encode_result(id: MessageId, body: Json | RawResult) -> bytes:
+    """Encode a JSON-RPC result response."""
+    if isinstance(body, RawResult):
+        return b"".join((b'{"jsonrpc":"2.0","id":', encode_json(id), b',"result":', body.received, body.suffix))
+    return encode_json({"jsonrpc": "2.0", "id": id, "result": body})
+
+
+def slice_result(frame: bytes, id: int) -> memoryview | None:
+    """Return the bytes of the result inside a response with only jsonrpc, id and result.
+
+    None if the frame has an unusual layout.
+
+    Forwarding the slice costs a tenth of encoding the result again.
+    """
+    begin = b'{"jsonrpc":"2.0","id":%d,"result":' % id
+    if frame.startswith(begin) and frame.endswith(b"}}"):
+        return memoryview(frame)[len(begin) : -1]
+    end = b',"jsonrpc":"2.0","id":%d}' % id
+    if frame.startswith(b'{"result":{') and frame.endswith(b"}" + end):
+        return memoryview(frame)[10 : -len(end)]
+    return None
+
+
+def encode_error(id: MessageId, code: int, message: str, data: Any = None) -> bytes:
+    """Encode a JSON-RPC error response."""
+    body: Json = {"code": code, "message": message}
+    if data is not None:
+        body["data"] = data
+    return encode_json({"jsonrpc": "2.0", "id": id, "error": body})
+
+
+def parse_message(frame: bytes) -> Message:
+    """Decode one envelope that is not large. Raises `InvalidMessage`."""
+    try:
+        return _build_message(decode_json(frame))
+    except (ValueError, RecursionError) as exc:
+        raise InvalidMessage(str(exc), extract_id(frame)) from None
+
+
+def is_large(frame: bytes) -> bool:
+    """Return True if decoding the frame would block the event loop too long."""
+    size = len(frame)
+    return size > LARGE_BYTES and (
+        size > ALWAYS_LARGE_BYTES or frame.count(b",") + frame.count(b"[") + frame.count(b"{") > LARGE_VALUES
+    )
+
+
+def _no_yield() -> None:
+    """Do nothing: the default if no other task needs to run."""
+
+
+def parse_in_slices(frame: bytes, items: str = "", yield_loop: large_messages.YieldLoop = _no_yield) -> Message:
+    """Decode a large message in a thread.
+
+    `yield_loop` is called repeatedly to let the event loop run.
+
+    `items` names the requested list, if any: an item with too many values is then omitted and the rest stay.
+    Raises `InvalidMessage`.
+    """
+    try:
+        return _build_message(decode_json_in_slices(frame, items, yield_loop))
+    except _TooManyValues as exc:
+        raise InvalidMessage(str(exc), extract_id(frame), code="E-ANSWER-LIMIT", hint=_PAGING_HINT) from None
+    except (ValueError, RecursionError) as exc:
+        raise InvalidMessage(str(exc), extract_id(frame)) from None
+
+
+class _TooManyValues(ValueError):
+    """Raised for a message with more values than may be decoded."""
+
+
+_PAGING_HINT: Final = "request less data at a time, for instance by pages; many values can be sent as one string"
+
+
+def decode_json_in_slices(data: bytes, items: str, yield_loop: large_messages.YieldLoop) -> Any:
+    """Decode as strictly as `decode_json`; slower, but without blocking the event loop for long."""
+    counted = large_messages.count_values(data, MAX_VALUES, yield_loop)
+    if counted.values > MAX_VALUES and items:
+        data = large_messages.drop_oversized_items(data, items, LARGE_VALUES, yield_loop)
+        counted = large_messages.count_values(data, MAX_VALUES, yield_loop)
+    if counted.values > MAX_VALUES:
+        raise _TooManyValues(f"it has more than {MAX_VALUES} values, which would block other requests")
+    value = large_messages.decode_in_chunks(data, MAX_DEPTH + 1, yield_loop)
+    # A duplicate key is missing in the decoded value.
+    if _check_limits(value, yield_loop) != counted.keys:
+        raise ValueError("duplicate key in an object")
+    return value
+
+
+def decode_json(data: bytes) -> Any:
+    """Decode strict JSON and enforce the limits. Raises `ValueError`."""
+    value = jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True, cache_mode="all")
+    # The bytes of a small message prove that it is within the limits. So do the values of a large message if they are
+    # few, as usual: 100 kB of text are one value. Only the remaining messages are checked exactly.
+    if len(data) <= SMALL_BYTES:
+        within_limits = data.count(b"[") + data.count(b"{") <= MAX_DEPTH and not _may_hold_huge_number(data)
+    else:
+        within_limits = _has_few_values(value, FEW_VALUES) or (
+            len(data) <= LARGE_BYTES
+            and data.count(b"[") + data.count(b"{") <= MAX_DEPTH
+            and data.count(b",") < MAX_KEYS
+            and not _may_hold_huge_number(data)
+        )
+    if not within_limits:
+        _check_limits(value)
+    return value
+
+
+def _has_few_values(root: Any, max_values: int) -> bool:
+    """Return True if the message is small enough to skip the exact limit check."""
+    level = [root]
+    while level:
+        max_values -= len(level)
+        if max_values < 0:
+            return False
+        below: list[Any] = []
+        _scan_nodes(level, below)
+        level = below
+    return True
+
+
+# Maps digits, exponents and plus signs to one byte each, so that a number beyond a double is a plain run of bytes.
+_NUMBER_SHAPE: Final = bytes(
+    48 if b in b"0123456789" else 101 if b in b"eE" else 43 if b in b"+" else 32 for b in range(256)
+)
+_DIGIT_STRIDE: Final = 150  # a run of 300 digits hits two consecutive samples at this stride
+
+
+def _may_hold_huge_number(data: bytes) -> bool:
+    shape = data.translate(_NUMBER_SHAPE)
+    if b"0e000" in shape or b"0e+000" in shape:
+        return True
+    return len(data) > 2 * _DIGIT_STRIDE and b"00" in shape[::_DIGIT_STRIDE]
+
+
+_MAX_DOUBLE: Final = 1.7976931348623157e308
+_NUMBER_TYPES: Final = (int, float)
+
+
+_NODES_PER_SLICE: Final = 2000  # checked before the loop may run
+
+
+def _check_limits(root: Any, yield_loop: large_messages.YieldLoop = _no_yield) -> int:
+    """Return the number of keys in a decoded value. Raises `ValueError` if a limit is exceeded."""
+    keys = 0
+    level = [root]
+    for _ in range(MAX_DEPTH + 1):
+        below: list[Any] = []
+        for start in range(0, len(level), _NODES_PER_SLICE):
+            keys += _scan_nodes(level[start : start + _NODES_PER_SLICE], below)
+            yield_loop()
+        if not below:
+            return keys
+        level = below
+    raise ValueError(f"nested deeper than {MAX_DEPTH}")
+
+
+def _scan_nodes(nodes: list[Any], below: list[Any]) -> int:
+    """Check nodes of one level against the limits; return their number of keys.
+
+    Their children are appended to `below`.
+    """
+    keys = 0
+    for node in nodes:
+        if isinstance(node, str):
+            continue
+        if isinstance(node, dict):
+            if len(node) > MAX_KEYS:
+                raise ValueError(f"an object with {len(node)} keys (limit {MAX_KEYS})")
+            keys += len(node)
+            below.extend(node.values())
+        elif isinstance(node, list):
+            if len(node) > MAX_ITEMS:
+                raise ValueError(f"an array of {len(node)} items (limit {MAX_ITEMS})")
+            below.extend(node)
+        elif isinstance(node, _NUMBER_TYPES) and not -_MAX_DOUBLE <= node <= _MAX_DOUBLE:
+            raise ValueError("a number outside the range of a double")
+    return keys
+
+
+def _build_message(value: Any) -> Message:
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON-RPC object")
+    id_ = value.get("id")
+    if id_ is not None and not _is_valid_id(id_):
+        raise ValueError("id is neither a short string nor a safe integer")
+    method = value.get("method")
+    if isinstance(method, str):
+        params = value.get("params")
+        if params is None:
+            params = {}
+        if not isinstance(params, dict):
+            raise ValueError("params is not an object")
+        return Message("notification" if id_ is None else "request", id_, method, params)
+    if isinstance(value.get("result"), dict) and "error" not in value:
+        return Message("result", id_, "", value["result"], len(value) == 3)
+    if isinstance(value.get("error"), dict) and "result" not in value:
+        return Message("error", id_, body=value["error"])
+    raise ValueError("neither a request nor a response")
+
+
+def _is_valid_id(id_: Any) -> bool:
+    if type(id_) is int:
+        return -_MAX_ID_INT <= id_ <= _MAX_ID_INT
+    return isinstance(id_, str) and len(id_.encode()) <= _MAX_ID_BYTES
+
+
+_ID_PATTERN: Final = re.compile(rb'"id"\s*:\s*(?:(-?[0-9]{1,16})|"([^"\\]{1,256})")\s*[,}]')
+_RESPONSE_PATTERN: Final = re.compile(rb'"(?:result|error)"\s*:')
+
+
+def extract_id(frame: bytes) -> MessageId | None:
+    """Return the id in the first 4 KiB of a broken response, or None.
+
+    Used only to fail that call early.
+    """
+    head = frame[:4096]
+    found = _ID_PATTERN.search(head)
+    if found is None or _RESPONSE_PATTERN.search(head) is None:
+        return None
+    return int(found[1]) if found[1] is not None else found[2].decode("utf-8", "replace")
+
+
+def parse_error(body: Json) -> tuple[int, str, Any]:
+    """Return code, message and data of an error object, with defaults for invalid fields."""
+    code = body.get("code")
+    message = body.get("message")
+    return (
+        code if isinstance(code, int) and not isinstance(code, bool) else -32603,
+        sanitize(message if isinstance(message, str) else "error without a message", 2000),
+        body.get("data"),
+    )
+
+
+def classify_error(code: int) -> Certainty:
+    """Classify by a JSON-RPC error code if the server has executed the request."""
+    if code in NOT_EXECUTED_CODES:
+        return Certainty.REJECTED
+    return Certainty.UNKNOWN if -32768 <= code <= -32000 else Certainty.EXECUTED

@@ -1,0 +1,143 @@
+"""Protocol eras of MCP: version tables, request metadata, version negotiation.
+
+Modern (2026-07-28): every request carries client info and capabilities. Legacy (2024-11-05 to 2025-11-25):
+`initialize` sends them once. Version tables and header rules are the SDK's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    PROTOCOL_VERSION_META_KEY,
+)
+from mcp_types.jsonrpc import UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types.version import (
+    HANDSHAKE_PROTOCOL_VERSIONS,
+    LATEST_HANDSHAKE_VERSION,
+    LATEST_MODERN_VERSION,
+    MODERN_PROTOCOL_VERSIONS,
+)
+
+from toolway.events import ListKind
+from toolway.protocol.jsonrpc import MODERN_ERROR_CODES
+from toolway.types import Json
+
+#: List kind -> (server capability, list method, key of the items in a page).
+LIST_METHODS: Final[Mapping[ListKind, tuple[str, str, str]]] = {
+    "tools": ("tools", "tools/list", "tools"),
+    "prompts": ("prompts", "prompts/list", "prompts"),
+    "resources": ("resources", "resources/list", "resources"),
+    "templates": ("resources", "resources/templates/list", "resourceTemplates"),
+}
+#: List method -> key of the items in its result.
+ITEMS_KEY: Final[Mapping[str, str]] = {method: items for _, method, items in LIST_METHODS.values()}
+
+#: List-changed notifications, and the lists to fetch again.
+LIST_CHANGES: Final[Mapping[str, tuple[ListKind, ...]]] = {
+    "notifications/tools/list_changed": ("tools",),
+    "notifications/prompts/list_changed": ("prompts",),
+    "notifications/resources/list_changed": ("resources", "templates"),
+}
+
+#: Only these methods may be answered with `input_required`.
+INPUT_REQUIRED_METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
+
+TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"
+
+#: Methods that a server may call during a call, and the client capability that each one requires.
+CALLBACK_CAPABILITIES: Final[Mapping[str, str]] = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+
+#: Log levels, from the least to the most verbose.
+LOG_LEVELS: Final = ("emergency", "alert", "critical", "error", "warning", "notice", "info", "debug")
+
+PREFERRED_VERSION: Final = LATEST_MODERN_VERSION
+OFFERED_LEGACY_VERSION: Final = LATEST_HANDSHAKE_VERSION
+
+
+def add_protocol_meta(params: Json, version: str, info: Json, capabilities: Json) -> Json:
+    """Return `params` with the `_meta` of a modern request; entries set by the caller stay."""
+    meta = params.get("_meta")
+    return {
+        **params,
+        "_meta": {
+            **(meta if isinstance(meta, dict) else {}),
+            PROTOCOL_VERSION_META_KEY: version,
+            CLIENT_INFO_META_KEY: info,
+            CLIENT_CAPABILITIES_META_KEY: capabilities,
+        },
+    }
+
+
+def initialize_params(info: Json, capabilities: Json) -> Json:
+    """Return the params of a legacy `initialize` request."""
+    return {"protocolVersion": OFFERED_LEGACY_VERSION, "capabilities": capabilities, "clientInfo": info}
+
+
+def select_modern_version(result: Json) -> str | None:
+    """Return the newest modern version in a `server/discover` result.
+
+    None if the result lists no version we know.
+    """
+    return _newest_common_version(result.get("supportedVersions"))
+
+
+def is_modern_error(code: int) -> bool:
+    """Return True if the error code of a probe proves that the server is modern."""
+    return code in MODERN_ERROR_CODES
+
+
+def version_from_error(code: int, data: Any) -> str | None:
+    """Return the modern version that an unsupported-version error lists as supported, or None."""
+    if code != UNSUPPORTED_PROTOCOL_VERSION or not isinstance(data, dict):
+        return None
+    return _newest_common_version(data.get("supported"))
+
+
+def agreed_legacy_version(result: Json) -> str | None:
+    """Return the version of an `initialize` result; None if it is unknown."""
+    version = result.get("protocolVersion")
+    return version if isinstance(version, str) and version in HANDSHAKE_PROTOCOL_VERSIONS else None
+
+
+def _newest_common_version(offered: Any) -> str | None:
+    if not isinstance(offered, list):
+        return None
+    return next((v for v in reversed(MODERN_PROTOCOL_VERSIONS) if v in offered), None)
+
+
+def listen_filter(capabilities: Json) -> Json:
+    """Return the `subscriptions/listen` filter for the list changes that the server can notify."""
+    capability_by_key = {
+        "toolsListChanged": "tools",
+        "promptsListChanged": "prompts",
+        "resourcesListChanged": "resources",
+    }
+    return {
+        key: True
+        for key, capability in capability_by_key.items()
+        if isinstance(capabilities.get(capability), dict) and capabilities[capability].get("listChanged") is True
+    }
+
+
+def has_list_changed(acknowledged: Any) -> bool:
+    """Return True if a subscription acknowledgement includes at least one kind of list change."""
+    return isinstance(acknowledged, dict) and any(value is True for value in acknowledged.values())
+
+
+def accepts_legacy(data: Any) -> bool:
+    """Return True if an unsupported-version error lists a legacy version."""
+    offered = data.get("supported") if isinstance(data, dict) else None
+    return isinstance(offered, list) and any(v in HANDSHAKE_PROTOCOL_VERSIONS for v in offered)
+
+
+def log_verbosity(level: object) -> int:
+    """Return the verbosity of a log level, 0 for the least verbose or an unknown level."""
+    return LOG_LEVELS.index(level) if isinstance(level, str) and level in LOG_LEVELS else 0

@@ -1,0 +1,158 @@
+"""Masking of secrets that this process has used, and detection of likely secrets.
+
+A secret is resolved late, for the one server that refers to it. But the server may repeat it, and that text appears in
+many outputs. So the code that resolves a secret adds it here, and the code that shows text masks it here. The secrets
+are in memory only.
+
+Detection by name or format is for suggestions and warnings, never for security decisions.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+from urllib.parse import parse_qsl, quote, urlsplit
+
+# -- masking of secrets in use -----------------------------------------------------------------------------------------
+
+MASK: Final = "***"
+MIN_SECRET_CHARS: Final = 6  # characters; shorter values occur in ordinary words
+MIN_LINE_CHARS: Final = 16  # characters of a line of a multi-line secret, such as a key, that is masked by itself
+MAX_SECRETS: Final = 4096  # values; the oldest is dropped: a secret command may return a new value each time
+
+
+class SecretMasker:
+    """Bounded set of secret values, with a function that masks them in text."""
+
+    def __init__(self, max_secrets: int = MAX_SECRETS) -> None:
+        self._max_secrets = max_secrets
+        self._values: dict[str, None] = {}
+        self._pattern: re.Pattern[str] | None = None
+
+    def add(self, value: str) -> None:
+        if value in self._values or len(value) < MIN_SECRET_CHARS:
+            return
+        self._values[value] = None
+        while len(self._values) > self._max_secrets:
+            self._values.pop(next(iter(self._values)))
+        self._pattern = None
+
+    def mask(self, text: str) -> str:
+        if not self._values:
+            return text
+        if self._pattern is None:
+            self._pattern = compile_secrets_pattern(self._values)
+        return self._pattern.sub(MASK, text)
+
+
+def compile_secrets_pattern(values: dict[str, None] | set[str]) -> re.Pattern[str]:
+    """Return a pattern that matches each value, plain, JSON-escaped or URL-encoded.
+
+    Longer forms are tried first, because one value may be a prefix of another.
+    """
+    forms = {form for value in values for form in _encoded_forms(value)}
+    return re.compile("|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)))
+
+
+def _encoded_forms(value: str) -> Iterator[str]:
+    yield value
+    yield json.dumps(value)[1:-1]
+    yield json.dumps(value, ensure_ascii=False)[1:-1]
+    yield quote(value, safe="")
+    lines = value.splitlines()
+    if len(lines) > 1:
+        yield from (line for line in lines if len(line) >= MIN_LINE_CHARS and not line.startswith("-----"))
+
+
+_masker = SecretMasker()
+remember_secret = _masker.add
+mask_secrets = _masker.mask
+
+
+# -- likely secrets, by name or format ---------------------------------------------------------------------------------
+
+_MIN_TOKEN_CHARS: Final = 8  # characters; tokens are not shorter
+_MIN_PASSWORD_CHARS: Final = 4
+_PASSWORD_NAME: Final = re.compile(r"(passwo?r?d|passphrase|pwd)$", re.IGNORECASE)
+_SECRET_SUFFIXES: Final = ("password", "passwd", "secret", "token", "apikey")  # for joined words such as PGPASSWORD
+_SECRET_WORDS: Final = frozenset(
+    {
+        *("apikey", "auth", "authorization", "bearer", "cookie", "credential", "credentials", "jwt", "key"),
+        *("pass", "passphrase", "passwd", "password", "pat", "pwd", "secret", "secrets", "token"),
+    }
+)
+# `MAX_TOKENS`, `KEY_FILE` and the like describe a secret or something else, but are not secrets.
+_NON_SECRET_WORDS: Final = frozenset(
+    {
+        *("alias", "author", "count", "dir", "endpoint", "expiry", "file", "folder", "id", "limit", "max", "min"),
+        *("mode", "name", "path", "public", "scope", "scopes", "size", "sock", "timeout", "ttl", "type", "uri", "url"),
+    }
+)
+_NAME_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_TOKEN_FORMATS: Final = re.compile(
+    r"""(?:
+      gh[opsur]_\w{20,} | github_pat_\w{20,} | glpat-[\w-]{16,}
+    | sk-[\w-]{16,} | (?:sk|rk|pk)_(?:live|test)_\w{16,} | xox[abeoprs]-[\w-]{10,} | xapp-[\w-]{10,}
+    | A(?:KIA|SIA)[A-Z0-9]{16} | AIza[\w-]{30,} | ya29\.[\w-]{20,}
+    | hf_\w{20,} | npm_\w{30,} | pypi-[\w-]{40,} | SG\.[\w-]{16,}\.[\w-]{16,} | dop_v1_\w{32,} | shpat_\w{20,}
+    | lin_api_\w{20,} | ntn_\w{20,} | secret_\w{20,} | tvly-[\w-]{16,} | fig[du]_[\w-]{20,} | r8_\w{20,}
+    | eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*
+    )""",
+    re.VERBOSE,
+)
+_AUTH_SCHEME: Final = re.compile(r"(?:bearer|basic|token|apikey)\s+(\S+)", re.IGNORECASE)
+_PEM_MARKER: Final = "PRIVATE KEY-----"
+_PLACEHOLDER: Final = re.compile(r"\$\{[^}]*\}|\$\w+|%\w+%|\{env:\w+\}|<[^<>]*>|\*+|\.\.\.|…")
+
+
+def looks_like_secret(name: str, value: str) -> bool:
+    """Return True if the value of a setting called `name` seems to be a plain-text secret.
+
+    >>> looks_like_secret("GITHUB_TOKEN", "ghp_" + 36 * "x"), looks_like_secret("GITHUB_TOKEN", "${GITHUB_TOKEN}")
+    (True, False)
+    """
+    scheme = _AUTH_SCHEME.fullmatch(value.strip())
+    bare = scheme[1] if scheme else value.strip()
+    if "://" in bare:
+        return bool(secrets_in_url(bare))
+    if not bare or _PLACEHOLDER.search(bare):
+        return False
+    if _PEM_MARKER in bare or _TOKEN_FORMATS.fullmatch(bare):
+        return True
+    return (bool(scheme) or is_secret_name(name)) and _is_plausible_secret(name, bare)
+
+
+def is_secret_name(name: str) -> bool:
+    """Return True if a setting called `name` usually holds a secret.
+
+    >>> [is_secret_name(name) for name in ("OPENAI_API_KEY", "maxTokens", "--api-key", "KEYBOARD")]
+    [True, False, True, False]
+    """
+    words = [word.lower() for word in _NAME_WORD.findall(name)]
+    joined = {a + b for a, b in pairwise(words)}
+    if not words or words[-1] in _NON_SECRET_WORDS:
+        return False
+    return bool(_SECRET_WORDS & {*words, *joined}) or any(word.endswith(_SECRET_SUFFIXES) for word in words)
+
+
+def secrets_in_url(url: str) -> list[str]:
+    """Return the likely secrets in a URL: a password, or a token in the query."""
+    try:
+        parts = urlsplit(url)
+        found = [parts.password] if parts.password else []
+        query = parse_qsl(parts.query)
+    except ValueError:
+        return []
+    found += [value for name, value in query if looks_like_secret(name, value)]
+    return [each for each in found if not _PLACEHOLDER.search(each)]
+
+
+def _is_plausible_secret(name: str, value: str) -> bool:
+    """Return True if `value` is long enough, and no number, phrase or file path."""
+    min_chars = _MIN_PASSWORD_CHARS if _PASSWORD_NAME.search(name) else _MIN_TOKEN_CHARS
+    if len(value) < min_chars or value.isdigit() or any(c.isspace() for c in value):
+        return False
+    return not re.match(r"[~./\\]|[A-Za-z]:[\\/]", value)

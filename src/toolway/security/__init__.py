@@ -1,1 +1,0 @@
-"""Who we are to servers: tokens, and how they are had."""

@@ -1,0 +1,1 @@
+"""The `toolway serve` process: sockets, signals, reload, drain and telemetry."""

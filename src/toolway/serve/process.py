@@ -1,0 +1,388 @@
+"""Process of one gateway, from start to end: the work of `toolway serve`.
+
+The configuration file is polled. A change is applied once the file is stable and valid; only the changed servers are
+restarted. A first signal drains the gateway, a second one stops it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from toolway.config.loader import LoadedConfig, load_file
+from toolway.config.masking import build_masker
+from toolway.config.settings import GatewaySettings
+from toolway.errors import ConfigError
+from toolway.gateway.admin.config import ConfigHistory
+from toolway.gateway.admin.overview import RunDoctor
+from toolway.gateway.cluster_hooks import NO_CLUSTER
+from toolway.gateway.gateway import DRAIN_DELAY_S, Gateway
+from toolway.gateway.mcp.context import NoHubCallbacks
+from toolway.gateway.mcp.stdio import take_stdio
+from toolway.gateway.mcp.view import STARTUP_WINDOW_S
+from toolway.gateway.principals import ApiKeyStore
+from toolway.gateway.state_dir import RunningGateway, StateDir
+from toolway.gateway.tool_filter import ToolFilter
+from toolway.hub.core import HubCore
+from toolway.serve.sockets import (
+    check_bindable,
+    format_host,
+    is_loopback_host,
+    listen_error,
+    no_auth_error,
+    raise_file_limit,
+)
+from toolway.serve.wiring import GatewayAlerts, Telemetry
+from toolway.types import Json
+
+if TYPE_CHECKING:
+    from toolway.cluster.node import ClusterNode
+    from toolway.cluster.options import ClusterOptions
+
+FILE_POLL_INTERVAL_S: Final = 0.5  # seconds between two polls of the configuration file
+_log = logging.getLogger("toolway.gateway")
+
+
+class GatewayProcess:
+    """One gateway process with its configuration file, state directory and cluster node."""
+
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        state_dir: StateDir,
+        *,
+        auth: bool = True,
+        doctor: RunDoctor | None = None,
+        cluster: ClusterOptions | None = None,
+    ) -> None:
+        self._file_config = self._active_config = loaded  # last read, and in use; in a cluster these may differ
+        self._state_dir = state_dir
+        self._cluster_node = _create_cluster_node(cluster, state_dir, auth=auth) if cluster is not None else None
+        self._api_keys = _open_key_store(state_dir, self._cluster_node) if auth else None
+        settings = loaded.gateway
+        audit = settings.audit.with_folder(state_dir.folder) if settings.audit is not None else None
+        if audit is not None and cluster is not None:
+            audit = audit.for_cluster(cluster.cluster_key)
+        if self._cluster_node is None:
+            self.hub = HubCore(loaded, callbacks=NoHubCallbacks(), audit_log=audit)
+        else:
+            self.hub = HubCore({}, callbacks=NoHubCallbacks(), audit_log=audit, **self._cluster_node.hub_options)
+        self.telemetry = Telemetry(settings.telemetry, os.environ)
+        self.telemetry.attach(self.hub)
+        self._alert_sink = _create_alert_sink(loaded, state_dir, self.hub)
+        self.gateway = Gateway(
+            self.hub,
+            cluster.cluster_key if cluster is not None else state_dir.read_sealing_key(),
+            self._api_keys,
+            groups=self._groups,
+            allowed_commands=lambda: self._active_config.gateway.allowed_commands,
+            reload=self.reload,
+            config_history=ConfigHistory(lambda: self._active_config, self.reload, os.environ) if loaded.file else None,
+            doctor=doctor,
+            hosts=settings.hosts,
+            origins=settings.origins,
+            metrics=self.telemetry.metrics,
+            rate_limiter=self._cluster_node.rate_limiter if self._cluster_node is not None else None,
+            cluster=self._cluster_node.gateway_hooks if self._cluster_node is not None else NO_CLUSTER,
+        )
+        if not settings.telemetry.calls:
+            self.hub.remove_sink(self.gateway.activity)
+        self._tool_filters = _create_tool_filters(settings)
+        self._stop_requested = asyncio.Event()
+        self._fast_shutdown = asyncio.Event()
+        self._reload_lock = asyncio.Lock()  # one reload at a time
+        self._reload_tasks: set[asyncio.Task[None]] = set()
+        self._last_key_error = ""  # last logged error about the file of API keys
+
+    @property
+    def node_id(self) -> str:
+        """Id of this node in its cluster; empty if cluster mode is off."""
+        return self._cluster_node.id if self._cluster_node is not None else ""
+
+    @property
+    def _config_path(self) -> str:
+        """Absolute path of the configuration file.
+
+        Empty if a cluster node has none and uses the database only.
+        """
+        return os.path.abspath(self._file_config.file) if self._file_config.file else ""
+
+    def _groups(self) -> Mapping[str, ToolFilter]:
+        return self._tool_filters
+
+    async def run(
+        self, host: str, port: int, tls: ssl.SSLContext | None, on_ready: Callable[[str], None], delay: float
+    ) -> None:
+        """Serve until a signal arrives. Raises `ConfigError` if the address is not available."""
+        if self._api_keys is None and not is_loopback_host(host):
+            raise no_auth_error(host)
+        raise_file_limit()
+        self._install_signal_handlers()
+        check_bindable(host, port)  # before any server is started
+        if self._alert_sink is not None:
+            self._alert_sink.start()
+        async with self._cluster_connection(host, port, tls), self.hub:
+            self.telemetry.start()
+            await self._start_cluster_node()
+            try:
+                port = await self.gateway.listen(host, port, tls)
+            except OSError as exc:
+                raise listen_error(host, port, exc) from None
+            await self._join_cluster(host, port, tls)
+            url = f"{'https' if tls else 'http'}://{format_host(host)}:{port}"
+            self._state_dir.write_running(RunningGateway(url, os.getpid(), self._config_path))
+            watching = asyncio.create_task(self._watch_file())
+            starting = asyncio.create_task(self._freeze_gc())
+            on_ready(url)
+            try:
+                await self._stop_requested.wait()
+                watching.cancel()
+                await self._drain(delay)
+            finally:
+                watching.cancel()
+                starting.cancel()
+                self._state_dir.remove_running()
+                if self._alert_sink is not None:
+                    await self._alert_sink.close()
+                await self.telemetry.close()
+
+    async def _drain(self, delay: float) -> None:
+        leaving = asyncio.create_task(self._cluster_node.drain()) if self._cluster_node is not None else None
+        await self.gateway.drain(self._fast_shutdown, delay)
+        if leaving is not None:
+            if self._fast_shutdown.is_set():
+                leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
+
+    # -- cluster ------------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _cluster_connection(self, host: str, port: int, tls: ssl.SSLContext | None) -> AsyncIterator[None]:
+        """Connect to the database and load the cluster's configuration.
+
+        Retry until a signal arrives.
+
+        Raises `Unavailable` if a signal arrives first.
+        """
+        if self._cluster_node is None:
+            yield
+            return
+        from toolway.cluster.bootstrap import wait_for_database
+
+        self.gateway.router.ready = False
+        try:
+            self._active_config = await wait_for_database(
+                partial(self._cluster_node.open, self._active_config), self._stop_requested, host, port, tls
+            )
+            yield
+        finally:
+            await self._cluster_node.close()
+
+    async def _start_cluster_node(self) -> None:
+        if self._cluster_node is not None:
+            await self._cluster_node.attach(self.hub, self.gateway, self._apply_cluster_config)
+
+    async def _join_cluster(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+        if self._cluster_node is not None:
+            advertised_host = await self._cluster_node.join(host, port, tls=tls is not None)
+            self.gateway.set_advertised_host(advertised_host)
+            self.gateway.router.ready = True
+
+    async def _freeze_gc(self) -> None:
+        """Call `gc.freeze()` after startup.
+
+        A full collection of the objects created by then would block the loop for 50 ms.
+        """
+        await self.hub.wait_first_starts(STARTUP_WINDOW_S)
+        gc.collect()
+        gc.freeze()
+
+    async def run_stdio(self) -> None:
+        """Serve one client over stdin and stdout, until it closes our input or a signal arrives."""
+        raise_file_limit()
+        self._install_signal_handlers()
+        async with self.hub:
+            self.telemetry.start()
+            client = asyncio.create_task(self.gateway.stdio_client().serve(*take_stdio()))
+            ending = asyncio.create_task(self._stop_requested.wait())
+            await asyncio.wait({client, ending}, return_when=asyncio.FIRST_COMPLETED)
+            client.cancel()
+            ending.cancel()
+            await asyncio.gather(client, ending, return_exceptions=True)
+            await self.gateway.subscriptions.close()
+            await self.telemetry.close()
+
+    def _install_signal_handlers(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        with suppress(AttributeError):
+            loop.add_signal_handler(signal.SIGHUP, self._schedule_reload)
+
+    def stop(self) -> None:
+        """Drain and stop; a second call stops at once."""
+        if self._stop_requested.is_set():
+            self._fast_shutdown.set()
+        self._stop_requested.set()
+
+    # -- configuration file -------------------------------------------------------------------------------------------
+
+    async def reload(self) -> Json:
+        """Read and apply the configuration file.
+
+        Raises `ConfigError`; the old configuration then stays in use.
+        """
+        async with self._reload_lock:
+            if self._api_keys is not None:
+                self._api_keys.reload()
+            if not self._config_path:
+                return {"changed": []}  # without a file, only the database is used, and it is polled anyway
+            loaded = await asyncio.to_thread(self._file_config.reload or partial(load_file, self._file_config.file))
+            _reject_new_errors(self._file_config, loaded)
+            self._file_config = loaded
+            if self._cluster_node is not None:
+                # The change feed delivers it to this node too.
+                await self._cluster_node.publish_config(loaded, force=True)
+                return {"changed": [], "published_to": "all nodes"}
+            return await self._apply_config(loaded)
+
+    async def _apply_cluster_config(self, loaded: LoadedConfig) -> None:
+        """Apply the configuration that all nodes of the cluster share."""
+        async with self._reload_lock:
+            await self._apply_config(loaded)
+
+    async def _apply_config(self, loaded: LoadedConfig) -> Json:
+        """Apply `loaded`; restart only the servers that changed."""
+        servers = self._cluster_node.local_servers(loaded.servers) if self._cluster_node is not None else loaded.servers
+        changes = await self.hub.reload(replace(loaded, servers=servers))
+        previous, self._active_config = self._active_config.gateway, loaded
+        self._tool_filters = _create_tool_filters(loaded.gateway)
+        self.gateway.on_config_changed(loaded.gateway.hosts, loaded.gateway.origins)
+        if previous.audit != loaded.gateway.audit:
+            _log.warning("audit settings changed in the file: restart the gateway to apply them")
+        if (previous.host, previous.port) != (loaded.gateway.host, loaded.gateway.port):
+            _log.warning("gateway address changed in the file: restart the gateway to apply it")
+        if previous.telemetry != loaded.gateway.telemetry:
+            _log.warning("telemetry settings changed in the file: restart the gateway to apply them")
+        return {"changed": changes, "problems": [problem.message for problem in loaded.issues]}
+
+    def _schedule_reload(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._reload_and_log())
+        self._reload_tasks.add(task)
+        task.add_done_callback(self._reload_tasks.discard)
+
+    async def _reload_and_log(self) -> None:
+        try:
+            result = await self.reload()
+        except ConfigError as exc:
+            _log.error("configuration rejected, the old one stays in use: %s", exc)
+        except Exception:
+            _log.exception("configuration not applied: internal error")
+        else:
+            _log.info("configuration reloaded: %s", result["changed"] or "nothing changed")
+
+    async def _watch_file(self) -> None:
+        applied = seen = self._file_stamps()
+        while True:
+            await asyncio.sleep(FILE_POLL_INTERVAL_S)
+            if self._cluster_node is None:
+                self._reload_keys()
+            before, seen = seen, self._file_stamps()
+            if seen[0] is None and before[0] is not None:
+                _log.error("%s was deleted; its last content stays in use", self._active_config.file)
+            if seen[0] is not None and seen != applied and seen == before:  # changed, and stable since the last poll
+                applied = seen
+                await self._reload_and_log()
+
+    def _file_stamps(self) -> list[tuple[int, int, int] | None]:
+        """Return the stamps of the configuration file and of the files that it depends on."""
+        return [_file_stamp(file) for file in (self._file_config.file, *self._file_config.watched_files)]
+
+    def _reload_keys(self) -> None:
+        """Reload the file of API keys, which another process may have changed. Log an error once."""
+        if self._api_keys is None:
+            return
+        try:
+            self._api_keys.reload()
+        except (ConfigError, OSError) as exc:
+            if str(exc) != self._last_key_error:
+                _log.error("API keys not reloaded, the old ones stay valid: %s", exc)
+            self._last_key_error = str(exc)
+        else:
+            self._last_key_error = ""
+
+
+def _open_key_store(state_dir: StateDir, cluster_node: ClusterNode | None) -> ApiKeyStore:
+    if cluster_node is None:
+        return state_dir.open_key_store()
+    with suppress(ConfigError, OSError):
+        if state_dir.open_key_store().list_keys():
+            _log.warning("local API keys are not valid in a cluster: create them again in the cluster")
+    return cluster_node.api_keys
+
+
+def _create_cluster_node(cluster: ClusterOptions, state_dir: StateDir, *, auth: bool) -> ClusterNode:
+    """Create the cluster node. Raises `ConfigError` if authentication is off."""
+    if not auth:
+        raise ConfigError(
+            "a cluster requires authentication",
+            detail="--no-auth was given together with --cluster",
+            hint="remove --no-auth",
+            code="E-ADDRESS",
+        )
+    from toolway.cluster.node import ClusterNode  # lazy: loads the database and NATS libraries
+
+    return ClusterNode(cluster, state_dir.read_token())
+
+
+def _reject_new_errors(before: LoadedConfig, now: LoadedConfig) -> None:
+    """Raise `ConfigError` if the new file has an invalid entry that was valid before.
+
+    A user who breaks an entry while the gateway runs does not intend to remove the server.
+    """
+    known_errors = {(problem.server, problem.file) for problem in before.issues if problem.severity == "error"}
+    for problem in now.issues:
+        if problem.severity == "error" and (problem.server, problem.file) not in known_errors:
+            raise ConfigError(
+                problem.message,
+                file=problem.file,
+                line=problem.line,
+                detail=problem.detail,
+                hint=problem.hint,
+                code=problem.code,
+            )
+
+
+def _file_stamp(file: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def _create_alert_sink(loaded: LoadedConfig, state_dir: StateDir, hub: HubCore) -> GatewayAlerts | None:
+    settings = loaded.gateway.alerts
+    if settings is None:
+        return None
+
+    def mask(text: str) -> str:
+        return build_masker(hub.servers.values())(text)  # the current servers: a reload may have added some
+
+    return GatewayAlerts(settings, state_dir.folder, hub, mask, loaded.network_policy)
+
+
+def _create_tool_filters(settings: GatewaySettings) -> dict[str, ToolFilter]:
+    return {name: ToolFilter(group.tools, group.rename, group.describe) for name, group in settings.groups.items()}
+
+
+__all__ = ["DRAIN_DELAY_S", "GatewayProcess"]

@@ -1,0 +1,78 @@
+"""Address, TLS certificate and file limit of a gateway process, checked before any server is started."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import resource
+import socket
+import ssl
+from contextlib import suppress
+from pathlib import Path
+
+from toolway.errors import ConfigError
+
+
+def raise_file_limit() -> None:
+    """Raise the limit of open files to the hard limit, for as many connections as possible."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else 1_048_576
+    if soft < wanted:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def tls_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
+    """Load the TLS certificate and key of the server. Raises `ConfigError`."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as exc:
+        raise ConfigError(f"unusable certificate {certificate}", detail=str(exc), code="E-TLS") from None
+    return context
+
+
+def check_bindable(host: str, port: int) -> None:
+    """Check that the address can be bound, without listening on it. Raises `ConfigError`."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            if probe.family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if os.name == "posix":
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as exc:
+        raise listen_error(host, port, exc) from None
+
+
+def is_loopback_host(host: str) -> bool:
+    """Return True if only programs on this machine can reach this address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def no_auth_error(host: str) -> ConfigError:
+    """Return the error for a public address without authentication."""
+    return ConfigError(
+        "a gateway without authentication may listen on this machine only",
+        detail=f"the requested address is {host}",
+        hint="remove --no-auth, or listen on 127.0.0.1",
+        code="E-ADDRESS",
+    )
+
+
+def listen_error(host: str, port: int, exc: OSError) -> ConfigError:
+    """Return the error for an address that cannot be bound."""
+    return ConfigError(
+        f"cannot listen on {format_host(host)}:{port}",
+        detail=exc.strerror or str(exc),
+        hint="choose another port with --port, or stop the program that listens there",
+        code="E-ADDRESS",
+    )
+
+
+def format_host(host: str) -> str:
+    """Return the host as it is written in a URL."""
+    return f"[{host}]" if ":" in host else host

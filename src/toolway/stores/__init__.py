@@ -1,1 +1,0 @@
-"""What must survive the process, on disk."""

@@ -1,0 +1,162 @@
+"""Metric names and the Prometheus text format. Imported on the first request to `/metrics`.
+
+`docs/reference/metrics.md` is generated from the table below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.samples import Exemplar
+
+from toolway._version import __version__
+from toolway.telemetry.metrics import HISTOGRAM_BOUNDS_S, DurationHistogram, Metrics
+
+
+class GaugeValue(msgspec.Struct, frozen=True):
+    """Current value of a metric that another component provides."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+#: name → (kind, labels, help text). The text format appends `_total` to the names of counters.
+METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
+    "toolway_calls": ("counter", ("server", "method", "tool", "outcome"), "Finished calls by outcome"),
+    "toolway_call_duration_seconds": (
+        "histogram",
+        ("server", "method", "tool"),
+        "Duration of calls from arrival to end, including all attempts",
+    ),
+    "toolway_call_retries": ("counter", ("server", "method", "tool"), "Attempts after the first"),
+    "toolway_calls_unknown": (
+        "counter",
+        ("server", "method", "tool"),
+        "Failed calls that may have been executed; an operator has to check",
+    ),
+    "toolway_call_phase_seconds": ("counter", ("server", "phase"), "Seconds that calls spent in each phase"),
+    "toolway_calls_not_sent": (
+        "counter",
+        ("server", "source"),
+        "Calls that were not sent: answered from the cache, a replay, or an identical call in flight",
+    ),
+    "toolway_calls_running": ("gauge", ("server",), "Calls in flight"),
+    "toolway_server_state": ("gauge", ("server", "transport", "state"), "1 for the current state of a server"),
+    "toolway_server_up": ("gauge", ("server",), "1 if the server accepts calls"),
+    "toolway_server_tools": ("gauge", ("server",), "Tools that a server lists"),
+    "toolway_server_restarts": ("counter", ("server",), "Restarts since the last manual start"),
+    "toolway_server_connects": ("counter", ("server",), "Established connections"),
+    "toolway_server_disconnects": ("counter", ("server",), "Lost connections"),
+    "toolway_slots": ("gauge", ("server",), "Concurrency limit of a server"),
+    "toolway_slots_in_use": ("gauge", ("server",), "Concurrency slots in use"),
+    "toolway_queue_waiting": ("gauge", ("server",), "Calls queued for a slot"),
+    "toolway_queue_limit": ("gauge", ("server",), "Maximum number of queued calls; further calls are rejected"),
+    "toolway_retries_running": ("gauge", ("server",), "Retries in flight"),
+    "toolway_retry_budget_refused": ("counter", ("server",), "Retries rejected by the retry budget"),
+    "toolway_breaker_open": (
+        "gauge",
+        ("server", "tool"),
+        "1 if a circuit breaker is open, 0.5 if it is half-open; `tool` is empty for the breaker of the server",
+    ),
+    "toolway_gateway_connections": ("gauge", (), "Client connections"),
+    "toolway_gateway_requests_running": ("gauge", (), "Client requests in flight"),
+    "toolway_gateway_listeners": ("gauge", (), "Clients that subscribe to changes"),
+    "toolway_gateway_pending_calls": ("gauge", (), "Calls that wait for input of their client"),
+    "toolway_audit_failing": ("gauge", (), "1 while the audit log cannot be written and calls are rejected"),
+    "toolway_audit_waiting": ("gauge", (), "Audit records that are not on disk yet"),
+    "toolway_audit_lost": ("counter", (), "Audit records dropped because the buffer was full"),
+    "toolway_gateway_draining": ("gauge", (), "1 while the gateway drains before it stops"),
+    "toolway_cluster_nodes": ("gauge", (), "Nodes with a lease, as seen by this node"),
+    "toolway_cluster_owned": ("gauge", (), "Server instances that this node owns"),
+    "toolway_cluster_lease": ("gauge", (), "1 while this node has a lease and may own servers"),
+    "toolway_cluster_nats": ("gauge", (), "1 while this node is connected to NATS"),
+    "toolway_loop_stalls": ("counter", (), "Stalls of the event loop"),
+    "toolway_loop_stalled_seconds": ("counter", (), "Seconds that the event loop was stalled"),
+    "toolway_calls_overflow": ("counter", (), "Calls counted under the tool _other, because there are too many tools"),
+}
+
+
+class MetricsCollector:
+    """Prometheus collector: builds metric families from the counters at scrape time."""
+
+    def __init__(self, metrics: Metrics, gauges: Iterable[GaugeValue]) -> None:
+        self._metrics = metrics
+        self._gauges = gauges
+
+    def collect(self) -> Iterator[Metric]:
+        info = InfoMetricFamily("toolway", "Running version")
+        info.add_metric([], {"version": __version__})
+        yield info
+        families: dict[str, Any] = {name: _create_family(name) for name in METRICS}
+        self._add_calls(families)
+        self._add_servers(families)
+        for gauge in self._gauges:
+            labels = METRICS[gauge.name][1]
+            families[gauge.name].add_metric([gauge.labels[label] for label in labels], gauge.value)
+        families["toolway_loop_stalls"].add_metric([], self._metrics.stalls)
+        families["toolway_loop_stalled_seconds"].add_metric([], self._metrics.stalled_seconds)
+        families["toolway_calls_overflow"].add_metric([], self._metrics.store.overflow)
+        yield from families.values()
+
+    def _add_calls(self, families: dict[str, Any]) -> None:
+        for labels, series in self._metrics.store.series.items():
+            for outcome, histogram in series.outcomes.items():
+                families["toolway_calls"].add_metric([*labels, outcome], histogram.count)
+            total = series.total()
+            families["toolway_call_duration_seconds"].add_metric(labels, _cumulative_buckets(total), total.seconds)
+            families["toolway_call_retries"].add_metric(labels, series.retries)
+            families["toolway_calls_unknown"].add_metric(labels, series.unknown)
+
+    def _add_servers(self, families: dict[str, Any]) -> None:
+        for name, server in self._metrics.store.servers.items():
+            for phase, seconds in server.phases.items():
+                families["toolway_call_phase_seconds"].add_metric([name, phase], seconds)
+            for source, count in server.sources.items():
+                families["toolway_calls_not_sent"].add_metric([name, source], count)
+            families["toolway_server_connects"].add_metric([name], server.connects)
+            families["toolway_server_disconnects"].add_metric([name], server.disconnects)
+
+
+_FAMILY_TYPES: Final = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
+
+
+def _create_family(name: str) -> Any:
+    kind, labels, help_text = METRICS[name]
+    return _FAMILY_TYPES[kind](name, help_text, labels=labels)
+
+
+def _cumulative_buckets(histogram: DurationHistogram) -> list[Any]:
+    """Return the cumulative buckets that the Prometheus format requires."""
+    found, total = [], 0
+    for index, count in enumerate(histogram.buckets):
+        total += count
+        bound = str(HISTOGRAM_BOUNDS_S[index]) if index < len(HISTOGRAM_BOUNDS_S) else "+Inf"
+        exemplar = histogram.exemplars.get(index)
+        converted = (
+            Exemplar({"trace_id": exemplar.trace}, exemplar.seconds, exemplar.at) if exemplar is not None else None
+        )
+        found.append((bound, total, converted))
+    return found
+
+
+def render_metrics(metrics: Metrics, gauges: Iterable[GaugeValue], accept: str) -> tuple[bytes, str]:
+    """Render all metrics in the format of the `Accept` header.
+
+    Return the body and its content type."""
+    registry = CollectorRegistry()
+    registry.register(MetricsCollector(metrics, gauges))
+    ProcessCollector(registry=registry)
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type

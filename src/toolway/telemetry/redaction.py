@@ -1,0 +1,88 @@
+"""Redaction of everything that is stored for later: all rules, in this one file.
+
+1. A value becomes a placeholder if its name usually names a secret (`password`, `api_key`, …) or is configured as one.
+2. A text with the form of a token (`ghp_…`, a JWT, a private key) becomes a placeholder, independent of its name.
+3. Secrets that this process has fetched are hidden inside every text (`secrets/detection.py`).
+4. Password and query of a URL are hidden, because queries often carry tokens.
+5. Values that are too deep, too wide or too long are cut, with a mark.
+
+A placeholder is a keyed hash of the value, with a key of the log. Equal values have equal placeholders, but without the
+key the value cannot be found by trial.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from toolway.secrets.detection import MASK, is_secret_name, looks_like_secret, mask_secrets
+
+MAX_DEPTH: Final = 16
+MAX_MEMBERS: Final = 256  # members of one object or list
+MAX_TEXT_CHARS: Final = 2048  # of one text
+CUT_MARK: Final = "…"
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_URL: Final = re.compile(r"(\b[A-Za-z][\w+.-]*://)(?:[^\s/?#@]*@)?([^\s?#]*)([?#]\S*)?")
+
+
+class Redactor:
+    """Removes secrets from JSON values and texts before they are stored."""
+
+    def __init__(self, key: bytes, names: Collection[str] = ()) -> None:
+        """Create a redactor. `names` are further names of secret values, configured by the operator."""
+        self._key = key[:64]
+        self._names = frozenset(name.lower() for name in names)
+
+    def digest(self, value: Any) -> str:
+        """Return a keyed hash of a JSON value: equal for equal values, and not reversible."""
+        return hashlib.blake2b(_encode(value), key=self._key, digest_size=16).hexdigest()
+
+    def placeholder(self, value: Any) -> str:
+        """Return the text that replaces a secret."""
+        return f"{MASK}{self.digest(value)[:12]}"
+
+    def redact(self, value: Any, name: str = "", depth: int = 0) -> Any:
+        """Return a JSON value without secrets and of bounded size."""
+        if self._is_secret_name(name) and value not in (None, "", True, False):
+            return self.placeholder(value)
+        if isinstance(value, str):
+            return self.redact_text(value, name)
+        if depth >= MAX_DEPTH:
+            return CUT_MARK
+        if isinstance(value, Mapping):
+            return self._redact_object(value, depth)
+        if isinstance(value, list | tuple):
+            redacted = [self.redact(item, name, depth + 1) for item in value[:MAX_MEMBERS]]
+            return [*redacted, CUT_MARK] if len(value) > MAX_MEMBERS else redacted
+        return value if value is None or isinstance(value, bool | int | float) else CUT_MARK
+
+    def redact_text(self, text: str, name: str = "") -> str:
+        if looks_like_secret(name, text) and "://" not in text:
+            return self.placeholder(text)
+        redacted = mask_secrets(redact_urls(text) if "://" in text else text)
+        return redacted if len(redacted) <= MAX_TEXT_CHARS else redacted[:MAX_TEXT_CHARS] + CUT_MARK
+
+    def _redact_object(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        redacted: dict[str, Any] = {}
+        for key, item in value.items():
+            if len(redacted) >= MAX_MEMBERS:
+                redacted[CUT_MARK] = CUT_MARK
+                break
+            redacted[self.redact_text(str(key))] = self.redact(item, str(key), depth + 1)
+        return redacted
+
+    def _is_secret_name(self, name: str) -> bool:
+        return bool(name) and (name.lower() in self._names or is_secret_name(name))
+
+
+def redact_urls(text: str) -> str:
+    """Remove the user, the password and the query from all URLs in a text.
+
+    >>> redact_urls("see https://user:pw@example.com/a?token=1#x")
+    'see https://example.com/a?***'
+    """
+    return _URL.sub(lambda found: f"{found[1]}{found[2]}{'?' + MASK if found[3] else ''}", text)

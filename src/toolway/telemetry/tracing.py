@@ -1,0 +1,252 @@
+"""OpenTelemetry traces: a span for each call, each attempt, and each longer phase.
+
+    the client's span ─▶ call (SERVER) ─▶ attempt 1 (CLIENT) ─▶ queue, start, send, server …
+                                       └▶ attempt 2 (CLIENT) ─▶ the server's spans, by `_meta`
+
+The parent context is read from the caller's `_meta`, or from the current context of the library's caller. It is passed
+on in the `_meta` of every attempt. Spans are written when a call has ended, from its call state. They contain no
+argument, result or error text, because such text may be confidential. Imported only if traces are enabled.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+from msgspec.structs import replace
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from toolway.events import AttemptTiming, CallFinished
+from toolway.telemetry import otel_attributes
+from toolway.types import Call, Json, TimedCallState, phase_clock
+
+MIN_PHASE_SPAN_S: Final = 0.0005  # shorter phases get no span
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
+_EMPTY_CONTEXT: Final = Context()
+
+
+class DownstreamRequest(Protocol):
+    """The client request behind a call, as far as its trace needs it."""
+
+    @property
+    def requested_name(self) -> str: ...  # tool, prompt or resource, as the client named it
+    @property
+    def request_id(self) -> Any: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def transport(self) -> str: ...  # tcp or pipe
+
+
+ServerAttributes = Callable[[str], Mapping[str, Any]]  # span attributes of a server, by its name
+
+
+class OtelTracer:
+    """Tracer of a hub, on top of an OpenTelemetry tracer.
+
+    `sample_ratio` is the recorded share of calls without a parent trace. None leaves the choice to the OpenTelemetry
+    sampler.
+    """
+
+    def __init__(self, tracer: Tracer, server_attributes: ServerAttributes, sample_ratio: float | None = None) -> None:
+        self.tracer = tracer
+        self.server_attributes = server_attributes
+        self._sample_ratio = sample_ratio
+
+    def start_trace(self, call: Call) -> SpanTrace | NoopTrace | None:
+        meta = call.params.get("_meta")
+        parent = _parent_context(meta) if isinstance(meta, dict) else None
+        if parent is None and call.downstream is None:
+            ambient = trace.get_current_span().get_span_context()
+            parent = contexts.get_current() if ambient.is_valid else None
+        if self._sample_ratio is not None:
+            if parent is None:
+                if random.random() >= self._sample_ratio:
+                    return NoopTrace()
+            elif not trace.get_current_span(parent).get_span_context().trace_flags.sampled:
+                return None  # the caller's trace context is passed on unchanged
+        return SpanTrace(self, call, parent)
+
+
+class NoopTrace:
+    """Trace of a call that is not recorded.
+
+    Its trace context has no `sampled` flag, so servers do not record it either."""
+
+    __slots__ = ()
+    trace_id = span_id = ""  # no spans exist
+
+    def inject(self, call: Call) -> Call:
+        """Add an unsampled trace context.
+
+        Every attempt gets new random ids, because they are never searched for."""
+        number = random.getrandbits(192) | 1 << 64 | 1
+        digits = f"{number:048x}"
+        return _with_trace_context(call, {otel_attributes.TRACEPARENT_KEY: f"00-{digits[:32]}-{digits[32:]}-00"})
+
+    def end(self, event: CallFinished) -> None:
+        """Do nothing: no spans exist."""
+
+
+class SpanTrace:
+    """Recorded trace of one call: its span, and a span per attempt."""
+
+    __slots__ = ("_attempt_spans", "_clock_offset_ns", "_context", "_span", "_tracer", "span_id", "trace_id")
+
+    def __init__(self, tracer: OtelTracer, call: Call, parent: Context | None) -> None:
+        self._tracer = tracer
+        self._clock_offset_ns = time.time_ns() - round(phase_clock() * 1e9)  # offset of the phase clock
+        self._attempt_spans: dict[int, Span] = {}  # by number
+        target = call.downstream.requested_name or call.target if call.downstream is not None else call.target
+        self._span = tracer.tracer.start_span(
+            otel_attributes.span_name(call.method, target),
+            context=parent if parent is not None else _EMPTY_CONTEXT,
+            kind=SpanKind.SERVER if call.downstream is not None else SpanKind.INTERNAL,
+            attributes=_call_attributes(call, target),
+        )
+        self._context = trace.set_span_in_context(self._span, _EMPTY_CONTEXT)
+        span_context = self._span.get_span_context()
+        self.trace_id = f"{span_context.trace_id:032x}"
+        self.span_id = f"{span_context.span_id:016x}" if span_context.trace_flags.sampled else ""
+
+    def inject(self, call: Call) -> Call:
+        """Add the trace context of the current attempt, as the parent of the server's spans.
+
+        An attempt that is sent twice, because nothing was executed, keeps its span."""
+        attempt = call.state
+        if attempt.attempt_number not in self._attempt_spans:
+            started = next((at for phase, at in reversed(_phase_marks(attempt)) if phase == "queue"), phase_clock())
+            self._start_attempt_span(attempt.attempt_number, call.server, call.method, call.name, started)
+        carrier: dict[str, str] = {}
+        _PROPAGATOR.inject(
+            carrier, trace.set_span_in_context(self._attempt_spans[attempt.attempt_number], _EMPTY_CONTEXT)
+        )
+        return _with_trace_context(call, carrier)
+
+    def _start_attempt_span(self, number: int, server: str, method: str, name: str, started: float) -> None:
+        self._attempt_spans[number] = self._tracer.tracer.start_span(
+            otel_attributes.span_name(method, name),
+            context=self._context,
+            kind=SpanKind.CLIENT,
+            attributes={
+                **otel_attributes.request_attributes(method, name),
+                otel_attributes.ATTR_SERVER: server,
+                **self._tracer.server_attributes(server),
+            },
+            start_time=self._to_ns(started),
+        )
+
+    def end(self, event: CallFinished) -> None:
+        if self.span_id:
+            zero = event.phase_marks[0][1] if event.phase_marks else event.ended_at
+            for each in event.attempt_timings:
+                if each.number not in self._attempt_spans:  # the attempt failed before it was sent
+                    self._start_attempt_span(each.number, event.server, event.method, event.tool, zero + each.offset)
+                self._end_attempt_span(self._attempt_spans[each.number], each, zero, event)
+        for span in self._attempt_spans.values():
+            if span.is_recording():
+                span.end(self._to_ns(event.ended_at))
+        self._end_call_span(event)
+
+    def _end_attempt_span(self, span: Span, attempt: AttemptTiming, zero: float, event: CallFinished) -> None:
+        context = trace.set_span_in_context(span, _EMPTY_CONTEXT)
+        for phase in attempt.phases:
+            if phase.seconds >= MIN_PHASE_SPAN_S and phase.name != "retry":
+                started = zero + phase.offset
+                child = self._tracer.tracer.start_span(
+                    phase.name,
+                    context=context,
+                    attributes={otel_attributes.ATTR_PHASE: phase.name},
+                    start_time=self._to_ns(started),
+                )
+                child.end(self._to_ns(started + phase.seconds))
+        span.set_attributes(
+            {otel_attributes.ATTR_ATTEMPT: attempt.number, otel_attributes.ATTR_CERTAINTY: attempt.certainty.code}
+        )
+        if event.jsonrpc_id is not None and attempt.number == event.attempts:
+            span.set_attribute(otel_attributes.ATTR_REQUEST_ID, str(event.jsonrpc_id))
+        _set_status(span, attempt.outcome, event.rpc_code if attempt.number == event.attempts else None)
+        span.end(self._to_ns(zero + attempt.offset + attempt.seconds))
+
+    def _end_call_span(self, event: CallFinished) -> None:
+        span = self._span
+        span.set_attributes(
+            {
+                otel_attributes.ATTR_SERVER: event.server,
+                otel_attributes.ATTR_EXECUTED: event.executed,
+                otel_attributes.ATTR_ATTEMPTS: event.attempts,
+            }
+        )
+        if event.source:
+            span.set_attribute(otel_attributes.ATTR_SOURCE, event.source)
+        _set_status(span, event.outcome, event.rpc_code)
+        span.end(self._to_ns(event.ended_at))
+
+    def _to_ns(self, moment: float) -> int:
+        return self._clock_offset_ns + round(moment * 1e9)
+
+
+def _call_attributes(call: Call, target: str) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
+        **otel_attributes.request_attributes(call.method, target),
+        otel_attributes.ATTR_CALL_ID: call.id,
+    }
+    if call.caller:
+        attributes[otel_attributes.ATTR_CALLER] = call.caller
+    downstream: DownstreamRequest | None = call.downstream
+    if downstream is not None:
+        attributes[otel_attributes.ATTR_TRANSPORT] = downstream.transport
+        if downstream.transport == "tcp":
+            attributes[otel_attributes.ATTR_NETWORK_PROTOCOL] = "http"
+        if downstream.request_id is not None:
+            attributes[otel_attributes.ATTR_REQUEST_ID] = str(downstream.request_id)
+        if downstream.version:
+            attributes[otel_attributes.ATTR_PROTOCOL_VERSION] = downstream.version
+    return attributes
+
+
+def _set_status(span: Span, outcome: str, rpc_code: int | None) -> None:
+    """Set the error status.
+
+    `error.type` is the server's JSON-RPC code if there is one, else our error code."""
+    if outcome == "ok":
+        return
+    span.set_attribute(otel_attributes.ATTR_ERROR_TYPE, str(rpc_code) if rpc_code is not None else outcome)
+    if rpc_code is not None:
+        span.set_attribute(otel_attributes.ATTR_STATUS_CODE, str(rpc_code))
+    span.set_status(StatusCode.ERROR)
+
+
+def _phase_marks(attempt: Any) -> list[tuple[str, float]]:
+    return attempt.phase_marks if isinstance(attempt, TimedCallState) else []
+
+
+def _parent_context(meta: Json) -> Context | None:
+    """Return the trace context in the caller's `_meta`; None if it is missing or invalid."""
+    parent, state = meta.get(otel_attributes.TRACEPARENT_KEY), meta.get(otel_attributes.TRACESTATE_KEY)
+    if not isinstance(parent, str) or otel_attributes.TRACEPARENT_PATTERN.fullmatch(parent) is None:
+        return None
+    carrier = {otel_attributes.TRACEPARENT_KEY: parent}
+    if isinstance(state, str) and len(state) <= otel_attributes.MAX_TRACESTATE_CHARS:
+        carrier[otel_attributes.TRACESTATE_KEY] = state
+    found = _PROPAGATOR.extract(carrier, _EMPTY_CONTEXT)
+    return found if trace.get_current_span(found).get_span_context().is_valid else None
+
+
+def _with_trace_context(call: Call, carrier: Mapping[str, str]) -> Call:
+    """Return the call with this trace context in its `_meta`.
+
+    Other keys, such as baggage, stay unchanged."""
+    meta = call.params.get("_meta")
+    other_meta = (
+        {key: value for key, value in meta.items() if key != otel_attributes.TRACESTATE_KEY}
+        if isinstance(meta, dict)
+        else {}
+    )
+    return replace(call, params={**call.params, "_meta": {**other_meta, **carrier}})

@@ -1,0 +1,484 @@
+"""Values and protocols shared by all layers.
+
+Nothing here blocks, reads a clock or does I/O. Values that every call copies are msgspec structs, because copying a
+frozen dataclass costs ten times as much.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol, Self, TypeAlias
+
+import msgspec
+
+from toolway.errors import Certainty as Certainty
+from toolway.errors import ToolError
+
+Json: TypeAlias = dict[str, Any]
+
+#: Called with (progress, total or None, message or None) while a call runs.
+ProgressCallback: TypeAlias = Callable[[float, float | None, str | None], None]
+
+#: The same as a function or a coroutine function, for users of `Hub`.
+AnyProgressCallback: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None] | None]
+
+#: Called with (method, params) of a server notification that belongs to a call.
+LogCallback: TypeAlias = Callable[[str, Json], None]
+
+Era: TypeAlias = Literal["modern", "legacy"]
+
+#: Clock of phase marks. Not the loop's clock, which some loops update only once a millisecond.
+phase_clock = time.perf_counter
+MAX_PHASE_MARKS = 500  # limit for a call whose server sends endless requests to the caller
+
+#: (phase, start time) pairs on the clock above
+PhaseMarks: TypeAlias = Sequence[tuple[str, float]]
+
+#: (attempt number, outcome, certainty) of each failed attempt
+FailedAttempts: TypeAlias = Sequence[tuple[int, str, Certainty]]
+
+
+class ToolRef(msgspec.Struct, frozen=True):
+    """Identity of a tool: the configured name of its server and the tool's MCP name.
+
+    Example:
+        ToolRef("github", "search_issues")
+    """
+
+    server: str
+    tool: str
+
+    def __str__(self) -> str:
+        return f"{self.server}.{self.tool}"
+
+
+class Effect(enum.StrEnum):
+    """Effect class of a call: decides if the call may be run again.
+
+    Example:
+        Server(url="https://shop.example/mcp", tools={"list_*": ToolSettings(effect=Effect.READ)})
+    """
+
+    READ = "read"  # it changes nothing
+    IDEMPOTENT = "idempotent"  # running it twice does what running it once does
+    UNSAFE = "unsafe"  # each run counts
+
+
+class CallState(msgspec.Struct, eq=False):
+    """Progress and certainty of a call.
+
+    Each component records a fact here as soon as it knows it. A deadline or cancellation that ends the call from
+    outside can then report the truth about it.
+    """
+
+    certainty: Certainty = Certainty.NOT_SENT  # of the current attempt
+    phase: str = "queue"  # see `middleware/deadline.py`
+    attempt_number: int = 0  # attempts begun
+    highest_certainty: Certainty = Certainty.NOT_SENT  # of the earlier attempts
+    keep_raw: bool = False  # the caller wants the response bytes unchanged, to forward them
+    caller: str = ""  # caller id, "" for the local owner; only this caller's credentials may be used
+    raw_bytes: memoryview | None = None  # the last result as received, if requested and known
+    shared_with: CallState | None = None  # state of the identical call whose result this call shares
+    jsonrpc_id: int | None = None  # JSON-RPC id of the last request that was sent
+    on_release_slot: Callable[[], None] | None = None  # set while the call holds a concurrency slot
+    on_late_result: Callable[[Json], None] | None = None  # receives a result that arrives after the call has ended
+    forwarding_info: Any = None  # data for the node that the call is forwarded to
+    _open_user_waits: int = 0  # server requests that the caller has not answered yet
+    _user_wait_since: float = 0.0
+    _user_wait_total: float = 0.0  # seconds the caller took to answer earlier ones
+
+    def spawn(self) -> CallState:
+        """Create a new state of the same kind for the same work."""
+        return CallState()
+
+    def mark_connecting(self) -> None:
+        """Record that a connection is being established."""
+        self.phase = "connect"
+
+    def record_failed_attempt(self, outcome: str, certainty: Certainty) -> None:
+        """Record the outcome of a failed attempt; ignored unless the call is observed."""
+
+    def mark_sent(self) -> None:
+        """Record that the first byte was sent: from now on the request may be executed."""
+        self.certainty = Certainty.UNKNOWN
+        self.phase = "server"
+
+    def begin_attempt(self) -> None:
+        """Begin a new attempt, and keep the certainty of the earlier ones."""
+        if self.certainty is not Certainty.NOT_SENT:
+            self.highest_certainty = max(self.highest_certainty, self.certainty)
+            self.certainty = Certainty.NOT_SENT
+        self.phase = "queue"
+        self.raw_bytes = None
+        self.attempt_number += 1
+
+    def overall_certainty(self) -> Certainty:
+        """Return the certainty that any attempt of the call was executed."""
+        own = max(self.highest_certainty, self.certainty)
+        return own if self.shared_with is None else max(own, self.shared_with.overall_certainty())
+
+    def begin_user_wait(self, now: float) -> None:
+        """Record that the server waits for the caller.
+
+        This time neither counts for the deadline nor holds a slot.
+        """
+        if not self._open_user_waits:
+            self._user_wait_since = now
+        self._open_user_waits += 1
+        self.release_slot()
+
+    def end_user_wait(self, now: float) -> None:
+        """Record that the caller has answered one server request."""
+        self._open_user_waits -= 1
+        if not self._open_user_waits:
+            self._user_wait_total += now - self._user_wait_since
+
+    def user_wait_seconds(self, now: float) -> float:
+        """Return the seconds spent waiting for the caller's answers."""
+        own = self._user_wait_total + (now - self._user_wait_since if self._open_user_waits else 0.0)
+        return own if self.shared_with is None else max(own, self.shared_with.user_wait_seconds(now))
+
+    @property
+    def is_waiting_for_user(self) -> bool:
+        """Return True if the caller has an unanswered server request."""
+        return self._open_user_waits > 0
+
+    @property
+    def has_waited_for_user(self) -> bool:
+        """Return True if the server has sent any request to the caller."""
+        return self._open_user_waits > 0 or self._user_wait_total > 0
+
+    def release_slot(self) -> None:
+        """Release the concurrency slot if the call holds one."""
+        release, self.on_release_slot = self.on_release_slot, None
+        if release is not None:
+            release()
+
+    @property
+    def attempts(self) -> int:
+        """Return the number of attempts begun for the call."""
+        return self.attempt_number if self.shared_with is None else max(self.attempt_number, self.shared_with.attempts)
+
+    @property
+    def current_phase(self) -> str:
+        """Return the phase of this call, or of the call whose result it shares."""
+        return self.phase if self.shared_with is None else self.shared_with.current_phase
+
+
+class TimedCallState(CallState, eq=False):
+    """Call state that also records when each phase began. Used only if calls are observed."""
+
+    phase_marks: list[tuple[str, float]] = msgspec.field(default_factory=lambda: [("queue", phase_clock())])
+    failed_attempts: FailedAttempts = ()
+    trace: Any = None  # the tracer's data for the call
+    effect: str = ""  # of the call, once known
+
+    @property  # type: ignore[misc]  # replaces the field of the base class; reads and writes stay the same
+    def phase(self) -> str:
+        return self.phase_marks[-1][0]
+
+    @phase.setter
+    def phase(self, value: str) -> None:
+        self.phase_marks.append((value, phase_clock()))
+
+    def spawn(self) -> TimedCallState:
+        state = TimedCallState()
+        state.trace = self.trace
+        return state
+
+    def phase_history(self) -> PhaseMarks:
+        """Return the phase marks of this call, or of the call that it shares the result of."""
+        leader = self.shared_with
+        if not isinstance(leader, TimedCallState):
+            return self.phase_marks
+        start = self.phase_marks[0][1]
+        return [self.phase_marks[0], *((phase, max(at, start)) for phase, at in leader.phase_marks[1:])]
+
+    def record_failed_attempt(self, outcome: str, certainty: Certainty) -> None:
+        self.failed_attempts = (*self.failed_attempts, (self.attempt_number, outcome, certainty))
+
+    def begin_user_wait(self, now: float) -> None:
+        if not self.is_waiting_for_user and len(self.phase_marks) < MAX_PHASE_MARKS:
+            self.phase_marks.append(("caller", phase_clock()))
+        super().begin_user_wait(now)
+
+    def end_user_wait(self, now: float) -> None:
+        super().end_user_wait(now)
+        if not self.is_waiting_for_user and len(self.phase_marks) < MAX_PHASE_MARKS:
+            before = next(phase for phase, _ in reversed(self.phase_marks) if phase != "caller")
+            self.phase_marks.append((before, phase_clock()))
+
+
+class ClientCallbacks(Protocol):
+    """Answers requests that servers send to the client: elicitation, sampling, roots."""
+
+    @property
+    def capabilities(self) -> Json:
+        """Return the client capabilities to declare: only what can be answered."""
+        ...
+
+    async def handle_request(self, server: str, method: str, params: Json) -> Json:
+        """Return the result for the server.
+
+        Raises `LookupError` if unsupported, `CallbackError` for an error.
+        """
+        ...
+
+
+class CallbackError(Exception):
+    """Raised if the client answered a server request with an error, to be sent to the server."""
+
+    def __init__(self, code: int, message: str, data: object = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+@dataclass(frozen=True, slots=True)
+class AuthChallenge:
+    """A server's rejection of a credential, or of a request without one."""
+
+    status: int  # 401 or 403
+    www_authenticate: str  # the WWW-Authenticate header; may be empty
+    sent_authorization: str = field(repr=False)  # the rejected Authorization header; empty if none was sent
+    operation: str = ""  # the rejected request: its method, and its tool if there is one
+
+
+class Authorizer(Protocol):
+    """Provider of the credential of one server, which may be sent to that server's origin only."""
+
+    @property
+    def is_inactive(self) -> bool:
+        """Return True if no credential is known; requests skip this object until the server asks."""
+        ...
+
+    def activate(self) -> None:
+        """Record that the server requires a credential."""
+        ...
+
+    def allows(self, caller: str) -> bool:
+        """Return True if the credential may be used for this caller; "" is the hub itself."""
+        ...
+
+    @property
+    def is_interactive(self) -> bool:
+        """Return True if a user may be asked to log in, which can take minutes."""
+        ...
+
+    async def authorization_header(self) -> str:
+        """Return the Authorization header for the next request, or "".
+
+        Waits only for a due token refresh.
+
+        Raises `AuthError`.
+        """
+        ...
+
+    async def on_challenge(self, challenge: AuthChallenge) -> bool:
+        """Obtain another credential after a rejection.
+
+        Return True if the request should be sent again.
+
+        All requests that were rejected with the same credential share one new credential. Raises `AuthError`.
+        """
+        ...
+
+    def on_rejected(self, challenge: AuthChallenge) -> None:
+        """Record that the new credential was rejected too, which is final."""
+        ...
+
+
+class AuthError(Exception):
+    """Raised if there is no credential for a server and none could be obtained.
+
+    Never contains a secret.
+    """
+
+    def __init__(self, reason: str, *, code: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.code = code
+        self.hint = hint
+
+
+class Call(msgspec.Struct, frozen=True, eq=False):
+    """One call in the middleware chain. Immutable: middleware passes on a changed copy."""
+
+    target: str  # what the caller requested: "server.tool", or a name or URI if `server` is given
+    method: str  # the MCP method
+    params: Json
+    server: str = ""  # set by the `resolve` middleware, like `name`
+    name: str = ""  # the tool, prompt or URI as the server names it
+    timeout: float | None = None  # seconds; None = the server's setting
+    deadline: float = 0.0  # on the loop's clock; set by the `deadline` middleware
+    on_progress: ProgressCallback | None = None
+    effect: Effect = Effect.UNSAFE  # set by the `resolve` middleware
+    idempotent: bool | None = None  # the caller declares that the call may run again
+    max_attempts: int | None = None  # None = the server's setting
+    idempotency_key: str | None = None  # the caller's idempotency key
+    caller: str = ""  # caller id, the authorization context; "" for the local owner
+    state: CallState = msgspec.field(default_factory=CallState)
+    id: str = ""  # under which the call is reported and cancelled
+    callbacks: ClientCallbacks | None = None  # answers server requests of this call; None = the hub's callbacks
+    capabilities: Json | None = None  # capabilities that the caller declared; None = those of `callbacks`
+    return_input_required: bool = False  # return `input_required` to the caller instead of answering it
+    on_log: LogCallback | None = None  # receives the log messages of the call
+    log_level: str | None = None  # lowest level to receive
+    downstream: Any = None  # the client request that caused the call, for tracing; None in a library
+    forwarded: bool = False  # forwarded by another node, which reports it: each call is counted once
+    policy: Any = None  # policy of the tool, used by later middleware; set by the `resolve` middleware
+
+
+class CallResult(msgspec.Struct, frozen=True):
+    """Result of a call with any MCP method. `raw` is the server's result, unchanged.
+
+    Calls of a `Hub` return a subclass: `ToolResult`, `ResourceResult` or `PromptResult`. Their properties are views of
+    `raw`.
+    """
+
+    server: str
+    name: str  # the tool, prompt or URI as the server names it
+    raw: Json
+    duration: float = 0.0  # seconds, with all attempts
+    attempts: int = 1
+    from_cache: bool = False
+    replayed: bool = False  # the stored result of an earlier call with the same idempotency key
+    raw_bytes: memoryview | None = None  # `raw` as received, for callers that requested it
+
+    @property
+    def meta(self) -> Json:
+        """Return the `_meta` object of the result."""
+        meta = self.raw.get("_meta")
+        return meta if isinstance(meta, dict) else {}
+
+    @property
+    def is_error(self) -> bool:
+        """Return True if a tool ran and reported a failure. Other results are never errors."""
+        return self.raw.get("isError") is True
+
+    @property
+    def text(self) -> str:
+        """Return the text of all content blocks, resource contents or prompt messages, joined by newlines."""
+        blocks = _dicts_in(self.raw.get("content")) or _dicts_in(self.raw.get("contents"))
+        blocks = blocks or [each["content"] for each in _dicts_in(self.raw.get("messages")) if "content" in each]
+        return "\n".join(
+            block["text"] for block in blocks if isinstance(block, dict) and isinstance(block.get("text"), str)
+        )
+
+
+class ToolResult(CallResult, frozen=True):
+    """Result of a tool call: the server's `CallToolResult`, and how the call went.
+
+    Attributes:
+        server: Name of the server.
+        raw: The result as the server sent it.
+        duration: Seconds that the call took, with all attempts.
+        attempts: Attempts that were made.
+        from_cache: True if the result is a cached one.
+        replayed: True if the result is that of an earlier call with the same idempotency key.
+
+    Example:
+        result = await hub.call_tool("weather.forecast", {"city": "Oslo"})
+        print(result.structured_content or result.text)
+    """
+
+    @property
+    def tool(self) -> str:
+        """Return the name of the tool as its server names it."""
+        return self.name
+
+    @property
+    def content(self) -> list[Json]:
+        """Return the content blocks."""
+        return _dicts_in(self.raw.get("content"))
+
+    @property
+    def structured_content(self) -> Any:
+        """Return the structured content, or None."""
+        return self.raw.get("structuredContent")
+
+    @property
+    def data(self) -> Any:
+        """Return the structured content, or None. Short for `structured_content`."""
+        return self.raw.get("structuredContent")
+
+    def raise_for_error(self) -> Self:
+        """Return this result, or raise `ToolError` if the tool reported a failure.
+
+        Raises:
+            ToolError: The tool ran and reported a failure (`is_error`).
+        """
+        if self.is_error:
+            raise ToolError(
+                f"{self.server}.{self.name} failed",
+                result=self,
+                server=self.server,
+                tool=self.name,
+                attempts=self.attempts,
+                certainty=Certainty.EXECUTED,
+                detail=self.text[:500],
+            )
+        return self
+
+
+class ResourceResult(CallResult, frozen=True):
+    """Contents of a resource: the server's `ReadResourceResult`, and how the call went.
+
+    Example:
+        notes = await hub.read_resource("file:///notes.md", server="files")
+        print(notes.text)
+    """
+
+    @property
+    def uri(self) -> str:
+        """Return the URI that was read."""
+        return self.name
+
+    @property
+    def contents(self) -> list[Json]:
+        """Return the contents of the resource."""
+        return _dicts_in(self.raw.get("contents"))
+
+
+class PromptResult(CallResult, frozen=True):
+    """Messages of a prompt: the server's `GetPromptResult`, and how the call went.
+
+    Example:
+        prompt = await hub.get_prompt("docs.summarize", {"topic": "leases"})
+        messages = prompt.messages
+    """
+
+    @property
+    def prompt(self) -> str:
+        """Return the name of the prompt as its server names it."""
+        return self.name
+
+    @property
+    def messages(self) -> list[Json]:
+        """Return the messages of the prompt."""
+        return _dicts_in(self.raw.get("messages"))
+
+
+_RESULT_TYPES: Final[dict[str, type[CallResult]]] = {
+    "tools/call": ToolResult,
+    "resources/read": ResourceResult,
+    "prompts/get": PromptResult,
+}
+
+
+def result_type(method: str) -> type[CallResult]:
+    """Return the class for results of an MCP method."""
+    return _RESULT_TYPES.get(method, CallResult)
+
+
+def _dicts_in(value: Any) -> list[Json]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+CallHandler: TypeAlias = Callable[[Call], Awaitable[CallResult]]
+#: One step of the middleware chain: inspects a call, passes it on or not, and inspects the result.
+Middleware: TypeAlias = Callable[[Call, CallHandler], Awaitable[CallResult]]

@@ -1,0 +1,41 @@
+"""Upstream context: the protocol through which an upstream uses its hub."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from toolway.config.schema import Server
+from toolway.events import CatalogChanged, Event, ListKind
+from toolway.types import ClientCallbacks, Era
+from toolway.upstream.start_policy import StartLimiter
+from toolway.upstream.transport import Transport
+
+
+class UpstreamContext(Protocol):
+    """Services of a hub for one upstream: transports, callbacks, events and lists."""
+
+    def open_transport(self, name: str, server: Server, caller: str = "") -> Transport:
+        """Create an unopened transport. `caller` is "" unless the connection is per-caller."""
+        ...
+
+    def emit(self, event: Event) -> None: ...
+
+    def update_list(
+        self, server: str, kind: ListKind, items: list[Any], problems: list[str], era: Era
+    ) -> CatalogChanged | None:
+        """Store a list as the server sent it. Return the changes, or None if there are none."""
+        ...
+
+    def is_list_missing(self, server: str, kind: ListKind) -> bool:
+        """Return True if the shared connection has no list because only callers have logins."""
+        ...
+
+    @property
+    def callbacks(self) -> ClientCallbacks: ...
+
+    @property
+    def start_limiter(self) -> StartLimiter: ...
+
+    @property
+    def random(self) -> Callable[[], float]: ...

@@ -1,0 +1,140 @@
+"""Mapping of transport errors to call errors: one table, one direction."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from toolway.errors import AccessDenied, CallError, OutcomeUnknown, Overloaded, ProtocolError, ServerUnavailable
+from toolway.protocol.jsonrpc import classify_error
+from toolway.types import AuthError, Certainty
+from toolway.upstream.status import ServerStatus
+from toolway.upstream.transport import JSONRPCError, TransportError
+
+PERSONAL_AUTH_CODE: Final = "E-AUTH-PERSONAL"  # the credential of the connection belongs to another caller
+_TRANSIENT_STATUSES: Final = (429, 503)  # rejections caused by the current load, not by the request
+_INVALID_RESPONSE_CODES = (
+    "E-ANSWER",
+    "E-FRAME",
+    "E-HTTP-ID",
+    "E-HTTP-CONTENT",
+    "E-HTTP-PROTOCOL",
+    "E-HTTP-LIMIT",
+    "E-ROUNDS",
+)
+
+
+def call_error(
+    exc: TransportError | JSONRPCError, server: str, name: str, not_processed_codes: Container[int] = ()
+) -> CallError:
+    """Return the error that a caller gets for a transport error.
+
+    `not_processed_codes` are statuses and codes that the operator declared to mean "not processed" for this server.
+    """
+    if isinstance(exc, TransportError) and exc.call_error is not None:
+        return exc.call_error
+    if isinstance(exc, JSONRPCError):
+        certainty = classify_error(exc.code)
+        is_not_processed = certainty is Certainty.UNKNOWN and exc.code in not_processed_codes
+        error: CallError = _from_jsonrpc_error(exc, server, name, Certainty.REJECTED if is_not_processed else certainty)
+    else:
+        is_not_processed = (
+            exc.certainty is Certainty.UNKNOWN and exc.status is not None and exc.status in not_processed_codes
+        )
+        error = _from_transport_error(exc, server, name, Certainty.REJECTED if is_not_processed else exc.certainty)
+    error.retryable = error.retryable or is_not_processed
+    return error
+
+
+def _from_jsonrpc_error(exc: JSONRPCError, server: str, name: str, certainty: Certainty) -> ProtocolError:
+    error = ProtocolError(
+        f"{server} answered with error {exc.code}",
+        rpc_code=exc.code,
+        data=exc.data,
+        server=server,
+        tool=name,
+        certainty=certainty,
+        attempts=1,
+        detail=exc.message,
+    )
+    data = exc.data if isinstance(exc.data, dict) else {}
+    # A request that was rejected for its content would be rejected again.
+    error.retryable = certainty is not Certainty.REJECTED and data.get("retryable") is not False
+    wait = data.get("retryAfterMs")
+    if isinstance(wait, int | float) and wait >= 0:
+        error.retry_after = wait / 1000
+    return error
+
+
+def _from_transport_error(exc: TransportError, server: str, name: str, certainty: Certainty) -> CallError:
+    error_type, message = _classify(exc, server, certainty)
+    error = error_type(
+        message,
+        server=server,
+        tool=name,
+        certainty=certainty,
+        attempts=1,
+        retry_after=exc.retry_after,
+        detail=exc.reason,
+        hint=exc.hint,
+        code=exc.code,
+    )
+    error.retryable = exc.status in _TRANSIENT_STATUSES or (
+        certainty is not Certainty.REJECTED and not is_auth_code(exc.code)
+    )
+    return error
+
+
+def is_auth_code(code: str) -> bool:
+    """Return True if `code` reports a missing credential: an immediate retry is useless."""
+    return code.startswith("E-AUTH-")
+
+
+def no_credential_message(server: str) -> str:
+    return f"no valid credential for {server}"
+
+
+def unavailable_error(status: ServerStatus, code: str, *, permanent: bool) -> CallError:
+    """Return the error of a call that was not sent because its server is not ready.
+
+    `code` is that of the server's last failure. `permanent` means that the server was removed or replaced.
+    """
+    server = status.server
+    if is_auth_code(code) and code != "E-AUTH-SERVER" and not permanent:
+        error: CallError = AccessDenied(no_credential_message(server), server=server, detail=status.why)
+        error.retryable = False  # a user must log in first
+    else:
+        error = ServerUnavailable(f"{server} is not available", server=server, detail=status.why)
+        error.retry_after = status.next_retry
+    error.certainty, error.hint, error.code = Certainty.NOT_SENT, status.hint, code or error.code
+    return error
+
+
+@contextmanager
+def raising_access_denied(server: str) -> Iterator[None]:
+    """Convert `AuthError` into `AccessDenied` inside the `with` block."""
+    try:
+        yield
+    except AuthError as exc:
+        raise call_error(
+            TransportError(exc.reason, Certainty.NOT_SENT, code=exc.code, hint=exc.hint), server, ""
+        ) from None
+
+
+def _classify(exc: TransportError, server: str, certainty: Certainty) -> tuple[type[CallError], str]:
+    if is_auth_code(exc.code):
+        return AccessDenied, no_credential_message(server)
+    if exc.status in (401, 403):
+        return AccessDenied, f"{server} rejected the credential"
+    if exc.status in _TRANSIENT_STATUSES and certainty is Certainty.REJECTED:
+        return Overloaded, f"{server} is overloaded"
+    if exc.code == "E-NO-ANSWER":
+        return ProtocolError, f"{server} requires input that is not available"
+    if exc.code.startswith(_INVALID_RESPONSE_CODES):
+        return ProtocolError, f"{server} sent an invalid response"
+    if certainty is Certainty.UNKNOWN:
+        return OutcomeUnknown, f"connection to {server} lost: the call may have been executed"
+    if certainty is Certainty.REJECTED:
+        return ProtocolError, f"{server} rejected the request"
+    return ServerUnavailable, f"{server} is unreachable"

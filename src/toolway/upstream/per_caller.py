@@ -1,0 +1,125 @@
+"""Per-caller connections, for servers that cannot distinguish callers.
+
+A legacy server learns its client once, in `initialize`, and may send requests to it during a call. So each
+authorization context has a separate connection to it: started on demand, stopped when idle, and limited in number.
+The lists are those of the server's shared upstream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from msgspec.structs import replace as retold
+
+from toolway.config.schema import Server
+from toolway.errors import Certainty, Overloaded
+from toolway.events import CatalogChanged, Event, ListKind, ResourceUpdated, ServerLog
+from toolway.types import ClientCallbacks, Era
+from toolway.upstream.context import UpstreamContext
+from toolway.upstream.start_policy import StartLimiter
+from toolway.upstream.transport import Transport
+from toolway.upstream.upstream import Upstream
+
+MAX_PER_CALLER_UPSTREAMS: Final = 500  # per hub
+PER_CALLER_IDLE_TIMEOUT_S: Final = 300.0  # without a call; then the upstream is stopped
+
+
+class CallerUpstreamContext:
+    """Upstream context of a per-caller connection; its events reach only that caller."""
+
+    def __init__(self, context: UpstreamContext, caller: str = "") -> None:
+        self._context = context
+        self._caller = caller
+
+    def open_transport(self, name: str, server: Server, caller: str = "") -> Transport:
+        return self._context.open_transport(name, server, caller or self._caller)
+
+    def emit(self, event: Event) -> None:
+        """Forward only resource updates and log messages, marked with the caller."""
+        if self._caller and isinstance(event, ResourceUpdated | ServerLog):
+            self._context.emit(retold(event, caller=self._caller))
+
+    def update_list(
+        self, server: str, kind: ListKind, items: list[Any], problems: list[str], era: Era
+    ) -> CatalogChanged | None:
+        """Discard a list unless the shared connection has none because it has no login."""
+        if not self._caller or not self._context.is_list_missing(server, kind):
+            return None
+        return self._context.update_list(server, kind, items, problems, era)
+
+    def is_list_missing(self, server: str, kind: ListKind) -> bool:
+        return False
+
+    @property
+    def callbacks(self) -> ClientCallbacks:
+        return self._context.callbacks
+
+    @property
+    def start_limiter(self) -> StartLimiter:
+        return self._context.start_limiter
+
+    @property
+    def random(self) -> Callable[[], float]:
+        return self._context.random
+
+
+class PerCallerUpstreams:
+    """Upstreams per server and caller, started on demand; idle ones are evicted if full."""
+
+    def __init__(self, context: UpstreamContext, max_upstreams: int = MAX_PER_CALLER_UPSTREAMS) -> None:
+        self._context = context
+        self._max_upstreams = max_upstreams
+        self._upstreams: OrderedDict[tuple[str, str], Upstream] = OrderedDict()  # least recently used first
+        self._stopping: set[asyncio.Task[None]] = set()
+
+    def get_or_start(self, name: str, server: Server, caller: str) -> Upstream:
+        """Return the caller's upstream, started if needed.
+
+        Raises `Overloaded` if there are too many.
+        """
+        key = (name, caller)
+        found = self._upstreams.get(key)
+        if found is None:
+            self._evict_if_full(name)
+            idle = min(server.idle_timeout or PER_CALLER_IDLE_TIMEOUT_S, PER_CALLER_IDLE_TIMEOUT_S)
+            settings = replace(server, lazy=True, idle_timeout=idle)
+            found = self._upstreams[key] = Upstream(name, settings, CallerUpstreamContext(self._context, caller))
+            found.start()
+        self._upstreams.move_to_end(key)
+        return found
+
+    def get(self, name: str, caller: str) -> Upstream | None:
+        """Return the caller's upstream, or None."""
+        return self._upstreams.get((name, caller))
+
+    def _evict_if_full(self, name: str) -> None:
+        """Stop the least recently used idle upstream if the limit is reached. Raises `Overloaded`."""
+        if len(self._upstreams) < self._max_upstreams:
+            return
+        evictable = next((key for key, upstream in self._upstreams.items() if upstream.is_unused), None)
+        if evictable is None:
+            raise Overloaded(
+                f"too many per-caller connections to {name}",
+                server=name,
+                certainty=Certainty.NOT_SENT,
+                detail=f"{self._max_upstreams} are in use",
+                hint='set "shareConnection": true for a server that may serve all callers over one connection',
+            )
+        self._stop(self._upstreams.pop(evictable))
+
+    def _stop(self, upstream: Upstream) -> None:
+        task = asyncio.get_running_loop().create_task(upstream.stop())
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)
+
+    def remove(self, name: str | None = None) -> list[Upstream]:
+        """Remove and return the upstreams of one server, or all. The caller must stop them."""
+        keys = [key for key in self._upstreams if name in (None, key[0])]
+        return [self._upstreams.pop(key) for key in keys]
+
+    async def wait_stopped(self) -> None:
+        await asyncio.gather(*self._stopping, return_exceptions=True)

@@ -1,0 +1,425 @@
+"""Reaper: small process that starts the servers of a hub and lets none survive it.
+
+Run by path, with the standard library only (`python -I -S reaper.py FD RUNTIME_DIR`). It exists because a killed
+process cannot clean up after itself: when the hub dies, however it dies, its end of the control socket closes, and
+the reaper kills everything that it started and exits.
+
+- Every server is a child of the reaper, leads its own session and process group, and is killed by the kernel if the
+  reaper dies first (parent-death signal; the child checks its parent after setting it, which closes the race).
+- The reaper is a child sub-reaper: what a server leaves behind, daemons that called `setsid` included, becomes the
+  reaper's child, is found by the random tag in its environment, and is ended with its server.
+- What it started is recorded in a file (pid, start time, boot, tag), so that after a crash of both, the next reaper
+  can end what still matches all four.
+
+Control messages are JSON lines. To the reaper: `spawn` (with three descriptors: stdin, stdout, stderr), `signal`,
+`end`. From the reaper: `{"id", "pid"}` or `{"id", "error"}` after a spawn, and `{"id", "exit"}` once when the
+server's own process has ended.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+LINUX = sys.platform == "linux"
+TAG_VARIABLE = "TOOLWAY_TAG"
+TERM_GRACE_S = 0.5  # for what a server left behind when it exited, before it is killed
+KILL_ALL_TIMEOUT_S = 1.5  # to kill everything when the hub is gone
+
+
+class Child:
+    """Main process of one server.
+
+    After its exit, its leftover processes are killed at `kill_at`.
+    """
+
+    def __init__(self, id: int, pid: int, tag: str) -> None:
+        self.id = id
+        self.pid = pid
+        self.tag = tag
+        self.exited = False
+        self.kill_at = 0.0
+
+
+class Reaper:
+    """Executes the hub's commands, reaps children, and kills them all when the hub is gone."""
+
+    def __init__(self, control: socket.socket, runtime_dir: str) -> None:
+        self.control = control
+        self.pid_file = PidFile(runtime_dir)
+        self.children: dict[int, Child] = {}  # by the hub's id
+        self.inbox = b""
+        self.fds: list[int] = []
+        self.outbox = b""
+        self.wakeup = _signal_pipe()
+
+    def run(self) -> None:
+        _become_subreaper()
+        self.pid_file.sweep()
+        poll = select.poll()
+        poll.register(self.wakeup, select.POLLIN)
+        while True:
+            poll.register(self.control, select.POLLIN | (select.POLLOUT if self.outbox else 0))
+            ready = dict(poll.poll(self._poll_timeout_ms()))
+            if self.wakeup in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self.wakeup, 4096)
+            self._reap()
+            self._kill_leftovers()
+            if self.control.fileno() in ready and not self._receive():
+                break
+            self._flush()
+        self._kill_everything()
+        self.pid_file.remove()
+
+    # -- control ------------------------------------------------------------------------------------------------------
+
+    def _receive(self) -> bool:
+        """Process what the hub sent. Return False if the hub is gone."""
+        try:
+            data, fds = _recv_with_fds(self.control)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self.fds.extend(fds)
+        if not data:
+            return False
+        *lines, self.inbox = (self.inbox + data).split(b"\n")
+        for line in lines:
+            self._execute(json.loads(line))
+        return True
+
+    def _execute(self, command: dict) -> None:  # type: ignore[type-arg]
+        if command["op"] == "spawn":
+            stdio, self.fds = self.fds[:3], self.fds[3:]
+            self._spawn(command, stdio)
+        elif command["op"] == "signal":
+            child = self.children.get(command["id"])
+            if child is not None:
+                _signal_group(child.pid, command["signal"])
+        elif command["op"] == "end":
+            child = self.children.get(command["id"])
+            if child is not None:
+                self._kill_all_of(child)
+
+    def _send(self, message: dict) -> None:  # type: ignore[type-arg]
+        self.outbox += json.dumps(message).encode() + b"\n"
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self.outbox:
+                self.outbox = self.outbox[self.control.send(self.outbox) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.outbox = b""  # the hub is gone; the next receive says so
+
+    # -- starting -----------------------------------------------------------------------------------------------------
+
+    def _spawn(self, command: dict, stdio: list[int]) -> None:  # type: ignore[type-arg]
+        report_r, report_w = os.pipe()
+        try:
+            pid = os.fork()
+        except OSError as exc:
+            self._send({"id": command["id"], "error": errno.errorcode.get(exc.errno or 0, "EAGAIN"), "text": str(exc)})
+            for fd in (report_r, report_w, *stdio):
+                os.close(fd)
+            return
+        if pid == 0:
+            _become_server(command, stdio, report_w)
+        for fd in (report_w, *stdio):
+            os.close(fd)
+        report = b""
+        while chunk := os.read(report_r, 4096):  # ends when exec closes the pipe, or with the reason of its failure
+            report += chunk
+        os.close(report_r)
+        if report:
+            _wait(pid)
+            name, _, text = report.decode().partition(" ")
+            self._send({"id": command["id"], "error": name, "text": text})
+            return
+        self.children[command["id"]] = Child(command["id"], pid, command["env"][TAG_VARIABLE])
+        self.pid_file.add(pid, command["env"][TAG_VARIABLE])
+        self._send({"id": command["id"], "pid": pid})
+
+    # -- ending -------------------------------------------------------------------------------------------------------
+
+    def _reap(self) -> None:
+        by_pid = {child.pid: child for child in self.children.values()}
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            child = by_pid.get(pid)
+            if child is not None and not child.exited:
+                child.exited = True
+                self._terminate_leftovers(child)
+                self._send({"id": child.id, "exit": os.waitstatus_to_exitcode(status)})
+
+    def _terminate_leftovers(self, child: Child) -> None:
+        """Send SIGTERM to the group and the orphans of a server whose main process has ended."""
+        child.kill_at = time.monotonic() + TERM_GRACE_S
+        _signal_group(child.pid, signal.SIGTERM)
+        for pid in _tagged_processes(child.tag):
+            _signal(pid, signal.SIGTERM)
+
+    def _kill_all_of(self, child: Child) -> None:
+        """Kill all processes of a server until none is found: one may fork before it is killed."""
+        _signal_group(child.pid, signal.SIGKILL)
+        for _ in range(10):
+            found = _descendants(child.pid) | _tagged_processes(child.tag)
+            if not found:
+                break
+            for pid in found:
+                _signal(pid, signal.SIGKILL)
+            time.sleep(0.002)
+            self._reap()
+
+    def _kill_leftovers(self) -> None:
+        now = time.monotonic()
+        for child in [c for c in self.children.values() if c.exited and now >= c.kill_at]:
+            self._kill_all_of(child)
+            del self.children[child.id]
+            self.pid_file.drop(child.pid)
+
+    def _poll_timeout_ms(self) -> float | None:
+        """Return the milliseconds until the next kill is due, or None to wait for messages only."""
+        due = [c.kill_at for c in self.children.values() if c.exited]
+        return max(0.0, (min(due) - time.monotonic()) * 1000) if due else None
+
+    def _kill_everything(self) -> None:
+        """Kill all children without a grace period, because the hub is gone."""
+        end = time.monotonic() + KILL_ALL_TIMEOUT_S
+        while time.monotonic() < end:
+            for child in self.children.values():
+                _signal_group(child.pid, signal.SIGKILL)
+            found = _descendants(os.getpid()) - {os.getpid()}
+            for pid in found:
+                _signal(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            if not found:
+                return
+            time.sleep(0.01)
+
+
+class PidFile:
+    """File with the processes of this reaper, for the next reaper after a crash."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.path = os.path.join(folder, f"{os.getpid()}.json") if folder else ""
+        self.entries: dict[int, dict] = {}  # type: ignore[type-arg]
+
+    def add(self, pid: int, tag: str) -> None:
+        self.entries[pid] = {"pid": pid, "started": _start_time(pid), "boot": _boot_id(), "tag": tag}
+        self._write()
+
+    def drop(self, pid: int) -> None:
+        if self.entries.pop(pid, None) is not None:
+            self._write()
+
+    def _write(self) -> None:
+        if not self.path:
+            return
+        content = {"keeper": os.getpid(), "started": _start_time(os.getpid()), "children": list(self.entries.values())}
+        with contextlib.suppress(OSError):  # a server runs even if the file cannot be written
+            with open(self.path + ".new", "w") as file:
+                json.dump(content, file)
+            os.replace(self.path + ".new", self.path)
+
+    def remove(self) -> None:
+        if self.path:
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+
+    def sweep(self) -> None:
+        """Kill the processes that a crashed reaper left running."""
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self.folder) if self.folder else ():
+                if name.endswith(".json"):
+                    self._sweep_file(os.path.join(self.folder, name))
+
+    def _sweep_file(self, path: str) -> None:
+        try:
+            with open(path) as file:
+                content = json.load(file)
+            if _start_time(content["keeper"]) == content["started"]:
+                return  # that reaper is alive
+            for entry in content["children"]:
+                self._kill_leftover(entry)
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+    def _kill_leftover(self, entry: dict) -> None:  # type: ignore[type-arg]
+        if entry["boot"] != _boot_id():
+            return
+        for pid in _tagged_processes(entry["tag"]):
+            _signal(pid, signal.SIGKILL)
+
+
+# -- one process ------------------------------------------------------------------------------------------------------
+
+
+def _become_server(command: dict, stdio: list[int], report: int) -> None:  # type: ignore[type-arg]
+    """Become the server, in the forked child, or write the error to `report`. Never returns."""
+    try:
+        parent = command["keeper"]
+        os.setsid()
+        os.umask(0o077)
+        if LINUX:
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:
+                os._exit(1)
+        for signum in (signal.SIGPIPE, signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signum, signal.SIG_DFL)
+        if command.get("cwd"):
+            os.chdir(command["cwd"])
+        duplicates = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in stdio]
+        report = fcntl.fcntl(report, fcntl.F_DUPFD_CLOEXEC, 3)
+        for target, fd in enumerate(duplicates):
+            os.dup2(fd, target)
+        os.closerange(3, report)
+        os.closerange(report + 1, 4096)  # the reaper itself never has more than a handful
+        os.execvpe(command["argv"][0], command["argv"], command["env"])
+    except BaseException as exc:
+        code = errno.errorcode.get(getattr(exc, "errno", None) or 0, type(exc).__name__)
+        with contextlib.suppress(OSError):
+            os.write(report, f"{code} {getattr(exc, 'strerror', None) or exc}".encode()[:4000])
+    finally:
+        os._exit(127)
+
+
+def _become_subreaper() -> None:
+    if LINUX:
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _signal(pid: int, signum: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signum)
+
+
+def _signal_group(pid: int, signum: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signum)
+
+
+def _wait(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+
+
+# -- /proc ------------------------------------------------------------------------------------------------------------
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()] if LINUX else []
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the process name, which may contain anything."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().decode("utf-8", "replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _start_time(pid: int) -> str:
+    """Return the start time of a running process in ticks since boot; "" if it has ended."""
+    fields = _stat(pid)
+    return fields[19] if len(fields) > 19 and fields[0] != "Z" else ""
+
+
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _descendants(root: int) -> set[int]:
+    """Return all running descendants of `root`, without zombies."""
+    children: dict[int, list[int]] = {}
+    for pid in _pids():
+        fields = _stat(pid)
+        if len(fields) > 1 and fields[0] != "Z":
+            children.setdefault(int(fields[1]), []).append(pid)
+    found: set[int] = set()
+    queue = [root]
+    while queue:
+        for pid in children.get(queue.pop(), ()):
+            if pid not in found:
+                found.add(pid)
+                queue.append(pid)
+    return found
+
+
+def _tagged_processes(tag: str) -> set[int]:
+    """Return the running processes that have a server's tag in their environment."""
+    variable = f"{TAG_VARIABLE}={tag}".encode()
+    found = set()
+    for pid in _pids():
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                if variable in file.read().split(b"\0"):
+                    found.add(pid)
+        except OSError:
+            continue
+    return found
+
+
+# -- plumbing ---------------------------------------------------------------------------------------------------------
+
+
+def _signal_pipe() -> int:
+    """Return a descriptor that becomes readable whenever a child ends."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)  # the hub decides when its servers end
+    return reader
+
+
+def _recv_with_fds(sock: socket.socket) -> tuple[bytes, list[int]]:
+    fds = array.array("i")
+    data, ancillary, _, _ = sock.recvmsg(65536, socket.CMSG_SPACE(3 * fds.itemsize))
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+    return data, list(fds)
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.setblocking(False)
+    Reaper(control, sys.argv[2] if len(sys.argv) > 2 else "").run()
+
+
+if __name__ == "__main__":
+    main()

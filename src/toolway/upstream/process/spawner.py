@@ -1,0 +1,358 @@
+"""Spawner of server processes: client of the reaper, which starts them and reports their exit.
+
+One `Spawner` belongs to one hub. It starts its reaper with the first process, and a new one if the reaper dies.
+`build_environment` returns the variables of a process: fixed base variables plus those of its config entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from toolway.config.schema import EnvPolicy
+from toolway.upstream.process import reaper
+
+KILL_TIMEOUT_S = 1.0  # after SIGKILL, for the exit notification to arrive
+TRANSIENT_ERRNOS = frozenset({errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM})  # transient lack of system resources
+SEND_RETRIES = (20, 0.05)  # retries of a command in that case, and the seconds in between
+
+
+class SpawnError(Exception):
+    """Raised if a process could not be started. `code` is the name of the errno, such as ENOENT."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(slots=True)
+class Process:
+    """Process of a server: our ends of its pipes, and its exit code."""
+
+    pid: int
+    stdin: int
+    stdout: int
+    stderr: int
+    exited: asyncio.Future[int]  # the exit code; negative for a signal, as in `subprocess`
+    _spawner: Spawner
+    _id: int
+
+    def signal_group(self, signum: int) -> None:
+        self._spawner.send_command({"op": "signal", "id": self._id, "signal": int(signum)})
+
+    def kill_tree(self) -> None:
+        """Kill the process, its group and its leftover processes at once."""
+        self._spawner.send_command({"op": "end", "id": self._id})
+
+    async def stop(self, eof: float, term: float) -> int | None:
+        """Wait `eof` seconds for exit, send SIGTERM to the group, wait `term` seconds, then kill."""
+        for grace, step in ((eof, None), (term, signal.SIGTERM)):
+            if step is not None:
+                self.signal_group(step)
+            done, _ = await asyncio.wait({self.exited}, timeout=grace)
+            if done:
+                return self.exited.result()
+        self.kill_tree()
+        done, _ = await asyncio.wait({self.exited}, timeout=KILL_TIMEOUT_S)
+        return self.exited.result() if done else None
+
+
+@dataclass(slots=True)
+class _Command:
+    """Command that is not yet completely sent to the reaper."""
+
+    data: bytes
+    fds: tuple[int, ...]
+    process_number: int | None  # process number if the command is a spawn
+    attempts: int = 0
+
+
+class Spawner:
+    """Starts processes through a reaper."""
+
+    def __init__(self, runtime_dir: Path | None = None) -> None:
+        self._runtime_dir = runtime_dir
+        self._reaper: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._inbox = b""
+        self._outbox: list[_Command] = []
+        self._started: dict[int, asyncio.Future[int]] = {}
+        self._exited: dict[int, asyncio.Future[int]] = {}
+        self._last_id = 0
+
+    async def start(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Process:
+        """Start `argv`. Raises `SpawnError`."""
+        loop = asyncio.get_running_loop()
+        self._ensure_reaper(loop)
+        assert self._reaper is not None
+        self._last_id += 1
+        number = self._last_id
+        started: asyncio.Future[int] = loop.create_future()
+        exited: asyncio.Future[int] = loop.create_future()
+        try:
+            child_fds, our_fds = _pipes()
+        except OSError as exc:
+            raise SpawnError("EMFILE", str(exc)) from None
+        self._started[number], self._exited[number] = started, exited
+        command = {
+            "op": "spawn",
+            "id": number,
+            "keeper": self._reaper.pid,
+            "argv": list(argv),
+            "env": {**env, reaper.TAG_VARIABLE: secrets.token_hex(16)},
+            "cwd": cwd,
+        }
+        self._send(command, child_fds, number)
+        try:
+            pid = await started
+        except BaseException as exc:
+            _close(our_fds)
+            self._exited.pop(number, None)
+            if isinstance(exc, asyncio.CancelledError):
+                self.send_command({"op": "end", "id": number})
+            raise
+        finally:
+            self._started.pop(number, None)
+        return Process(pid, *our_fds, exited, self, number)
+
+    def send_command(self, command: dict[str, Any]) -> None:
+        """Send a command to the reaper. Ignored without a reaper: then no process is left."""
+        if self._control is not None:
+            self._send(command)
+
+    async def close(self) -> None:
+        """Close the connection to the reaper, which then kills the remaining processes."""
+        reaper_process, self._reaper = self._reaper, None
+        self._drop_control("the hub is closing")
+        if reaper_process is not None:
+            await _wait_for_exit(reaper_process)
+
+    # -- the reaper ---------------------------------------------------------------------------------------------------
+
+    def _ensure_reaper(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._control is not None:
+            return
+        if not hasattr(os, "fork"):
+            raise SpawnError("ENOSYS", "servers that are commands need Linux or macOS")
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._reaper = subprocess.Popen(
+                    [sys.executable, "-I", "-S", reaper.__file__, str(theirs.fileno()), self._runtime_folder()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,  # a signal to our process group must not end the reaper
+                )
+            except OSError as exc:
+                ours.close()
+                raise SpawnError("EAGAIN", f"the reaper could not be started: {exc}") from None
+        ours.setblocking(False)
+        self._control, self._inbox, self._outbox = ours, b"", []
+        loop.add_reader(ours, self._receive)
+
+    def _runtime_folder(self) -> str:
+        if self._runtime_dir is None:
+            return ""
+        try:
+            self._runtime_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError:
+            return ""
+        return str(self._runtime_dir)
+
+    def _receive(self) -> None:
+        assert self._control is not None
+        try:
+            data = self._control.recv(65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop_control("the reaper ended")
+            self._reap_reaper()
+            return
+        *lines, self._inbox = (self._inbox + data).split(b"\n")
+        for line in lines:
+            self._handle_message(json.loads(line))
+
+    def _handle_message(self, message: dict[str, Any]) -> None:
+        number = message["id"]
+        if "exit" in message:
+            _resolve_future(self._exited.pop(number, None), message["exit"])
+        elif "pid" in message:
+            _resolve_future(self._started.get(number), message["pid"])
+        else:
+            self._exited.pop(number, None)
+            _resolve_future(self._started.get(number), SpawnError(message["error"], message["text"]))
+
+    def _drop_control(self, reason: str) -> None:
+        control, self._control = self._control, None
+        if control is not None:
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(control)
+            loop.remove_writer(control)
+            control.close()
+        for command in self._outbox:
+            _close(command.fds)
+        self._outbox = []
+        for future in self._started.values():
+            _resolve_future(future, SpawnError("EPIPE", reason))
+        for future in list(self._exited.values()):
+            _resolve_future(future, -signal.SIGKILL)  # without its reaper a process is killed by the kernel
+        self._exited.clear()
+
+    def _reap_reaper(self) -> None:
+        reaper_process, self._reaper = self._reaper, None
+        if reaper_process is not None:
+            reaper_process.kill()  # it closed its socket, so it is gone or going
+            reaper_process.wait()
+
+    def _send(self, command: dict[str, Any], fds: tuple[int, ...] = (), process_number: int | None = None) -> None:
+        self._outbox.append(_Command(json.dumps(command).encode() + b"\n", fds, process_number))
+        if len(self._outbox) == 1:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._control is None:
+            return
+        loop = asyncio.get_running_loop()
+        while self._outbox:
+            command = self._outbox[0]
+            try:
+                sent = _send_command(self._control, command)
+            except BlockingIOError:
+                loop.add_writer(self._control, self._flush)
+                return
+            except OSError as exc:
+                loop.remove_writer(self._control)
+                if exc.errno in TRANSIENT_ERRNOS:
+                    self._retry_later(command, exc)
+                return  # otherwise the reaper is gone, which the reader detects
+            _close(command.fds)
+            if sent == len(command.data):
+                self._outbox.pop(0)
+            else:
+                command.data, command.fds, command.process_number = command.data[sent:], (), None
+        loop.remove_writer(self._control)
+
+    def _retry_later(self, command: _Command, exc: OSError) -> None:
+        """Retry a command later.
+
+        A spawn that fails too often is dropped; other commands must arrive.
+        """
+        max_attempts, pause = SEND_RETRIES
+        command.attempts += 1
+        if command.process_number is not None and command.attempts > max_attempts:
+            self._outbox.pop(0)
+            _close(command.fds)
+            self._exited.pop(command.process_number, None)
+            _resolve_future(
+                self._started.get(command.process_number), SpawnError(errno.errorcode[exc.errno or 0], str(exc))
+            )
+        asyncio.get_running_loop().call_later(pause, self._flush)
+
+
+def _send_command(control: socket.socket, command: _Command) -> int:
+    return socket.send_fds(control, [command.data], command.fds) if command.fds else control.send(command.data)
+
+
+def _pipes() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Create three pipes. Return (child ends, our ends), each as (stdin, stdout, stderr)."""
+    made: list[int] = []
+    try:
+        for _ in range(3):
+            made.extend(os.pipe())
+    except OSError:
+        _close(made)
+        raise
+    in_r, in_w, out_r, out_w, err_r, err_w = made
+    ours = (in_w, out_r, err_r)
+    for fd in ours:
+        os.set_blocking(fd, False)
+    return (in_r, out_w, err_w), ours
+
+
+def _close(fds: Sequence[int]) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
+def _resolve_future(future: asyncio.Future[int] | None, outcome: int | SpawnError) -> None:
+    if future is None or future.done():
+        return
+    if isinstance(outcome, SpawnError):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+async def _wait_for_exit(process: subprocess.Popen[bytes], limit: float = 2.0) -> None:
+    """Wait for the reaper's exit; kill it, and so its children, after `limit` seconds."""
+    end = asyncio.get_running_loop().time() + limit
+    while process.poll() is None:
+        if asyncio.get_running_loop().time() > end:
+            process.kill()
+            process.wait()
+            return
+        await asyncio.sleep(0.005)
+
+
+# -- environment of a server ------------------------------------------------------------------------------------------
+
+BASE_VARIABLES: Final = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TZ",
+    "TMPDIR",
+    "TERM",
+)
+
+# A server behind a corporate proxy fails without these, so they are passed on unless the policy is `none`.
+PROXY_AND_CA_VARIABLES: Final = (
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "ALL_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "all_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+)
+
+# Credentials of Toolway itself are never passed to a server, under any policy.
+PRIVATE_VARIABLES: Final = ("TOOLWAY_TOKEN", "TOOLWAY_SECRETS_PASSPHRASE")
+
+
+def build_environment(own: Mapping[str, str], policy: EnvPolicy, entry: Mapping[str, str]) -> dict[str, str]:
+    """Build the environment of a server from our variables `own` and those of its config entry."""
+    if policy == "inherit":
+        passed = {name: value for name, value in own.items() if name not in PRIVATE_VARIABLES}
+    else:
+        names = BASE_VARIABLES if policy == "none" else BASE_VARIABLES + PROXY_AND_CA_VARIABLES
+        passed = {name: own[name] for name in names if name in own}
+    return {**passed, **entry}

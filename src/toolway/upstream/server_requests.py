@@ -1,0 +1,272 @@
+"""Routing of server requests and log messages to the running calls of one session.
+
+Over HTTP, a server request or log message arrives on the stream of its call. Over a pipe it names no call. There,
+calls of gateway clients to tools that send requests take turns, and a request belongs to the call that has the turn.
+If no call has it, the request goes to a call without an open request. Tools that sent requests before are preferred,
+then the tool called last; among its calls, the oldest is chosen. Two authorization contexts never share a pipe whose
+server sends requests. So in the worst case the right user gets the request in the wrong window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Any, Final
+
+from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
+
+from toolway.protocol.versions import CALLBACK_CAPABILITIES, log_verbosity
+from toolway.types import Call, CallbackError, CallState, ClientCallbacks, Json
+from toolway.upstream.transport import JSONRPCError
+
+USER_ANSWER_TIMEOUT_S: Final = 900.0  # for a caller to answer one server request
+MAX_ASKING_TOOLS: Final = 1000  # remembered names of tools that send requests
+_log = logging.getLogger(__name__)
+
+
+class ServerRequestRouter:
+    """Routes server requests to calls. `callbacks` answers if a call has none."""
+
+    def __init__(self, server: str, callbacks: ClientCallbacks) -> None:
+        self._server = server
+        self._callbacks = callbacks
+        self._calls: dict[int, Call] = {}  # by the identity of their states, the latest last
+        self._asking_tools: set[str] = set()  # names of tools that have sent requests
+        self._turns = TurnQueue()
+        self._pending: dict[int, set[asyncio.Task[Any]]] = {}  # requests of a legacy server being answered, by call
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def add(self, call: Call) -> None:
+        self._calls[id(call.state)] = call
+
+    async def wait_for_turn(self, call: Call) -> None:
+        """Wait, on a pipe, until a server request would be attributed to this call."""
+        await self._turns.wait_first_turn(call)
+
+    def on_result(self, call: Call) -> None:
+        """Record that the server has sent the result of the call."""
+        if call.callbacks is not None:
+            self._turns.on_result(call)
+
+    def remove(self, call: Call) -> None:
+        """Remove an ended call and cancel its open server requests."""
+        self._calls.pop(id(call.state), None)
+        if call.callbacks is not None:
+            self._turns.remove(call)
+        if self._pending:
+            for task in self._pending.pop(id(call.state), ()):
+                task.cancel()
+
+    # -- server requests ----------------------------------------------------------------------------------------------
+
+    async def handle(self, method: str, params: Json, call_state: CallState | None) -> Json:
+        """Answer a request that a legacy server sends during a call.
+
+        Raises `JSONRPCError` if there is no answer.
+        """
+        if not self._calls:
+            raise JSONRPCError(INVALID_REQUEST, "no call is under way")
+        call, task = self._pick_call(method, call_state), asyncio.current_task()
+        assert task is not None
+        tasks = self._pending.setdefault(id(call.state), set())
+        tasks.add(task)
+        if call_state is None:
+            self._turns.on_server_request(call)
+        try:
+            answer = await self.forward(call, method, params)
+            await self._turns.resume(call)
+            return answer
+        except LookupError:
+            raise JSONRPCError(METHOD_NOT_FOUND, f"{method} is not supported by this client") from None
+        except CallbackError as exc:
+            raise JSONRPCError(exc.code, exc.message, exc.data) from None
+        except TimeoutError:
+            raise JSONRPCError(INTERNAL_ERROR, "the client did not answer in time") from None
+        except Exception as exc:
+            _log.exception("the callback for %s of %s failed", method, self._server)
+            raise JSONRPCError(INTERNAL_ERROR, "the client could not answer") from exc
+        finally:
+            tasks.discard(task)
+
+    async def forward(self, call: Call, method: str, params: Json) -> Json:
+        """Forward a server request to the caller of `call`.
+
+        The caller's time does not count for the deadline.
+
+        Raises `LookupError`, `CallbackError` and any exception of the callback.
+        """
+        loop = asyncio.get_running_loop()
+        call.state.begin_user_wait(loop.time())
+        try:
+            async with asyncio.timeout(USER_ANSWER_TIMEOUT_S):
+                return await self._callbacks_for(call).handle_request(self._server, method, params)
+        finally:
+            call.state.end_user_wait(loop.time())
+
+    def _pick_call(self, method: str, call_state: CallState | None) -> Call:
+        """Return the call that a server request most likely belongs to."""
+        if call_state is not None and id(call_state) in self._calls:
+            return self._calls[id(call_state)]
+        if self._turns.current is not None:
+            return self._turns.current
+        capability = CALLBACK_CAPABILITIES.get(method, "")
+        calls = list(self._calls.values())
+        capable = [call for call in calls if capability in self._callbacks_for(call).capabilities] or calls[-1:]
+        free = [call for call in capable if not call.state.is_waiting_for_user] or capable
+        if len(calls) == 1 and len(self._asking_tools) < MAX_ASKING_TOOLS:
+            self._asking_tools.add(calls[0].name)
+        asking = [call for call in free if call.name in self._asking_tools]
+        return asking[0] if asking else next(call for call in free if call.name == free[-1].name)
+
+    def _callbacks_for(self, call: Call) -> ClientCallbacks:
+        return call.callbacks if call.callbacks is not None else self._callbacks
+
+    # -- log messages -------------------------------------------------------------------------------------------------
+
+    def notify(self, method: str, params: Json, call_state: CallState | None) -> bool:
+        """Deliver a log message to the calls it belongs to.
+
+        Return False if it was delivered to none.
+        """
+        if call_state is not None and id(call_state) in self._calls:
+            calls = [self._calls[id(call_state)]]
+        else:
+            calls = [call for call in self._calls.values() if call.on_log is not None]
+            if len({call.caller for call in calls}) > 1:
+                return False  # its caller is ambiguous
+        delivered = False
+        for call in calls:
+            if call.on_log is not None and _is_level_wanted(params.get("level"), call.log_level):
+                call.on_log(method, params)
+                delivered = True
+        return delivered
+
+
+def _is_level_wanted(level: object, minimum: str | None) -> bool:
+    return minimum is None or log_verbosity(level) <= log_verbosity(minimum)
+
+
+# -- turns on a pipe --------------------------------------------------------------------------------------------------
+
+TURN_TIMEOUT_S: Final = 5.0  # that a turn is exclusive; later requests may be attributed to the wrong call
+REQUEST_BATCH_S: Final = 0.02  # within which concurrent requests of one call arrive
+TRIAL_TIMEOUT_S: Final = 0.3  # that calls of an unknown tool wait for the first one to show if it sends requests
+MAX_KNOWN_TOOLS: Final = 10_000  # tools whose behaviour is remembered
+
+
+class TurnQueue:
+    """Queue of calls on one pipe that may cause server requests, to attribute requests that name no call.
+
+    Among calls whose tools send requests, only one runs at a time, so a server request belongs to that call. While a
+    call waits for its client's answer, it gives up the turn and takes it again afterwards. A tool that once ended
+    without a server request is treated as silent and runs in parallel with all calls.
+    """
+
+    def __init__(self) -> None:
+        self.current: Call | None = None  # has the turn
+        self._since = 0.0
+        self._queue: deque[tuple[Call, asyncio.Future[None]]] = deque()
+        self._members: set[int] = set()  # ids of call states
+        self._sends_requests: dict[str, bool] = {}  # by tool: True if its last call caused a server request
+        self._trials: dict[str, asyncio.Event] = {}  # by tool: set when its first call has shown its behaviour
+        # By call state: calls that started without a turn, and have no server request or result yet.
+        self._without_turn: dict[int, Call] = {}
+
+    async def wait_first_turn(self, call: Call) -> None:
+        """Wait for the first turn of a call.
+
+        The library needs none: all its calls have the same caller.
+        """
+        if call.callbacks is None:
+            return
+        call.state.phase = "turn"
+        if call.name not in self._sends_requests:
+            await self._await_trial(call.name)
+        if self._sends_requests.get(call.name):
+            self._members.add(id(call.state))
+            await self._acquire(call)
+        else:
+            self._without_turn[id(call.state)] = call
+
+    async def _await_trial(self, name: str) -> None:
+        """Let the first call of an unknown tool pass; let later ones wait for what it shows."""
+        trial = self._trials.get(name)
+        if trial is None:
+            self._trials[name] = asyncio.Event()
+            return
+        try:
+            async with asyncio.timeout(TRIAL_TIMEOUT_S):
+                await trial.wait()
+        except TimeoutError:
+            self._record_behavior(name, sends_requests=False)
+
+    def _record_behavior(self, name: str, *, sends_requests: bool) -> None:
+        if len(self._sends_requests) >= MAX_KNOWN_TOOLS:
+            self._sends_requests.clear()
+        self._sends_requests[name] = sends_requests
+        trial = self._trials.pop(name, None)
+        if trial is not None:
+            trial.set()
+
+    async def resume(self, call: Call) -> None:
+        """Wait for another turn after the caller has answered a server request."""
+        if id(call.state) in self._members and self.current is not call:
+            await self._acquire(call)
+
+    async def _acquire(self, call: Call) -> None:
+        loop = asyncio.get_running_loop()
+        if not self._is_busy():
+            self.current, self._since = call, loop.time()
+            return
+        if self.current is None and not self._queue:
+            self._since = loop.time()  # the calls that run without a turn get the full time
+        waiter = (call, loop.create_future())
+        self._queue.append(waiter)
+        try:
+            while not waiter[1].done() and (left := self._since + TURN_TIMEOUT_S - loop.time()) > 0:
+                await asyncio.wait({waiter[1]}, timeout=left)
+        except asyncio.CancelledError:
+            self._release(call)  # it may have got the turn just now
+            raise
+        finally:
+            if not waiter[1].done():
+                self._queue.remove(waiter)
+
+    def _is_busy(self) -> bool:
+        """Return True if a server request could belong to a call that is already running."""
+        return self.current is not None or any(
+            self._sends_requests.get(call.name) for call in self._without_turn.values()
+        )
+
+    def on_server_request(self, call: Call) -> None:
+        """Record a server request of the call, and pass on its turn after a moment."""
+        if call.callbacks is not None:
+            self._record_behavior(call.name, sends_requests=True)
+            self._members.add(id(call.state))
+        self._without_turn.pop(id(call.state), None)
+        asyncio.get_running_loop().call_later(REQUEST_BATCH_S, self._release_if_waiting, call)
+
+    def _release_if_waiting(self, call: Call) -> None:
+        if call.state.is_waiting_for_user:
+            self._release(call)
+
+    def _release(self, call: Call) -> None:
+        if self.current is call:
+            self.current = None
+        if self._queue and not self._is_busy():
+            self.current, future = self._queue.popleft()
+            self._since = asyncio.get_running_loop().time()
+            future.set_result(None)
+
+    def on_result(self, call: Call) -> None:
+        """Record the result of a call; a tool that sent no request counts as silent."""
+        if call.callbacks is not None and not call.state.has_waited_for_user:
+            self._record_behavior(call.name, sends_requests=False)
+
+    def remove(self, call: Call) -> None:
+        self._members.discard(id(call.state))
+        self._without_turn.pop(id(call.state), None)
+        self._release(call)

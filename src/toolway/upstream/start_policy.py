@@ -1,0 +1,203 @@
+"""Rules for starts of a server: restart delays after failures, and a limit for concurrent starts.
+
+`FailureHistory` and `RestartBackoff` are pure: time and random source are arguments. The supervisor does the waiting.
+
+Forty servers that start together compete for the same cores, and the one that is needed now is as late as the rest.
+So a start needs a permit of the `StartLimiter`. It keeps the permit until the server responds, or for one second at
+most. A server that a call waits for skips the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from toolway._async import LightEvent
+from toolway.config.schema import RestartPolicy, Server
+from toolway.types import Era
+from toolway.upstream.diagnosis import diagnose
+from toolway.upstream.session import Session
+from toolway.upstream.state import State, StateEvent
+from toolway.upstream.status import ServerStatus, describe_state
+from toolway.upstream.transport import SERVER_MOVED, Disconnect, JSONRPCError, TransportError, TransportInfo
+
+EXPECTED_LIFETIME_S: Final = 5.0  # after this time the expected end of a connection is no failure
+
+
+class FailureHistory:
+    """Failures of one upstream: its last end, the next start time, and the status that follows from them."""
+
+    __slots__ = ("backoff", "last_failure", "last_transport_info", "retry_at", "start_failures", "state_since")
+
+    def __init__(self, server: Server, random: Callable[[], float], now: float) -> None:
+        self.backoff = RestartBackoff(server.restart, random)
+        self.last_failure: Disconnect | None = None
+        self.last_transport_info = TransportInfo()  # of the previous transport
+        self.start_failures = 0  # since the last successful start
+        self.retry_at = 0.0
+        self.state_since = now  # start of the current state
+
+    def record_end(self, disconnect: Disconnect, ready_for: float, now: float) -> StateEvent:
+        """Record the end of a transport after `ready_for` seconds; 0 for a failed start."""
+        self.last_failure = disconnect
+        if disconnect.expected and ready_for >= EXPECTED_LIFETIME_S:
+            self.backoff.reset()
+        wait, gave_up = self.backoff.next_delay(now, ready_for)
+        self.retry_at = now + wait
+        return StateEvent.GAVE_UP if gave_up else StateEvent.ENDED
+
+    def is_terminal(self, max_wait: float, now: float) -> bool:
+        """Return True if a caller that waits `max_wait` seconds cannot expect a successful start."""
+        return self.start_failures > 0 or self.retry_at - now > max_wait
+
+    def build_status(
+        self, name: str, server: Server, state: State, session: Session | None, era_hint: Era | None, now: float
+    ) -> ServerStatus:
+        """Return the status of the server. `era_hint` is its last known era."""
+        negotiated = session.negotiated if session is not None else None
+        version = negotiated.version if negotiated else None
+        info = session.transport.info() if session is not None else self.last_transport_info
+        is_waiting = state in (State.BACKING_OFF, State.FAILED)
+        wait = max(0.0, self.retry_at - now) if is_waiting else None
+        failure, last_stderr = self.last_failure, self.last_transport_info.stderr
+        cause, status_hint = self._diagnose(server, info)
+        return ServerStatus(
+            server=name,
+            transport=info.transport or server.transport,
+            state=state.value,
+            era=negotiated.era if negotiated else era_hint,
+            protocol=version,
+            pid=info.pid if session is not None else None,
+            restarts=self.backoff.total,
+            in_flight=session.in_flight if session is not None else 0,
+            last_error=failure.reason if failure else None,
+            stderr=info.stderr or (last_stderr if failure else ""),
+            next_retry=wait,
+            since=now - self.state_since,
+            why=describe_state(state, name, version, failure, cause, last_stderr, wait, info.transport),
+            hint=status_hint,
+        )
+
+    def _diagnose(self, server: Server, info: TransportInfo) -> tuple[str, str]:
+        """Return the likely cause of the last failure, "" if its reason says it all, and a hint."""
+        failure = self.last_failure
+        if failure is None or failure.hint:
+            return "", failure.hint if failure else ""
+        stderr = self.last_transport_info.stderr or info.stderr
+        found = diagnose(server.command or server.url or "", failure.exit_code, stderr, failure.code)
+        return found if found is not None else ("", "")
+
+
+def start_failure(exc: Exception, limit: float) -> Disconnect:
+    """Describe a start that failed with an exception, or took longer than `limit` seconds."""
+    if isinstance(exc, TimeoutError):
+        hint = f'increase the timeout: "startTimeout": "{2 * limit:g}s"'
+        return Disconnect(f"no response within {limit:g} s", "E-START-TIMEOUT", hint=hint)
+    if isinstance(exc, JSONRPCError):
+        return Disconnect(f"the server rejected the session: error {exc.code}, {exc.message}", "E-START-REFUSED")
+    assert isinstance(exc, TransportError)
+    if exc.code == SERVER_MOVED:
+        return Disconnect(exc.reason, exc.code, moved=True)
+    return Disconnect(exc.reason, exc.code, hint=exc.hint)
+
+
+class RestartBackoff:
+    """Counts the ends of a server and computes the delay before its next start.
+
+    Delays are random and grow exponentially. Too many restarts in a time window count as failed.
+    """
+
+    def __init__(self, policy: RestartPolicy, random: Callable[[], float]) -> None:
+        self._policy = policy
+        self._random = random  # uniform in [0, 1)
+        self._end_times: deque[float] = deque()
+        self._consecutive = 0
+        self.total = 0
+
+    def next_delay(self, now: float, ready_for: float) -> tuple[float, bool]:
+        """Record an end after `ready_for` healthy seconds (0 for a failed start).
+
+        Return the seconds to wait, and True if the server counts as failed.
+        """
+        policy = self._policy
+        if ready_for >= policy.reset_after:
+            self._end_times.clear()
+            self._consecutive = 0
+        self.total += 1
+        self._end_times.append(now)
+        while self._end_times[0] <= now - policy.window:
+            self._end_times.popleft()
+        if len(self._end_times) > policy.max_restarts:
+            self._consecutive = 0
+            return policy.failed_retry_interval, True
+        ceiling = min(policy.max_backoff, policy.initial_backoff * 2 ** min(self._consecutive, 30))
+        self._consecutive += 1
+        return ceiling * self._random(), False
+
+    def reset(self) -> None:
+        """Reset the backoff, for instance because an operator requested a restart."""
+        self._end_times.clear()
+        self._consecutive = 0
+
+
+# -- concurrent starts ------------------------------------------------------------------------------------------------
+
+MAX_PERMIT_HOLD_S: Final = 1.0  # a slow server no longer delays the queue after this time
+
+
+class StartLimiter:
+    """Limits how many servers start at the same time."""
+
+    def __init__(self, permits: int) -> None:
+        self._available = permits
+        self._queue: deque[asyncio.Future[None]] = deque()
+
+    async def acquire(self, urgent: LightEvent) -> StartPermit:
+        """Wait for a permit, or return at once when `urgent` is set."""
+        permit = StartPermit(self)
+        if self._available > 0:
+            self._available -= 1
+            permit.start_timer()
+            return permit
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append(waiter)
+        urgent_wait = asyncio.ensure_future(urgent.wait())
+        waits: set[asyncio.Future[Any]] = {waiter, urgent_wait}
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if waiter.done():
+                permit.start_timer()
+            return permit
+        except asyncio.CancelledError:
+            if waiter.done():
+                self.release()
+            raise
+        finally:
+            urgent_wait.cancel()
+            if not waiter.done():
+                self._queue.remove(waiter)
+
+    def release(self) -> None:
+        if self._queue:
+            self._queue.popleft().set_result(None)
+        else:
+            self._available += 1
+
+
+class StartPermit:
+    """Permit to start a server; released once, by `release` or by a timer."""
+
+    def __init__(self, limiter: StartLimiter) -> None:
+        self._limiter = limiter
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start_timer(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(MAX_PERMIT_HOLD_S, self.release)
+
+    def release(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._limiter.release()

@@ -1,0 +1,191 @@
+"""Transport protocol: the seam between an upstream and the connection to its server.
+
+A transport sends JSON-RPC requests to one server and reports, for each failed one, how far it got. Everything above
+(eras, restarts, lists, middleware) uses only this protocol. stdio, HTTP and in-process servers implement it, and so
+can anything else that answers requests.
+
+Theory of operation
+-------------------
+A transport lives once: `create_transport` (in `transports/__init__.py`) makes it, the `Session` opens it and sends
+requests, the `Supervisor` awaits `wait_closed` and calls `close`. After an end, the next start makes a new one.
+
+Many `request` coroutines run at the same time. The transport gives each an id, sends it, and returns the result. Their
+order on the wire and the order of responses do not matter. On a pipe or an SSE stream, one reader passes each response
+to its request (`transports/pending_requests.py`). With Streamable HTTP and OpenAPI, each request reads its response
+itself.
+
+The one question that only a transport can answer is: may the server have executed this request? It answers by
+`request.call_state.certainty` while the request runs, and by `TransportError.certainty` if it fails. The retry rules
+(`middleware/retry.py`) trust it, so a wrong NOT_SENT executes a call twice. In doubt, it is UNKNOWN.
+
+A caller cancels by cancelling the task of `request`. If the request was not sent yet, it is never sent. If it was,
+`_notify_cancelled` of the transport sends `notifications/cancelled`, unless `silent_cancel` is set. A modern HTTP
+server and an API get no notification: there, the closed connection is the cancellation.
+
+Rules for every transport:
+1. A failed request affects only itself; only the end of the transport affects the other requests.
+2. Every wait ends when the caller cancels; a transport adds its own limits, never its own retries.
+3. `request.call_state.certainty` is raised as soon as a fact is known, so that a cancelled request can be classified.
+4. Server data is untrusted: it may fail its own request, and it never raises into the transport's reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import msgspec
+
+from toolway.config.schema import Server
+from toolway.errors import CallError
+from toolway.types import Authorizer, CallState, Certainty, Era, Json
+from toolway.upstream.process.spawner import Spawner
+
+SERVER_MOVED: Final = "E-MOVED"  # the server moved to another node, so this failed start says nothing about it
+WRONG_NODE: Final = "E-NOT-HERE"  # the sender must find the node that runs the server
+
+
+class Request(msgspec.Struct, gc=False):
+    """One JSON-RPC request. The transport assigns its id."""
+
+    method: str
+    params: Json
+    call_state: CallState = msgspec.field(default_factory=CallState)
+    version: str | None = None  # the modern version in its `_meta`; an HTTP transport mirrors it into a header
+    input_schema: object = None  # of the called tool: some arguments are mirrored into headers
+    new_connection: bool = False  # do not use an idle connection: a loss there would be ambiguous
+    silent_cancel: bool = False  # send no cancel notification if the request is cancelled
+
+
+class TransportError(Exception):
+    """Raised if a request got no usable response, with the known facts about it."""
+
+    def __init__(
+        self,
+        reason: str,
+        certainty: Certainty,
+        *,
+        code: str = "E-LINK",
+        status: int | None = None,
+        retry_after: float | None = None,
+        hint: str = "",
+        www_authenticate: str | None = None,
+        call_error: CallError | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.certainty = certainty
+        self.code = code
+        self.status = status  # the HTTP status, if any
+        self.retry_after = retry_after  # seconds, if the server named them
+        self.hint = hint
+        self.www_authenticate = www_authenticate  # the WWW-Authenticate header, if any
+        self.call_error = call_error  # final error, if the peer is a Toolway gateway that classified it
+
+
+class JSONRPCError(Exception):
+    """JSON-RPC error sent by the server, unchanged."""
+
+    def __init__(self, code: int, message: str, data: object = None, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+        self.status = status  # the HTTP status of the response, if any
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """Reason why a transport ended."""
+
+    reason: str
+    code: str = "E-LINK"
+    exit_code: int | None = None
+    hint: str = ""
+    expected: bool = False  # connections of this kind end now and then; the server is healthy
+    moved: bool = False  # the server runs elsewhere now: the next transport is opened at once
+
+
+@dataclass(frozen=True, slots=True)
+class TransportInfo:
+    """Information about a transport for operators."""
+
+    pid: int | None = None
+    stderr: str = ""  # the last lines
+    unmatched_responses: int = 0  # responses without a pending request
+    invalid_lines: int = 0  # lines that were not messages
+    notes: tuple[str, ...] = ()  # remarks about its list of tools
+    transport: str = ""  # if it is not the usual transport of the entry
+    peer_is_modern: bool = False  # the peer speaks the modern era, even if the server itself does not
+
+
+class InboundHandler(Protocol):
+    """Receiver of notifications and requests of the server.
+
+    `call_state` is that of the call they belong to, if known. `on_notification` must return at once.
+    """
+
+    def on_notification(self, method: str, params: Json, call_state: CallState | None = None) -> None: ...
+
+    async def on_request(self, method: str, params: Json, call_state: CallState | None = None) -> Json | None:
+        """Return the result for the server, None for no response, or raise `JSONRPCError`.
+
+        The transport runs it in a separate task.
+        """
+        ...
+
+
+class Transport(Protocol):
+    """One connection to a server. Opened once, closed once, never reused."""
+
+    async def open(self, inbound: InboundHandler) -> None:
+        """Open the connection. Raises `TransportError` (not sent)."""
+        ...
+
+    async def request(self, request: Request) -> Json:
+        """Send a request and return its result. Raises `TransportError` or `JSONRPCError`.
+
+        Cancelling it sends a cancel notification to the server.
+        """
+        ...
+
+    async def notify(self, method: str, params: Json) -> None:
+        """Send a notification. Raises `TransportError`."""
+        ...
+
+    def set_protocol(self, era: Era, version: str) -> None:
+        """Set the negotiated protocol, before the first request in that era."""
+        ...
+
+    def reset_session(self) -> None:
+        """Discard the legacy session because the server no longer knows it."""
+        ...
+
+    async def wait_closed(self) -> Disconnect:
+        """Wait until the connection ends by itself.
+
+        A transport without a persistent connection waits forever.
+        """
+        ...
+
+    def info(self) -> TransportInfo:
+        """Return current information about the connection, for operators."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connection and free its resources in bounded time. Safe to call twice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TransportServices:
+    """Services of the hub that a transport may need."""
+
+    spawner: Spawner
+    environ: Mapping[str, str]
+    authorizer: Authorizer | None = None
+
+
+#: Signature of `create` in every transport module.
+CreateTransport = Callable[[Server, TransportServices], Transport]

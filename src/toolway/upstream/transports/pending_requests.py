@@ -1,0 +1,115 @@
+"""Requests that wait for their response on a shared transport, by id.
+
+Ids count up and are never reused. So a late response cannot match another request: it is dropped and counted. Large
+messages are decoded in a thread that regularly yields the GIL to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Final
+
+from toolway.protocol import jsonrpc, versions
+from toolway.types import Certainty, Json
+from toolway.upstream.transport import JSONRPCError, Request, TransportError
+
+MAX_ABANDONED: Final = 256
+_NOT_FOUND: Final = (None, None)
+
+
+class PendingRequests:
+    """Requests in flight on one connection, by JSON-RPC id."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, tuple[Request, asyncio.Future[Json]]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._abandoned: dict[int, Request] = {}  # cancelled requests that want to be notified of a late response
+        self._last_id = 0
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, request: Request) -> tuple[int, asyncio.Future[Json]]:
+        """Assign an id to the request. Return the id and the future of its result."""
+        self._last_id += 1
+        future: asyncio.Future[Json] = self._loop.create_future()
+        self._waiting[self._last_id] = (request, future)
+        request.call_state.jsonrpc_id = self._last_id
+        return self._last_id, future
+
+    def remove(self, id: int) -> None:
+        """Remove a request that is finished or cancelled."""
+        request, _ = self._waiting.pop(id, _NOT_FOUND)
+        if request is not None and request.call_state.on_late_result is not None:
+            self._abandoned[id] = request
+            if len(self._abandoned) > MAX_ABANDONED:
+                del self._abandoned[next(iter(self._abandoned))]
+
+    def resolve(self, message: jsonrpc.Message, frame: bytes = b"") -> None:
+        """Resolve the request that a result or error belongs to. `frame` is the message as received."""
+        id_ = message.id if type(message.id) is int else _normalize_id(message.id)
+        request, future = self._waiting.pop(id_, _NOT_FOUND)
+        if future is None or request is None or future.done():
+            self.dropped += 1
+            abandoned = self._abandoned.pop(id_, None)
+            if abandoned is not None and abandoned.call_state.on_late_result is not None:
+                abandoned.call_state.on_late_result(message.body)
+        elif message.kind == "result":
+            if message.is_bare_result and request.call_state.keep_raw:
+                request.call_state.raw_bytes = jsonrpc.slice_result(frame, id_)
+            future.set_result(message.body)
+        else:
+            future.set_exception(JSONRPCError(*jsonrpc.parse_error(message.body)))
+
+    def reject(self, id: jsonrpc.MessageId | None, reason: str, code: str = "E-ANSWER", hint: str = "") -> bool:
+        """Fail the request that an invalid response belongs to. Return False if there is none."""
+        future = self._pop(id)
+        if future is None:
+            return False
+        future.set_exception(TransportError(reason, Certainty.UNKNOWN, code=code, hint=hint))
+        return True
+
+    def method_for(self, id: jsonrpc.MessageId | None) -> str:
+        """Return the method of the request with this id, or an empty string if none waits."""
+        id = _normalize_id(id)
+        return self._waiting[id][0].method if id in self._waiting else ""
+
+    def fail_all(self, reason: str, code: str, hint: str = "") -> None:
+        """Fail all requests with their current certainty, because the transport has ended."""
+        waiting, self._waiting = self._waiting, {}
+        for request, future in waiting.values():
+            if not future.done():
+                future.set_exception(TransportError(reason, request.call_state.certainty, code=code, hint=hint))
+
+    def _pop(self, id: jsonrpc.MessageId | None) -> asyncio.Future[Json] | None:
+        _, future = self._waiting.pop(_normalize_id(id), _NOT_FOUND)
+        return None if future is None or future.done() else future
+
+
+def _normalize_id(id: jsonrpc.MessageId | None) -> int:
+    """Return the id as it was sent, or 0, which is never sent, if it cannot be one of ours."""
+    if isinstance(id, str) and id.isdecimal() and len(id) <= 15:
+        return int(id)  # some servers return our number as a string; we send no strings, so this is unambiguous
+    return id if isinstance(id, int) else 0
+
+
+# -- large messages ---------------------------------------------------------------------------------------------------
+
+GIL_YIELD_S: Final = 0.0002  # seconds: enough for the event loop to wake up and take the GIL
+
+
+async def parse_large(frame: bytes, method: str) -> jsonrpc.Message:
+    """Decode a large response to a request for `method` in a thread. Raises `InvalidMessage`."""
+    return await asyncio.to_thread(jsonrpc.parse_in_slices, frame, versions.ITEMS_KEY.get(method, ""), _yield_gil)
+
+
+async def decode_large(data: bytes) -> Any:
+    """Decode any large JSON value in a thread. Raises `ValueError`."""
+    return await asyncio.to_thread(jsonrpc.decode_json_in_slices, data, "", _yield_gil)
+
+
+def _yield_gil() -> None:
+    """Yield the GIL to the event loop."""
+    time.sleep(GIL_YIELD_S)

@@ -1,1 +1,0 @@
-"""A server that is a process: JSON lines through its pipes."""

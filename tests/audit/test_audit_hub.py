@@ -1,0 +1,209 @@
+"""Content of the audit log of a hub."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.audit.log_reader import calls, records
+from toolway import Hub
+from toolway.audit.file_sinks import SqliteSink
+from toolway.audit.log import load_redactor
+from toolway.config.settings import AuditSettings
+from toolway.errors import CallTimeout, ConfigError, NotFound
+from toolway.events import CallRecovered, Event
+from toolway.secrets.detection import remember_secret
+from toolway.testing import fake_server
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "audit.sqlite"
+
+
+async def test_a_call_that_changes_something_has_an_intent_and_an_outcome(log: Path) -> None:
+    async with Hub({"s": fake_server()}, audit_log=log) as hub:
+        await hub.wait_ready()
+        await hub.call_tool("s.counter", {"nonce": "hello"})
+    intent, outcome = calls(log)
+    assert (intent["kind"], outcome["kind"]) == ("call.intent", "call.outcome")
+    assert intent["call"] == outcome["call"] != ""
+    assert (intent["server"], intent["tool"], intent["effect"]) == ("s", "counter", "unsafe")
+    assert len(intent["definition"]) == 64
+    assert intent["arguments"] == load_redactor(AuditSettings.from_location(log)).digest({"nonce": "hello"})
+    assert (outcome["outcome"], outcome["certainty"], outcome["attempts"]) == ("ok", "C3", 1)
+    assert "given" not in intent
+
+
+async def test_a_read_has_only_an_outcome(log: Path) -> None:
+    async with Hub({"s": fake_server()}, audit_log=log) as hub:
+        await hub.wait_ready()
+        await hub.call_tool("s.echo", {"text": "x"})
+        await hub.call_tool("s.fail", {})
+        await hub.read_resource("fake://text", server="s")
+        with pytest.raises(NotFound):
+            await hub.call_tool("s.nonsense")
+    found = [(each["kind"], each["tool"], each["outcome"], each.get("code", "")) for each in calls(log)]
+    assert found == [
+        ("call.outcome", "echo", "ok", ""),
+        ("call.outcome", "fail", "tool_error", ""),
+        ("call.outcome", "fake://text", "ok", ""),
+        ("call.outcome", "nonsense", "rejected", "E-NOT-FOUND"),
+    ]
+
+
+async def test_the_call_is_not_sent_before_its_intent_is_on_disk(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    real = SqliteSink.append
+
+    def slow(self: SqliteSink, rows: list[Any]) -> None:
+        if any(b'"call.intent"' in row.body for row in rows):
+            seen.append(len(effects.read_text().splitlines()) if effects.exists() else 0)
+        real(self, rows)
+
+    effects = log.parent / "effects"
+    monkeypatch.setattr(SqliteSink, "append", slow)
+    async with Hub({"s": fake_server(effects=str(effects))}, audit_log=log) as hub:
+        for number in range(5):
+            await hub.call_tool("s.counter", {"nonce": str(number)})
+    assert seen == [0, 1, 2, 3, 4]
+
+
+async def test_many_calls_share_a_write(log: Path) -> None:
+    async with Hub({"s": fake_server()}, audit_log=log) as hub:
+        await hub.wait_ready()
+        await asyncio.gather(*(hub.call_tool("s.counter", {"nonce": str(n)}) for n in range(100)))
+        assert hub._core._audit_log is not None and hub._core._audit_log.writer is not None
+        ledger = hub._core._audit_log.writer
+        await ledger.flush()
+        assert ledger.written >= 200
+        assert ledger.groups < 60
+    assert len(calls(log)) == 200
+
+
+async def test_a_call_is_found_by_its_idempotency_key_and_a_replay_is_marked(log: Path) -> None:
+    async with Hub({"s": fake_server()}, audit_log=log) as hub:
+        for _ in range(2):
+            await hub.call_tool("s.counter", {"nonce": "a"}, idempotency_key="order-1")
+    intent, outcome, replay = calls(log)
+    assert intent["key"] == load_redactor(AuditSettings.from_location(log)).digest("order-1")
+    assert (outcome["outcome"], replay["outcome"], replay["source"]) == ("ok", "ok", "replay")
+    assert replay["call"] != outcome["call"] == intent["call"]
+
+
+async def test_an_unknown_outcome_and_a_late_result_are_recorded(log: Path) -> None:
+    late_server = {"command": sys.executable, "args": [str(Path(__file__).with_name("late_server.py"))]}
+    async with Hub({"s": late_server}, audit_log=log) as hub:
+        await hub.wait_ready()
+        with pytest.raises(CallTimeout):
+            await hub.call_tool("s.slow", timeout=0.2)
+        await asyncio.sleep(0.5)
+    intent, outcome, late = calls(log)
+    assert (outcome["outcome"], outcome["certainty"], outcome["code"]) == ("unknown", "C2", "E-TIMEOUT")
+    assert late["kind"] == "call.late_result" and len(late["result"]) == 32
+    assert intent["call"] == outcome["call"] == late["call"]
+    assert b"canary" not in log.read_bytes()
+
+
+async def test_open_calls_of_a_killed_process_are_unknown_after_the_next_start(log: Path) -> None:
+    async with Hub({"s": fake_server()}, audit_log=log) as hub:
+        await hub.call_tool("s.counter", {})
+        await hub.call_tool("s.counter", {}, idempotency_key="k")
+    with closing(sqlite3.connect(log)) as db, db:  # as if the process had ended before the last outcome was written
+        seqs = db.execute("SELECT seq FROM records WHERE body LIKE '%call.outcome%' ORDER BY seq").fetchall()
+        db.execute("DELETE FROM records WHERE seq >= ?", seqs[-1])
+    heard: list[Event] = []
+
+    class Ear:
+        wants_attempts = False
+
+        def on_call(self, event: Event) -> None: ...
+
+        def on_event(self, event: Event) -> None:
+            heard.append(event)
+
+    hub = Hub({"s": fake_server()}, audit_log=log)
+    hub.add_sink(Ear())
+    async with hub:
+        pass
+    last = calls(log)[-1]
+    assert (last["outcome"], last["recovered"], last["tool"], last["certainty"]) == ("unknown", True, "counter", "C2")
+    assert last["key"]
+    assert [type(fact) for fact in heard][:1] == [CallRecovered]
+    async with Hub({"s": fake_server()}, audit_log=log):
+        pass
+    assert calls(log)[-1] == last, "it was told twice"
+
+
+async def test_other_events_are_recorded(log: Path) -> None:
+    async with Hub({"s": fake_server()}, audit_log=log) as hub:
+        await hub.wait_ready()
+        await hub.call_tool("s.change_tools")
+        async with asyncio.timeout(10):
+            while not any(tool.name == "extra_1" for tool in hub.known_tools()):
+                await asyncio.sleep(0.05)
+    kinds = [each["kind"] for each in records(log)]
+    assert kinds[0] == "log.open" and kinds[-1] == "log.close"
+    assert {"process.start", "definition.change"} <= set(kinds)
+    changes = records(log, "definition.change")
+    assert any(each["added"] == ["extra_1"] for each in changes)
+
+
+async def test_arguments_are_recorded_only_if_enabled_and_without_secrets(log: Path) -> None:
+    remember_secret("canary-fetched-secret")
+    settings = AuditSettings(file=str(log), arguments=True, redact=("iban",))
+    given = {
+        "nonce": "plain",
+        "password": "canary-password",
+        "deep": [{"api_key": "canary-key", "note": "it is canary-fetched-secret"}],
+        "token_like": "ghp_" + "canary" * 6,
+        "iban": "canary-iban",
+        "url": "https://u:canary-pw@example.com/x?token=canary-query",
+    }
+    async with Hub({"s": fake_server()}, audit_log=settings) as hub:
+        await hub.call_tool("s.counter", given)
+        await hub.call_tool("s.echo", given)
+    whole = "".join(str(each) for each in records(log))
+    assert "canary" not in whole
+    assert "canary" not in b"".join(path.read_bytes() for path in log.parent.glob("audit*")).decode("latin-1")
+    shown = calls(log)[0]["given"]
+    assert shown["nonce"] == "plain"
+    assert shown["url"] == "https://example.com/x?***"
+    assert shown["password"].startswith("***")
+
+
+async def test_a_tampered_log_prevents_the_start(log: Path) -> None:
+    async with Hub({"s": fake_server()}, audit_log=log) as hub:
+        await hub.call_tool("s.counter", {})
+    with closing(sqlite3.connect(log)) as db, db:
+        db.execute("UPDATE records SET body = replace(body, 'counter', 'another') WHERE body LIKE '%call.intent%'")
+    hub = Hub({"s": fake_server()}, audit_log=log)
+    with pytest.raises(ConfigError, match="changed or damaged") as caught:
+        await hub.__aenter__()
+    assert caught.value.code == "E-AUDIT-ALTERED"
+    assert "record" in caught.value.detail
+
+
+async def test_a_second_hub_cannot_write_to_the_same_log(log: Path) -> None:
+    async with Hub({"s": fake_server()}, audit_log=log):
+        with pytest.raises(ConfigError) as caught:
+            async with Hub({"s": fake_server()}, audit_log=log):
+                pass
+    assert caught.value.code == "E-AUDIT-IN-USE"
+
+
+def test_without_a_log_there_is_no_middleware() -> None:
+    hub = Hub({"s": fake_server()})
+    with_log, without = (
+        hub._core._build_middleware(hub._core._idempotency_store, lambda: 0.0, lambda c, n: n(c)),
+        hub._core._build_middleware(hub._core._idempotency_store, lambda: 0.0, None),
+    )
+    assert len(with_log) == len(without) + 1

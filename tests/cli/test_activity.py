@@ -1,0 +1,130 @@
+"""`top`, `calls`, `trace`, `call --replay` and `ui`: the side of the dashboard in a terminal, against a gateway."""
+
+import json
+import os
+import re
+import stat
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.cli.test_gateway import Gateway
+from toolway.cli.app import app
+from toolway.cli.commands import activity
+from toolway.cli.commands.activity import format_seconds, format_waterfall, sparkline
+from toolway.cli.output import Output
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory):
+    gateway = Gateway(tmp_path_factory.mktemp("gateway"))
+    yield gateway
+    gateway.close()
+
+
+@pytest.fixture
+def toolway(gateway, monkeypatch, tmp_path):
+    monkeypatch.setenv("TOOLWAY_STATE", str(gateway.state))
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: CliRunner().invoke(app, list(words), catch_exceptions=False)
+
+
+def made(toolway, *words):
+    """A call, and what is remembered of it."""
+    toolway("call", *words, "--quiet")
+    return json.loads(toolway("calls", "--json", "-q").stdout)["calls"][0]
+
+
+def test_calls_are_listed_and_chosen(toolway):
+    made(toolway, "fake.echo", "text=hello")
+    made(toolway, "broken.nothing")
+    shown = toolway("calls").stdout
+    assert "fake.echo" in shown and "outcome" in shown.splitlines()[0]
+    failed = json.loads(toolway("calls", "--failed", "--json", "-q").stdout)["calls"]
+    assert all(call["outcome"] != "ok" for call in failed)
+    chosen = json.loads(toolway("calls", "--server", "fake", "--tool", "echo", "--json", "-q").stdout)["calls"]
+    assert chosen and {call["tool"] for call in chosen} == {"echo"}
+    assert json.loads(toolway("calls", "--slow", "10m", "--json", "-q").stdout)["calls"] == []
+    assert toolway("calls", "--slow", "soon").exit_code == 3
+
+
+def test_a_call_is_drawn_as_a_waterfall(toolway):
+    call = made(toolway, "fake.echo", "text=hello")
+    shown = toolway("trace", call["id"]).stdout
+    assert shown.startswith("fake.echo") and "attempt 1  ok" in shown and re.search(r"server +·*█+", shown)
+    facts = json.loads(toolway("trace", call["id"], "--json", "-q").stdout)
+    assert facts["arguments"] == {"text": "hello"} and facts["tries"]
+    nothing = toolway("trace", "none")
+    assert nothing.exit_code == 1 and "toolway calls" in nothing.stderr
+
+
+def test_a_call_is_made_again_but_only_as_meant(toolway):
+    call = made(toolway, "fake.echo", "text=once more")
+    result = toolway("call", "--replay", call["id"], "--yes")
+    assert result.stdout == "once more\n" and "toolway trace" in result.stderr
+    if call["effect"] == "unsafe":
+        refused = toolway("call", "--replay", call["id"])
+        assert refused.exit_code == 3 and "E-REPLAY" in refused.stderr
+
+
+def test_top_shows_every_server_and_why(toolway):
+    shown = toolway("top").stdout
+    assert "servers are healthy" in shown.splitlines()[0]
+    assert re.search(r"(failed|backing_off|starting) +broken", shown)
+    assert "do-not-show" not in shown
+    assert {s["server"] for s in json.loads(toolway("top", "--json", "-q").stdout)["servers"]} == {
+        "fake",
+        "old",
+        "broken",
+    }
+
+
+def test_the_link_of_the_dashboard_works_once(toolway, gateway):
+    link = json.loads(toolway("ui", "--json", "-q").stdout)["url"]
+    address, code = link.split("/dashboard/#code=")
+    assert address == gateway.url
+
+    def hand_in():
+        request = Request(f"{address}/dashboard/session", method="POST", headers={"X-Toolway-Code": code})
+        with urlopen(request, timeout=10) as response:
+            return response.status, response.headers["Set-Cookie"]
+
+    status, cookie = hand_in()
+    assert status == 200 and "HttpOnly" in cookie and gateway.token not in link
+    with pytest.raises(OSError, match="401"):
+        hand_in()
+
+
+def test_without_a_gateway_it_is_said_how_to_start_one(machine):
+    for words in (("top",), ("calls",), ("trace", "x"), ("call", "--replay", "x"), ("ui",)):
+        result = machine.toolway(*words)
+        assert result.exit_code == 4 and "toolway serve" in result.stderr, words
+
+
+def test_a_browser_is_sent_by_a_file_that_only_its_owner_reads(monkeypatch, tmp_path, capsys):
+    opened: list[str] = []
+    monkeypatch.setenv("TOOLWAY_STATE", str(tmp_path))
+    monkeypatch.setattr("toolway.cli.commands.login.can_open_browser", lambda: True)
+    monkeypatch.setattr("toolway.cli.commands.login.open_in_browser", opened.append)
+    activity.open_dashboard(Output(), "http://127.0.0.1:1/dashboard/#code=abc", browser=True)
+    [address] = opened
+    file = Path(address.removeprefix("file://"))
+    assert "abc" not in address and "#code=abc" in file.read_text()
+    assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
+    assert capsys.readouterr().out == "http://127.0.0.1:1/dashboard/#code=abc\n"
+
+
+def test_numbers_are_short():
+    assert [format_seconds(value) for value in (None, 0.00042, 0.0123, 0.5, 1.5, 42)] == [
+        *("", "0.42 ms", "12.3 ms", "500 ms", "1.50 s", "42 s")
+    ]
+    assert sparkline([0, 1, 8]) == " ▁█" and sparkline([]) == "" and sparkline([0, 0]) == "  "
+
+
+def test_a_call_that_was_never_tried_says_so():
+    call = dict.fromkeys(("message", "detail", "hint", "trace", "source"), "")
+    call |= {"server": "a", "tool": "t", "outcome": "E-NOT-FOUND", "executed": "no", "principal": "owner"}
+    lines = format_waterfall({**call, "seconds": 0.0, "attempts": 0, "at": 0.0, "tries": []}, 20)
+    assert lines[-1] == ("  no attempt was made", "dim")

@@ -1,0 +1,106 @@
+"""One behaviour everywhere: `--json` is one document, `-q` is silent, no colour in a pipe, and secrets stay secret."""
+
+import json
+import sys
+
+import pytest
+
+from toolway.cli.table import COMMANDS
+
+TOKEN = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
+FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"], "env": {"GITHUB_TOKEN": TOKEN}}
+FILE = {"mcpServers": {"fake": FAKE, "off": {"command": "x", "enabled": False, "env": {"API_KEY": TOKEN[::-1]}}}}
+BROKEN = '{"mcpServers": {"a": {"env": {"GITHUB_TOKEN": "A-SECRET"},,}}}'.replace("A-SECRET", TOKEN)
+
+# What a command needs besides its name; one that is not here needs nothing.
+WORDS = {
+    "add": ["new", "-e", f"A_TOKEN={TOKEN[4:]}xyz", "--", "x"],
+    "export": ["cursor", "--yes"],
+    "sync": ["--yes"],
+    "get": ["fake"],
+    "rm": ["off"],
+    "enable": ["off"],
+    "disable": ["fake"],
+    "restart": ["fake"],
+    "call": ["fake.echo", "text=hello"],
+    "explain": ["E-USAGE"],
+    "login": ["fake"],
+    "logout": ["fake"],
+    "completion": ["bash"],
+    "keys create": ["somebody"],
+    "keys revoke": ["nobody"],
+    "secrets rm": ["no.SUCH"],
+    "secrets set": ["a.TOKEN"],
+    "trace": ["no-call"],
+    "cluster drain": ["no-node"],
+}
+WRONG = {"restart": 4, "keys revoke": 1, "secrets rm": 1, "config diff": 1, "config rollback": 1, "edit": 2}
+WRONG |= dict.fromkeys(("login", "logout"), 6)  # nobody can log in to a command
+WRONG |= dict.fromkeys(
+    ("top", "calls", "trace", "ui", "cluster nodes", "cluster drain"), 4
+)  # they ask a gateway, and none runs
+WRONG |= dict.fromkeys(("audit verify", "audit ls", "audit export"), 3)  # none is kept
+ENDLESS = {"serve"}
+
+
+def commands(table=COMMANDS, path=()):
+    for name, entry in table.items():
+        if entry.subcommands is not None:
+            yield from commands(entry.subcommands, (*path, name))
+        if (entry.subcommands is None or entry.function_path) and name not in ENDLESS:
+            yield " ".join((*path, name))
+
+
+@pytest.fixture
+def ready(machine):
+    machine.write(".config/toolway/mcp.json", FILE)
+    machine.write(".cursor/mcp.json", {"mcpServers": {"docs": {"url": "https://docs.example.com/mcp"}}})
+    return machine
+
+
+def run(machine, name, *more):
+    own = WORDS.get(name, [])
+    at = own.index("--") if "--" in own else len(own)
+    return machine.toolway(*name.split(), *own[:at], *more, *own[at:], input="a-secret-value\n")
+
+
+@pytest.mark.parametrize("name", list(commands()))
+def test_with_json_stdout_is_one_document_and_errors_are_in_it(ready, name):
+    result = run(ready, name, "--json")
+    document = json.loads(result.stdout)
+    assert isinstance(document, dict)
+    assert ("error" in document, result.exit_code) == (name in WRONG, WRONG.get(name, 0))
+    assert "✗" not in result.stderr
+    assert TOKEN not in result.output
+    assert TOKEN[::-1] not in result.output
+
+
+@pytest.mark.parametrize("name", list(commands()))
+def test_with_q_nothing_but_data_and_errors_is_written(ready, name):
+    result = run(ready, name, "-q")
+    assert (result.stderr == "") == (name not in WRONG)
+    assert result.exit_code == WRONG.get(name, 0)
+    assert "\x1b" not in result.output
+    assert TOKEN not in result.output
+    assert TOKEN[::-1] not in result.output
+
+
+@pytest.mark.parametrize("name", ["ls", "tools", "get", "rm", "enable", "disable", "config validate", "lint", "call"])
+def test_a_file_that_cannot_be_read_ends_with_3_wherever_it_is_needed(machine, name):
+    machine.write(".config/toolway/mcp.json", BROKEN)
+    result = run(machine, name)
+    assert (result.exit_code, "E-CONFIG-SYNTAX" in result.stderr) == (3, True)
+    assert TOKEN not in result.output
+
+
+@pytest.mark.parametrize("name", ["status", "get", "rm", "enable", "disable", "edit", "logs", "lint", "doctor"])
+def test_a_misspelt_server_is_answered_with_the_right_name(ready, name):
+    result = ready.toolway(name, "fkae")
+    assert "did you mean fake?" in result.stderr
+    assert result.exit_code == 1
+
+
+def test_an_entry_that_cannot_be_used_can_be_removed(machine):
+    machine.write(".config/toolway/mcp.json", {"mcpServers": {"bad": {"command": 5}, "good": {"command": "x"}}})
+    assert machine.toolway("rm", "bad").exit_code == 0
+    assert machine.entries() == {"good": {"command": "x"}}

@@ -1,0 +1,73 @@
+"""API keys in the record."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from sqlalchemy import update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from toolway.cluster.db.changes import ChangeReader
+from toolway.cluster.db.client_state import ApiKeyTable
+from toolway.cluster.db.engine import db_now
+from toolway.cluster.db.tables import ApiKeyRow
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_key_is_known_until_it_is_revoked_and_then_known_as_revoked(engine: AsyncEngine) -> None:
+    keys, changes = ApiKeyTable(engine), ChangeReader(engine)
+    first = await keys.add("acme", "k1", {"id": "k1", "scopes": ["github"]})
+    await keys.add("acme", "k2", {"id": "k2", "scopes": None})
+    await keys.add("other", "k1", {"id": "k1"})
+    known = await keys.load_all("acme")
+    assert known.valid == [{"id": "k1", "scopes": ["github"]}, {"id": "k2", "scopes": None}]
+    assert known.revoked == frozenset()
+    seen, changed = await changes.fetch_since(first)
+    assert changed == {("keys", "acme"), ("keys", "other")}
+    assert await keys.revoke("acme", "k1")
+    assert (await changes.fetch_since(seen))[1] == {("keys", "acme")}
+    known = await keys.load_all("acme")
+    assert [facts["id"] for facts in known.valid] == ["k2"]
+    assert known.revoked == {"k1"}
+    assert [facts["id"] for facts in (await keys.load_all("other")).valid] == ["k1"]
+
+
+async def test_what_is_not_there_is_not_revoked_and_changes_nothing(engine: AsyncEngine) -> None:
+    keys = ApiKeyTable(engine)
+    assert not await keys.revoke("acme", "k1")
+    await keys.add("acme", "k1", {})
+    assert not await keys.revoke("other", "k1")
+    assert await keys.revoke("acme", "k1")
+    seen, _ = await ChangeReader(engine).fetch_since(0)
+    assert not await keys.revoke("acme", "k1")
+    assert await ChangeReader(engine).fetch_since(seen) == (seen, frozenset())
+
+
+async def test_an_id_that_was_revoked_is_not_given_again(engine: AsyncEngine) -> None:
+    keys = ApiKeyTable(engine)
+    await keys.add("acme", "k1", {})
+    await keys.revoke("acme", "k1")
+    with pytest.raises(IntegrityError):
+        await keys.add("acme", "k1", {})
+    assert (await keys.load_all("acme")).valid == []
+
+
+async def test_of_many_who_revoke_a_key_one_did(engine: AsyncEngine) -> None:
+    keys = ApiKeyTable(engine)
+    await keys.add("acme", "k1", {})
+    assert sorted(await asyncio.gather(*(keys.revoke("acme", "k1") for _ in range(5)))) == [False] * 4 + [True]
+
+
+async def test_revoked_ones_are_forgotten_after_a_day(engine: AsyncEngine) -> None:
+    keys = ApiKeyTable(engine)
+    for id in ("k1", "k2", "k3"):
+        await keys.add("acme", id, {})
+    for id, ago in (("k1", 86_401.0), ("k2", 86_000.0)):
+        await keys.revoke("acme", id)
+        async with engine.begin() as db:
+            await db.execute(update(ApiKeyRow).where(ApiKeyRow.id == id).values(revoked_at=db_now() - ago))
+    await keys.revoke("acme", "k3")
+    assert (await keys.load_all("acme")).revoked == {"k2", "k3"}

@@ -1,0 +1,218 @@
+"""The configuration of a tenant in the record."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from sqlalchemy import select, text, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from tests.cluster.db.encryption_keys import a_sealer
+from toolway.cluster.db.changes import ChangeReader
+from toolway.cluster.db.config_store import ConfigEntry, ConfigStore
+from toolway.cluster.db.engine import db_now
+from toolway.cluster.db.tables import ImportedConfigRow, InstanceRow, RemovedServerRow, ServerRow
+from toolway.cluster.db.tokens import DecryptionError
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "hunter2-hunter2"
+FILE: dict[str, Any] = {
+    "mcpServers": {
+        "files": {"command": "files", "env": {"TOKEN": SECRET}, "instances": 2},
+        "My Search": {"url": "https://search.example/mcp"},
+    },
+    "toolway": {"audit": {"dsn": f"postgresql://x:{SECRET}@db/x"}},
+}
+
+
+@pytest.fixture
+def registry(engine: AsyncEngine) -> ConfigStore:
+    return ConfigStore(engine, a_sealer())
+
+
+async def _places(engine: AsyncEngine) -> set[tuple[str, int]]:
+    async with engine.connect() as db:
+        return {
+            (row.server, row.instance) for row in await db.execute(select(InstanceRow.server, InstanceRow.instance))
+        }
+
+
+async def test_a_file_is_taken_and_all_read_it_as_it_was(registry: ConfigStore, engine: AsyncEngine) -> None:
+    assert await registry.load_document("acme") is None
+    assert await registry.import_document("acme", FILE, "d1")
+    found = await registry.load_document("acme")
+    assert found is not None
+    revision, document = found
+    assert document == FILE
+    assert await ChangeReader(engine).fetch_since(0) == (revision, frozenset({("registry", "acme")}))
+    assert await _places(engine) == {("files", 0), ("files", 1), ("my-search", 0)}
+    assert await registry.load_document("other") is None
+
+
+async def test_a_file_that_was_taken_before_is_not_taken_again(registry: ConfigStore) -> None:
+    new = {"mcpServers": {"files": {"command": "files2"}}}
+    assert await registry.import_document("acme", FILE, "old")
+    assert await registry.import_document("acme", new, "new")
+    assert not await registry.import_document("acme", FILE, "old")  # a node that was away brings it back
+    assert await registry.load_document("acme") == ((await registry.load_document("acme") or (0, {}))[0], new)
+    assert await registry.import_document("acme", FILE, "old", force=True)
+    found = await registry.load_document("acme")
+    assert found is not None and found[1] == FILE
+    assert await registry.import_document("other", FILE, "old")
+
+
+async def test_of_many_who_bring_the_same_file_at_once_one_changes_something(registry: ConfigStore) -> None:
+    taken = await asyncio.gather(*(registry.import_document("acme", FILE, "d1") for _ in range(4)))
+    assert sorted(taken) == [False, False, False, True]
+
+
+async def test_a_file_that_says_the_same_changes_nothing(registry: ConfigStore, engine: AsyncEngine) -> None:
+    await registry.import_document("acme", FILE, "d1")
+    before = await ChangeReader(engine).fetch_since(0)
+    assert await registry.import_document("acme", FILE, "d2")
+    assert await ChangeReader(engine).fetch_since(0) == before
+    assert not await registry.import_document("acme", FILE, "d2")
+
+
+async def test_who_follows_reads_only_what_changed(registry: ConfigStore, engine: AsyncEngine) -> None:
+    await registry.import_document("acme", FILE, "d1")
+    first, everything = await registry.load_changes("acme", 0)
+    assert set(everything.entries) == {"files", "my-search"}
+    assert everything.entries["my-search"].written_name == "My Search"
+    assert everything.settings == FILE["toolway"]
+    servers = {"files": FILE["mcpServers"]["files"], "new": {"command": "new"}}
+    await registry.import_document("acme", {"mcpServers": servers}, "d2")
+    second, change = await registry.load_changes("acme", first)
+    assert (set(change.entries), change.removed, change.settings) == ({"new"}, frozenset({"my-search"}), {})
+    assert await _places(engine) == {("files", 0), ("files", 1), ("new", 0)}
+    await registry.import_document("acme", FILE, "d3")  # what was removed comes again
+    _, change = await registry.load_changes("acme", second)
+    assert (set(change.entries), change.removed) == ({"my-search"}, frozenset({"new"}))
+
+
+async def test_one_server_is_put_and_removed(registry: ConfigStore, engine: AsyncEngine) -> None:
+    await registry.import_document("acme", FILE, "d1")
+    before, _ = await registry.load_changes("acme", 0)
+    assert await registry.put_server("acme", "new", {"command": "new", "instances": 3}) > before
+    assert ("new", 2) in await _places(engine)
+    after, change = await registry.load_changes("acme", before)
+    assert change.entries == {"new": ConfigEntry("new", {"command": "new", "instances": 3})}
+    assert await registry.remove_server("acme", "new")
+    assert not await registry.remove_server("acme", "new")
+    assert not await registry.remove_server("other", "files")
+    _, change = await registry.load_changes("acme", after)
+    assert (change.entries, change.removed) == ({}, frozenset({"new"}))
+    assert await _places(engine) == {("files", 0), ("files", 1), ("my-search", 0)}
+
+
+async def test_a_tenant_may_begin_with_one_server(registry: ConfigStore) -> None:
+    await registry.put_server("acme", "new", {"command": "new"})
+    found = await registry.load_document("acme")
+    assert found is not None and found[1] == {"mcpServers": {"new": {"command": "new"}}}
+
+
+async def test_those_who_put_at_once_all_have_what_they_put(registry: ConfigStore) -> None:
+    await asyncio.gather(*(registry.put_server("acme", f"s{number}", {"command": "x"}) for number in range(5)))
+    found = await registry.load_document("acme")
+    assert found is not None and set(found[1]["mcpServers"]) == {f"s{number}" for number in range(5)}
+
+
+async def test_entries_that_nobody_can_use_are_kept_and_want_no_owner(
+    registry: ConfigStore, engine: AsyncEngine
+) -> None:
+    servers = {
+        "a-b": {"command": "x"},
+        "A B": {"command": "y"},  # its name is taken
+        "off": {"command": "x", "disabled": True},
+        "many": {"command": "x", "instances": "lots"},
+        "nothing": 5,
+        "line": "npx -y it",
+    }
+    await registry.import_document("acme", {"mcpServers": servers}, "d1")
+    assert await _places(engine) == {("a-b", 0), ("line", 0)}
+    found = await registry.load_document("acme")
+    assert found is not None and found[1]["mcpServers"] == servers
+
+
+async def test_nothing_secret_lies_open_in_the_record(registry: ConfigStore, engine: AsyncEngine) -> None:
+    await registry.import_document("acme", FILE, "d1")
+    async with engine.connect() as db:
+        for table in ("servers", "tenants", "taken", "changes", "removed", "places"):
+            assert SECRET not in str((await db.execute(text(f"SELECT * FROM {table}"))).all())
+
+
+async def test_an_entry_does_not_open_with_another_key_nor_in_another_place(
+    engine: AsyncEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    await ConfigStore(engine, a_sealer()).import_document("acme", FILE, "d1")
+    with pytest.raises(DecryptionError):
+        await ConfigStore(engine, a_sealer(b"x")).load_document("acme")
+    async with engine.begin() as db:
+        asked = select(ServerRow.definition).where(ServerRow.name == "files")
+        there = (await db.execute(asked)).scalar_one()
+        await db.execute(update(ServerRow).where(ServerRow.name == "my-search").values(definition=there))
+    caplog.clear()
+    found = await ConfigStore(engine, a_sealer()).load_document("acme")
+    assert found is not None and set(found[1]["mcpServers"]) == {"files"}  # one that does not open hides no other
+    assert "acme my-search" in caplog.text and "E-CLUSTER-KEY" in caplog.text
+
+
+async def test_an_entry_may_be_as_large_as_an_api(registry: ConfigStore) -> None:
+    servers = {"api": {"openapi": {"document": {"paths": ["x" * 100] * 20_000}}}}
+    await registry.import_document("acme", {"mcpServers": servers}, "d1")
+    found = await registry.load_document("acme")
+    assert found is not None and found[1]["mcpServers"] == servers
+
+
+async def test_a_thousand_servers_are_taken_at_once_and_read_some_at_a_time(
+    registry: ConfigStore, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolway.cluster.db.config_store.SERVERS_PER_PAGE", 500)
+    servers = {f"s{number}": {"command": "x"} for number in range(1200)}
+    await registry.import_document("acme", {"mcpServers": servers}, "d1")
+    assert len(await _places(engine)) == 1200
+    found = await registry.load_document("acme")
+    assert found is not None and found[1]["mcpServers"] == servers
+    await registry.import_document("acme", {"mcpServers": {"s7": {"command": "x"}}}, "d2")
+    assert await _places(engine) == {("s7", 0)}
+
+
+async def test_what_was_taken_or_removed_long_ago_is_forgotten(
+    registry: ConfigStore, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolway.cluster.db.config_store.MAX_IMPORTED_FILES", 2)
+    for number in range(5):
+        await registry.import_document("acme", {"mcpServers": {f"s{number}": {"command": "x"}}}, f"d{number}")
+        async with engine.begin() as db:
+            await db.execute(update(RemovedServerRow).values(removed_at=db_now() - 8 * 86_400))
+    async with engine.connect() as db:
+        assert set((await db.execute(select(ImportedConfigRow.digest))).scalars()) == {"d3", "d4"}
+        assert set((await db.execute(select(RemovedServerRow.name))).scalars()) == {"s3"}
+
+
+async def test_whoever_reads_while_others_write_sees_all_of_a_change_or_nothing(
+    registry: ConfigStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolway.cluster.db.config_store.SERVERS_PER_PAGE", 3)
+    files = [{"mcpServers": {f"s{n}": {"command": f"v{turn}"} for n in range(10)}} for turn in range(6)]
+    await registry.import_document("acme", files[0], "d0")
+    done = asyncio.Event()
+    seen = 0
+
+    async def read() -> None:
+        nonlocal seen
+        while not done.is_set():
+            found = await registry.load_document("acme")
+            assert found is not None and found[1] in files
+            seen += 1
+
+    async def write() -> None:
+        for turn, file in enumerate(files):
+            await registry.import_document("acme", file, f"d{turn}")
+        done.set()
+
+    await asyncio.gather(write(), read())
+    assert seen

@@ -1,0 +1,119 @@
+"""Lists in the record: what the last owner wrote."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from sqlalchemy import delete, insert
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from toolway.cluster.db.catalog import ListStore, StoredList
+from toolway.cluster.db.changes import ChangeReader, record_change
+from toolway.cluster.db.tables import ServerRow
+
+pytestmark = pytest.mark.anyio
+
+LISTED = StoredList("id", "modern", {"instructions": "none \u0000"}, {"tools": [{"name": "a\u0000b"}]}, fence=3)
+
+
+@pytest.fixture(autouse=True)
+async def servers(engine: AsyncEngine) -> None:
+    async with engine.begin() as db:
+        for name in ("files", "github"):
+            await db.execute(insert(ServerRow).values(tenant="acme", name=name, definition={}, revision=1))
+
+
+def _at(fence: int, *names: str) -> StoredList:
+    return msgspec.structs.replace(LISTED, fence=fence, lists={"tools": [{"name": name} for name in names]})
+
+
+async def test_what_an_owner_writes_all_read_as_it_was(engine: AsyncEngine) -> None:
+    lists = ListStore(engine)
+    assert await lists.load("acme", "files") is None
+    revision = await lists.put("acme", "files", LISTED)
+    assert revision is not None
+    assert await lists.load("acme", "files") == msgspec.structs.replace(LISTED, revision=revision)
+    assert await ChangeReader(engine).fetch_since(0) == (revision, frozenset({("lists", "acme")}))
+    assert await lists.load_changed("other") == {}
+
+
+async def test_an_owner_of_before_changes_nothing(engine: AsyncEngine) -> None:
+    lists = ListStore(engine)
+    assert await lists.put("acme", "files", _at(5, "new")) is not None
+    seen, _ = await ChangeReader(engine).fetch_since(0)
+    assert await lists.put("acme", "files", _at(4, "old")) is None
+    assert await ChangeReader(engine).fetch_since(seen) == (seen, frozenset())
+    assert await lists.put("acme", "files", _at(5, "newer")) is not None
+    found = await lists.load("acme", "files")
+    assert found is not None and found.lists == {"tools": [{"name": "newer"}]}
+
+
+async def test_an_owner_who_finds_the_same_as_the_one_before_tells_nobody(engine: AsyncEngine) -> None:
+    lists = ListStore(engine)
+    assert await lists.put("acme", "files", _at(5, "a")) is not None
+    seen, _ = await ChangeReader(engine).fetch_since(0)
+    assert await lists.put("acme", "files", _at(7, "a")) is None
+    assert await ChangeReader(engine).fetch_since(seen) == (seen, frozenset())
+    assert await lists.put("acme", "files", _at(6, "b")) is None  # it is the later owner's all the same
+    found = await lists.load("acme", "files")
+    assert found is not None and (found.fence, found.lists) == (7, {"tools": [{"name": "a"}]})
+
+
+async def test_of_owners_who_write_at_once_the_last_owner_stays(engine: AsyncEngine) -> None:
+    lists = ListStore(engine)
+    fences = [7, 2, 9, 4, 1, 8]
+    await asyncio.gather(*(lists.put("acme", "files", _at(fence, str(fence))) for fence in fences))
+    found = await lists.load("acme", "files")
+    assert found is not None and (found.fence, found.lists) == (9, {"tools": [{"name": "9"}]})
+
+
+async def test_only_those_that_changed_are_read(engine: AsyncEngine) -> None:
+    lists = ListStore(engine)
+    first = await lists.put("acme", "files", _at(1, "a"))
+    second = await lists.put("acme", "github", _at(1, "b"))
+    assert first is not None and second is not None
+    assert set(await lists.load_changed("acme")) == {"files", "github"}
+    assert set(await lists.load_changed("acme", first)) == {"github"}
+    assert await lists.load_changed("acme", second) == {}
+
+
+async def test_lists_go_with_their_server_and_nobody_writes_them_after_it(engine: AsyncEngine) -> None:
+    lists = ListStore(engine)
+    await lists.put("acme", "files", LISTED)
+    async with engine.begin() as db:
+        await db.execute(delete(ServerRow).where(ServerRow.name == "files"))
+    assert await lists.load("acme", "files") is None
+    assert await lists.put("acme", "files", LISTED) is None
+    assert await lists.put("acme", "nobody", LISTED) is None
+
+
+async def test_a_list_that_is_written_while_its_server_is_removed_is_written_before_or_not_at_all(
+    engine: AsyncEngine,
+) -> None:
+    lists = ListStore(engine)
+
+    async def remove(name: str) -> None:
+        async with engine.begin() as db:
+            await db.execute(delete(ServerRow).where(ServerRow.name == name))
+            await record_change(db, "registry", "acme")
+
+    for turn in range(10):
+        name = f"s{turn}"
+        async with engine.begin() as db:
+            await db.execute(insert(ServerRow).values(tenant="acme", name=name, definition={}, revision=1))
+        owners = (lists.put("acme", name, _at(fence, str(fence))) for fence in (1, 2))
+        await asyncio.gather(*owners, remove(name))
+        assert await lists.load("acme", name) is None
+
+
+async def test_many_are_read_a_few_at_a_time(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolway.cluster.db.catalog.LISTS_PER_PAGE", 2)
+    lists = ListStore(engine)
+    async with engine.begin() as db:
+        for number in range(5):
+            await db.execute(insert(ServerRow).values(tenant="acme", name=f"s{number}", definition={}, revision=1))
+    for number in range(5):
+        await lists.put("acme", f"s{number}", _at(1, str(number)))
+    assert set(await lists.load_changed("acme")) == {f"s{number}" for number in range(5)}

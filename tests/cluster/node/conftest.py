@@ -1,0 +1,53 @@
+"""A record that only one test has, and two gateways that the tests of a module share."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from tests.cluster.node.hop_lab import Cluster, cluster
+from tests.gateway.full_server import FullHttp
+from toolway.cluster.db.engine import open_engine, upgrade_schema
+
+BOTH = ("one", "two")
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    engine = open_engine(f"sqlite:///{tmp_path / 'record'}")
+    await upgrade_schema(engine)
+    yield engine
+    await engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def web() -> FullHttp:
+    """A server of the handshake era on a socket of this process, so that it can be asked what it saw."""
+    return FullHttp("legacy")
+
+
+@pytest.fixture
+def forgets(web: FullHttp) -> None:
+    """What `web` saw in the tests before."""
+    web.server.stats.effects.clear()
+    web.server.stats.cancelled.clear()
+
+
+@pytest.fixture(scope="module", params=["http", "nats"])
+async def nodes(
+    request: pytest.FixtureRequest, web: FullHttp, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Cluster]:
+    """Gateways that call each other over HTTP, and others that do so over NATS. A module says which servers they have:
+    `servers_with(url of web)`, and which of them never start: `BROKEN`."""
+    hidden, broken = BOTH if request.param == "nats" else (), getattr(request.module, "BROKEN", ())
+    async with web:
+        servers = request.module.servers_with(web.url)
+        folder = tmp_path_factory.mktemp(request.param)
+        async with cluster(folder, servers, names=BOTH, hidden=hidden, broken=broken) as made:
+            yield made

@@ -1,0 +1,155 @@
+"""Gateways of one cluster in this process: real HTTP between them, a real NATS, and a record in a file of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+
+from tests.cluster.nats_server import nats_server
+from tests.cluster.node.http_tap import Tap, tap
+from tests.gateway.bridge_lab import Lab, Raw, pipe_entry
+from toolway.cluster.db.instances import Ownership
+from toolway.cluster.node import ClusterNode
+from toolway.cluster.node_auth import issue_node_credential
+from toolway.cluster.options import ClusterOptions
+from toolway.config.loader import LoadedConfig, load_file
+from toolway.gateway.gateway import Gateway
+from toolway.gateway.mcp.context import NoHubCallbacks
+from toolway.hub.core import HubCore
+
+Json = dict[str, Any]
+KEY: Final = b"c" * 32
+TOKEN: Final = "tw_the-token-of-all-gateways"
+SETTLED: Final = 40.0  # seconds
+FULL: Final = {"full": pipe_entry("legacy")}
+
+
+class Node(Lab):
+    """One gateway of the cluster."""
+
+    def __init__(self, hub: HubCore, gateway: Gateway, replica: ClusterNode, port: int, tap: Tap) -> None:
+        super().__init__(hub, gateway, port)
+        self.replica = replica
+        self.port = port
+        self.tap = tap  # before it, on the way from the others; nobody's where it has no address
+
+    @property
+    def id(self) -> str:
+        return self.replica.id
+
+    @asynccontextmanager
+    async def raw(self, endpoint: str = "server/full", token: str | None = None) -> AsyncIterator[Raw]:
+        """As in any lab, but without certificates: reading them for hundreds of clients would hold up all gateways."""
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        limits = httpx2.Limits(max_connections=None)
+        async with httpx2.AsyncClient(
+            headers=headers, trust_env=False, timeout=60, limits=limits, verify=False
+        ) as http:
+            yield Raw(http, self.url(endpoint))
+
+    def credential_for(self, other: Node) -> str:
+        return issue_node_credential(self.replica.sealer, self.id, other.id)
+
+
+class Cluster:
+    def __init__(self, nats: str, nodes: list[Node]) -> None:
+        self.nats = nats
+        self.nodes = nodes
+
+    def owner(self, server: str = "full") -> Node:
+        return next(node for node in self.nodes if node.replica.router.owns(server))
+
+    def other(self, server: str = "full") -> Node:
+        """One that does not own a server."""
+        return next(node for node in self.nodes if not node.replica.router.owns(server))
+
+    def held(self, server: str = "full") -> Ownership:
+        """Who owns a server, and under which fence."""
+        owner = self.owner(server).replica
+        place = owner.router.instances_of(server)[0]
+        fence = owner.router.fence_for(server)
+        assert fence is not None
+        return Ownership(place, owner.id, fence)
+
+    async def key(self, name: str, *, scopes: Iterable[str] | None = None, admin: bool = False) -> str:
+        """A new API key, which all gateways know."""
+        keyring = self.nodes[0].replica.api_keys
+        token, _ = await keyring.create_key(name, scopes, admin, 0.0)
+        async with asyncio.timeout(10):
+            while not all(node.replica.api_keys.authenticate(token) for node in self.nodes):
+                await asyncio.sleep(0.02)
+        return token
+
+
+@asynccontextmanager
+async def cluster(
+    folder: Path,
+    servers: Mapping[str, Json] | None = None,
+    *,
+    names: Iterable[str] = ("one", "two"),
+    hidden: Iterable[str] = (),
+    broken: Iterable[str] = (),
+) -> AsyncIterator[Cluster]:
+    """Those that are `hidden` have no address, and are called over NATS. Servers that are `broken` never start."""
+    chosen = FULL if servers is None else servers
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": chosen}))
+    loaded = await asyncio.to_thread(load_file, str(folder / "mcp.json"))
+    async with AsyncExitStack() as stack:
+        nats = await stack.enter_async_context(nats_server())
+        made = Cluster(nats.url, [])
+        for name in names:
+            before = await stack.enter_async_context(tap())
+            options = ClusterOptions(
+                nats_urls=(nats.url,),
+                database_url=f"sqlite:///{folder / 'record'}",
+                cluster_key=KEY,
+                node_name=name,
+                advertise_url="" if name in hidden else f"http://127.0.0.1:{before.port}",
+            )
+            made.nodes.append(await stack.enter_async_context(_node(options, loaded, before)))
+        await _settled(made, set(chosen) - set(broken))
+        yield made
+
+
+@asynccontextmanager
+async def _node(options: ClusterOptions, file: LoadedConfig, before: Tap) -> AsyncIterator[Node]:
+    replica = ClusterNode(options, TOKEN)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(replica.close)
+        await replica.open(file)
+        hub = await stack.enter_async_context(HubCore({}, callbacks=NoHubCallbacks(), **replica.hub_options))
+        gateway = Gateway(hub, options.cluster_key, replica.api_keys, cluster=replica.gateway_hooks)
+
+        async def take(loaded: LoadedConfig) -> None:
+            await hub.reload(replace(loaded, servers=replica.local_servers(loaded.servers)))
+            gateway.on_config_changed((), ())
+
+        await replica.attach(hub, gateway, take)
+        before.leads_to = port = await gateway.listen("127.0.0.1", 0)
+        gateway.set_advertised_host(await replica.join("127.0.0.1", port, tls=False))
+        stack.push_async_callback(_end, gateway)
+        yield Node(hub, gateway, replica, port, before)
+
+
+async def _end(gateway: Gateway) -> None:
+    hurry = asyncio.Event()
+    hurry.set()
+    await gateway.drain(hurry, 0, 0)
+
+
+async def _settled(made: Cluster, servers: set[str]) -> None:
+    """Until every server has an owner, and all know what it has."""
+    async with asyncio.timeout(SETTLED):
+        while True:
+            owned = [server for node in made.nodes for server in servers if node.replica.router.owns(server)]
+            listed = [node.hub.catalog.has_list(server, "tools") for node in made.nodes for server in servers]
+            if len(owned) == len(servers) and all(listed):
+                return
+            await asyncio.sleep(0.05)

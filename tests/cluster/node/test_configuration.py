@@ -1,0 +1,112 @@
+"""The configuration of real gateways of a cluster: what one takes all have, and an old file undoes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gateway.program import Program, kill, start
+
+pytestmark = pytest.mark.anyio
+
+FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"]}
+SECRET = "hunter2-hunter2-hunter2"
+
+
+@asynccontextmanager
+async def gateway(
+    folder: Path, name: str, servers: Mapping[str, Any] | None, *flags: str, key: str = "5f", **block: Any
+) -> AsyncIterator[Program]:
+    """Without NATS: what changed is found in the record, a second later."""
+    (folder / f"key-{key}").write_text(key * 32)
+    cluster = ("--cluster", "nats://127.0.0.1:1", "--database", f"sqlite:///{folder}/record")
+    options = ("--port", "0", "--drain-delay", "0", "--node", name, "--cluster-key-file", str(folder / f"key-{key}"))
+    run = await start(folder / name, servers, *options, *cluster, *flags, **block)
+    try:
+        yield run
+    finally:
+        await kill(run)
+
+
+async def until_served(run: Program, *names: str) -> None:
+    async with asyncio.timeout(60):
+        while set(await run.servers()) != set(names):
+            await asyncio.sleep(0.05)
+
+
+async def test_what_one_takes_all_have_and_neither_an_old_file_nor_another_key_undoes_it(tmp_path: Path) -> None:
+    old = {"a": {**FAKE, "env": {"TOKEN": SECRET}}}
+    async with gateway(tmp_path, "one", old) as one:
+        await one.announced()
+        async with gateway(tmp_path, "two", old) as two:
+            await two.announced()
+            one.write({"a": FAKE, "b": FAKE})
+            await until_served(one, "a", "b")
+            await until_served(two, "a", "b")
+            one.write({"b": FAKE, "c": {"command": 5}})  # what cannot be used is not taken
+            await one.until_logged("configuration rejected")
+            one.write({"b": FAKE, "c": FAKE})
+            await until_served(two, "b", "c")
+            assert await two.stop() == 0
+        async with gateway(tmp_path, "two", old) as again:
+            await again.announced()
+            await until_served(again, "b", "c")
+            await until_served(one, "b", "c")
+            assert await again.stop() == 0
+        async with gateway(tmp_path, "two", {"d": FAKE}, key="6a") as stranger:
+            assert await stranger.ended() != 0 and stranger.process.stdout is not None
+            error = json.loads(await stranger.process.stdout.read())["error"]
+            assert error["code"] == "E-CLUSTER-KEY" and "--cluster-key-file" in error["hint"]
+        await until_served(one, "b", "c")
+        assert await one.stop() == 0
+    left = [file.read_bytes() for file in tmp_path.glob("record*")]
+    assert left and not any(SECRET.encode() in data for data in left)
+
+
+async def test_a_gateway_without_a_file_is_what_its_cluster_has_configured(tmp_path: Path) -> None:
+    async with gateway(tmp_path, "first", None) as lost:
+        assert await lost.ended() == 3 and lost.process.stdout is not None
+        error = json.loads(await lost.process.stdout.read())["error"]
+        assert error["code"] == "E-CONFIG-NONE" and "--config FILE" in error["hint"]
+        assert "mcp.json" in error["detail"] and "tenant 'default'" in error["detail"]
+    async with gateway(tmp_path, "one", {"a": FAKE}, audit={}) as one:
+        await one.announced()
+        async with gateway(tmp_path, "two", None) as two:
+            await two.announced()
+            await until_served(two, "a")
+            assert list((two.folder / "state").glob("audit*"))  # what counts from the first moment on is known, too
+            assert (await two.request("POST", "/admin/reload"))[0] == 200
+            assert (await two.get("/admin/config"))[0] == 422
+            status, report = await two.request("POST", "/admin/doctor", {"server": "a"})
+            assert (status, '"a"' in json.dumps(report), "fail" in json.dumps(report)) == (200, True, False), report
+            one.write({"a": FAKE, "b": FAKE}, audit={})
+            await until_served(two, "a", "b")
+            assert await two.stop() == 0
+        assert await one.stop() == 0
+
+
+async def test_a_gateway_without_a_file_waits_for_the_record_until_it_is_told_to_end(tmp_path: Path) -> None:
+    async with gateway(tmp_path, "one", None, "--database", f"sqlite:///{tmp_path}/later/record") as one:
+        await one.until_logged("E-RECORD")
+        assert await one.stop() == 4
+
+
+async def test_who_comes_with_an_empty_file_ends_nothing(tmp_path: Path) -> None:
+    async with gateway(tmp_path, "one", {"a": FAKE}) as one:
+        await one.announced()
+        async with gateway(tmp_path, "two", {}) as two:
+            await two.announced()
+            await two.until_logged("the configuration of the cluster is kept")
+            await until_served(two, "a")
+            await until_served(one, "a")
+            assert await two.stop() == 0
+        one.write({})  # whoever empties the file of a gateway that runs means it
+        await until_served(one)
+        assert await one.stop() == 0

@@ -1,0 +1,261 @@
+"""What a node must show to bring a call, and what it opens with it: that call, once, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import nats
+import pytest
+from msgspec.structs import replace
+
+from tests.cluster.node.hop_lab import KEY, TOKEN, Cluster, Node, cluster
+from tests.cluster.node.nats_lab import Ear
+from tests.gateway.bridge_lab import EVERYTHING, META, MODERN, OLD_WORDS, pipe_entry
+from tests.gateway.edge_lab import ROUTES
+from tests.gateway.full_server import FullHttp
+from toolway.cluster.nats_rpc.rpc_client import NatsRpc
+from toolway.cluster.node_auth import CallToken, issue_call_token, issue_node_credential
+from toolway.gateway.mcp.errors import CALL_TOKEN_META_KEY, DENIED, MOVED
+from toolway.gateway.sealing import Sealer
+from toolway.upstream.transport import JSONRPCError, Request
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("forgets"), OLD_WORDS]
+Json = dict[str, Any]
+
+
+def servers_with(url: str) -> Json:
+    return {"web": {"url": url}, "full": pipe_entry("legacy")}
+
+
+def right(nodes: Cluster) -> CallToken:
+    """What would be taken, for a call of `web`."""
+    held, sender = nodes.held("web"), nodes.other("web")
+    place = held.instance
+    who = ("key-1", "key:key-1", "call-1")
+    return CallToken(held.node, place.tenant, place.server, place.index, held.fence, *who, sender=sender.id)
+
+
+def sealed(what: CallToken, key: bytes = KEY, ago: float = 0.0) -> str:
+    return issue_call_token(Sealer(key, lambda: time.time() - ago), what)
+
+
+async def bring(nodes: Cluster, shown: str | None, server: str = "web") -> Json:
+    """An effect asked for by a node, with what it shows; the JSON-RPC answer."""
+    owner, sender = nodes.owner("web"), nodes.other("web")
+    meta = {CALL_TOKEN_META_KEY: shown} if shown is not None else {}
+    if owner.replica.options.advertise_url:
+        async with owner.raw(f"server/{server}", sender.credential_for(owner)) as raw:
+            return (await raw.call("counter", meta=meta)).last
+    return await bring_by_nats(nodes, owner, meta, server)
+
+
+async def bring_by_nats(nodes: Cluster, owner: Node, meta: Json, server: str) -> Json:
+    calls = NatsRpc((nodes.nats,), "", owner.replica.bus.subject_prefix, "stranger")
+    assert owner.replica.member is not None and owner.replica.member.epoch is not None
+    try:
+        link = calls.create_transport(server, owner.id, owner.replica.member.epoch)
+        await link.open(Ear())
+        whole = {f"{META}protocolVersion": MODERN, f"{META}clientCapabilities": EVERYTHING, **meta}
+        try:
+            return {"result": await link.request(Request("tools/call", {"name": "counter", "_meta": whole}))}
+        except JSONRPCError as exc:
+            return {"error": {"code": exc.code, "data": exc.data}}
+    finally:
+        await calls.close()
+
+
+WRONG: dict[str, tuple[int, Callable[[Cluster], str | None]]] = {
+    "nothing": (DENIED, lambda nodes: None),
+    "junk": (DENIED, lambda nodes: "junk"),
+    "of another cluster": (DENIED, lambda nodes: sealed(right(nodes), key=b"x" * 32)),
+    "too old": (DENIED, lambda nodes: sealed(right(nodes), ago=16.0)),
+    "changed": (DENIED, lambda nodes: sealed(right(nodes))[:-2] + "AA"),
+    "a credential": (
+        DENIED,
+        lambda nodes: issue_node_credential(Sealer(KEY, time.time), "a", "b").removeprefix("twn_"),
+    ),
+    "for another node": (DENIED, lambda nodes: sealed(replace(right(nodes), target_node=nodes.other("web").id))),
+    "for another server": (DENIED, lambda nodes: sealed(_full(nodes))),
+    "an old fence": (MOVED, lambda nodes: sealed(replace(right(nodes), fence=right(nodes).fence - 1))),
+    "a fence to come": (MOVED, lambda nodes: sealed(replace(right(nodes), fence=right(nodes).fence + 1))),
+    "another instance": (MOVED, lambda nodes: sealed(replace(right(nodes), index=1))),
+    "another tenant": (MOVED, lambda nodes: sealed(replace(right(nodes), tenant="acme"))),
+}
+
+
+def _full(nodes: Cluster) -> CallToken:
+    """Good, but for `full`, whichever node owns that."""
+    return replace(right(nodes), server="full", fence=nodes.held("full").fence)
+
+
+@pytest.mark.parametrize("what", WRONG)
+async def test_what_is_not_a_pass_for_this_call_at_this_node_is_refused(
+    nodes: Cluster, web: FullHttp, what: str
+) -> None:
+    code, shown = WRONG[what]
+    error = (await bring(nodes, shown(nodes)))["error"]
+    if what == "for another server" and nodes.owner("full") is not nodes.owner("web"):
+        code = MOVED
+    assert (error["code"], error["data"]["executed"]) == (code, "no")
+    assert not web.server.stats.effects
+
+
+async def test_a_pass_is_taken_once_however_many_bring_it(nodes: Cluster, web: FullHttp) -> None:
+    shown = sealed(right(nodes))
+    found = await asyncio.gather(*(bring(nodes, shown) for _ in range(8)))
+    assert sum("result" in answer for answer in found) == 1
+    assert {answer["error"]["code"] for answer in found if "error" in answer} == {DENIED}
+    assert (await bring(nodes, shown))["error"]["code"] == DENIED
+    assert len(web.server.stats.effects) == 1
+
+
+async def test_a_pass_is_of_no_use_to_a_client(nodes: Cluster) -> None:
+    """Who shows a token of his own is who that token says, and nothing of the pass goes any further."""
+    mine = await nodes.key("mine")
+    stolen = sealed(replace(_full(nodes), target_node=nodes.owner("full").id, caller_id="", principal="local"))
+    for node in nodes.nodes:
+        async with node.raw("server/full", mine) as raw:
+            own = (await raw.call("pid")).result["structuredContent"]["pid"]
+            told = (await raw.call("declared", meta={CALL_TOKEN_META_KEY: stolen})).result["structuredContent"]
+            assert told["pid"] == own and CALL_TOKEN_META_KEY not in told["meta"]
+        async with node.raw("server/full", TOKEN) as raw:
+            assert (await raw.call("pid")).result["structuredContent"]["pid"] != own
+
+
+async def test_the_token_of_a_caller_stays_where_he_came_in(nodes: Cluster) -> None:
+    """Everything that nodes send each other is looked at, on the wire."""
+    heard = bytearray()
+
+    async def hear(message: Any) -> None:
+        heard.extend(message.subject.encode() + (message.reply or "").encode() + message.data)
+
+    listener = await nats.connect(nodes.nats)
+    try:
+        await listener.subscribe(">", cb=hear)
+        await listener.flush()
+        token = await nodes.key("mine")
+        owner = nodes.owner("web")
+        async with nodes.other("web").raw("server/web", token) as raw:
+            answer = await raw.call("echo", {"text": "words of the call"})
+            assert answer.result["content"][0]["text"] == "words of the call"
+        await listener.flush()
+    finally:
+        await listener.close()
+    sent = bytes(owner.tap.sent if owner.replica.options.advertise_url else heard)
+    assert b"words of the call" in sent  # it was the right wire
+    for secret in (token, TOKEN, KEY.hex()):
+        assert secret.encode() not in sent + bytes(heard)
+
+
+# -- the credential of a node, over HTTP ------------------------------------------------------------------------------
+
+
+BY_HTTP = pytest.mark.parametrize("nodes", ["http"], indirect=True)
+
+
+@BY_HTTP
+async def test_who_is_no_node_is_not_let_in(nodes: Cluster, web: FullHttp) -> None:
+    owner, sender = nodes.owner("web"), nodes.other("web")
+    ours = Sealer(KEY, time.time)
+    wrong = {
+        "for another node": sender.credential_for(sender),
+        "of another cluster": issue_node_credential(Sealer(b"x" * 32, time.time), sender.id, owner.id),
+        "too old": issue_node_credential(Sealer(KEY, lambda: time.time() - 25 * 3600), sender.id, owner.id),
+        "a pass": "twn_" + sealed(right(nodes)),
+        "without its prefix": sender.credential_for(owner).removeprefix("twn_"),
+        "a session": "twn_" + ours.seal("session", [sender.id, owner.id], 60.0),
+        "odd": "twn_" + ours.seal("node", {"to": owner.id}, 60.0),
+        "nothing": "twn_",
+    }
+    for what, token in wrong.items():
+        async with owner.raw("server/web", token) as raw:
+            answer = await raw.call("counter", meta={CALL_TOKEN_META_KEY: sealed(right(nodes))})
+            assert answer.status == 401, what
+    assert not web.server.stats.effects
+
+
+@BY_HTTP
+async def test_a_node_brings_calls_and_opens_nothing_else(nodes: Cluster, web: FullHttp) -> None:
+    owner, sender = nodes.owner("web"), nodes.other("web")
+    token = sender.credential_for(owner)
+    more = [("GET", "/metrics"), ("GET", "/login/web"), ("POST", "/login/web"), ("DELETE", "/mcp/server/web")]
+    async with owner.raw("", token) as raw:
+        for method, path in (*ROUTES, *more):
+            path = path.replace("server/a", "server/web")
+            for session in (None, "a-session"):
+                raw.session = session
+                answer = await raw.http.request(method, owner.base + path, headers=raw.headers(), content=b"{}")
+                assert answer.status_code in (400, 403, 404, 405), (method, path, answer.status_code)
+                assert "result" not in answer.text
+        raw.session = None
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "n", "version": "1"}}
+        for path in ("/mcp/server/web", "/mcp"):
+            raw.url = owner.base + path
+            begun = await raw.say("initialize", hello)
+            assert "mcp-session-id" not in begun.headers
+            if path != "/mcp":
+                assert "error" in begun.last
+    # What needs no effect needs a pass all the same.
+    async with owner.raw("server/web", token) as raw:
+        for method in ("tools/list", "server/discover", "prompts/list", "subscriptions/listen"):
+            params: Json = {"notifications": {"toolsListChanged": True}} if method.startswith("subs") else {}
+            assert (await raw.ask(method, params)).error["code"] == DENIED
+        taken = await raw.call("counter", meta={CALL_TOKEN_META_KEY: sealed(right(nodes))})
+        assert "result" in taken.last and len(web.server.stats.effects) == 1
+
+
+@BY_HTTP
+async def test_a_call_that_comes_to_the_wrong_process_is_not_made_there(nodes: Cluster, web: FullHttp) -> None:
+    """An address may lead to another gateway than it did: a balancer, a port that was given again."""
+    owner, sender = nodes.owner("web"), nodes.other("web")
+    owner.tap.cut()
+    owner.tap.wrong = [sender.port] * 3
+    async with sender.raw("server/web", TOKEN) as raw:
+        assert (await raw.call("counter")).result["content"][0]["text"] == "1"
+    assert len(web.server.stats.effects) == 1 and not owner.tap.wrong
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+FORKED = """
+import os
+from toolway.cluster.options import ClusterOptions
+options = ClusterOptions(nats=("nats://h",), database="d", key=b"k" * 32, node="same")
+for _ in range(6):
+    if os.fork() == 0:
+        os.write(1, options.new_id().encode() + b"\\n")
+        os._exit(0)
+for _ in range(6):
+    os.wait()
+"""
+
+
+def test_processes_that_were_forked_from_one_are_nodes_of_their_own() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert len(set(done.stdout.split())) == 6 and all(id.startswith("same-") for id in done.stdout.split())
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+async def test_two_nodes_of_one_name_are_two_and_no_call_is_heard_by_both(
+    tmp_path: Any, web: FullHttp, hidden: bool
+) -> None:
+    async with FullHttp("legacy") as fake:
+        servers = {f"s{number}": {"url": fake.url} for number in range(4)}
+        names = ("same", "same")
+        async with cluster(tmp_path, servers, names=names, hidden=names if hidden else ()) as made:
+            one, two = made.nodes
+            assert one.id != two.id and one.replica.bus.subject_prefix == two.replica.bus.subject_prefix
+
+            async def call(node: Node, server: str) -> int:
+                async with node.raw(f"server/{server}", TOKEN) as raw:
+                    return int((await raw.call("counter")).result["content"][0]["text"])
+
+            found = await asyncio.gather(*(call(node, server) for server in servers for node in made.nodes * 3))
+            assert sorted(found) == list(range(1, 25)) and len(fake.server.stats.effects) == 24

@@ -1,0 +1,55 @@
+"""A call that one gateway brings to another is counted once, where its client came in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.node.hop_lab import TOKEN, cluster
+from toolway.events import AttemptFinished, CallFinished, CallStarted, Event
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Ears:
+    wants_attempts = True
+
+    def __init__(self, wants_forwarded: bool = False) -> None:
+        self.wants_forwarded = wants_forwarded
+        self.calls: list[CallFinished] = []
+        self.events: list[Event] = []
+
+    def on_call(self, event: CallFinished) -> None:
+        self.calls.append(event)
+
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+
+
+async def test_a_call_is_told_of_where_it_came_in_and_at_its_owner_to_those_who_ask_for_it(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        owner, other = nodes.owner(), nodes.other()
+        here, there, auditor = Ears(), Ears(), Ears(wants_forwarded=True)
+        other.hub.add_sink(here)
+        owner.hub.add_sink(there)
+
+        async def call() -> None:
+            async with other.raw(token=TOKEN) as raw:
+                assert (await raw.call("pid")).result
+
+        await call()
+        assert len(here.calls) == 1 and there.calls == []
+        owner.hub.add_sink(auditor)
+        await call()
+        assert len(here.calls) == 2 and there.calls == []
+        assert [fact.id for fact in auditor.calls] == [here.calls[1].id]
+        assert [type(fact) for fact in auditor.events] == [CallStarted, AttemptFinished] and there.events == []
+        async with owner.raw(token=TOKEN) as raw:
+            assert (await raw.call("pid")).result
+        assert len(there.calls) == 1

@@ -1,0 +1,137 @@
+"""`/admin/nodes`, on a real record."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from sqlalchemy import insert, text, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from toolway.cluster import admin
+from toolway.cluster.admin import NodesAdmin
+from toolway.cluster.db.engine import db_now, open_engine
+from toolway.cluster.db.instances import InstanceStore, ServerInstance
+from toolway.cluster.db.nodes import NodeInfo, NodeStore
+from toolway.cluster.db.poll import InstanceCounter
+from toolway.cluster.db.tables import NodeRow, ServerRow
+from toolway.cluster.options import ClusterOptions
+from toolway.errors import NotFound, ServerUnavailable
+from toolway.gateway.admin.routes import AdminEndpoint, AdminRequest, match_route
+from toolway.gateway.principals import LOCAL_ADMIN
+
+pytestmark = pytest.mark.anyio
+OPTIONS = ClusterOptions(
+    nats_urls=("nats://a",), database_url="postgresql://db/x", cluster_key=bytes(32), tenant="acme"
+)
+
+
+class Cluster:
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.nodes = NodeStore(engine)
+        self.told = 0
+        self.desk = NodesAdmin(OPTIONS, "one-1", self.nodes, InstanceCounter(engine), lambda: True, self._tell)
+
+    async def _tell(self) -> None:
+        self.told += 1
+
+    async def ask(self, method: str, path: str) -> Any:
+        found = match_route(method, f"/admin/{path}")
+        assert found is not None
+        route, params = found
+        admin = cast(AdminEndpoint, SimpleNamespace(nodes=self.desk))
+        return await cast(Awaitable[Any], route.handler(admin, AdminRequest(params, "", {}, LOCAL_ADMIN)))
+
+
+@pytest.fixture
+async def cluster(engine: AsyncEngine) -> Cluster:
+    made = Cluster(engine)
+    async with engine.begin() as db:
+        await db.execute(insert(ServerRow).values(tenant="acme", name="files", definition={}, revision=1))
+    places = InstanceStore(engine)
+    await places.set_instance_count("acme", "files", 2)
+    epoch = await made.nodes.join(NodeInfo("one-1", "http://one", "0.1", 10, ("gpu",)))
+    await made.nodes.join(NodeInfo("two-1", "", "0.2"))
+    await places.claim(ServerInstance("acme", "files", 1), "one-1", epoch)
+    return made
+
+
+async def test_all_nodes_are_shown_with_what_they_own(cluster: Cluster) -> None:
+    found = await cluster.ask("GET", "nodes")
+    assert (found["node"], found["tenant"], found["nats"], found["unowned"]) == ("one-1", "acme", True, 1)
+    one, two = found["nodes"]
+    assert 8 < one.pop("lease") <= 10 and 0 <= one.pop("seen") < 2
+    assert one == {
+        "id": "one-1",
+        "address": "http://one",
+        "version": "0.1",
+        "capacity": 10,
+        "labels": ["gpu"],
+        "state": "ready",
+        "draining": False,
+        "servers": 1,
+    }
+    assert (two["id"], two["address"], two["servers"]) == ("two-1", "", 0)
+
+
+async def test_one_node_is_shown_with_its_servers_by_id_or_by_name(cluster: Cluster) -> None:
+    for named in ("one-1", "one"):
+        found = await cluster.ask("GET", f"nodes/{named}")
+        assert found["owns"] == [{"tenant": "acme", "server": "files", "instance": 1}] and not found["more"]
+
+
+async def test_a_node_that_is_drained_says_so_and_the_others_are_told(cluster: Cluster) -> None:
+    assert await cluster.ask("POST", "nodes/two/drain") == {"draining": "two-1"}
+    assert cluster.told == 1
+    states = {each["id"]: each["state"] for each in (await cluster.ask("GET", "nodes"))["nodes"]}
+    assert states == {"one-1": "ready", "two-1": "draining"}
+
+
+async def test_a_lease_that_was_not_renewed_in_time_is_seen_before_it_ends(
+    cluster: Cluster, engine: AsyncEngine
+) -> None:
+    async with engine.begin() as db:
+        await db.execute(update(NodeRow).where(NodeRow.id == "two-1").values(lease_until=db_now() + 3))
+    assert [each["state"] for each in (await cluster.ask("GET", "nodes"))["nodes"]] == ["ready", "silent"]
+
+
+async def test_a_name_of_nobody_and_one_of_several_are_refused(cluster: Cluster) -> None:
+    with pytest.raises(NotFound, match="unknown node 'three'"):
+        await cluster.ask("POST", "nodes/three/drain")
+    with pytest.raises(NotFound) as caught:
+        await cluster.ask("GET", "nodes/tow-1")
+    assert "two-1" in caught.value.hint
+    await cluster.nodes.join(NodeInfo("two-2", "", "0.2"))
+    with pytest.raises(NotFound, match="ambiguous node name 'two'"):
+        await cluster.ask("POST", "nodes/two/drain")
+    assert cluster.told == 0
+
+
+async def test_the_owners_of_servers_are_known_and_a_record_that_is_silent_leaves_what_was_known(
+    cluster: Cluster, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "OWNERS_CACHE_S", 0.0)
+    assert await cluster.desk.owners_by_server() == {"files": ("one-1",)}
+    async with engine.begin() as db:
+        await db.execute(text("ALTER TABLE places RENAME TO elsewhere"))
+    assert await cluster.desk.owners_by_server() == {"files": ("one-1",)}
+    with pytest.raises(ServerUnavailable):
+        await cluster.ask("GET", "nodes")
+
+
+async def test_there_is_nothing_else(cluster: Cluster) -> None:
+    assert match_route("DELETE", "/admin/nodes/one") is None
+    assert match_route("GET", "/admin/nodes/one/drain") is None
+
+
+async def test_a_record_that_does_not_answer_is_said_in_four_parts_without_its_password() -> None:
+    engine = open_engine("postgresql://toolway:word-of-the-database@127.0.0.1:1/x")
+    try:
+        with pytest.raises(ServerUnavailable) as caught:
+            await Cluster(engine).ask("GET", "nodes")
+    finally:
+        await engine.dispose()
+    assert caught.value.code == "E-RECORD" and caught.value.hint
+    assert "refused" in caught.value.detail and "word-of-the-database" not in str(caught.value)

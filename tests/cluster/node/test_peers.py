@@ -1,0 +1,89 @@
+"""The nodes that are called from here come and go, and only those that are there are remembered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import cast
+
+import pytest
+
+from toolway.cluster.bus import Bus
+from toolway.cluster.routing import peers
+from toolway.cluster.routing.peers import Peer, Peers
+from toolway.types import Certainty
+from toolway.upstream.transport import TransportError
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def alive() -> set[str]:
+    return {"a-1", "b-1"}
+
+
+@pytest.fixture
+def known(alive: set[str]) -> Peers:
+    bus = Bus("test", "own", lambda kind, body: None, lambda: None)
+    return Peers(bus, lambda to: f"for {to}", alive.__contains__)
+
+
+async def test_a_node_is_one_peer_for_as_long_as_it_lives(known: Peers) -> None:
+    a, b = known.get("a-1", "http://127.0.0.1:1"), known.get("b-1", "http://127.0.0.1:2")
+    assert known.get("a-1", "http://127.0.0.1:1") is a and a is not b
+    await known.close()
+
+
+async def test_a_node_that_is_gone_is_forgotten_when_another_comes(
+    known: Peers, alive: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "RETIRED_PEER_TIMEOUT_S", 0.0)
+    for number in range(1, 20):
+        known.get(f"a-{number}", "http://127.0.0.1:1")
+        alive.symmetric_difference_update({f"a-{number}", f"a-{number + 1}"})
+    assert len(known._by_id) <= 2
+    await known.close()
+
+
+async def test_whoever_waits_on_a_node_that_is_taken_for_gone_may_go_on(known: Peers, alive: set[str]) -> None:
+    a = known.get("a-1", "http://127.0.0.1:1")
+    alive.remove("a-1")
+    known.get("b-1", "http://127.0.0.1:2")
+    assert not a.client._closed
+    await known.close()
+    assert a.client._closed
+
+
+async def test_a_node_whose_address_a_stranger_answers_at_is_left_alone_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For long, where it gives no sign of life any more; else the way led astray, and may be right the next time."""
+    monkeypatch.setattr(peers, "WRONG_PROCESS_PAUSE_S", 0.9)
+    monkeypatch.setattr(peers, "MISROUTED_PAUSE_S", 0.3)
+
+    async def answered(status: int) -> None:
+        raise TransportError("no", Certainty.REJECTED, status=status)
+
+    for lives, long in ((True, False), (False, True)):
+        a = Peer("a-1", "http://127.0.0.1:1", "", cast(Bus, _Beats(lives)))
+        for status, away in ((503, False), (401, True)):
+            with pytest.raises(TransportError):
+                await a.run_while_alive(answered(status))
+            assert a._is_avoided is away
+        await asyncio.sleep(0.5)
+        assert a._is_avoided is long
+        await asyncio.sleep(0.5)
+        assert not a._is_avoided
+        await a.close()
+
+
+class _Beats:
+    """The signs of life of a node that lives, or has given none for a minute."""
+
+    def __init__(self, lives: bool) -> None:
+        self.seconds_silent = 0.0 if lives else 60.0
+
+    @asynccontextmanager
+    async def watch(self, node: str) -> AsyncIterator[_Beats]:
+        yield self

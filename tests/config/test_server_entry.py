@@ -1,0 +1,221 @@
+import pytest
+
+from toolway.config.schema import HealthCheck, Limits, RestartPolicy, Server, Timeout
+from toolway.config.server_entry import parse_entry, parse_entry_with_issues, parse_inline
+from toolway.errors import ConfigError
+
+
+def problem(value):
+    with pytest.raises(ConfigError) as caught:
+        parse_entry(value, {})
+    return caught.value
+
+
+def warnings(value, variables=None):
+    return [p.message for p in parse_entry_with_issues(value, variables or {})[1]]
+
+
+def test_a_command_as_every_host_writes_it():
+    server = parse_entry(
+        {"type": "stdio", "command": "npx", "args": ["-y", "pkg", 8080], "env": {"A": "1", "N": 2, "T": True}}
+    )
+    assert server == Server(command="npx", args=("-y", "pkg", "8080"), env={"A": "1", "N": "2", "T": "true"})
+
+
+@pytest.mark.parametrize("key", ["url", "httpUrl", "serverUrl", "uri"])
+def test_an_address_under_every_key(key):
+    assert parse_entry({key: "https://x/mcp", "headers": {"X": "1"}}) == Server(url="https://x/mcp", headers={"X": "1"})
+
+
+@pytest.mark.parametrize("key", ["type", "transport"])
+@pytest.mark.parametrize("spelling", ["http", "streamable-http", "streamableHttp", "streamable_http", "remote", "HTTP"])
+def test_http_in_every_spelling(key, spelling):
+    assert parse_entry({key: spelling, "url": "https://x/mcp"}).transport == "http"
+
+
+@pytest.mark.parametrize("spelling", ["stdio", "local", "STDIO"])
+def test_stdio_in_every_spelling(spelling):
+    assert parse_entry({"type": spelling, "command": "x"}).transport == "stdio"
+
+
+@pytest.mark.parametrize("spelling", ["sse", "SSE"])
+def test_sse_in_every_spelling(spelling):
+    assert parse_entry({"type": spelling, "url": "https://x/sse"}).transport == "sse"
+    assert "an sse server needs a url" in problem({"type": spelling, "command": "x"}).message
+
+
+@pytest.mark.parametrize("spelling", ["ws", "websocket"])
+def test_a_transport_that_comes_later_is_told_as_such(spelling):
+    found = problem({"type": spelling, "url": "https://x/sse"})
+    assert found.code == "E-CONFIG-TYPE"
+    assert f"server type {spelling} is not supported yet" in found.message
+
+
+def test_an_unknown_type_is_told_with_what_is_known():
+    found = problem({"type": "carrier-pigeon", "url": "https://x"})
+    assert (found.code, "stdio, http" in found.detail) == ("E-CONFIG-TYPE", True)
+
+
+def test_the_type_must_fit_what_is_given():
+    assert "needs a command" in problem({"type": "stdio", "url": "https://x"}).message
+    assert "needs a url" in problem({"type": "http", "command": "x"}).message
+    assert problem({"command": "x", "url": "https://x"}).code == "E-CONFIG-SERVER"
+    assert problem({}).code == "E-CONFIG-SERVER"
+    assert "two addresses" in problem({"url": "https://x", "httpUrl": "https://y"}).message
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [(20000, 20.0), (1500.5, 1.5005), ("20s", 20.0), ("500ms", 0.5), ("2m", 120.0), ("1.5 s", 1.5)],
+)
+def test_a_duration_is_milliseconds_or_text_with_a_unit(written, seconds):
+    assert parse_entry({"command": "x", "timeout": written}).timeout.total == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "written", [True, "20", "20 parsecs", -1, [], 0, float("inf"), "-1s", 10**400, "9" * 400 + "s"]
+)
+def test_a_duration_that_is_none_is_a_problem(written):
+    assert problem({"command": "x", "timeout": written}).code == "E-CONFIG-KEY"
+
+
+def test_a_timeout_that_was_surely_meant_as_seconds_is_mentioned():
+    assert warnings({"command": "x", "timeout": 30}) == ["timeout is 30 milliseconds"]
+    assert warnings({"command": "x", "timeout": 30000}) == []
+    assert warnings({"command": "x", "timeout": "30ms"}) == []
+
+
+def test_a_timeout_beyond_the_ceiling_is_cut_and_mentioned():
+    server, problems = parse_entry_with_issues({"command": "x", "timeout": "2h"}, {})
+    assert server.timeout.total == 900
+    assert len(problems) == 1
+
+
+def test_our_own_keys():
+    server = parse_entry(
+        {
+            "command": "x",
+            "startTimeout": "90s",
+            "connectTimeout": 2000,
+            "maxRestarts": 9,
+            "disabled": True,
+            "lazy": True,
+            "idleTimeout": "5m",
+            "instances": 3,
+            "nodeLabels": ["zone=eu", "gpu", "gpu"],
+            "keepAliveInterval": 0,
+            "era": "legacy",
+            "envPolicy": "inherit",
+            "limits": {
+                "maxConcurrent": 2,
+                "maxQueued": 0,
+                "maxMessageBytes": 4096,
+                "stderrBytes": 10,
+                "compression": True,
+            },
+        }
+    )
+    assert server == Server(
+        command="x",
+        timeout=Timeout(start=90, connect=2),
+        restart=RestartPolicy(max_restarts=9),
+        enabled=False,
+        lazy=True,
+        idle_timeout=300,
+        instances=3,
+        node_labels=("gpu", "zone=eu"),
+        health=HealthCheck(interval=0),
+        era="legacy",
+        env_policy="inherit",
+        limits=Limits(2, 0, 4096, 10, True),
+    )
+    assert parse_entry({"command": "x", "env_policy": "none"}).env_policy == "none"
+    assert parse_entry({"command": "x", "enabled": False}).enabled is False
+    assert parse_entry({"command": "x", "enabled": True, "disabled": True}).enabled is False
+
+
+def test_null_is_as_if_the_key_were_not_there():
+    assert parse_entry({"command": "x", "args": None, "env": None, "timeout": None, "limits": None}) == Server(
+        command="x"
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"command": 12},
+        {"command": "x", "args": "-y"},
+        {"command": "x", "args": [None]},
+        {"command": "x", "env": ["A=1"]},
+        {"command": "x", "env": {"A": None}},
+        {"command": "x", "enabled": "yes"},
+        {"command": "x", "maxRestarts": -1},
+        {"command": "x", "maxRestarts": True},
+        {"command": "x", "era": "stone"},
+        {"command": "x", "instances": 0},
+        {"command": "x", "instances": 65},
+        {"command": "x", "nodeLabels": "gpu"},
+        {"command": "x", "nodeLabels": ["gpu, large"]},
+        {"command": "x", "nodeLabels": [f"label-{number}" for number in range(33)]},
+        {"command": "x", "limits": 5},
+        {"command": "x", "limits": {"maxConcurrent": 0}},
+        [],
+        None,
+        7,
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_a_problem_that_names_the_key(value):
+    found = problem(value)
+    assert found.code == "E-CONFIG-KEY"
+    assert found.message
+    assert found.detail
+
+
+def test_a_problem_never_shows_the_value():
+    found = problem({"command": "x", "env": {"TOKEN": ["s3cret"]}})
+    assert "s3cret" not in str(found)
+    assert "env.TOKEN" in found.message
+
+
+def test_unknown_keys_are_kept_unharmed():
+    server = parse_entry({"command": "x", "autoApprove": ["a"], "oauth": {"clientId": "c"}, "limits": {"odd": 1}})
+    assert server.extras == {"autoApprove": ["a"], "oauth": {"clientId": "c"}, "limits": {"odd": 1}}
+
+
+def test_a_misspelt_key_is_mentioned_and_another_hosts_key_is_not():
+    assert warnings({"command": "x", "Timeout": 5, "autoApprove": [], "headersHelper": "h", "maxRetries": 3}) == [
+        "unknown key 'Timeout'"
+    ]
+    assert warnings({"command": "x", "limits": {"maxConcurent": 1}}) == ["unknown key limits.maxConcurent"]
+
+
+def test_variables_are_filled_in_wherever_a_person_would_use_them():
+    variables = {"HOME": "/home/me", "T": "t", "HOST": "h.example"}
+    stdio = parse_entry(
+        {"command": "~/bin/${T}", "args": ["${T}"], "env": {"K": "${env:T}"}, "cwd": "~/${T}"}, variables
+    )
+    assert (stdio.command, stdio.args, stdio.env, stdio.cwd) == ("/home/me/bin/t", ("t",), {"K": "t"}, "/home/me/t")
+    http = parse_entry({"url": "${BASE:-https://h}/mcp", "headers": {"Authorization": "Bearer ${T}"}}, variables)
+    assert (http.url, http.headers) == ("https://h/mcp", {"Authorization": "Bearer t"})
+
+
+def test_a_variable_that_is_not_set_is_named_and_the_server_stays():
+    server, problems = parse_entry_with_issues({"command": "x", "env": {"TOKEN": "${GITHUB_TOKEN}"}}, {})
+    assert server.env == {"TOKEN": "${GITHUB_TOKEN}"}
+    assert [(p.message, p.code, p.severity) for p in problems] == [
+        ("the variable GITHUB_TOKEN is not set", "E-CONFIG-VARIABLE", "warning")
+    ]
+    assert "env.TOKEN" in problems[0].detail
+
+
+def test_a_long_key_is_not_repeated_in_full_for_every_variable_under_it():
+    _, problems = parse_entry_with_issues({"command": "x", "env": {"K" * 5000: "${A}${B}"}}, {})
+    assert [len(p.detail) < 200 for p in problems] == [True, True]
+
+
+def test_text_is_a_url_or_a_command_line():
+    assert parse_inline("https://x/mcp") == Server(url="https://x/mcp")
+    assert parse_inline("npx -y 'a b'") == Server(command="npx", args=("-y", "a b"))
+    for bad in ("", "  ", "npx 'open", "x" * 20_000):
+        with pytest.raises(ConfigError):
+            parse_inline(bad)

@@ -1,0 +1,35 @@
+from toolway.config.variables import expand_home, expand_variables
+
+
+def test_a_variable_is_filled_in_in_each_spelling():
+    variables = {"TOKEN": "t1", "HOST": "h"}
+    assert expand_variables("a ${TOKEN} b ${env:HOST} c", variables) == ("a t1 b h c", ())
+
+
+def test_a_default_is_used_only_where_the_variable_is_not_set():
+    assert expand_variables("${A:-x}/${B:-y}/${C:-}", {"A": "1", "B": ""}).text == "1//"
+
+
+def test_a_variable_without_value_or_default_stays_literal_and_is_reported_once():
+    assert expand_variables("${NOPE}-${NOPE}-${env:ALSO}", {}) == ("${NOPE}-${NOPE}-${env:ALSO}", ("NOPE", "ALSO"))
+
+
+def test_a_value_is_not_expanded_again():
+    assert expand_variables("${A}", {"A": "${B}", "B": "secret"}).text == "${B}"
+
+
+def test_what_is_no_variable_is_left_alone():
+    text = "$HOME $$ ${} ${1} ${input:key} {env:X} %X% ${A-B}"
+    assert expand_variables(text, {"HOME": "/h", "X": "x", "A": "a"}) == (text, ())
+
+
+def test_a_default_that_is_not_closed_is_left_alone():
+    assert expand_variables("${A} ${B:-x ${A", {"A": "1"}) == ("1 ${B:-x ${A", ())
+    assert expand_variables("${B:-x ${A} ${A}", {"A": "1"}).text == "x ${A 1"
+
+
+def test_home_is_expanded_only_at_the_start():
+    assert expand_home("~/bin/x", {"HOME": "/home/me"}) == "/home/me/bin/x"
+    assert expand_home("~", {"HOME": "/home/me"}) == "/home/me"
+    assert expand_home("/a/~/b", {"HOME": "/home/me"}) == "/a/~/b"
+    assert expand_home("~other/x", {"HOME": "/home/me"}) == "~other/x"

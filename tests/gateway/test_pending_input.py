@@ -1,0 +1,231 @@
+"""Calls of modern clients that wait for their answers while an older server holds its question open."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gateway.bridge_lab import META, OLD_WORDS, Answer, Json, Raw, full, lab, made, pipe_entry, until
+from tests.gateway.full_server import FullHttp
+from toolway.gateway.mcp.pending_input import PendingCalls
+from toolway.gateway.principals import FileApiKeyStore
+
+pytestmark = [pytest.mark.anyio, OLD_WORDS]
+
+#: Over a pipe they take turns, which takes its time.
+CLIENTS = {"http": 200, "stdio": 200 if os.environ.get("TOOLWAY_LONG") else 50}
+
+
+def named(name: str) -> Json:
+    return {"action": "accept", "content": {"name": name}}
+
+
+async def begin(raw: Raw, **arguments: Any) -> Json:
+    """The question of a call that asks."""
+    result = (await raw.call("elicit", arguments)).result
+    assert result["resultType"] == "input_required", result
+    return result
+
+
+async def go_on(raw: Raw, asked: Json, answer: Json, **arguments: Any) -> Answer:
+    responses = dict.fromkeys(asked["inputRequests"], answer)
+    return await raw.call("elicit", arguments, requestState=asked["requestState"], inputResponses=responses)
+
+
+def said(answer: Answer) -> Any:
+    return json.loads(answer.result["content"][0]["text"])
+
+
+@pytest.mark.parametrize("transport", ["http", "stdio"])
+async def test_many_clients_with_open_questions_each_get_their_own_answer(transport: str) -> None:
+    clients_at_once = CLIENTS[transport]
+    async with full("legacy", transport) as found, found.raw() as raw:
+
+        async def one(number: int) -> None:
+            asked = await begin(raw, nonce=str(number), rounds=2)
+            again = await go_on(raw, asked, named(f"first {number}"), nonce=str(number), rounds=2)
+            everybody.release()
+            await all_asked.wait()
+            done = await go_on(raw, again.result, named(f"second {number}"), nonce=str(number), rounds=2)
+            assert done.result["structuredContent"]["nonce"] == str(number)
+            assert [each["content"]["name"] for each in said(done)] == [f"first {number}", f"second {number}"]
+
+        everybody, all_asked = asyncio.Semaphore(0), asyncio.Event()
+        async with asyncio.timeout(120), asyncio.TaskGroup() as clients:
+            for number in range(clients_at_once):
+                clients.create_task(one(number))
+            for _ in range(clients_at_once):
+                await everybody.acquire()
+            assert len(found.gateway.pending_calls) == clients_at_once
+            all_asked.set()
+        assert len(found.gateway.pending_calls) == 0
+
+
+async def test_callers_of_their_own_pipes_are_never_mixed_up(tmp_path: Path) -> None:
+    keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
+    async with full("legacy", "stdio", keyring=keyring) as found:
+
+        async def one(number: int) -> None:
+            async with found.raw(token=made(keyring, str(number))) as raw:
+                asked = await begin(raw, nonce=str(number))
+                waiting.release()
+                await all_asked.wait()
+                assert said(await go_on(raw, asked, named(str(number)), nonce=str(number))) == named(str(number))
+
+        waiting, all_asked = asyncio.Semaphore(0), asyncio.Event()
+        async with asyncio.timeout(60), asyncio.TaskGroup() as clients:
+            for number in range(4):
+                clients.create_task(one(number))
+            for _ in range(4):
+                await waiting.acquire()
+            all_asked.set()
+
+
+async def test_nobody_returns_and_the_server_hears_that_it_is_over() -> None:
+    async with full("legacy", "http", parking=PendingCalls(timeout=0.3)) as found, found.raw() as raw:
+        asked = await begin(raw)
+        await until(lambda: found.fakes["full"].stats.cancelled)
+        assert len(found.gateway.pending_calls) == 0 and found.hub.status()["full"].in_flight == 0
+        late = await go_on(raw, asked, named("late"))
+        assert late.error["code"] == -32602 and late.error["data"]["executed"] == "unknown"
+
+
+async def test_a_state_is_good_once() -> None:
+    async with full("legacy", "http") as found, found.raw() as raw:
+        asked = await begin(raw, rounds=2)
+        again = (await go_on(raw, asked, named("one"), rounds=2)).result
+        assert again["requestState"] != asked["requestState"]
+        replayed = await go_on(raw, asked, named("other"), rounds=2)
+        assert replayed.error["code"] == -32602
+        done = await go_on(raw, again, named("two"), rounds=2)
+        assert [each["content"]["name"] for each in said(done)] == ["one", "two"]
+        assert (await go_on(raw, again, named("three"), rounds=2)).error["code"] == -32602
+
+
+async def test_a_state_is_good_for_its_own_call_alone(tmp_path: Path) -> None:
+    keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
+    mine, other = made(keyring, "mine"), made(keyring, "other")
+    async with (
+        full("legacy", "http", keyring=keyring) as found,
+        found.raw(token=mine) as raw,
+        found.raw(token=other) as stranger,
+        found.raw("", token=mine) as elsewhere,
+    ):
+        asked = await begin(raw, nonce="a")
+        state = asked["requestState"]
+        answers = {key: named("x") for key in asked["inputRequests"]}
+        forged = state[:-3] + ("AAA" if state[-3:] != "AAA" else "BBB")
+        tried = [
+            await stranger.call("elicit", {"nonce": "a"}, requestState=state, inputResponses=answers),
+            await elsewhere.call("full__elicit", {"nonce": "a"}, requestState=state, inputResponses=answers),
+            await raw.call("elicit", {"nonce": "b"}, requestState=state, inputResponses=answers),
+            await raw.call("sample", {"nonce": "a"}, requestState=state, inputResponses=answers),
+            await raw.call("elicit", {"nonce": "a"}, requestState=forged, inputResponses=answers),
+            await raw.call("elicit", {"nonce": "a"}, requestState="made up", inputResponses=answers),
+            await raw.call("elicit", {"nonce": "a"}, requestState=7, inputResponses=answers),
+        ]
+        assert [each.error["code"] for each in tried] == [-32602] * len(tried)
+        assert len(found.gateway.pending_calls) == 1
+        assert said(await go_on(raw, asked, named("mine"), nonce="a"))["content"]["name"] == "mine"
+
+
+async def test_the_state_of_a_modern_server_is_bound_in_the_same_way(tmp_path: Path) -> None:
+    keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
+    mine, other = made(keyring, "mine"), made(keyring, "other")
+    async with (
+        full("modern", "http", keyring=keyring) as found,
+        found.raw(token=mine) as raw,
+        found.raw(token=other) as stranger,
+    ):
+        asked = await begin(raw, nonce="a")
+        before = found.fakes["full"].stats.calls["elicit"]
+        assert (await go_on(stranger, asked, named("x"), nonce="a")).error["code"] == -32602
+        assert (await go_on(raw, asked, named("x"), nonce="b")).error["code"] == -32602
+        assert found.fakes["full"].stats.calls["elicit"] == before  # a refusal costs no contact
+        assert said(await go_on(raw, asked, named("mine"), nonce="a"))["content"]["name"] == "mine"
+
+
+async def test_a_question_that_is_not_answered_is_asked_again() -> None:
+    async with full("legacy", "http") as found, found.raw() as raw:
+        asked = await begin(raw)
+        again = await raw.call("elicit", requestState=asked["requestState"], inputResponses={"other": named("x")})
+        assert again.result["inputRequests"] == asked["inputRequests"]
+        assert said(await go_on(raw, again.result, named("now")))["content"]["name"] == "now"
+
+
+async def test_progress_goes_to_the_request_that_waits_now() -> None:
+    async with full("legacy", "http") as found, found.raw() as raw:
+        first = await raw.call("elicit", {"rounds": 1}, meta={"progressToken": "one", f"{META}logLevel": "info"})
+        assert len(first.messages) == 1
+        call = next(iter(found.gateway.pending_calls._calls.values())).call
+        assert call.on_progress is not None and call.on_log is not None
+        call.on_progress(0.1, None, None)  # nobody waits now, and nobody is told
+        responses = dict.fromkeys(first.result["inputRequests"], named("x"))
+        retry = {"requestState": first.result["requestState"], "inputResponses": responses}
+        told: list[Json] = []
+        body, fields = raw.modern(
+            "tools/call",
+            {"name": "elicit", "arguments": {"rounds": 1}, **retry},
+            meta={"progressToken": "two", f"{META}logLevel": "error"},
+        )
+        ear = next(iter(found.gateway.pending_calls._calls.values())).forwarder
+        turn_to = ear.attach
+
+        def turned(*given: Any) -> None:
+            turn_to(*given)
+            ear.forward_progress(0.5, 1, "half")
+            ear.forward_log("notifications/message", {"level": "info", "data": "too quiet"})
+            ear.forward_log("notifications/message", {"level": "error", "data": "loud"})
+
+        ear.attach = turned  # type: ignore[assignment,method-assign]  # as if the server had said it just then
+
+        async def on_message(message: Json) -> None:
+            told.append(message)
+
+        await raw.post(body, fields, on_message)
+        assert [each.get("method") for each in told] == ["notifications/progress", "notifications/message", None]
+        assert told[0]["params"] == {"progressToken": "two", "progress": 0.5, "total": 1, "message": "half"}
+        assert told[1]["params"]["data"] == "loud"
+
+
+async def test_parking_is_bounded_and_one_principal_has_half(tmp_path: Path) -> None:
+    keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
+    keys = [made(keyring, name) for name in ("a", "b", "c")]
+    async with (
+        full("legacy", "http", keyring=keyring, parking=PendingCalls(max_calls=4)) as found,
+        found.raw(token=keys[0]) as a,
+        found.raw(token=keys[1]) as b,
+        found.raw(token=keys[2]) as c,
+    ):
+        asked = [await begin(a, nonce="1"), await begin(a, nonce="2")]
+        crowded = await a.call("elicit", {"nonce": "3"})
+        assert crowded.error["code"] == -31005 and crowded.error["data"]["executed"] == "unknown"
+        assert crowded.status == 200  # nothing that invites to send it again
+        await begin(b)
+        await begin(b)
+        assert (await c.call("elicit")).error["code"] == -31005
+        await until(lambda: len(found.fakes["full"].stats.cancelled) == 2)
+        assert said(await go_on(a, asked[0], named("x"), nonce="1"))["content"]["name"] == "x"
+        await begin(c)
+
+
+async def test_the_time_that_a_client_takes_is_its_own_and_holds_no_slot() -> None:
+    async with FullHttp("legacy") as fake:
+        entry = {"url": fake.url, "timeout": "1s", "limits": {"maxConcurrent": 1, "queue": 0}}
+        async with lab({"full": entry}) as found, found.raw() as raw:
+            asked = await begin(raw)
+            await asyncio.sleep(1.3)
+            assert (await raw.call("echo", {"text": "in between"})).result["content"][0]["text"] == "in between"
+            assert said(await go_on(raw, asked, named("late")))["content"]["name"] == "late"
+
+
+async def test_a_restarting_modern_server_gets_the_answers_all_the_same() -> None:
+    async with lab({"full": pipe_entry("modern")}) as found, found.raw() as raw:
+        asked = await begin(raw)
+        found.hub.restart_server("full")
+        assert said(await go_on(raw, asked, named("after"))) == named("after")

@@ -1,0 +1,143 @@
+"""Handles that clients keep for us, and files that only their owner may read."""
+
+from __future__ import annotations
+
+import base64
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from toolway.errors import ConfigError
+from toolway.gateway.principals import read_local_token
+from toolway.gateway.sealing import KEY_BYTES, Sealer, read_sealing_key, write_private
+
+KEY = b"k" * KEY_BYTES
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def mode(file: Path) -> int:
+    return stat.S_IMODE(file.stat().st_mode)
+
+
+def test_what_was_sealed_is_found_again_by_any_process_with_the_key():
+    text = Sealer(KEY, Clock()).seal("session", {"a": [1, None, "ü"]}, 10)
+    assert Sealer(KEY, Clock()).open("session", text) == {"a": [1, None, "ü"]}
+    assert Sealer(b"l" * KEY_BYTES, Clock()).open("session", text) is None
+
+
+def test_a_handle_is_of_one_kind_and_has_an_end():
+    clock = Clock()
+    sealer = Sealer(KEY, clock)
+    text = sealer.seal("session", "x", 10)
+    assert sealer.open("task", text) is None
+    clock.now += 9.9
+    assert sealer.open("session", text) == "x"
+    clock.now += 0.2
+    assert sealer.open("session", text) is None
+
+
+def test_a_handle_says_nothing_and_no_two_are_the_same():
+    sealer = Sealer(KEY, Clock())
+    one, two = (sealer.seal("session", "the secret", 10) for _ in range(2))
+    assert one != two and b"secret" not in base64.urlsafe_b64decode(one + "==")
+
+
+def test_a_handle_with_any_bit_changed_is_none():
+    sealer = Sealer(KEY, Clock())
+    text = sealer.seal("session", "x", 10)
+    data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    for at in range(len(data)):
+        changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        assert sealer.open("session", base64.urlsafe_b64encode(changed).decode().rstrip("=")) is None
+
+
+@pytest.mark.parametrize("value", ["x", "xy", "xyz"])
+def test_a_handle_has_one_spelling(value: str):
+    """A session that was ended is remembered by its id: a second spelling would open it again."""
+    sealer = Sealer(KEY, Clock())
+    text = sealer.seal("session", value, 10)
+    found = {
+        other
+        for letter in map(chr, range(33, 127))
+        for other in (text[:-1] + letter, text + letter, text.replace("-", letter), text.replace("_", letter))
+        if sealer.open("session", other) is not None
+    }
+    assert found == {text} or found == set()
+    assert sealer.open("session", text) == value
+    assert sealer.open("session", text + "=") is None
+
+
+@pytest.mark.parametrize("text", ["", "A", "AAAA", "A" * 40, "A" * 100_000, "ü" * 20, "....", "\0" * 8, " ", "A" * 17])
+def test_anything_else_is_none(text: str):
+    assert Sealer(KEY, Clock()).open("session", text) is None
+
+
+def test_the_key_and_the_token_are_made_once_and_for_their_owner_alone(tmp_path: Path):
+    old = os.umask(0)
+    try:
+        key, token = read_sealing_key(tmp_path / "new" / "key"), read_local_token(tmp_path / "new" / "token")
+    finally:
+        os.umask(old)
+    assert len(key) == KEY_BYTES and len(token) > 40
+    assert read_sealing_key(tmp_path / "new" / "key") == key and read_local_token(tmp_path / "new" / "token") == token
+    assert [mode(tmp_path / "new" / name) for name in ("key", "token")] == [0o600, 0o600]
+    assert mode(tmp_path / "new") == 0o700
+    assert sorted(os.listdir(tmp_path / "new")) == ["key", "token"]
+
+
+def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path):
+    file = tmp_path / "token"
+    file.write_text("tw_0123456789abcdef0123")
+    file.chmod(0o644)
+    assert read_local_token(file) == "tw_0123456789abcdef0123"
+    assert mode(file) == 0o600
+
+
+def test_a_key_or_a_token_that_cannot_be_one_is_not_replaced(tmp_path: Path):
+    (tmp_path / "key").write_bytes(b"short")
+    (tmp_path / "token").write_text("guess me\n")
+    with pytest.raises(ConfigError):
+        read_sealing_key(tmp_path / "key")
+    with pytest.raises(ConfigError):
+        read_local_token(tmp_path / "token")
+    assert (tmp_path / "key").read_bytes() == b"short"
+
+
+def test_gateways_that_start_at_once_have_one_token(tmp_path: Path):
+    program = (
+        "import sys, pathlib, toolway.gateway.principals as p; sys.stdin.read(); "
+        "print(p.read_local_token(pathlib.Path(sys.argv[1])))"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "token")]
+    starting = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    for process in starting:
+        assert process.stdin is not None
+        process.stdin.close()
+    tokens = set()
+    for process in starting:
+        assert process.stdout is not None
+        tokens.add(process.stdout.read())
+        process.stdout.close()
+        assert process.wait(60) == 0
+    assert len(tokens) == 1
+
+
+def test_a_private_file_is_replaced_at_once_or_not_at_all(tmp_path: Path):
+    file = tmp_path / "keys.json"
+    write_private(file, b"one")
+    write_private(file, b"two")
+    assert (file.read_bytes(), mode(file), os.listdir(tmp_path)) == (b"two", 0o600, ["keys.json"])
+    with pytest.raises(OSError):
+        write_private(tmp_path, b"three")  # a folder
+    assert os.listdir(tmp_path) == ["keys.json"]
+    assert not [name for name in os.listdir(tmp_path.parent) if name.startswith(f".{tmp_path.name}")]

@@ -1,0 +1,79 @@
+"""Which items an endpoint shows."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from toolway.gateway.tool_filter import ALL_TOOLS, NO_TOOLS, ToolFilter, filter_for_server
+
+NAMES = ("a.read", "a.write", "b.read", "ab.read", "b.a.read")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "chosen"),
+    [
+        (("*",), NAMES),
+        ((), ()),
+        (("a.*",), ("a.read", "a.write")),
+        (("*.read",), ("a.read", "b.read", "ab.read", "b.a.read")),
+        (("*", "!a.*"), ("b.read", "ab.read", "b.a.read")),
+        (("!a.*", "*"), NAMES),  # the last one that fits decides
+        (("a.*", "!*", "a.read"), ("a.read",)),
+        (("a?.read",), ("ab.read",)),
+        (("A.READ",), ()),
+        (("a.rea",), ()),
+        (("[ab].read",), ()),  # only `*` and `?` mean something
+    ],
+)
+def test_patterns_choose_in_their_order(patterns: tuple[str, ...], chosen: tuple[str, ...]):
+    assert tuple(name for name in NAMES if name in ToolFilter(patterns)) == chosen
+
+
+@pytest.mark.parametrize(
+    ("patterns", "touched", "whole"),
+    [
+        (("*",), "a ab b", "a ab b"),
+        ((), "", ""),
+        (("a.*",), "a", "a"),
+        (("a.read",), "a", ""),
+        (("a*",), "a ab", "a ab"),
+        (("*.read",), "a ab b", ""),
+        (("*", "!a.*"), "ab b", "ab b"),
+        (("*", "!a.write"), "a ab b", "a ab b"),
+        (("*", "!a.*", "a.read"), "a ab b", "ab b"),
+        (("a.?",), "a", ""),  # a name of one letter is not all that a server has
+        (("!*",), "", ""),
+    ],
+)
+def test_a_server_is_touched_if_anything_of_it_may_be_shown_and_whole_if_everything_is(
+    patterns: tuple[str, ...], touched: str, whole: str
+):
+    selection, servers = ToolFilter(patterns), ("a", "ab", "b")
+    assert [s for s in servers if selection.may_include(s)] == touched.split()
+    assert [s for s in servers if selection.includes_server(s)] == whole.split()
+
+
+def test_a_union_holds_what_any_of_its_parts_holds_and_no_more():
+    both = ToolFilter.union([filter_for_server("a"), ToolFilter(("b.read",))])
+    assert [name for name in NAMES if name in both] == ["a.read", "a.write", "b.read"]
+    assert [s for s in ("a", "ab", "b") if both.may_include(s)] == ["a", "b"]
+    assert both.includes_server("a") and not both.includes_server("b")
+    none = ToolFilter.union([])
+    assert not any(name in none for name in NAMES) and not none.may_include("a") and not none.includes_server("a")
+
+
+def test_what_one_group_takes_away_another_may_hold():
+    both = ToolFilter.union([ToolFilter(("a.*", "!a.write")), ToolFilter(("a.write",))])
+    assert "a.write" in both and "b.read" not in both
+
+
+def test_everything_and_nothing():
+    assert all(name in ALL_TOOLS and name not in NO_TOOLS for name in NAMES)
+
+
+def test_a_pattern_of_many_stars_is_read_in_little_time():
+    began = time.monotonic()
+    assert "a." + "x" * 128 not in ToolFilter(("*a" * 40 + "*y",))
+    assert time.monotonic() - began < 2

@@ -1,0 +1,150 @@
+"""What one connection knows about what left, with a socket that does as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from toolway.http.client_connection import ClientConnection, IncomingResponse, ResponseHead
+from toolway.http.exchange import HeadCache
+from toolway.http.limits import ClientLimits, HttpError
+from toolway.types import Certainty
+
+pytestmark = pytest.mark.anyio
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
+
+
+class Socket:
+    """A transport whose buffer and fate the test sets."""
+
+    def __init__(self, *, takes: int | None = None, broken: bool = False, tls: bool = False) -> None:
+        self.takes = takes  # bytes of a write that leave at once; None for all
+        self.broken = broken  # a write fails on the spot
+        self.tls = tls
+        self.buffered = 0
+        self.closing = False
+
+    def write(self, data: bytes) -> None:
+        self.closing = self.broken
+        self.buffered = 0 if self.takes is None else len(data) - self.takes
+
+    def get_write_buffer_size(self) -> int:
+        return self.buffered
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def abort(self) -> None:
+        self.closing = True
+
+    def get_extra_info(self, name: str) -> Any:
+        return object() if self.tls else None
+
+
+class Exchange:
+    """A connection on such a socket, with one request of 100 bytes under way."""
+
+    def __init__(self, sock: Socket) -> None:
+        self.free: list[ClientConnection] = []
+        self.head_cache: HeadCache[ResponseHead] = HeadCache()
+        self.sent: list[int] = []
+        self.incoming = IncomingResponse()
+        self.connection = ClientConnection(self, "key", "peer", ClientLimits())
+        self.connection.connection_made(cast(asyncio.Transport, sock))
+        self.connection.start(self.incoming, b"x" * 100, lambda: self.sent.append(1))
+
+    def on_idle(self, connection: ClientConnection) -> None:
+        self.free.append(connection)
+
+    def on_lost(self, connection: ClientConnection) -> None: ...
+
+    @property
+    def fault(self) -> HttpError:
+        assert self.incoming.error is not None
+        return self.incoming.error
+
+
+async def test_a_write_that_the_system_refuses_sent_nothing() -> None:
+    at = Exchange(Socket(broken=True))
+    at.connection.connection_lost(BrokenPipeError())
+    assert (at.fault.code, at.fault.certainty, at.fault.bytes_sent) == ("E-HTTP-RESET", Certainty.NOT_SENT, 0)
+    assert at.sent == []
+
+
+async def test_a_write_of_which_nothing_left_before_the_end_sent_nothing() -> None:
+    at = Exchange(Socket(takes=0))
+    at.connection.abort()
+    assert (at.incoming.sent, at.sent) == (0, [])
+
+
+async def test_a_lost_connection_may_have_taken_what_was_still_held() -> None:
+    at = Exchange(Socket(takes=0))
+    at.connection.connection_lost(ConnectionResetError())
+    assert (at.fault.certainty, at.fault.bytes_sent) == (Certainty.UNKNOWN, 100)
+    assert at.sent == [1]
+
+
+async def test_one_byte_that_left_is_enough_for_doubt() -> None:
+    at = Exchange(Socket(takes=1))
+    assert at.sent == [1]
+    at.connection.fail("E", "over")
+    assert (at.fault.certainty, at.fault.bytes_sent) == (Certainty.UNKNOWN, 1)
+
+
+async def test_tls_hides_what_left_so_all_of_it_may_have() -> None:
+    at = Exchange(Socket(takes=0, broken=True, tls=True))
+    assert at.sent == [1]
+    at.connection.connection_lost(None)
+    assert (at.fault.certainty, at.fault.bytes_sent) == (Certainty.UNKNOWN, 100)
+
+
+async def test_what_leaves_later_is_noticed_when_the_connection_is_looked_at() -> None:
+    sock = Socket(takes=0)
+    at = Exchange(sock)
+    at.connection.check_progress(0.0)
+    assert at.sent == []
+    sock.buffered = 40
+    at.connection.check_progress(1.0)
+    assert at.sent == [1]
+
+
+async def test_what_leaves_later_is_noticed_when_an_answer_comes() -> None:
+    sock = Socket(takes=0)
+    at = Exchange(sock)
+    sock.buffered = 0
+    at.connection.data_received(OK)
+    assert at.sent == [1]
+    assert at.free == [at.connection]
+
+
+async def test_a_connection_with_unsent_bytes_is_not_kept() -> None:
+    sock = Socket(takes=50)
+    at = Exchange(sock)
+    at.connection.data_received(OK)
+    assert at.incoming.complete
+    assert (at.free, sock.closing) == ([], True)
+
+
+async def test_a_stream_that_goes_on_and_on_after_its_answer_is_closed() -> None:
+    sock = Socket()
+    at = Exchange(sock)
+    at.connection.data_received(CHUNKED)
+    at.connection.linger()
+    at.connection.data_received(b"3e8\r\n" + b"x" * 1000 + b"\r\n")
+    assert not sock.closing
+    for _ in range(20):
+        at.connection.data_received(b"3e8\r\n" + b"x" * 1000 + b"\r\n")
+    assert sock.closing
+    assert at.incoming.received == 1
+
+
+async def test_an_end_that_follows_the_answer_keeps_the_connection() -> None:
+    at = Exchange(Socket())
+    at.connection.data_received(CHUNKED)
+    at.connection.linger()
+    at.connection.data_received(b"0\r\n\r\n")
+    assert at.free == [at.connection]

@@ -1,0 +1,52 @@
+"""A head that was read before is recognised by its bytes, and by nothing less."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolway.http.exchange import MAX_HEAD_BYTES, HeadCache
+
+
+def message(head: str, body: str = "hello", length: str | None = None) -> bytes:
+    size = length if length is not None else str(len(body))
+    return f"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n{head}\r\n{body}".encode()
+
+
+def test_the_same_head_with_another_length() -> None:
+    heads: HeadCache[str] = HeadCache()
+    heads.put(message("A: 1\r\n"), "known")
+    assert heads.get(message("A: 1\r\n", "a longer body")) == ("known", b"a longer body")
+    assert heads.get(message("A: 1\r\n")) == ("known", b"hello")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        message("A: 2\r\n"),
+        message("A: 1\r\nB: 1\r\n"),
+        message("A: 1\r\n", length="4"),
+        message("A: 1\r\n", length="6"),
+        message("A: 1\r\n", length="+5"),
+        message("A: 1\r\n", length="5 "),
+        message("A: 1\r\n", length=""),
+        message("A: 1\r\n") + b"POST",
+        message("A: 1\r\n")[:-1],
+        message("A: 1\r\n").replace(b"\r\nContent-Length", b"\r\nX-Content-Length"),
+        message("A: 1\r\n").replace(b"Content-Length: ", b"Content-Length:"),
+        b"",
+        b"\r\n\r\n",
+    ],
+)
+def test_anything_else_is_for_the_parser(data: bytes) -> None:
+    heads: HeadCache[str] = HeadCache()
+    heads.put(message("A: 1\r\n"), "known")
+    assert heads.get(data) is None
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    heads: HeadCache[int] = HeadCache(10)
+    for number in range(100):
+        heads.put(message(f"A: {number}\r\n"), number)
+    assert len(heads) <= 10
+    heads.put(message(f"Long: {'x' * MAX_HEAD_BYTES}\r\n"), 0)
+    assert heads.get(message(f"Long: {'x' * MAX_HEAD_BYTES}\r\n")) is None

@@ -1,0 +1,189 @@
+"""Secrets reach the one server that names them, when it starts, and nobody else. Real processes, real sockets."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from toolway import Hub, ServerUnavailable
+from toolway.config.masking import build_masker
+from toolway.events import Connected
+from toolway.secrets import open_store
+from toolway.testing import FakeHttp
+
+FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"], "maxRestarts": 0, "maxRetries": 0}
+pytestmark = pytest.mark.anyio
+
+
+def store(name, value):
+    open_store(os.environ).set(name, value)
+
+
+def fake(**env):
+    return {**FAKE, "env": env}
+
+
+def environment_of(hub, server):
+    text = Path(f"/proc/{hub.status()[server].pid}/environ").read_text()
+    return dict(item.split("=", 1) for item in text.split("\0") if "=" in item)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+async def test_each_server_gets_only_what_its_entry_names(tmp_path):
+    for name in ("a", "b", "unused"):
+        store(name, f"canary-of-{name}")
+    (tmp_path / "file").write_text("canary-of-file\n")
+    entries = {
+        "one": fake(TOKEN="${keyring:a}"),
+        "two": fake(TOKEN="x ${keyring:b} y", FILE=f"${{file:{tmp_path}/file}}"),
+        "three": fake(MADE="${command:printf canary-of-command}"),
+        "four": fake(),
+    }
+    async with Hub(entries) as hub:
+        await hub.wait_ready(timeout=60)
+        found = {name: environment_of(hub, name) for name in entries}
+    canaries = {
+        name: {key: value for key, value in environ.items() if "canary" in value} for name, environ in found.items()
+    }
+    assert canaries == {
+        "one": {"TOKEN": "canary-of-a"},
+        "two": {"TOKEN": "x canary-of-b y", "FILE": "canary-of-file"},
+        "three": {"MADE": "canary-of-command"},
+        "four": {},
+    }
+
+
+@contextlib.asynccontextmanager
+async def overheard(port):
+    """A way to a server on which all that is sent to it is heard: (the port, the bytes)."""
+    heard = bytearray()
+
+    async def pump(reader, writer, ears=None):
+        while data := await reader.read(65536):
+            if ears is not None:
+                ears += data
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    async def accept(reader, writer):
+        with contextlib.suppress(OSError):
+            there, back = await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.gather(pump(reader, back, heard), pump(there, writer))
+
+    listener = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield listener.sockets[0].getsockname()[1], heard
+    finally:
+        listener.close()
+
+
+async def test_two_addresses_get_each_their_own_and_a_restart_fetches_anew():
+    store("a", "canary-of-a")
+    store("b", "canary-of-b")
+    async with (
+        FakeHttp() as one,
+        FakeHttp() as two,
+        overheard(one.port) as (port_one, heard_one),
+        overheard(two.port) as (port_two, heard_two),
+    ):
+        entries = {
+            "one": {"url": f"http://127.0.0.1:{port_one}/mcp", "headers": {"Authorization": "Bearer ${keyring:a}"}},
+            "two": {"url": f"http://127.0.0.1:{port_two}/mcp?key=${{keyring:b}}"},
+        }
+        async with Hub(entries) as hub:
+            await hub.wait_ready(timeout=60)
+            for _ in range(3):
+                await asyncio.gather(*(hub.call_tool(f"{name}.add", {"a": 1, "b": 2}) for name in ("two", "one")))
+            store("a", "canary-of-later")
+            connected = hub.events(Connected)
+            hub.restart_server("one")
+            await asyncio.wait_for(anext(connected), 60)
+            await hub.call_tool("one.add", {"a": 1, "b": 2})
+    canaries = [sorted(set(re.findall(rb"canary-of-\w+", heard))) for heard in (heard_one, heard_two)]
+    assert canaries == [[b"canary-of-a", b"canary-of-later"], [b"canary-of-b"]]
+
+
+@pytest.mark.parametrize(
+    ("reference", "evidence"),
+    [
+        ("${keyring:nothing}", "unknown secret name"),
+        ("${file:/nowhere/at/all}", "No such file"),
+        ("${file:/dev/zero}", "not a regular file"),
+        ("${command:no-such-program-at-all}", "cannot be started: ENOENT"),
+        ("${command:false}", "exit code 1"),
+        ("${command:true}", "the secret is empty"),
+        ("${command:head -c 70000 /dev/zero}", "longer than"),
+        ("${command:yes canary-in-output}", "longer than"),
+        ("${command:printf '\\377'}", "not UTF-8"),
+        ("${command:sh -c 'printf can\\141ry >&2; exit 3'}", "exit code 3"),
+    ],
+)
+async def test_a_secret_that_cannot_be_had_is_told_in_four_parts_and_nothing_starts(reference, evidence):
+    async with Hub({"gh": fake(TOKEN=reference)}) as hub:
+        with pytest.raises(ServerUnavailable) as caught:
+            await hub.wait_ready("gh", timeout=60)
+        status = hub.status()["gh"]
+    assert evidence in str(caught.value)
+    assert caught.value.code == "E-SECRETS-MISSING"
+    assert status.pid is None
+    shown = f"{caught.value} {caught.value.__notes__ if hasattr(caught.value, '__notes__') else ''} {status}"
+    assert "canary" not in shown.replace(reference, "")
+
+
+async def test_a_command_that_does_not_end_is_ended(monkeypatch, tmp_path):
+    monkeypatch.setattr("toolway.hub.secret_resolution.COMMAND_TIMEOUT_S", 0.3)
+    mark = tmp_path / "alive"
+    began = time.monotonic()
+    async with Hub({"gh": fake(TOKEN=f"${{command:sh -c 'echo $$ > {mark}; sleep 300 & sleep 300'}}")}) as hub:
+        with pytest.raises(ServerUnavailable, match="did not end within"):
+            await hub.wait_ready("gh", timeout=60)
+    assert time.monotonic() - began < 20
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(mark.read_text()), 0)
+
+
+async def test_a_command_gets_no_input_and_no_shell():
+    async with Hub({"gh": fake(TOKEN="${command:cat}"), "sh": fake(TOKEN="${command:printf %s $HOME;x}")}) as hub:
+        with pytest.raises(ServerUnavailable, match="the secret is empty"):
+            await hub.wait_ready("gh", timeout=60)
+        await hub.wait_ready("sh", timeout=60)
+        assert environment_of(hub, "sh")["TOKEN"] == "$HOME;x"
+
+
+async def test_what_a_server_says_about_its_secret_is_masked():
+    store("a", "canary-of-a")
+    leaky = "import os, sys; print('my token is', os.environ['TOKEN'], file=sys.stderr); sys.exit(3)"
+    entry = {"command": sys.executable, "args": ["-c", leaky], "env": {"TOKEN": "${keyring:a}"}, "maxRestarts": 0}
+    async with Hub({"gh": entry}) as hub:
+        with contextlib.suppress(ServerUnavailable):
+            await hub.wait_ready("gh", timeout=60)
+        told = json.dumps(hub.status()["gh"].stderr)
+    assert "my token is" in told
+    assert "canary" not in build_masker(hub._core.servers.values())(told)
+
+
+async def test_nothing_is_fetched_for_a_server_that_does_not_start(tmp_path):
+    mark = tmp_path / "ran"
+    reference = f"${{command:touch {mark}}}"
+    entries = {
+        "off": {**fake(T=reference), "enabled": False},
+        "lazy": {**fake(T=reference), "lazy": True},
+        "on": fake(),
+    }
+    async with Hub(entries) as hub:
+        await hub.wait_ready("on", timeout=60)
+    assert not mark.exists()
+
+
+async def test_a_hub_does_not_keep_what_it_fetched():
+    store("a", "canary-of-a")
+    async with Hub({"gh": fake(TOKEN="${keyring:a}")}) as hub:
+        await hub.wait_ready("gh", timeout=60)
+        assert hub._core.servers["gh"].env["TOKEN"] == "${keyring:a}"

@@ -1,0 +1,117 @@
+"""A loop that stands still is told of, once, with the place; and nothing else is."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from toolway.events import Event, LoopResumed, LoopStalled
+from toolway.hub.core import HubCore
+from toolway.hub.environment import HubEnvironment
+from toolway.hub.event_stream import Watchdog
+
+pytestmark = pytest.mark.anyio
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Watched:
+    """A watchdog whose clock stands, and whose thread is this one: the test looks and beats."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(threading.Thread, "start", lambda _: None)
+        self.clock = Clock()
+        self.told: list[Event] = []
+        self.dog = Watchdog(self.told.append, 5.0, self.clock)
+        self.dog.start()
+        self.dog.stop()  # no beats but ours
+
+    async def look(self, *, late: bool = False) -> float:
+        pause = self.dog.check(late=late)
+        await asyncio.sleep(0)
+        return pause
+
+    def kinds(self) -> list[type[Event]]:
+        return [type(fact) for fact in self.told]
+
+
+@pytest.fixture
+async def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(monkeypatch)
+
+
+async def test_a_loop_that_turns_is_not_told_of(watched: Watched) -> None:
+    for _ in range(100):
+        watched.clock.now += 4.9
+        assert await watched.look() == pytest.approx(0.1)
+        watched.dog._beat()
+    assert watched.told == []
+
+
+async def test_a_loop_that_stands_is_told_of_once_and_again_when_it_turns(watched: Watched) -> None:
+    for _ in range(20):
+        watched.clock.now += 1
+        await watched.look()
+    watched.dog._beat()
+    watched.dog._beat()
+    assert watched.kinds() == [LoopStalled, LoopResumed]
+    stalled, resumed = watched.told
+    assert isinstance(stalled, LoopStalled) and isinstance(resumed, LoopResumed)
+    assert (stalled.seconds, resumed.seconds) == (5, 20)
+    assert "in look" in stalled.stack
+    assert "5.0 s" in stalled.summary and "thread" in stalled.summary
+    watched.clock.now += 6
+    await watched.look()
+    assert watched.kinds() == [LoopStalled, LoopResumed, LoopStalled]
+
+
+async def test_a_process_that_was_stopped_is_told_of_afterwards_and_no_place_is_blamed(watched: Watched) -> None:
+    watched.clock.now += 60
+    assert await watched.look(late=True) == 0.5
+    assert watched.told == []
+    watched.dog._beat()
+    assert watched.kinds() == [LoopStalled, LoopResumed]
+    assert isinstance(watched.told[0], LoopStalled)
+    assert "no stack" in watched.told[0].stack
+
+
+async def test_a_loop_that_nobody_runs_does_not_stand_still(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched.clock.now += 60
+    with monkeypatch.context() as patch:
+        patch.setattr(type(watched.dog._loop), "is_running", lambda _: False)
+        watched.dog.check()
+    watched.dog._beat()
+    assert watched.told == []
+
+
+def dogs() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "toolway watchdog"]
+
+
+async def test_the_thread_sees_it_while_it_lasts_and_ends_with_the_hub(caplog: pytest.LogCaptureFixture) -> None:
+    before = dogs()
+    async with HubCore({}, environment=HubEnvironment(stall_threshold=0.3)):
+        (mine,) = set(dogs()) - set(before)
+        await asyncio.sleep(0.05)
+        time.sleep(0.6)  # noqa: ASYNC251  this is what must be noticed
+        assert "the event loop has been blocked for 0.3 s" in caplog.text
+        assert "test_the_thread_sees_it" in caplog.text
+        await asyncio.sleep(0.1)
+        assert "runs again" in caplog.text
+    await asyncio.to_thread(mine.join, 5)
+    assert not mine.is_alive()
+
+
+async def test_where_time_is_not_real_nobody_watches() -> None:
+    before = dogs()
+    async with HubCore({}, environment=HubEnvironment(stall_threshold=0)):
+        assert dogs() == before

@@ -1,0 +1,52 @@
+"""Deadlines: one end, in time, with the truth about how far it got."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from toolway.errors import CallTimeout
+from toolway.middleware.deadline import deadline
+from toolway.types import Call, CallResult, Certainty
+
+pytestmark = pytest.mark.anyio
+
+
+async def run(
+    call: Call, phase: str = "queue", certainty: Certainty = Certainty.NOT_SENT, total: float = 0.1
+) -> CallResult:
+    stage = deadline(lambda c: total if c.timeout is None else c.timeout, asyncio.get_running_loop().time)
+
+    async def last(inner: Call) -> CallResult:
+        inner.state.phase, inner.state.certainty = phase, certainty
+        await asyncio.sleep(5)
+        return CallResult("s", "t", {})
+
+    return await stage(call, last)
+
+
+async def test_what_was_not_sent_was_not_executed() -> None:
+    with pytest.raises(CallTimeout) as caught:
+        await run(Call("s.t", "tools/call", {}), "start")
+    assert (caught.value.executed, caught.value.phase) == ("no", "start")
+
+
+async def test_what_was_sent_may_have_been_executed() -> None:
+    with pytest.raises(CallTimeout) as caught:
+        await run(Call("s.t", "tools/call", {}), "server", Certainty.UNKNOWN)
+    assert (caught.value.executed, caught.value.phase) == ("unknown", "server")
+
+
+async def test_the_callers_own_timeout_wins() -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(CallTimeout):
+        await run(Call("s.t", "tools/call", {}, timeout=0.1), total=30)
+    assert loop.time() - began < 1
+
+
+async def test_a_call_without_time_is_not_begun() -> None:
+    with pytest.raises(CallTimeout) as caught:
+        await run(Call("s.t", "tools/call", {}, timeout=0.01), "server", Certainty.UNKNOWN)
+    assert caught.value.executed == "no"

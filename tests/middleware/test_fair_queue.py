@@ -1,0 +1,177 @@
+"""Lines before a server: in turns between callers, bounded, and closed while the server asks us to stay away."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.middleware.chain_lab import Clock, End, HeldEnd, a_call, a_reply, failure, turns
+from tests.sim.loop import run
+from toolway.config.schema import Limits
+from toolway.errors import Certainty, Overloaded
+from toolway.middleware.concurrency import MAX_PAUSE_S, ConcurrencyLimiter, concurrency
+from toolway.types import Middleware
+
+pytestmark = pytest.mark.anyio
+
+
+class Line:
+    """Callers who want slots, and the order in which they got them."""
+
+    def __init__(self, concurrent: int, waiting: int) -> None:
+        self.slots = ConcurrencyLimiter(Limits(max_concurrent=concurrent, max_queued=waiting))
+        self.served: list[str] = []
+        self.refused: list[str] = []
+
+    async def come(self, *callers: str) -> list[asyncio.Task[None]]:
+        tasks = [asyncio.create_task(self._want(caller)) for caller in callers]
+        await turns()
+        return tasks
+
+    async def _want(self, caller: str) -> None:
+        (self.served if await self.slots.acquire(caller) else self.refused).append(caller)
+
+    async def give_back(self, caller: str) -> None:
+        self.slots.release(caller)
+        await turns()
+
+
+async def test_callers_are_served_in_turns_and_each_in_his_order() -> None:
+    line = Line(1, 10)
+    await line.come("a")
+    await line.come("a", "a", "b", "c")
+    for caller in "aabc":
+        await line.give_back(caller)
+    assert "".join(line.served) == "aabca"
+
+
+async def test_while_others_wait_one_caller_holds_half_of_the_slots() -> None:
+    line = Line(4, 10)
+    await line.come(*"aaaa")
+    await line.come(*"aab")
+    await line.give_back("a")
+    assert line.served[-1] == "b"
+
+
+async def test_alone_he_may_hold_them_all() -> None:
+    line = Line(4, 10)
+    await line.come(*"aaaaaa")
+    await line.give_back("a")
+    assert line.served == ["a"] * 5
+
+
+async def test_in_a_full_line_whoever_has_most_of_it_makes_room_for_another() -> None:
+    line = Line(1, 3)
+    await line.come("a")
+    await line.come(*"aaa")
+    await line.come("b")
+    assert (line.refused, line.slots.queued) == (["a"], 3)
+    await line.give_back("a")
+    await line.give_back("a")
+    assert line.served == ["a", "a", "b"]
+
+
+async def test_in_a_full_line_nobody_makes_room_for_one_who_has_as_much() -> None:
+    line = Line(1, 2)
+    await line.come("a")
+    await line.come(*"ab")
+    await line.come("b", "a")
+    assert sorted(line.refused) == ["a", "b"]
+
+
+async def test_whoever_is_displaced_as_he_leaves_takes_nothing_with_him() -> None:
+    line = Line(1, 2)
+    await line.come("a")
+    *_, last = await line.come(*"aa")
+    newcomer = asyncio.create_task(line._want("b"))
+    await asyncio.sleep(0)
+    last.cancel()
+    await turns()
+    assert last.cancelled() or line.refused == ["a"]
+    for caller in "aab":
+        await line.give_back(caller)
+    assert newcomer.done()
+    assert line.slots.acquire_nowait("c")
+
+
+async def test_a_slot_that_is_handed_to_one_who_has_left_goes_to_the_next() -> None:
+    line = Line(1, 5)
+    await line.come("a")
+    leaving, _ = await line.come("b", "c")
+    leaving.cancel()
+    line.slots.release("a")
+    await turns()
+    assert line.served == ["a", "c"]
+    assert line.slots.queued == 0
+
+
+# -- a server that asks us to stay away --------------------------------------------------------------------------------
+
+
+def refusing(seconds: float) -> Overloaded:
+    return Overloaded("429", certainty=Certainty.REJECTED, retry_after=seconds)
+
+
+def a_stage(slots: ConcurrencyLimiter, queue: float = 5.0) -> Middleware:
+    return concurrency(lambda _: slots, lambda _: queue, asyncio.get_running_loop().time)
+
+
+async def soon(stage: Middleware, error: Exception) -> None:
+    await asyncio.gather(stage(a_call(deadline=1e9), End(error)), return_exceptions=True)
+
+
+def test_new_calls_wait_as_long_as_the_server_asked() -> None:
+    async def main() -> float:
+        stage = a_stage(ConcurrencyLimiter(Limits()))
+        await soon(stage, refusing(3.0))
+        began = asyncio.get_running_loop().time()
+        await stage(a_call(deadline=1e9), End(a_reply()))
+        return asyncio.get_running_loop().time() - began
+
+    assert run(main()) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(("asked", "queue", "left"), [(6.0, 5.0, 1e9), (3.0, 5.0, 2.0)], ids=["queue", "deadline"])
+def test_a_call_that_cannot_wait_so_long_is_told_when_to_come_back(asked, queue, left) -> None:
+    async def main() -> Overloaded:
+        stage, end = a_stage(ConcurrencyLimiter(Limits()), queue), End(a_reply())
+        await soon(stage, refusing(asked))
+        with pytest.raises(Overloaded) as caught:
+            await stage(a_call(deadline=asyncio.get_running_loop().time() + left), end)
+        assert end.calls == []
+        return caught.value
+
+    error = run(main())
+    assert error.retry_after == pytest.approx(asked)
+    assert (error.executed, error.retryable) == ("no", False)
+
+
+def test_no_server_keeps_calls_away_for_longer_than_a_minute() -> None:
+    async def main() -> float:
+        slots = ConcurrencyLimiter(Limits())
+        await soon(a_stage(slots), refusing(1e9))
+        return slots.paused_until - asyncio.get_running_loop().time()
+
+    assert run(main()) == pytest.approx(MAX_PAUSE_S)
+
+
+async def test_only_a_server_that_asks_for_it_keeps_calls_away() -> None:
+    slots = ConcurrencyLimiter(Limits())
+    clock = Clock()
+    stage = concurrency(lambda _: slots, lambda _: 5.0, clock)
+    await soon(stage, failure(Certainty.UNKNOWN, retry_after=9.0))
+    await soon(stage, Overloaded("429", certainty=Certainty.REJECTED))
+    assert slots.paused_until == 0.0
+
+
+async def test_a_slot_is_given_back_however_the_call_ends() -> None:
+    slots, end = ConcurrencyLimiter(Limits(max_concurrent=1)), HeldEnd()
+    stage = concurrency(lambda _: slots, lambda _: 5.0, Clock())
+    for error in (failure(Certainty.UNKNOWN), ZeroDivisionError(), asyncio.CancelledError()):
+        await soon(stage, error)  # type: ignore[arg-type]
+    leaving = asyncio.ensure_future(stage(a_call(), end))
+    await end.reached()
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    assert (await stage(a_call(), End(a_reply()))).text == "done"

@@ -1,0 +1,130 @@
+"""Keys on disk: what was used before a crash is used after it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from toolway.middleware.idempotency import IdempotencyKey
+from toolway.middleware.idempotency_sqlite import SqliteIdempotencyStore, StoreInUse
+
+pytestmark = pytest.mark.anyio
+ID = IdempotencyKey("", "bank", "pay", "k1")
+
+
+async def test_an_outcome_is_known_to_the_next_process(tmp_path: Path) -> None:
+    store = SqliteIdempotencyStore(tmp_path / "keys.db")
+    assert await store.claim(ID, "f", "c") is None
+    await store.finish(ID, {"content": [], "big": 2**60})
+    store.close()
+    after = SqliteIdempotencyStore(tmp_path / "keys.db")
+    known = await after.claim(ID, "f", "c")
+    assert known is not None
+    assert (known.state, known.outcome) == ("finished", {"content": [], "big": 2**60})
+    after.close()
+
+
+async def test_what_was_running_in_a_crash_has_no_known_outcome(tmp_path: Path) -> None:
+    store = SqliteIdempotencyStore(tmp_path / "keys.db")
+    await store.claim(ID, "f", "c")
+    store.close()
+    after = SqliteIdempotencyStore(tmp_path / "keys.db")
+    known = await after.claim(ID, "f", "c")
+    assert known is not None
+    assert known.state == "unknown"
+    after.close()
+
+
+async def test_a_released_key_is_free_and_an_old_one_is_forgotten(tmp_path: Path) -> None:
+    now = 0.0
+    store = SqliteIdempotencyStore(tmp_path / "keys.db", retention_s=10, now=lambda: now)
+    await store.claim(ID, "f", "c")
+    await store.release(ID)
+    assert await store.claim(ID, "f", "c") is None
+    await store.mark_unknown(ID)
+    now = 11.0
+    assert await store.claim(ID, "f", "c") is None
+    store.close()
+
+
+DAY = 86_400.0
+
+
+class Clocks:
+    """A wall clock that may be set, and one that only time moves."""
+
+    def __init__(self) -> None:
+        self.now, self.offset = 50.0, 1.7e9
+
+    def pass_(self, seconds: float) -> None:
+        self.now += seconds
+
+    def store(self, folder: Path) -> SqliteIdempotencyStore:
+        return SqliteIdempotencyStore(folder / "keys.db", now=lambda: self.now, wall=lambda: self.now + self.offset)
+
+
+async def finished(store: SqliteIdempotencyStore) -> bool:
+    """Whether the key is known; if it was not, it is now."""
+    if await store.claim(ID, "f", "c") is None:
+        await store.finish(ID, {})
+        return False
+    return True
+
+
+@pytest.mark.parametrize("jump", [DAY + 1, -DAY, 400 * DAY])
+async def test_a_jump_of_the_wall_clock_forgets_nothing(jump: float, tmp_path: Path) -> None:
+    clocks = Clocks()
+    store = clocks.store(tmp_path)
+    assert not await finished(store)
+    clocks.offset += jump
+    assert await finished(store)
+    clocks.pass_(DAY - 1)
+    assert await finished(store)
+    clocks.pass_(2)
+    assert not await finished(store)
+    store.close()
+
+
+@pytest.mark.parametrize("jump", [DAY + 1, -DAY, 400 * DAY])
+async def test_between_two_processes_an_hour_of_the_wall_clock_is_believed(jump: float, tmp_path: Path) -> None:
+    clocks = Clocks()
+    store = clocks.store(tmp_path)
+    assert not await finished(store)
+    store.close()
+    clocks.offset += jump
+    after = clocks.store(tmp_path)
+    assert await finished(after)
+    believed = 3600 if jump > 0 else 0
+    clocks.pass_(DAY - believed - 1)
+    assert await finished(after)
+    clocks.pass_(2)
+    assert not await finished(after)
+    after.close()
+
+
+async def test_time_that_a_crash_loses_has_not_passed(tmp_path: Path) -> None:
+    clocks = Clocks()
+    store = clocks.store(tmp_path)
+    assert not await finished(store)
+    clocks.pass_(DAY / 2)
+    await store.claim(ID, "f", "c")  # writes the time down
+    clocks.pass_(DAY / 3)
+    os.close(store._lock_fd)  # its process is gone
+    after = clocks.store(tmp_path)
+    clocks.pass_(DAY / 2 - 3601)
+    assert await finished(after)
+    clocks.pass_(2)
+    assert not await finished(after)
+    after.close()
+    store._executor.shutdown()
+    store._db.close()
+
+
+async def test_one_process_at_a_time_has_the_file(tmp_path: Path) -> None:
+    store = SqliteIdempotencyStore(tmp_path / "keys.db")
+    with pytest.raises(StoreInUse):
+        SqliteIdempotencyStore(tmp_path / "keys.db")
+    store.close()
+    SqliteIdempotencyStore(tmp_path / "keys.db").close()

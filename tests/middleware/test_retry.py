@@ -1,0 +1,281 @@
+"""Retries: what may be repeated, how long is waited, and when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice, product
+
+import pytest
+
+from tests.middleware.chain_lab import Clock, End, a_call, a_reply, failure, fixed, outcomes
+from toolway.config.schema import RetryPolicy
+from toolway.errors import CallError, Certainty
+from toolway.middleware.retry import FailureFacts, RetryBudget, backoff_delays, is_retryable, next_delay, retry
+from toolway.types import Call, CallResult, Effect, Middleware
+
+pytestmark = pytest.mark.anyio
+
+C0, C1, C2, C3 = Certainty
+READ, IDEMPOTENT, UNSAFE = Effect
+AGAIN = {
+    READ: (True, True, True, False),
+    IDEMPOTENT: (True, True, True, False),
+    UNSAFE: (True, True, False, False),
+}
+TABLE = [(effect, certainty, AGAIN[effect][certainty]) for effect, certainty in product(Effect, Certainty)]
+
+
+def facts(
+    effect: Effect = READ, certainty: Certainty = C0, attempts: int = 1, left: float = 1000.0, **more
+) -> FailureFacts:
+    return FailureFacts(effect, certainty, attempts, left, **more)
+
+
+def waiting(known: FailureFacts, policy: RetryPolicy = RetryPolicy(), dice: float = 0.5) -> float | None:  # noqa: B008  frozen
+    return next_delay(known, policy, iter([0.03]), fixed(dice))
+
+
+def a_stage(
+    clock: Clock,
+    budget: RetryBudget | None = None,
+    policy: RetryPolicy = RetryPolicy(),  # noqa: B008  frozen
+    dice: float = 0.5,
+) -> Middleware:
+    budget = budget or RetryBudget()
+    return retry(lambda _: policy, lambda _: budget, clock, fixed(dice), clock.sleep)
+
+
+async def fails(stage: Middleware, call: Call, end: End) -> CallError:
+    with pytest.raises(CallError) as caught:
+        await stage(call, end)
+    return caught.value
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_has_twelve_rows() -> None:
+    assert len(TABLE) == 12
+
+
+@pytest.mark.parametrize(("effect", "certainty", "again"), TABLE)
+def test_what_may_be_sent_again_is_what_the_table_says(effect, certainty, again) -> None:
+    assert is_retryable(effect, certainty) is again
+    assert (waiting(facts(effect, certainty)) is not None) is again
+
+
+@pytest.mark.parametrize(("effect", "certainty", "again"), TABLE)
+async def test_the_stage_sends_again_what_the_table_allows(effect, certainty, again) -> None:
+    end = End(failure(certainty), a_reply())
+    (outcome,) = await outcomes([a_stage(Clock())(a_call(effect), end)])
+    assert len(end.calls) == (2 if again else 1)
+    assert isinstance(outcome, CallResult) is again
+
+
+async def test_an_unsafe_call_that_may_have_happened_is_never_sent_again_and_says_so() -> None:
+    lost = failure(C2)
+    end = End(lost, a_reply())
+    error = await fails(a_stage(Clock()), a_call(UNSAFE), end)
+    assert error is lost
+    assert (len(end.calls), error.executed, error.attempts) == (1, "unknown", 1)
+
+
+async def test_a_failure_without_a_certainty_was_not_sent() -> None:
+    end = End(CallError("no idea"), a_reply())
+    await a_stage(Clock())(a_call(UNSAFE), end)
+    assert len(end.calls) == 2
+
+
+async def test_a_tools_own_failure_is_an_answer() -> None:
+    end = End(a_reply("no such file", isError=True), a_reply())
+    assert (await a_stage(Clock())(a_call(READ), end)).is_error
+    assert len(end.calls) == 1
+
+
+# -- how often ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("allowed", "made"), [(0, 1), (1, 1), (2, 2), (3, 3), (5, 5), (6, 5), (100, 5)])
+async def test_attempts_are_counted_and_never_more_than_five(allowed, made) -> None:
+    end = End(failure(C0))
+    error = await fails(a_stage(Clock(), policy=RetryPolicy(max_attempts=allowed)), a_call(READ), end)
+    assert (len(end.calls), error.attempts) == (made, made)
+
+
+def test_three_attempts_are_the_default() -> None:
+    assert waiting(facts(attempts=2)) is not None
+    assert waiting(facts(attempts=3)) is None
+
+
+def test_a_failure_that_would_be_repeated_is_not_tried_again() -> None:
+    assert waiting(facts(retryable=False)) is None
+    assert waiting(facts(certainty=C1, retry_after=1.0, retryable=False)) is None
+
+
+async def test_a_server_that_says_so_is_not_asked_again() -> None:
+    end = End(failure(C0, retryable=False), a_reply())
+    await fails(a_stage(Clock()), a_call(READ), end)
+    assert len(end.calls) == 1
+
+
+# -- how long ----------------------------------------------------------------------------------------------------------
+
+
+def test_waits_are_random_below_a_ceiling_that_doubles_up_to_the_cap() -> None:
+    ceilings = [0.05 * 2**n for n in range(9)]
+    assert list(islice(backoff_delays(0.05, 2.0, 20.0, fixed(1.0)), 9)) == pytest.approx(ceilings)
+    assert list(islice(backoff_delays(0.05, 2.0, 20.0, fixed(0.5)), 9)) == pytest.approx([c / 2 for c in ceilings])
+    assert list(islice(backoff_delays(0.05, 2.0, 20.0, fixed(0.0)), 9)) == [0.0] * 9
+
+
+def test_no_wait_is_longer_than_the_cap_however_often() -> None:
+    waits = list(islice(backoff_delays(0.05, 2.0, 20.0, fixed(1.0)), 2000))
+    assert max(waits) == waits[-1] == 20.0
+    assert list(islice(backoff_delays(30.0, 2.0, 20.0, fixed(1.0)), 3)) == [20.0, 20.0, 20.0]
+
+
+@pytest.mark.parametrize(("certainty", "base"), [(C0, 0.05), (C1, 1.0), (C2, 0.05)])
+async def test_the_first_wait_is_short_after_a_loss_and_long_after_a_refusal(certainty, base) -> None:
+    clock = Clock()
+    end = End(failure(certainty), failure(certainty), a_reply())
+    await a_stage(clock, dice=0.999)(a_call(READ), end)
+    assert clock.naps == pytest.approx([0.999 * base, 0.999 * base * 2])
+
+
+@pytest.mark.parametrize(
+    ("dice", "factor"), [(0.0, 1.0), (0.5, 1.05), (0.999999, 1.0999999)], ids=["exactly", "in between", "a tenth more"]
+)
+@pytest.mark.parametrize("asked", [0.0, 0.5, 7.0, 60.0])
+def test_a_server_is_waited_for_exactly_as_long_as_it_asks_and_a_tenth_at_most(asked, dice, factor) -> None:
+    assert waiting(facts(certainty=C1, retry_after=asked), dice=dice) == pytest.approx(asked * factor)
+
+
+def test_a_server_that_asks_for_more_than_a_minute_is_not_waited_for() -> None:
+    assert waiting(facts(certainty=C1, retry_after=60.001)) is None
+    assert waiting(facts(certainty=C1, retry_after=1e9)) is None
+
+
+@pytest.mark.parametrize("dice", [0.0, 0.5, 0.999999])
+def test_a_wait_beyond_the_deadline_is_not_begun(dice) -> None:
+    for left in (-1.0, 0.0, 5.0, 10.0):
+        assert waiting(facts(certainty=C1, retry_after=10.0, left=left), dice=dice) is None
+    assert waiting(facts(certainty=C1, retry_after=10.0, left=11.1), dice=dice) is not None
+
+
+def test_an_attempt_that_would_have_no_time_is_not_begun() -> None:
+    assert waiting(facts(left=0.08)) is None  # 0.03 of waiting and 0.05 that an attempt needs
+    assert waiting(facts(left=0.081)) == 0.03
+
+
+async def test_what_the_server_asked_for_reaches_the_caller_at_once() -> None:
+    clock = Clock()
+    error = await fails(a_stage(clock), a_call(READ), End(failure(C1, retry_after=61.0), a_reply()))
+    assert (error.retry_after, clock.naps, error.attempts) == (61.0, [], 1)
+
+
+async def test_a_pushback_is_waited_for_by_unsafe_calls_too() -> None:
+    clock = Clock()
+    end = End(failure(C1, retry_after=2.0), a_reply())
+    await a_stage(clock)(a_call(UNSAFE), end)
+    assert clock.naps == pytest.approx([2.1])
+    assert len(end.calls) == 2
+
+
+async def test_the_deadline_ends_retrying() -> None:
+    clock = Clock()
+    end = End(failure(C1, retry_after=20.0))
+    error = await fails(a_stage(clock, policy=RetryPolicy(max_attempts=5)), a_call(READ, deadline=clock.now + 50), end)
+    assert (len(end.calls), error.retry_after) == (3, 20.0)
+    assert clock.now < 1050
+
+
+# -- the truth about the whole -----------------------------------------------------------------------------------------
+
+
+async def test_what_an_earlier_attempt_may_have_done_is_not_forgotten() -> None:
+    error = await fails(a_stage(Clock()), a_call(READ), End(failure(C2), failure(C0)))
+    assert (error.certainty, error.executed, error.attempts) == (C2, "unknown", 3)
+
+
+async def test_an_answer_says_how_many_attempts_it_took() -> None:
+    assert (await a_stage(Clock())(a_call(READ), End(a_reply()))).attempts == 1
+    assert (await a_stage(Clock())(a_call(READ), End(failure(C0), failure(C2), a_reply()))).attempts == 3
+
+
+async def test_attempts_that_were_never_sent_add_up_to_nothing() -> None:
+    error = await fails(a_stage(Clock()), a_call(UNSAFE), End(failure(C0), failure(C1), failure(C0)))
+    assert error.executed == "no"
+
+
+async def test_while_it_waits_the_call_says_so() -> None:
+    call, seen = a_call(READ), []
+
+    async def nap(seconds: float) -> None:
+        seen.append((call.state.phase, call.state.attempt_number, call.state.overall_certainty()))
+
+    stage = retry(lambda _: RetryPolicy(), lambda _: RetryBudget(), Clock(), fixed(0.5), nap)
+    await stage(call, End(failure(C2), a_reply()))
+    assert seen == [("retry", 1, C2)]
+    assert (call.state.phase, call.state.attempt_number) == ("queue", 2)
+
+
+# -- the budget --------------------------------------------------------------------------------------------------------
+
+
+async def test_where_the_budget_is_used_up_the_call_fails_with_its_own_error_at_once() -> None:
+    clock, budget = Clock(), RetryBudget(min_retries=0)
+    own = failure(C0)
+    error = await fails(a_stage(clock, budget), a_call(READ), End(own, a_reply()))
+    assert error is own
+    assert (clock.naps, budget.denied, budget.active) == ([], 1, 0)
+
+
+async def test_every_retry_is_given_back_however_it_ends() -> None:
+    budget, clock = RetryBudget(), Clock()
+    stage = a_stage(clock, budget)
+    await stage(a_call(READ), End(failure(C0), a_reply()))
+    await fails(stage, a_call(READ), End(failure(C0)))
+    with pytest.raises(ZeroDivisionError):
+        await stage(a_call(READ), End(failure(C0), ZeroDivisionError()))
+    with pytest.raises(asyncio.CancelledError):
+        await stage(a_call(READ), End(failure(C0), asyncio.CancelledError()))
+    assert budget.active == 0
+
+
+async def test_a_caller_who_leaves_during_the_wait_gives_his_retry_back_and_nothing_is_sent() -> None:
+    budget, asleep = RetryBudget(), asyncio.Event()
+
+    async def nap(seconds: float) -> None:
+        asleep.set()
+        await asyncio.Event().wait()
+
+    end = End(failure(C2), a_reply())
+    call = a_call(READ)
+    stage = retry(lambda _: RetryPolicy(), lambda _: budget, Clock(), fixed(0.5), nap)
+    task = asyncio.ensure_future(stage(call, end))
+    await asleep.wait()
+    assert budget.active == 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert (task.cancelled(), budget.active, len(end.calls)) == (True, 0, 1)
+    assert call.state.overall_certainty() is C2
+
+
+async def test_a_storm_of_failing_calls_is_held_to_the_budget() -> None:
+    """300 calls at once, each of which could be tried three times."""
+    budget, gate = RetryBudget(), asyncio.Event()
+    sent = 0
+
+    async def end(call: Call) -> CallResult:
+        nonlocal sent
+        sent += 1
+        await gate.wait()
+        raise failure(C0)
+
+    stage = a_stage(Clock(), budget)
+    work = [asyncio.ensure_future(stage(a_call(READ), end)) for _ in range(300)]
+    await asyncio.sleep(0)
+    gate.set()
+    assert not any(isinstance(o, CallResult) for o in await outcomes(work))
+    assert 300 < sent <= 300 * 1.25 + 3
+    assert budget.active == 0

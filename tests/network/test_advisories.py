@@ -1,0 +1,86 @@
+"""Advisories about addresses, each as the test that would have caught it here. The number is the row of the list of
+advisories that the project keeps. The matrix has all of it at length; this is the core of each."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.fault_lab import until
+from tests.network.network_lab import FORMS, HOME, PORT, Names, connects, names_of
+from tests.network.test_url_matrix import FEW, PLAIN, REFUSED, SITE, Kind
+from toolway import CallError, Hub, Server
+from toolway.config.schema import HealthCheck
+from toolway.network import private_reason
+from toolway.testing import FakeHttp
+
+pytestmark = pytest.mark.anyio
+
+ROWS = (15, 16, 22, 23, 38, 42)
+
+
+def test_every_row_that_concerns_addresses_has_its_test() -> None:
+    assert {int(name.split("_")[2]) for name in globals() if name.startswith("test_row_")} == set(ROWS)
+
+
+@pytest.mark.parametrize("kind", [kind for name, kind in PLAIN.items() if name != "doctor"], ids=lambda k: k.__name__)
+async def test_row_15_no_kind_of_server_is_a_way_inside(kind: Kind) -> None:
+    """CVE-2026-79747: the URL of an upstream was not looked at, and what it answered was shown."""
+    with connects() as made:
+        ended = await kind(FEW, names_of(FEW).policy())
+    assert made == [] and set(ended) == {REFUSED}
+
+
+@pytest.mark.parametrize(
+    "address", [each for form in ("NAT64", "6to4", "Teredo", "ISATAP", "mapped") for each in FORMS[form]]
+)
+def test_row_16_an_address_in_another_is_seen(address: str) -> None:
+    """CVE-2026-79749."""
+    assert private_reason(address)
+
+
+async def test_row_22_a_name_that_changes_between_check_and_connect_gains_nothing() -> None:
+    """CVE-2026-53708."""
+    names = Names({"evil.example": ["93.184.216.34", "127.0.0.2"]})
+    server = Server(url=f"http://evil.example:{PORT}/mcp", network_policy=names.policy())
+    with connects() as made:
+        async with Hub({"evil": server}, catalog_storage=None, token_store=None) as hub:
+            with pytest.raises(CallError):
+                await hub.call_tool("evil.echo")
+    assert set(made) == {("93.184.216.34", PORT)}
+
+
+async def test_row_23_a_redirect_is_no_way_inside() -> None:
+    """GHSA-c7vv-9h9c-fvj4."""
+    async with FakeHttp() as fake:
+        url = f"http://{SITE}:{fake.port}/mcp"
+        async with Hub(
+            {"one": Server(url=url, network_policy=Names().policy())}, catalog_storage=None, token_store=None
+        ) as hub:
+            with connects() as made:
+                for to in ("http://10.0.0.1/", "http://169.254.169.254/latest", f"http://127.0.0.2:{fake.port}/mcp"):
+                    with pytest.raises(CallError) as caught:
+                        await hub.call_tool("one.bad", {"mode": "redirect=307", "to": to})
+                    assert caught.value.executed == "no"
+            assert {address for address, _ in made} <= {HOME}
+
+
+async def test_row_38_a_health_check_is_no_way_inside() -> None:
+    """GHSA-vc62-q48c-5cmw; its discovery of logins is in `test_moving.py`."""
+    async with FakeHttp(era="legacy", modes=["redirect=307;on=ping;to=http://10.0.0.1/"]) as fake:
+        health = HealthCheck(interval=0.1, timeout=1.0, failure_threshold=1)
+        server = Server(url=f"http://{SITE}:{fake.port}/mcp", network_policy=Names().policy(), health=health)
+        async with Hub({"one": server}, catalog_storage=None, token_store=None) as hub:
+            await hub.wait_ready(timeout=20)
+            with connects() as made:
+                await until(lambda: fake.stats.requests.get("ping", 0) >= 2, 20)
+            assert {address for address, _ in made} <= {HOME}
+
+
+async def test_row_42_a_public_name_that_leads_to_a_private_address_is_refused() -> None:
+    """CVE-2026-31945."""
+    names = Names({"rebound.example": ["10.0.0.1"]})
+    server = Server(url=f"http://rebound.example:{PORT}/mcp", network_policy=names.policy())
+    async with Hub({"one": server}, catalog_storage=None, token_store=None) as hub:
+        with connects() as made, pytest.raises(CallError) as caught:
+            await hub.call_tool("one.echo")
+    assert caught.value.code == REFUSED and made == []

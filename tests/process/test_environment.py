@@ -1,0 +1,25 @@
+"""The environment of a server is built from nothing: what its entry names, and a base."""
+
+import pytest
+
+from toolway.upstream.process.spawner import build_environment
+
+OWN = {
+    "PATH": "/bin",
+    "HTTPS_PROXY": "http://proxy",
+    "AWS_SECRET_ACCESS_KEY": "canary",
+    "TOOLWAY_TOKEN": "canary-of-the-gateway",
+    "TOOLWAY_SECRETS_PASSPHRASE": "canary-of-the-store",
+}
+
+
+@pytest.mark.parametrize(
+    ("policy", "names"),
+    [
+        ("safe", {"PATH", "HTTPS_PROXY", "NAMED"}),
+        ("none", {"PATH", "NAMED"}),
+        ("inherit", {"PATH", "HTTPS_PROXY", "AWS_SECRET_ACCESS_KEY", "NAMED"}),
+    ],
+)
+def test_a_server_gets_what_its_policy_and_its_entry_name_and_never_what_opens_our_own_doors(policy, names):
+    assert build_environment(OWN, policy, {"NAMED": "x"}).keys() == names

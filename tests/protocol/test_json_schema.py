@@ -1,0 +1,73 @@
+"""Schemas of servers: checked where that is cheap, left alone where it is not."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from toolway.protocol.json_schema import SchemaValidator, schema_cost
+
+
+def doubling(levels: int) -> dict[str, Any]:
+    """Every level refers twice to the next: 2^levels positions out of a few lines."""
+    defs: dict[str, Any] = {
+        f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}, {"$ref": f"#/$defs/a{n + 1}"}]} for n in range(levels)
+    }
+    defs[f"a{levels}"] = {"type": "object"}
+    return {"$ref": "#/$defs/a0", "$defs": defs}
+
+
+def test_what_does_not_fit_is_named() -> None:
+    schema = SchemaValidator({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
+    assert schema.validate({"n": 1}) is None
+    assert "integer" in (schema.validate({"n": "x"}) or "")
+    assert "n" in (schema.validate({}) or "")
+
+
+def test_references_inside_the_schema_work_and_one_recursion_is_fine() -> None:
+    tree = {"$ref": "#/$defs/t", "$defs": {"t": {"type": "object", "properties": {"next": {"$ref": "#/$defs/t"}}}}}
+    schema = SchemaValidator(tree)
+    assert schema.skip_reason == ""
+    assert schema.validate({"next": {"next": {}}}) is None
+    assert schema.validate({"next": {"next": 1}}) is not None
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        doubling(40),
+        {"properties": {"a": {"$ref": "https://example.com/x.json"}}},
+        {"$ref": "#/nowhere"},
+        {"$id": "https://example.com/s", "$ref": "#/x", "x": {}},
+        {"properties": {"l": {"$ref": "#"}, "r": {"$ref": "#"}}},
+        {"properties": {"a": {"pattern": "(?=look)ahead"}}},
+        {"type": 17},
+    ],
+    ids=["doubling", "remote", "dangling", "id", "branching", "lookahead", "invalid"],
+)
+def test_what_cannot_be_bounded_is_not_evaluated(schema: dict[str, Any]) -> None:
+    began = time.perf_counter()
+    made = SchemaValidator(schema)
+    assert made.skip_reason
+    assert made.validate({"anything": 1}) is None
+    assert time.perf_counter() - began < 0.1
+
+
+def test_a_pattern_that_would_backtrack_takes_no_time() -> None:
+    schema = SchemaValidator({"properties": {"a": {"pattern": "^(a+)+$"}}})
+    began = time.perf_counter()
+    assert schema.validate({"a": "a" * 50_000 + "b"}) is not None
+    assert time.perf_counter() - began < 0.1
+
+
+def test_a_large_answer_to_a_large_schema_is_not_evaluated() -> None:
+    schema = SchemaValidator({"items": {"allOf": [{"type": "integer"}] * 5000}})
+    began = time.perf_counter()
+    assert schema.validate(["x"] * 50_000) is None
+    assert time.perf_counter() - began < 0.1
+
+
+def test_the_cost_counts_references_as_often_as_they_are_followed() -> None:
+    assert schema_cost(doubling(3)) > 2 * schema_cost(doubling(2)) > 4 * schema_cost(doubling(1)) - 8

@@ -1,0 +1,111 @@
+"""Envelopes: what is accepted, what is refused, and what a refusal still tells."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolway.protocol import jsonrpc
+from toolway.types import Certainty
+
+
+def answer(result: bytes) -> bytes:
+    return b'{"jsonrpc":"2.0","id":7,"result":' + result + b"}"
+
+
+def test_a_result_keeps_fields_that_nobody_knows() -> None:
+    message = jsonrpc.parse_message(
+        answer(b'{"content":[{"type":"video","fps":25}],"future":{"a":null,"n":123456789012345678}}')
+    )
+    assert message.kind == "result"
+    assert message.id == 7
+    assert message.body == {"content": [{"type": "video", "fps": 25}], "future": {"a": None, "n": 123456789012345678}}
+
+
+@pytest.mark.parametrize(
+    ("why", "frame"),
+    [
+        ("a byte that is not UTF-8", answer(b'{"a":"\xe9"}')),
+        ("a byte order mark", b"\xef\xbb\xbf" + answer(b"{}")),
+        ("a NUL in a string", answer(b'{"a":"\x00"}')),
+        ("a duplicate key", answer(b'{"a":1,"a":2}')),
+        ("NaN", answer(b'{"a":NaN}')),
+        ("infinity", answer(b'{"a":-Infinity}')),
+        ("a number too large for a double", answer(b'{"a":1e400}')),
+        ("an integer of 401 digits", answer(b'{"a":1' + b"0" * 400 + b"}")),
+        ("a lone surrogate", answer(b'{"a":"\\ud800"}')),
+        ("1,000 levels", answer(b'{"a":' + b"[" * 1000 + b"]" * 1000 + b"}")),
+        ("65 levels", answer(b'{"a":' + b"[" * 65 + b"]" * 65 + b"}")),
+        ("an object of 10,001 keys", answer(b"{" + b",".join(b'"k%d":0' % n for n in range(10_001)) + b"}")),
+        ("an array of 100,001 items", answer(b'{"a":[' + b"0," * 100_000 + b"0]}")),
+        ("text after the message", answer(b"{}") + b" x"),
+        ("a result that is no object", answer(b"[1]")),
+        ("result and error together", b'{"id":7,"result":{},"error":{"code":1,"message":"x"}}'),
+        ("a truncated message", answer(b'{"a":')[:-1]),
+    ],
+)
+def test_a_spoiled_answer_is_refused_and_still_shows_whose_it_was(why: str, frame: bytes) -> None:
+    with pytest.raises(jsonrpc.InvalidMessage) as caught:
+        jsonrpc.parse_message(frame)
+    assert caught.value.id == 7, why
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"hello",
+        b"[]",
+        b"17",
+        b'{"id":1}',
+        b'{"method":"x","params":[1]}',
+        b'{"id":true,"result":{}}',
+        b'{"id":1.5,"result":{}}',
+    ],
+)
+def test_what_is_no_envelope_is_refused(frame: bytes) -> None:
+    with pytest.raises(jsonrpc.InvalidMessage):
+        jsonrpc.parse_message(frame)
+
+
+def test_sixty_four_levels_and_large_honest_messages_pass() -> None:
+    jsonrpc.parse_message(answer(b'{"a":' + b"[" * 62 + b"]" * 62 + b"}"))
+    jsonrpc.parse_message(answer(b'{"a":[' + b"[1,2]," * 30_000 + b"0]}"))
+
+
+def test_an_exponent_inside_a_string_is_no_number() -> None:
+    assert jsonrpc.parse_message(answer(b'{"a":"1e400"}')).body == {"a": "1e400"}
+
+
+def test_field_names_are_exact() -> None:
+    with pytest.raises(jsonrpc.InvalidMessage):
+        jsonrpc.parse_message(b'{"Method":"x","Id":1}')
+
+
+def test_a_request_without_params_has_empty_params() -> None:
+    message = jsonrpc.parse_message(b'{"jsonrpc":"2.0","id":"a","method":"ping"}')
+    assert (message.kind, message.id, message.method, message.body) == ("request", "a", "ping", {})
+
+
+def test_no_id_is_read_from_what_is_no_answer() -> None:
+    assert jsonrpc.extract_id(b'{"id":5,"method":"x"') is None
+    assert jsonrpc.extract_id(b'{"id":"abc","result":{"id":9') == "abc"
+
+
+@pytest.mark.parametrize(
+    ("code", "certainty"),
+    [
+        (-32601, Certainty.REJECTED),
+        (-32602, Certainty.REJECTED),
+        (-32022, Certainty.REJECTED),
+        (-32603, Certainty.UNKNOWN),
+        (-32000, Certainty.UNKNOWN),
+        (42, Certainty.EXECUTED),
+    ],
+)
+def test_an_error_code_says_how_sure_we_are(code: int, certainty: Certainty) -> None:
+    assert jsonrpc.classify_error(code) is certainty
+
+
+def test_errors_of_any_shape_become_code_message_and_data() -> None:
+    assert jsonrpc.parse_error({}) == (-32603, "error without a message", None)
+    assert jsonrpc.parse_error({"code": True, "message": "a\x1b[31mb\u202e", "data": 1}) == (-32603, "a[31mb", 1)

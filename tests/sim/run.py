@@ -1,0 +1,283 @@
+"""One run: a hub, its simulated servers, and callers who keep it busy."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+from tests.sim import resources
+from tests.sim.faults import Weather, ticks
+from tests.sim.history import Act, Begun, Ended, History, Moved, Progress, Reported
+from tests.sim.idempotency import SlowKeys, StoreDown
+from tests.sim.loop import VirtualLoop
+from tests.sim.loop import run as run_loop
+from tests.sim.scenario import Deed, Part, Plan, Scenario, Step, draw, effect_of
+from tests.sim.servers import CALL_META, SimServer
+from tests.sim.transports import link_to
+from toolway.callbacks import FunctionCallbacks
+from toolway.config.schema import Server
+from toolway.errors import CallError, CallTimeout, NotFound, ServerUnavailable
+from toolway.events import CallFinished, StateChanged
+from toolway.hub.core import HubCore
+from toolway.hub.environment import HubEnvironment
+from toolway.hub.hub import Hub
+from toolway.types import CallResult, Json
+
+LONGEST: Final = 7200.0  # virtual seconds of one run
+CALM: Final = 420.0  # after which every server must be well again: the pause of a failed one is 300 s
+
+
+def run(seed: int, calls: int = 200) -> History:
+    """The history of one seed."""
+    scenario = draw(seed, calls)
+    loop = VirtualLoop(scenario.start)
+    history = History(loop.time)
+    with _complaints_of_the_hub(history):
+        try:
+            run_loop(_Stage(seed, scenario, history).play(), loop)
+        except Exception as exc:
+            history.complaints.append(f"the run ended with {exc!r}")
+    history.complaints += loop.complaints
+    return history
+
+
+class _Stage:
+    def __init__(self, seed: int, scenario: Scenario, history: History) -> None:
+        self._seed = seed
+        self._scenario = scenario
+        self._history = history
+        self._servers = {name: self._server(name, part) for name, part in scenario.parts.items()}
+        self._gone: set[str] = set()  # removed from the hub
+        self._left: set[str] = set()  # calls whose callers left
+        self._closing = False
+
+    def _dice(self, part: str) -> random.Random:
+        return random.Random(f"{part} {self._seed}")
+
+    def _server(self, name: str, part: Part) -> SimServer:
+        dice = self._dice(name)
+        return SimServer(name, part.traits, dice, Weather(dice, part.rate, part.fates), self._history)
+
+    def _link(self, name: str, *_: Any) -> Any:
+        return link_to(self._servers[name])
+
+    def _hub(self) -> Hub:
+        world = HubEnvironment(
+            random=self._dice("hub").random, create_transport=self._link, environ={}, cores=2, stall_threshold=0
+        )
+        keys = SlowKeys(self._dice("keys"), asyncio.get_running_loop().time) if self._scenario.slow_keys else None
+        definitions = {name: part.server for name, part in self._scenario.parts.items()}
+        core = HubCore(
+            definitions,
+            idempotency_store=keys,
+            callbacks=FunctionCallbacks(self._asked, None, None),
+            catalog_storage=None,
+            environment=world,
+        )
+        return Hub._from_core(core)
+
+    async def _asked(self, server: str, params: Json) -> Json:
+        await asyncio.sleep(ticks(self._dice(params["message"]), 0, 16))
+        return {"action": "accept", "content": {}}
+
+    async def play(self) -> None:
+        self._hub_ = hub = self._hub()
+        async with asyncio.timeout(LONGEST):
+            async with hub:
+                watching = asyncio.create_task(self._watch(hub))
+                deeds = [asyncio.create_task(self._do(deed)) for deed in self._scenario.deeds]
+                callers = [asyncio.create_task(self._caller(steps)) for steps in self._scenario.callers]
+                await asyncio.wait(callers, timeout=self._scenario.close_after)
+                if self._scenario.close_after is None:
+                    await asyncio.gather(*deeds)
+                    await self._finale()
+                self._closing = True
+                self._act("", "close")
+            await asyncio.gather(*callers, *deeds, watching)
+        self._history.leftovers += resources.held(hub)
+        await asyncio.sleep(1)
+        self._history.leftovers += resources.tasks()
+
+    async def _watch(self, hub: Hub) -> None:
+        async for event in hub.events():
+            now = self._history.now()
+            if isinstance(event, StateChanged):
+                self._history.add(Moved(now, event.server, event.old, event.new, event.reason))
+            elif isinstance(event, CallFinished):
+                self._history.add(Reported(now, event.name, event.outcome, event.executed))
+
+    async def _finale(self) -> None:
+        """After a time of calm every server that is there answers a call that may not be repeated."""
+        for server in self._servers.values():
+            server.weather.calm()
+        await asyncio.sleep(CALM)
+        self._history.leftovers += resources.held(self._hub_)
+        there = [name for name in self._servers if name not in self._gone]
+        await asyncio.gather(*(self._call(_last_call(name, self._scenario.parts[name].server)) for name in there))
+
+    # -- callers ------------------------------------------------------------------------------------------------------
+
+    async def _caller(self, steps: tuple[Step, ...]) -> None:
+        for step in steps:
+            await asyncio.sleep(step.pause)
+            if self._closing:
+                return
+            await asyncio.gather(*(self._call(plan) for plan in step.plans))
+
+    async def _call(self, plan: Plan) -> None:
+        await asyncio.sleep(plan.waits)
+        for _ in range(plan.turns):
+            await asyncio.sleep(0)
+        task = asyncio.create_task(self._make(plan))
+        if plan.leaves_after is not None:
+            asyncio.get_running_loop().call_later(plan.leaves_after, self._leave, plan, task)
+        await asyncio.wait([task])
+
+    def _leave(self, plan: Plan, task: asyncio.Task[None]) -> None:
+        if not task.done():
+            self._left.add(plan.call)
+            task.cancel()
+
+    async def _make(self, plan: Plan) -> None:
+        if self._closing:
+            return
+        self._history.add(
+            Begun(
+                self._history.now(),
+                plan.call,
+                plan.server,
+                plan.tool,
+                plan.effect,
+                plan.nonce,
+                plan.limit,
+                plan.attempts,
+                plan.key,
+                plan.shared,
+                plan.sure,
+            )
+        )
+        try:
+            reply = await self._hub_.call_tool(
+                f"{plan.server}.{plan.tool}",
+                {"nonce": plan.nonce},
+                timeout=plan.timeout,
+                max_attempts=plan.max_attempts,
+                idempotent=plan.idempotent,
+                idempotency_key=plan.key,
+                progress_callback=self._progress(plan) if plan.progress else None,
+                meta=None if plan.shared else {CALL_META: plan.call},
+            )
+        except CallError as exc:
+            phase = exc.phase if isinstance(exc, CallTimeout) else ""
+            self._ended(plan, exc.code, exc.executed, exc.attempts, phase=phase, detail=exc.message)
+        except asyncio.CancelledError:
+            if plan.call in self._left:
+                self._ended(plan, "cancelled", "unknown")
+            else:
+                self._ended(plan, "broken", "unknown", detail="CancelledError, though nobody cancelled it")
+        except Exception as exc:
+            self._ended(plan, "broken", "unknown", detail=repr(exc))
+        else:
+            self._answered(plan, reply)
+
+    def _answered(self, plan: Plan, reply: CallResult) -> None:
+        outcome = "tool_error" if reply.is_error else "ok"
+        again = reply.replayed or reply.from_cache
+        self._ended(plan, outcome, "yes", reply.attempts, nonce=reply.text, again=again)
+
+    def _ended(self, plan: Plan, outcome: str, executed: Any, attempts: int = 0, **facts: Any) -> None:
+        self._history.add(Ended(self._history.now(), plan.call, outcome, executed, attempts, **facts))
+
+    def _progress(self, plan: Plan) -> Any:
+        def heard(progress: float, total: float | None, message: str | None) -> None:
+            self._history.add(Progress(self._history.now(), plan.call, message or ""))
+
+        return heard
+
+    # -- deeds --------------------------------------------------------------------------------------------------------
+
+    async def _do(self, deed: Deed) -> None:
+        await asyncio.sleep(deed.at)
+        if self._closing or deed.server in self._gone:
+            return
+        self._act(deed.server, deed.what)
+        try:
+            await self._DEEDS[deed.what](self, deed)
+        except (NotFound, ServerUnavailable) as exc:
+            self._act(deed.server, f"{deed.what} refused: {exc.message}")  # another deed is under way
+
+    async def _restart(self, deed: Deed) -> None:
+        self._hub_.restart_server(deed.server)
+
+    async def _replace(self, deed: Deed) -> None:
+        """Configure it differently, in a way that changes no promise."""
+        definition = self._scenario.parts[deed.server].server
+        await self._hub_.replace_server(deed.server, replace(definition, extras={"changed": deed.at}))
+
+    async def _crash(self, deed: Deed) -> None:
+        self._servers[deed.server].crash()
+
+    async def _upgrade(self, deed: Deed) -> None:
+        if self._scenario.parts[deed.server].server.era == "auto":
+            self._servers[deed.server].upgrade()
+
+    async def _hang(self, deed: Deed) -> None:
+        process = self._servers[deed.server].process
+        if process is not None:
+            process.hang()
+
+    async def _change(self, deed: Deed) -> None:
+        process = self._servers[deed.server].process
+        if process is not None:
+            process.announce("notifications/tools/list_changed")
+
+    async def _remove(self, deed: Deed) -> None:
+        """Take a server away, and bring it back after a while."""
+        name = deed.server
+        self._gone.add(name)
+        await self._hub_.remove_server(name)
+        await asyncio.sleep(5)
+        if not self._closing:
+            await self._hub_.add_server(name, self._scenario.parts[name].server)
+            self._gone.remove(name)
+
+    _DEEDS: Final = {
+        "restart": _restart,
+        "replace": _replace,
+        "remove": _remove,
+        "crash": _crash,
+        "upgrade": _upgrade,
+        "hang": _hang,
+        "change": _change,
+    }
+
+    def _act(self, server: str, what: str) -> None:
+        self._history.add(Act(self._history.now(), server, what))
+
+
+def _last_call(name: str, definition: Server) -> Plan:
+    effect = effect_of(definition, "pay", False, None)
+    return Plan(f"last-{name}", name, "pay", f"last-{name}", effect, 20.0, 5, idempotent=False, sure=True)
+
+
+@contextmanager
+def _complaints_of_the_hub(history: History) -> Iterator[None]:
+    """Whatever the core logs as an error is a fault of the core."""
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            cause = record.exc_info[1] if record.exc_info else None
+            if not isinstance(cause, StoreDown):
+                history.complaints.append(f"logged: {record.getMessage()} {cause!r}")
+
+    listener, logger = Listener(logging.ERROR), logging.getLogger("toolway")
+    logger.addHandler(listener)
+    try:
+        yield
+    finally:
+        logger.removeHandler(listener)

@@ -1,0 +1,235 @@
+"""Events of calls: their content, and that a sink does not affect calls."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+
+from toolway import Hub, NotFound
+from toolway.config.schema import RetryPolicy
+from toolway.errors import Certainty
+from toolway.events import AttemptFinished, CallFinished, CallStarted, Event, StateChanged
+from toolway.telemetry.recent_calls import CallQuery, RecentCalls, call_details_to_json, call_to_json, is_small
+from toolway.testing import FakeHttp, fake_server
+from toolway.types import CallState, TimedCallState
+
+pytestmark = pytest.mark.anyio
+
+
+class Ears:
+    """A sink that keeps all."""
+
+    wants_attempts = True
+
+    def __init__(self) -> None:
+        self.calls: list[CallFinished] = []
+        self.events: list[Event] = []
+
+    def on_call(self, event: CallFinished) -> None:
+        self.calls.append(event)
+
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+
+
+def phases(fact: CallFinished) -> list[list[str]]:
+    return [[phase.name for phase in each.phases] for each in fact.attempt_timings]
+
+
+async def test_without_a_sink_nothing_is_recorded_of_a_call() -> None:
+    async with Hub({"fake": fake_server()}, catalog_storage=None) as hub:
+        assert type(hub._core.new_call_state(keep_raw=True)) is CallState
+        await hub.call_tool("fake.echo", {"text": "x"})
+        assert hub._core.running_calls() == []
+        ears = Ears()
+        hub.add_sink(ears)
+        assert type(hub._core.new_call_state(keep_raw=True)) is TimedCallState
+        hub.remove_sink(ears)
+        assert type(hub._core.new_call_state(keep_raw=True)) is CallState
+        watching = hub.events(CallFinished)
+        assert type(hub._core.new_call_state(keep_raw=True)) is TimedCallState
+        await hub.call_tool("fake.echo", {"text": "y"})
+        assert isinstance(await anext(watching), CallFinished)
+        del watching
+        gc.collect()
+
+
+async def test_a_retried_call_reports_each_attempt_and_its_phases() -> None:
+    ears = Ears()
+    async with (
+        FakeHttp() as fake,
+        Hub({"s": fake.url}, retry=RetryPolicy(max_attempts=3, initial_backoff=0.05), catalog_storage=None) as hub,
+    ):
+        hub.add_sink(ears)
+        await hub.wait_ready()
+        fake.set_mode("status=503;on=echo;times=1")
+        await hub.call_tool("s.echo", {"text": "x"})
+    (call,) = ears.calls
+    assert (call.server, call.tool, call.name, call.outcome, call.executed) == ("s", "echo", "s.echo", "ok", "yes")
+    assert (call.attempts, call.certainty, call.effect) == (2, Certainty.EXECUTED, "read")
+    first, second = call.attempt_timings
+    assert (first.number, first.certainty, second.outcome) == (1, Certainty.UNKNOWN, "ok")
+    assert first.outcome.startswith("E-")
+    names = [[name for name in names if name != "connect"] for names in phases(call)]  # one may have been kept
+    assert names == [["queue", "send", "server", "retry"], ["queue", "send", "server"]]
+    assert second.offset >= first.offset + first.seconds
+    whole = first.offset + sum(phase.seconds for each in call.attempt_timings for phase in each.phases)
+    assert whole == pytest.approx(call.seconds, abs=1e-6)
+    steps = [event for event in ears.events if isinstance(event, CallStarted | AttemptFinished)]
+    assert [type(event).__name__ for event in steps] == ["CallStarted", "AttemptFinished", "AttemptFinished"]
+    assert {event.id for event in steps} == {call.id}
+    failed, well = steps[1:]
+    assert isinstance(failed, AttemptFinished) and isinstance(well, AttemptFinished)
+    assert (failed.number, failed.outcome, well.number, well.outcome, well.retry_delay) == (
+        1,
+        first.outcome,
+        2,
+        "ok",
+        None,
+    )
+    assert failed.retry_delay is not None
+
+
+async def test_the_wait_for_a_start_is_a_phase() -> None:
+    ears = Ears()
+    async with Hub({"s": {**fake_server(), "lazy": True}}, catalog_storage=None) as hub:
+        hub.add_sink(ears)
+        await hub.call_tool("s.echo", {"text": "x"})
+    (call,) = ears.calls
+    (names,) = phases(call)
+    assert names[:2] == ["queue", "start"] and names[-2:] == ["send", "server"]
+    start = next(phase for phase in call.attempt_timings[0].phases if phase.name == "start")
+    assert start.seconds > 0.01  # a process was started meanwhile
+    assert [event.new for event in ears.events if isinstance(event, StateChanged)][:2] == ["starting", "ready"]
+
+
+async def test_opening_a_connection_is_a_phase() -> None:
+    ears = Ears()
+    async with FakeHttp(answer="sse") as fake, Hub({"s": fake.url}, catalog_storage=None) as hub:
+        hub.add_sink(ears)
+        await hub.wait_ready()
+        calls = [hub.call_tool("s.sleep", {"seconds": 0.05}) for _ in range(3)]
+        await asyncio.gather(*calls)
+    assert any("connect" in names for call in ears.calls for names in phases(call))
+    assert all("stream" in names for call in ears.calls for names in phases(call))
+
+
+async def test_the_wait_for_a_slot_is_the_queue_phase() -> None:
+    ears = Ears()
+    async with Hub({"s": {**fake_server(), "limits": {"maxConcurrent": 1}}}, catalog_storage=None) as hub:
+        hub.add_sink(ears)
+        await hub.wait_ready()
+        await asyncio.gather(*(hub.call_tool("s.sleep", {"seconds": 0.1}) for _ in range(2)))
+    longest = max(phase.seconds for call in ears.calls for each in call.attempt_timings for phase in each.phases[:1])
+    assert longest >= 0.09
+
+
+async def test_an_error_is_reported_with_its_reason_and_certainty() -> None:
+    ears = Ears()
+    async with Hub({"s": fake_server()}, catalog_storage=None) as hub:
+        hub.add_sink(ears)
+        await hub.wait_ready()
+        with pytest.raises(NotFound):
+            await hub.call_tool("s.nothing")
+        gone = asyncio.create_task(hub.call_tool("s.sleep", {"seconds": 30}))
+        while not any(call.state.phase == "server" for call in hub._core.running_calls()):
+            await asyncio.sleep(0.01)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        assert hub._core.running_calls() == []
+    missing, cancelled = ears.calls
+    assert (missing.outcome, missing.executed, missing.attempts, missing.attempt_timings) == (
+        "E-NOT-FOUND",
+        "no",
+        0,
+        (),
+    )
+    assert "no tool" in missing.message
+    assert (cancelled.outcome, cancelled.executed) == ("cancelled", "unknown")
+
+
+async def test_the_trace_of_the_caller_is_reported() -> None:
+    ears, parent = Ears(), "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with Hub({"s": fake_server()}, catalog_storage=None) as hub:
+        hub.add_sink(ears)
+        await hub.call_tool("s.echo", {"text": "x"}, meta={"traceparent": parent})
+        await hub.call_tool("s.echo", {"text": "x"}, meta={"traceparent": "nonsense" * 5})
+    assert [call.trace_id for call in ears.calls] == ["0af7651916cd43dd8448eb211c80319c", ""]
+
+
+async def test_a_failing_sink_is_logged_and_does_not_affect_calls(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Ears):
+        def on_call(self, event: CallFinished) -> None:
+            raise ValueError("broken")
+
+        def on_event(self, event: Event) -> None:
+            raise ValueError("broken")
+
+    ears = Ears()
+    async with Hub({"s": fake_server()}, catalog_storage=None) as hub:
+        hub.add_sink(Broken())
+        hub.add_sink(ears)
+        assert (await hub.call_tool("s.echo", {"text": "x"})).text == "x"
+    assert len(ears.calls) == 1
+    assert "event sink failed" in caplog.text
+
+
+async def test_reads_that_share_one_request_show_its_timings() -> None:
+    ears = Ears()
+    async with Hub({"s": {**fake_server(), "trusted": True}}, catalog_storage=None) as hub:
+        hub.add_sink(ears)
+        await hub.wait_ready()
+        await asyncio.gather(*(hub.call_tool("s.sleep", {"seconds": 0.1}) for _ in range(2)))
+    assert {call.source for call in ears.calls} == {"shared"}
+    assert all(names[-1] == "server" for call in ears.calls for names in phases(call))
+
+
+# -- the last calls ---------------------------------------------------------------------------------------------------
+
+
+def ended(number: int, outcome: str = "ok", **facts: Any) -> CallFinished:
+    return CallFinished(
+        "s", "tools/call", "s.t", outcome, "yes", 0.01, id=f"c{number}", tool="t", started_at=number, **facts
+    )
+
+
+def test_recent_calls_are_bounded_and_failures_stay_longer() -> None:
+    recent = RecentCalls(max_calls=10, max_failed=5)
+    for number in range(100):
+        recent.on_call(ended(number, "E-TIMEOUT" if number % 20 == 0 else "ok"))
+    assert recent.count == 100
+    assert [fact.id for fact in recent.find_newest(limit=3)] == ["c99", "c98", "c97"]
+    assert [fact.id for fact in recent.find_newest(CallQuery(failed=True))] == ["c80", "c60", "c40", "c20", "c0"]
+    assert len(recent.find_newest()) == 15
+    assert recent.find("c0") is not None
+    assert recent.find("c1") is None
+
+
+def test_calls_are_found_by_their_fields() -> None:
+    recent = RecentCalls()
+    recent.on_call(ended(1, caller="key:1"))
+    recent.on_call(ended(2, "E-TIMEOUT", message="it took longer"))
+    assert [fact.id for fact in recent.find_newest(CallQuery(caller="key:1"))] == ["c1"]
+    assert [fact.id for fact in recent.find_newest(CallQuery(text="LONGER"))] == ["c2"]
+    assert recent.find_newest(CallQuery(slow=1.0)) == []
+    assert recent.find_newest(CallQuery(server="other")) == []
+
+
+def test_large_arguments_are_not_stored() -> None:
+    recent = RecentCalls()
+    recent.on_call(ended(1, params={"name": "t", "arguments": {"text": "x"}}))
+    recent.on_call(ended(2, params={"name": "t", "arguments": {"text": "x" * 100_000}}))
+    recent.on_call(ended(3, params={"name": "t", "arguments": {"list": list(range(10_000))}}))
+    assert [fact.params is not None for fact in recent.find_newest()] == [False, False, True]
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert not is_small(deep)
+
+
+def test_the_json_of_a_call_has_no_arguments() -> None:
+    fact = ended(1, params={"name": "t", "arguments": {"password": "hunter2"}})
+    assert "hunter2" not in str(call_to_json(fact)) + str(call_details_to_json(fact))

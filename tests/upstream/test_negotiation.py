@@ -1,0 +1,305 @@
+"""Finding the era: by answers, never by silence or by a passing failure."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from mcp_types import SERVER_INFO_META_KEY
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
+
+from tests.upstream.scripted_transport import HANDSHAKE, MODERN, ScriptedLink
+from toolway.config.schema import EraSetting
+from toolway.errors import Certainty
+from toolway.types import Era, Json
+from toolway.upstream import negotiation
+from toolway.upstream.negotiation import NegotiatedProtocol, negotiate
+from toolway.upstream.transport import JSONRPCError, Request, TransportError
+
+pytestmark = pytest.mark.anyio
+
+INFO: Json = {"name": "us"}
+SILENCE = object()
+Said = Json | Exception | object
+
+
+class Server:
+    """Says one thing to each question, once its time has come."""
+
+    def __init__(self, discover: Said, initialize: Said = HANDSHAKE) -> None:
+        self._says: dict[str, list[Said]] = {"server/discover": [discover], "initialize": [initialize]}
+        self._times = {"server/discover": asyncio.Event(), "initialize": asyncio.Event()}
+        for event in self._times.values():
+            event.set()
+        self.link = ScriptedLink(self._answer)
+
+    def then(self, method: str, said: Said) -> Server:
+        self._says[method].append(said)
+        return self
+
+    def slow(self, *methods: str) -> Server:
+        for method in methods:
+            self._times[method].clear()
+        return self
+
+    def now(self, method: str) -> None:
+        self._times[method].set()
+
+    async def _answer(self, request: Request) -> Json:
+        await self._times[request.method].wait()
+        said = self._says[request.method]
+        answer = said.pop(0) if len(said) > 1 else said[0]
+        if answer is SILENCE:
+            await asyncio.Event().wait()
+        if isinstance(answer, Exception):
+            raise answer
+        assert isinstance(answer, dict)
+        return answer
+
+    async def agree(self, setting: EraSetting = "auto", hint: Era | None = None) -> NegotiatedProtocol:
+        return await negotiate(self.link, setting, hint, INFO, {})
+
+
+async def asked(server: Server, *methods: str) -> None:
+    """Wait until all of these have been asked."""
+    while not set(methods) <= set(server.link.methods):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(negotiation, "DISCOVER_GRACE_S", 0.001)
+
+
+# -- the settings ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_modern_server_is_asked_one_question() -> None:
+    server = Server(MODERN)
+    agreed = await server.agree()
+    assert (agreed.era, agreed.version) == ("modern", LATEST_MODERN_VERSION)
+    assert server.link.record == ["server/discover"]
+
+
+async def test_legacy_does_not_ask_which_era_it_is() -> None:
+    server = Server(MODERN)
+    agreed = await server.agree("legacy")
+    assert (agreed.era, agreed.version) == ("legacy", LATEST_HANDSHAKE_VERSION)
+    assert server.link.record == ["initialize", "adopt legacy", "notifications/initialized"]
+
+
+async def test_modern_does_not_fall_back() -> None:
+    server = Server(JSONRPCError(-32601, "what?"))
+    with pytest.raises(TransportError) as caught:
+        await server.agree("modern")
+    assert (caught.value.code, caught.value.certainty) == ("E-ERA", Certainty.REJECTED)
+    assert server.link.methods == ["server/discover"]
+
+
+# -- what an answer means ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [-32601, -32602, -32600, -32603, -32700, -32000, -32001, 0, 404])
+async def test_an_error_that_any_server_may_send_means_the_handshake(code) -> None:
+    server = Server(JSONRPCError(code, "what?"))
+    assert (await server.agree()).era == "legacy"
+    assert server.link.methods == ["server/discover", "initialize"]
+
+
+@pytest.mark.parametrize("code", [-32020, -32021])
+async def test_an_error_that_only_a_modern_server_sends_is_the_servers_own(code) -> None:
+    server = Server(JSONRPCError(code, "no"))
+    with pytest.raises(JSONRPCError) as caught:
+        await server.agree()
+    assert caught.value.code == code
+    assert server.link.methods == ["server/discover"]
+
+
+async def test_a_version_that_a_refusal_names_is_spoken() -> None:
+    refusal = JSONRPCError(-32022, "no", {"supported": ["1999-01-01", LATEST_MODERN_VERSION]})
+    server = Server(refusal).then("server/discover", MODERN)
+    assert (await server.agree()).era == "modern"
+    assert [request.version for request in server.link.asked] == [LATEST_MODERN_VERSION] * 2
+
+
+async def test_a_refusal_that_names_only_the_older_era_means_the_handshake() -> None:
+    server = Server(JSONRPCError(-32022, "no", {"supported": [HANDSHAKE_PROTOCOL_VERSIONS[0]]}))
+    assert (await server.agree()).era == "legacy"
+
+
+@pytest.mark.parametrize("data", [None, {}, {"supported": []}, {"supported": ["2099-01-01"]}, {"supported": "x"}, "x"])
+async def test_a_refusal_that_names_nothing_we_know_is_the_end(data) -> None:
+    server = Server(JSONRPCError(-32022, "no", data))
+    with pytest.raises(JSONRPCError):
+        await server.agree()
+    assert server.link.methods == ["server/discover"]
+
+
+@pytest.mark.parametrize("result", [{}, {"supportedVersions": []}, {"supportedVersions": "all"}, {"tools": []}])
+async def test_an_answer_without_a_modern_version_means_the_handshake(result) -> None:
+    assert (await Server(result).agree()).era == "legacy"
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 406, 415, 422])
+async def test_a_refusal_by_http_means_the_handshake(status) -> None:
+    assert (await Server(TransportError("no", Certainty.REJECTED, status=status)).agree()).era == "legacy"
+
+
+@pytest.mark.parametrize("status", [401, 403, 407, 408, 421, 425, 429, 500, 502, 503, 302, None])
+async def test_a_failure_that_says_nothing_about_the_era_fails_the_start(status) -> None:
+    server = Server(TransportError("no", Certainty.REJECTED, status=status))
+    with pytest.raises(TransportError):
+        await server.agree()
+    assert server.link.methods == ["server/discover"]
+
+
+async def test_both_refused_is_the_handshakes_refusal() -> None:
+    with pytest.raises(JSONRPCError) as caught:
+        await Server(JSONRPCError(-32601, "what?"), JSONRPCError(-32603, "broken")).agree()
+    assert caught.value.code == -32603
+
+
+# -- what was spoken last time -----------------------------------------------------------------------------------------
+
+
+async def test_a_server_that_spoke_the_handshake_is_greeted_with_it() -> None:
+    server = Server(SILENCE)
+    assert (await server.agree(hint="legacy")).era == "legacy"
+    assert server.link.methods == ["initialize"]
+
+
+async def test_a_server_that_spoke_modern_is_asked_again() -> None:
+    server = Server(MODERN)
+    assert (await server.agree(hint="modern")).era == "modern"
+
+
+@pytest.mark.parametrize("code", [-32601, -32020, -32021, -32022])
+async def test_a_server_that_has_become_modern_is_found_out(code) -> None:
+    server = Server(MODERN, JSONRPCError(code, "no"))
+    assert (await server.agree(hint="legacy")).era == "modern"
+    assert server.link.methods == ["initialize", "server/discover"]
+
+
+async def test_any_other_refusal_of_the_handshake_is_the_servers_own() -> None:
+    server = Server(MODERN, JSONRPCError(-32603, "broken"))
+    with pytest.raises(JSONRPCError):
+        await server.agree(hint="legacy")
+    assert server.link.methods == ["initialize"]
+
+
+# -- silence -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_grace")
+async def test_after_silence_the_handshake_that_is_answered_first_counts() -> None:
+    server = Server(SILENCE)
+    assert (await server.agree()).era == "legacy"
+    assert server.link.methods == ["server/discover", "initialize"]
+    assert server.link.cancelled == ["server/discover"]
+
+
+@pytest.mark.usefixtures("no_grace")
+async def test_after_silence_a_modern_answer_that_comes_first_counts() -> None:
+    server = Server(MODERN, SILENCE).slow("server/discover")
+    agreeing = asyncio.ensure_future(server.agree())
+    await asked(server, "initialize")
+    server.now("server/discover")
+    assert (await agreeing).era == "modern"
+    assert server.link.cancelled == ["initialize"]
+
+
+@pytest.mark.usefixtures("no_grace")
+async def test_a_refused_handshake_leaves_the_other_question_open() -> None:
+    server = Server(MODERN, JSONRPCError(-32601, "what?")).slow("server/discover")
+    agreeing = asyncio.ensure_future(server.agree())
+    await asked(server, "initialize")
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not agreeing.done()
+    server.now("server/discover")
+    assert (await agreeing).era == "modern"
+
+
+@pytest.mark.usefixtures("no_grace")
+async def test_a_late_sign_of_the_handshake_waits_for_the_one_under_way() -> None:
+    server = Server(JSONRPCError(-32601, "what?")).slow("server/discover", "initialize")
+    agreeing = asyncio.ensure_future(server.agree())
+    await asked(server, "initialize")
+    server.now("server/discover")
+    await asyncio.sleep(0.001)
+    assert not agreeing.done()
+    server.now("initialize")
+    assert (await agreeing).era == "legacy"
+    assert server.link.methods == ["server/discover", "initialize"]
+
+
+@pytest.mark.usefixtures("no_grace")
+async def test_a_late_failure_fails_the_start_and_leaves_nothing_behind() -> None:
+    server = Server(TransportError("reset", Certainty.UNKNOWN), SILENCE).slow("server/discover")
+    before = asyncio.all_tasks()
+    agreeing = asyncio.ensure_future(server.agree())
+    await asked(server, "initialize")
+    server.now("server/discover")
+    with pytest.raises(TransportError):
+        await agreeing
+    assert server.link.cancelled == ["initialize"]
+    assert asyncio.all_tasks() == before
+
+
+@pytest.mark.usefixtures("no_grace")
+async def test_whoever_gives_up_leaves_nothing_behind() -> None:
+    server = Server(SILENCE, SILENCE)
+    before = asyncio.all_tasks()
+    agreeing = asyncio.ensure_future(server.agree())
+    await asked(server, "initialize")
+    agreeing.cancel()
+    await asyncio.gather(agreeing, return_exceptions=True)
+    assert sorted(server.link.cancelled) == ["initialize", "server/discover"]
+    assert asyncio.all_tasks() == before
+
+
+# -- what is agreed ----------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_modern_server_says_of_itself_is_kept() -> None:
+    said = MODERN | {
+        "capabilities": {"tools": {}},
+        "instructions": "be kind",
+        "_meta": {SERVER_INFO_META_KEY: {"name": "new"}},
+    }
+    agreed = await Server(said).agree()
+    assert (agreed.capabilities, agreed.instructions, agreed.server_info) == ({"tools": {}}, "be kind", {"name": "new"})
+
+
+async def test_what_an_older_server_says_of_itself_is_kept() -> None:
+    agreed = await Server(MODERN, HANDSHAKE | {"instructions": "be kind"}).agree("legacy")
+    assert (agreed.server_info, agreed.instructions) == ({"name": "old"}, "be kind")
+
+
+@pytest.mark.parametrize("setting", ["auto", "legacy"])
+async def test_fields_of_the_wrong_kind_are_as_good_as_missing(setting) -> None:
+    wrong: Json = {"capabilities": 7, "instructions": ["x"], "serverInfo": "me", "_meta": [1]}
+    agreed = await Server(MODERN | wrong, HANDSHAKE | wrong).agree(setting)
+    assert (agreed.capabilities, agreed.instructions, agreed.server_info) == ({}, "", {})
+
+
+@pytest.mark.parametrize("version", ["1999-01-01", LATEST_MODERN_VERSION, 7, None, "x" * 1000, "\x1b[31m"])
+async def test_a_handshake_in_a_version_that_nobody_knows_is_a_fault(version) -> None:
+    server = Server(MODERN, HANDSHAKE | {"protocolVersion": version})
+    with pytest.raises(TransportError) as caught:
+        await server.agree("legacy")
+    assert (caught.value.code, caught.value.certainty) == ("E-VERSION", Certainty.REJECTED)
+    assert "\x1b" not in caught.value.reason and len(caught.value.reason) < 200
+    assert server.link.record == ["initialize"]
+
+
+@pytest.mark.parametrize("version", HANDSHAKE_PROTOCOL_VERSIONS)
+async def test_every_older_version_is_spoken(version) -> None:
+    agreed = await Server(MODERN, HANDSHAKE | {"protocolVersion": version}).agree("legacy")
+    assert agreed.version == version
+
+
+async def test_the_questions_are_told_to_nobody_when_they_are_dropped() -> None:
+    server = Server(JSONRPCError(-32601, "what?"))
+    await server.agree()
+    assert all(request.silent_cancel for request in server.link.asked)

@@ -1,0 +1,63 @@
+"""A start that somebody asked for is waited for, whatever becomes of the one before it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from toolway import Hub, RetryPolicy
+from toolway.config.schema import Server
+from toolway.hub.core import HubCore
+from toolway.hub.environment import HubEnvironment
+from toolway.testing import fake_server
+from toolway.types import Authorizer, Certainty
+from toolway.upstream.process.spawner import Spawner
+from toolway.upstream.transport import InboundHandler, Transport, TransportError
+from toolway.upstream.transports import create_transport
+
+pytestmark = pytest.mark.anyio
+
+
+class _Fails:
+    """A way to a server that takes its time to fail."""
+
+    def __init__(self, link: Transport, moment: asyncio.Event) -> None:
+        self._link = link
+        self._moment = moment
+
+    async def open(self, inbound: InboundHandler) -> None:
+        await self._moment.wait()
+        raise TransportError("it was not ready", Certainty.NOT_SENT)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._link, name)
+
+
+async def test_who_calls_after_a_restart_is_not_told_how_the_start_before_it_ended() -> None:
+    moment, starts = asyncio.Event(), 0
+
+    def make(
+        name: str, server: Server, spawner: Spawner, environ: Mapping[str, str], authorizer: Authorizer | None
+    ) -> Transport:
+        nonlocal starts
+        starts += 1
+        link = create_transport(server, spawner, environ, authorizer)
+        return _Fails(link, moment) if starts == 1 else link  # type: ignore[return-value]
+
+    core = HubCore(
+        {"fake": fake_server()},
+        environment=HubEnvironment(create_transport=make),
+        retry=RetryPolicy(max_attempts=1),
+        catalog_storage=None,
+    )
+    async with Hub._from_core(core) as hub:
+        while not starts:
+            await asyncio.sleep(0.01)
+        hub.restart_server("fake")
+        call = asyncio.create_task(hub.call_tool("fake.echo", {"text": "hello"}))
+        await asyncio.sleep(0.05)
+        moment.set()
+        assert (await call).text == "hello"
+        assert starts == 2

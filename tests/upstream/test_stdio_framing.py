@@ -1,0 +1,56 @@
+"""Lines out of bytes: whole, in order, in linear time, and bounded."""
+
+from __future__ import annotations
+
+import random
+
+from toolway.upstream.transports.stdio import StderrTail
+from toolway.upstream.transports.stdio_pipes import OVERSIZED_HEAD_BYTES, Framer, OversizedLine
+
+
+def test_lines_are_the_same_however_the_bytes_are_cut() -> None:
+    lines = [bytes([65 + n % 26]) * (n % 50) for n in range(200)]
+    data = b"".join(line + b"\n" for line in lines)
+    dice = random.Random(7)
+    for _ in range(20):
+        framer, out, at = Framer(1000), [], 0
+        while at < len(data):
+            size = dice.randint(1, 120)
+            out += framer.feed(data[at : at + size])
+            at += size
+        assert out == lines
+
+
+def test_a_line_over_the_limit_is_reported_once_and_skipped() -> None:
+    framer = Framer(100)
+    assert framer.feed(b"x" * 60) == []
+    (over,) = framer.feed(b"y" * 60)
+    assert isinstance(over, OversizedLine)
+    assert over.head == (b"x" * 60 + b"y" * 60)[:OVERSIZED_HEAD_BYTES]
+    assert framer.feed(b"z" * 500) == []
+    assert framer.feed(b"z\nnext\n") == [b"next"]
+
+
+def test_a_long_line_in_one_piece_is_reported_too() -> None:
+    assert [type(x) for x in Framer(10).feed(b"x" * 11 + b"\nok\n")] == [OversizedLine, bytes]
+
+
+def test_an_endless_line_takes_no_memory() -> None:
+    framer = Framer(1000)
+    for _ in range(100):
+        framer.feed(b"x" * 1000)
+    assert framer.skipped == 100_000
+    assert framer.partial_head == b""
+
+
+def test_a_tail_of_nothing_keeps_nothing() -> None:
+    tail = StderrTail(0)
+    tail.feed(b"lost")
+    assert tail.text() == ""
+
+
+def test_a_tail_of_many_small_writes_is_the_end_of_them() -> None:
+    tail = StderrTail(100)
+    for n in range(10_000):
+        tail.feed(b"%d " % (n % 10))
+    assert tail.text() == ("0 1 2 3 4 5 6 7 8 9 " * 5).rstrip()

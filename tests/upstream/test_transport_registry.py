@@ -1,0 +1,44 @@
+"""Every kind of server entry has a transport, and its module is imported only when it is needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from toolway.config.schema import OpenApi, Server
+from toolway.upstream.process.spawner import Spawner
+from toolway.upstream.transports import TRANSPORTS, create_transport
+
+pytestmark = pytest.mark.anyio
+
+ENTRIES: dict[str, dict[str, Any]] = {
+    "stdio": {"command": "server"},
+    "http": {"url": "http://127.0.0.1:9/mcp"},
+    "sse": {"url": "http://127.0.0.1:9/sse", "sse": True},
+    "openapi": {"openapi": OpenApi(url="http://127.0.0.1:9/openapi.json")},
+    "memory": {"instance": object()},
+}
+
+
+def test_the_registry_has_every_kind_of_entry() -> None:
+    transport = Server.transport
+    assert isinstance(transport, property)
+    assert set(TRANSPORTS) == set(get_args(get_type_hints(transport.fget)["return"])) == set(ENTRIES)
+
+
+@pytest.mark.parametrize("kind", ENTRIES)
+async def test_each_entry_gets_the_transport_of_its_kind(kind: str) -> None:
+    server = Server(**ENTRIES[kind])
+    assert server.transport == kind
+    transport = create_transport(server, Spawner(), {})
+    assert type(transport).__module__ == TRANSPORTS[kind]
+    await transport.close()
+
+
+def test_the_registry_imports_no_transport() -> None:
+    names = list(TRANSPORTS.values())
+    script = f"import sys, toolway.upstream.transports\nassert not [name for name in {names!r} if name in sys.modules]"
+    subprocess.run([sys.executable, "-c", script], check=True)
