@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import api_reference
 import client_tables
 import typer
 
@@ -44,11 +45,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a page is out of date")
     check = parser.parse_args().check
-    stale = [page for page, text in pages().items() if page.read_text(encoding="utf-8") != text]
+    current = pages()
+    stale = [page for page, text in current.items() if not page.exists() or page.read_text(encoding="utf-8") != text]
     for page in stale:
         print(f"{page.relative_to(ROOT)} {'is out of date: run make docs' if check else 'written'}")
         if not check:
-            page.write_text(pages()[page], encoding="utf-8")
+            page.write_text(current[page], encoding="utf-8")
     sys.exit(bool(check and stale))
 
 
@@ -69,7 +71,8 @@ def pages() -> dict[Path, str]:
         ERRORS / "index.md": {"codes": error_codes()},
         EXPLANATION / "upstream-life.md": {"life": f"```mermaid\n{diagram()}\n```"},
     }
-    return {page: _filled(page, generated) for page, generated in parts.items()}
+    filled = {page: _filled(page, generated) for page, generated in parts.items()}
+    return {**filled, REFERENCE / "python.md": api_reference.page()}
 
 
 def _filled(page: Path, parts: dict[str, str]) -> str:
@@ -93,6 +96,7 @@ def config(file: Path, *names: str, rest: bool = False) -> str:
     comments = _comments(source)
     tree = ast.parse(source).body
     classes = [node for node in tree if isinstance(node, ast.ClassDef) and (rest or node.name in names)]
+    classes = [node for node in classes if node.name != "ConfigIssue"]  # a result, not a setting
     constants = {
         node.target.id: ast.unparse(node.value)
         for node in tree
@@ -108,7 +112,7 @@ def _class(node: ast.ClassDef, comments: dict[int, str], names: set[str], consta
     for name, kind, default, comment in _fields(node, comments, constants):
         meaning = comment or (f"see [{kind}](#{kind.lower()})" if kind in names else "")
         rows.append(f"| `{name}` | `{_cell(kind)}` | {_cell(default)} | {_cell(meaning)} |")
-    about = " ".join((ast.get_docstring(node) or "").partition("Attributes:")[0].split())
+    about = " ".join((ast.get_docstring(node) or "").partition("Attributes:")[0].partition("Example:")[0].split())
     return "\n".join(
         [f"### {node.name}", "", about, "", "| field | type | default | meaning |", "|---|---|---|---|", *rows]
     )

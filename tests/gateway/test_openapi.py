@@ -24,31 +24,32 @@ pytestmark = pytest.mark.anyio
 Json = dict[str, Any]
 
 
+NODE = {
+    "id": "one-1",
+    "address": "",
+    "version": "1",
+    "capacity": 10,
+    "labels": [],
+    "state": "ready",
+    "draining": False,
+    "lease": 9.5,
+    "seen": 0.5,
+}
+
+
 class OneNode(ClusterHooks):
     """Hooks of the only node of a cluster, and its admin operations."""
-
-    NODE = {
-        "id": "one-1",
-        "address": "",
-        "version": "1",
-        "capacity": 10,
-        "labels": [],
-        "state": "ready",
-        "draining": False,
-        "lease": 9.5,
-        "seen": 0.5,
-    }
 
     @property
     def admin(self):
         return self
 
     async def list_nodes(self):
-        nodes = [{**self.NODE, "servers": 2}]
+        nodes = [{**NODE, "servers": 2}]
         return {"cluster": "c", "tenant": "t", "node": "one-1", "nats": True, "nodes": nodes, "unowned": 0}
 
     async def get_node(self, name):
-        return {**self.NODE, "owns": [{"tenant": "t", "server": "a", "instance": 0}], "more": False}
+        return {**NODE, "owns": [{"tenant": "t", "server": "a", "instance": 0}], "more": False}
 
     async def owners_by_server(self):
         return {"a": ("one-1",)}

@@ -1,4 +1,4 @@
-"""Interface of a gateway to its cluster: everything that the gateway asks of it, in one object.
+"""Interface of a gateway to its cluster: all questions to it, in one object.
 
 `Gateway` gets it at construction. `ClusterHooks` itself is the gateway without a cluster: no other nodes, every server
 is local. `cluster/node.py` has the implementation for a cluster node.
@@ -22,7 +22,7 @@ from toolway.types import Json
 
 
 class ClusterHooks:
-    """What a gateway asks of its cluster. The answers here are those of a gateway without a cluster."""
+    """Questions of a gateway to its cluster. The answers here are those of a gateway without a cluster."""
 
     @property
     def session_peers(self) -> SessionPeers | None:

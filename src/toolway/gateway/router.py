@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR
 
+from toolway.errors import Certainty
 from toolway.gateway.admin.dashboard import BrowserSessions, DashboardEndpoint, is_dashboard_path
 from toolway.gateway.admin.metrics import MetricsEndpoint
 from toolway.gateway.admin.routes import AdminEndpoint
@@ -314,7 +315,13 @@ class Router:
         self, exchange: Exchange, status: int, code: int, message: str, id_: jsonrpc.MessageId | None = None
     ) -> None:
         """CallResult with a retryable error for a request that was not executed."""
-        data = {"executed": "no", "certainty": "C0", "retryable": True, "retryAfterMs": 1000, "attempts": 0}
+        data = {
+            "executed": "no",
+            "certainty": Certainty.NOT_SENT.code,
+            "retryable": True,
+            "retryAfterMs": 1000,
+            "attempts": 0,
+        }
         exchange.reply(status, encode_error(id_, code, message, data), (*JSON_HEADERS, ("retry-after", "1")))
 
     # -- views --------------------------------------------------------------------------------------------------------

@@ -81,13 +81,8 @@ def supports_server_request(capabilities: Json, method: str, params: Json) -> bo
     return True
 
 
-# -------------------- clients
-# Callbacks of a hub behind a gateway: only its clients can answer server requests.
-#
 # A legacy server learns the client capabilities when it connects, before any client calls. So the gateway declares all
 # of them; a server request that the calling client does not support is rejected when it is made.
-
-
 _ALL_CLIENT_CAPABILITIES: Final[Json] = {
     "elicitation": {"form": {}, "url": {}},
     "sampling": {"context": {}, "tools": {}},
@@ -96,7 +91,10 @@ _ALL_CLIENT_CAPABILITIES: Final[Json] = {
 
 
 class NoHubCallbacks:
-    """`ClientCallbacks` of the hub: server requests outside of a client's call are rejected."""
+    """`ClientCallbacks` of a hub behind a gateway: only its clients can answer server requests.
+
+    Server requests outside of a client's call are rejected.
+    """
 
     @property
     def capabilities(self) -> Json:

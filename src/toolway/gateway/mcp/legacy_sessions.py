@@ -1,7 +1,7 @@
 """Legacy sessions (protocol 2024-11-05 to 2025-11-25), independent of their transport.
 
 The result of `initialize` is sealed into the session id, so any process with the same key can continue the session.
-State that needs a live connection (the notification stream, requests to the client, cancellable requests) is kept in a
+State that needs a live connection (the notification stream, requests to the client, cancellable requests) is part of a
 `LegacySession` of this process, created when the session is first seen here. In a cluster a client may send every
 request to another node: messages that belong to another node are forwarded to it (`SessionPeers`).
 """

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from mcp_types.jsonrpc import MISSING_REQUIRED_CLIENT_CAPABILITY
 
-from toolway.errors import CallError, ProtocolError
+from toolway.errors import CallError, Certainty, ProtocolError
 from toolway.gateway.mcp import errors
 from toolway.gateway.mcp.context import RequestContext
 from toolway.gateway.mcp.errors import RpcFailure
@@ -286,7 +286,12 @@ def missing_capability_failure(capabilities: set[str], server_message: str) -> R
     The server has already executed the call.
     """
     needed: Json = {name: {} for name in sorted(capabilities)}
-    facts = {"requiredCapabilities": needed, "executed": "yes", "certainty": "C3", "said": server_message[:500]}
+    facts = {
+        "requiredCapabilities": needed,
+        "executed": "yes",
+        "certainty": Certainty.EXECUTED.code,
+        "said": server_message[:500],
+    }
     return RpcFailure(
         MISSING_REQUIRED_CLIENT_CAPABILITY, f"server requires client support for {', '.join(needed)}", facts
     )
