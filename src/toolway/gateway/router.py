@@ -314,7 +314,7 @@ class Router:
     def _reject(
         self, exchange: Exchange, status: int, code: int, message: str, id_: jsonrpc.MessageId | None = None
     ) -> None:
-        """CallResult with a retryable error for a request that was not executed."""
+        """Reply with a retryable error for a request that was not executed."""
         data = {
             "executed": "no",
             "certainty": Certainty.NOT_SENT.code,

@@ -30,7 +30,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load the resolver on first use: config files are read without it and without asyncio."""
+    """Load `resolver.py` on first access to one of its names.
+
+    Reading a config file needs neither the resolver nor asyncio.
+    """
     if name not in __all__:
         raise AttributeError(f"module 'toolway.network' has no attribute {name!r}")
     from toolway.network import resolver

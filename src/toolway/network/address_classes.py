@@ -82,7 +82,7 @@ _ISATAP: Final = frozenset({0x00005EFE, 0x02005EFE})  # the first half of an int
 
 
 class AddressClass(NamedTuple):
-    """Class of a non-public address, with the IPv4 addresses that it embeds."""
+    """Class of a non-public IP address, with the IPv4 addresses that an IPv6 address embeds."""
 
     name: str
     embedded: tuple[IPv4Address, ...] = ()  # embedded addresses, which it may reach
@@ -96,11 +96,11 @@ class AddressClass(NamedTuple):
 
 
 def private_reason(ip: IPAddress | str) -> str | None:
-    """Return why a connection to `ip` needs the operator's permission; None if it is public.
+    """Return why a connection to `ip` needs the operator's permission; None if `ip` is public.
 
-    >>> check("64:ff9b::127.0.0.1")
+    >>> private_reason("64:ff9b::127.0.0.1")
     'the NAT64 form of 127.0.0.1'
-    >>> check("93.184.216.34")
+    >>> private_reason("93.184.216.34")
     """
     address_class = classify_address(ip_address(ip) if isinstance(ip, str) else ip)
     return str(address_class) if address_class is not None else None
@@ -108,9 +108,9 @@ def private_reason(ip: IPAddress | str) -> str | None:
 
 @lru_cache(1024)  # the same few addresses are classified for every new connection
 def classify_address(ip: IPAddress) -> AddressClass | None:
-    """Classify an address; None if it is public.
+    """Return the class of a non-public IP address, such as loopback; None if `ip` is public.
 
-    An address that embeds another one is never public.
+    An IPv6 address that embeds an IPv4 address is never public.
     """
     if isinstance(ip, IPv4Address):
         if ip in _METADATA_ADDRESSES:
@@ -127,7 +127,7 @@ def classify_address(ip: IPAddress) -> AddressClass | None:
 
 
 def _embedded_ipv4(ip: IPv6Address) -> Iterator[tuple[str, tuple[IPv4Address, ...]]]:
-    """Yield the encoding and the IPv4 addresses that `ip` embeds, if any."""
+    """Yield the encoding (such as NAT64) of `ip` and the IPv4 addresses that it embeds, if any."""
     bits = int(ip)
     last = _low_ipv4(bits)
     if ip in _MAPPED:
@@ -149,7 +149,7 @@ def _embedded_ipv4(ip: IPv6Address) -> Iterator[tuple[str, tuple[IPv4Address, ..
 
 
 def _local_nat64_candidates(bits: int) -> Iterator[IPv4Address]:
-    """Yield every IPv4 address that a local NAT64 address may embed.
+    """Yield every IPv4 address that a local NAT64 address (64:ff9b:1::/48) may embed.
 
     RFC 6052 has one position per prefix length, and an address does not show its own prefix length. So every candidate
     counts. Octet 8 is always zero and is skipped.

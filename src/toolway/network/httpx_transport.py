@@ -21,9 +21,9 @@ _NO_KEEPALIVE = httpx2.Limits(max_keepalive_connections=0)
 
 
 class PinnedTransport(httpx2.AsyncBaseTransport):
-    """Transport of httpx2 that checks every address.
+    """httpx2 transport that resolves the host itself and connects only to allowed addresses.
 
-    Raises `AddressError` in addition to httpx2 errors.
+    A request raises `AddressError`, in addition to httpx2 errors, if its host is not found or denied.
     """
 
     def __init__(self, policy: NetworkPolicy, ssl_context: ssl.SSLContext) -> None:
@@ -65,7 +65,10 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
 
 
 def _pin_request(resolved: ResolvedAddress, request: httpx2.Request, host: str) -> httpx2.Request:
-    """Return the request with the checked address as host. TLS verifies the original host name."""
+    """Return a copy of the request with the checked IP address as host of its URL.
+
+    TLS still verifies the original host name.
+    """
     return httpx2.Request(
         request.method,
         request.url.copy_with(host=resolved.host),

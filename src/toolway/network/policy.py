@@ -1,4 +1,7 @@
-"""Network policy: the non-public hosts and networks that may be connected to."""
+"""Network policy: the non-public hosts and networks that may be connected to.
+
+Public addresses are always allowed.
+"""
 
 from __future__ import annotations
 
@@ -64,9 +67,9 @@ class NetworkPolicy:
         object.__setattr__(self, "_networks", tuple(networks))
 
     def allowing(self, *urls: str | None) -> NetworkPolicy:
-        """Return the policy for an entry that contains these URLs.
+        """Return a policy that also allows localhost and private IP literals named in these URLs.
 
-        It allows their local and private hosts.
+        The URLs are those of a server entry. If `trusts_entries` is False, nothing is added.
         """
         hosts = [host for url in urls if url and (host := canonical_host(host_of(url)))] if self.trusts_entries else []
         return replace(self, entry_hosts=(*self.entry_hosts, *hosts)) if hosts else self
@@ -83,9 +86,9 @@ class NetworkPolicy:
         )
 
     def check(self, host: str, ip: IPAddress) -> AddressClass | None:
-        """Return the class of `ip` if a connection to `host` at `ip` is denied.
+        """Return the class of `ip` if connecting to `host` at `ip` is denied; None if allowed.
 
-        None if it is allowed.
+        The class, such as loopback or private, is the reason for the denial.
         """
         address_class = classify_address(ip)
         if address_class is None or self._allows(canonical_host(host), ip, address_class):
@@ -100,21 +103,21 @@ class NetworkPolicy:
         )
 
     def allows_name(self, host: str) -> bool:
-        """Return True if the host name is allowed, regardless of its addresses."""
+        """Return True if `allow` contains the host name itself or a `*.` pattern that matches it."""
         if host in self._names:
             return True
         labels = host.split(".")
         return any("*." + ".".join(labels[at:]) in self._names for at in range(1, len(labels)))
 
     def _allows_ip(self, ip: IPAddress, address_class: AddressClass) -> bool:
-        """Return True if the networks allow `ip` and every non-public address that it embeds."""
+        """Return True if allowed networks contain `ip` and every non-public address it embeds."""
         embedded = (each for each in address_class.embedded if classify_address(each) is not None)
         return all(any(each in network for network in self._networks) for each in (ip, *embedded))
 
     def _is_from_entry(self, host: str, ip: IPAddress, address_class: AddressClass) -> bool:
-        """Return True if the entry itself names this address literally.
+        """Return True if a URL of the server entry names this address literally.
 
-        An entry that names this machine may use any of its names: an issuer at 127.0.0.1 serves localhost.
+        An entry that names this machine may use any of its names: with a URL at 127.0.0.1, localhost is allowed too.
         """
         if address_class.name == LOOPBACK and _is_this_machine(host):
             return any(map(_is_this_machine, self.entry_hosts))
@@ -122,7 +125,7 @@ class NetworkPolicy:
 
 
 def host_of(url: str) -> str:
-    """Return the host of a URL; "" if there is none."""
+    """Return the host of a URL; "" if the URL is invalid or has no host."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
@@ -130,7 +133,7 @@ def host_of(url: str) -> str:
 
 
 def canonical_host(host: str) -> str:
-    """Return the canonical spelling of a host name or IP address."""
+    """Return a host name in lower case without trailing dot, or an IP address in normal form."""
     host = host.lower().rstrip(".")
     try:
         return str(ip_address(host))
@@ -139,9 +142,10 @@ def canonical_host(host: str) -> str:
 
 
 def is_private_host(host: str) -> bool:
-    """Return True for a typical internal host name.
+    """Return True if `host` is a typical name in an internal network.
 
-    Such a name is a single word, or has a suffix of internal networks.
+    Such a name is a single word, or ends with a suffix such as `.local` or `.corp`. IP addresses and localhost do not
+    count.
     """
     return (
         bool(host)
@@ -152,7 +156,7 @@ def is_private_host(host: str) -> bool:
 
 
 def _is_this_machine(host: str) -> bool:
-    """Return True if a host name or IP literal is one of this machine."""
+    """Return True if `host` is localhost, a name below it, or a loopback IP address."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

@@ -1,4 +1,4 @@
-"""Resolution of a host to checked addresses, and the proxy of the environment for an origin.
+"""Resolution of a host to allowed IP addresses, and the proxy that the environment sets.
 
 A name is resolved once per connection, and the connection uses the checked address, so a later, different DNS answer
 has no effect. Each name is resolved in its own thread, because a hanging lookup must only delay callers of that name.
@@ -28,7 +28,7 @@ _pending_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _PendingLookups] 
 
 
 class ResolvedAddress(NamedTuple):
-    """A checked address, ready for a socket."""
+    """IP address that the network policy allows, as `family` and `sockaddr` for a socket."""
 
     family: int
     sockaddr: Any
@@ -39,7 +39,7 @@ class ResolvedAddress(NamedTuple):
 
 
 class AddressError(Exception):
-    """Raised if a host must not or cannot be connected to. Nothing was sent."""
+    """Raised if a host has no address or must not be connected to. Nothing was sent."""
 
     code = "E-HTTP-ADDRESS"
 
@@ -50,21 +50,22 @@ class AddressError(Exception):
 
 
 class NameNotFound(AddressError):
-    """Raised if a name has no address or could not be resolved in time."""
+    """Raised if a host name has no address, or its lookup failed or took too long."""
 
     code = "E-HTTP-DNS"
 
 
 class AddressDenied(AddressError):
-    """Raised if a host has only non-public addresses that are not allowed."""
+    """Raised if the network policy denies all addresses of a host; all are non-public."""
 
 
 async def resolve_host(
     host: str, port: int, policy: NetworkPolicy, timeout: float = LOOKUP_TIMEOUT_S
 ) -> tuple[ResolvedAddress, ...]:
-    """Resolve `host` to the addresses that may be connected to, in connection order.
+    """Resolve `host` to the addresses that `policy` allows, in the order to try them.
 
-    Raises `NameNotFound`, or `AddressDenied` if all its addresses are denied.
+    Raises `NameNotFound` if it has no address, or if the lookup fails or exceeds `timeout` seconds. Raises
+    `AddressDenied` if `policy` denies all its addresses.
     """
     found = parse_ip_literal(host) or await _lookup_shared(host, policy.lookup or system_lookup, timeout)
     allowed, denied = [], []
@@ -82,9 +83,9 @@ async def resolve_host(
 
 
 def check_ip_literal(host: str, policy: NetworkPolicy) -> None:
-    """Check an IP literal without a lookup, if a proxy will resolve the host.
+    """Raise `AddressDenied` if `host` is an IP literal that `policy` denies.
 
-    Raises `AddressDenied`.
+    This is for requests through a proxy. The proxy resolves names, so a host name is not checked.
     """
     for text in parse_ip_literal(host):
         address_class = policy.check(host, ip_address(text))
@@ -93,7 +94,7 @@ def check_ip_literal(host: str, policy: NetworkPolicy) -> None:
 
 
 def parse_ip_literal(host: str) -> list[str]:
-    """Return the address that `host` spells out, even as 127.1 or 0x7f000001, without a lookup."""
+    """Return the IP address that `host` spells out, even as 127.1 or 0x7f000001; [] for a name."""
     try:
         return system_lookup(host, socket.AI_NUMERICHOST)
     except OSError:
@@ -101,7 +102,10 @@ def parse_ip_literal(host: str) -> list[str]:
 
 
 def system_lookup(host: str, flags: int = 0) -> list[str]:
-    """Return the addresses of a name by the system's resolver. Blocks; raises `OSError`."""
+    """Return the IP addresses of a host by the system's resolver.
+
+    Blocks the thread. Raises `OSError` if the name is invalid or cannot be resolved.
+    """
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=flags)
     except ValueError as exc:  # an invalid name
@@ -127,9 +131,9 @@ async def _lookup_shared(host: str, lookup: Lookup, timeout: float) -> list[str]
 
 
 def _lookup_addresses(lookup: Lookup, host: str) -> list[str]:
-    """Return the results of `lookup` as normalised addresses.
+    """Return the IP addresses that `lookup` finds for `host`, in normal form.
 
-    Raises `ValueError` for any other result.
+    Raises `ValueError` if `lookup` returns a text that is not an IP address.
     """
     return [str(ip_address(text)) for text in lookup(host)]
 
@@ -141,13 +145,16 @@ def _on_lookup_done(pending: _PendingLookups, key: tuple[Lookup, str], future: a
 
 
 def _to_resolved(text: str, port: int) -> ResolvedAddress:
-    """Return the socket address, with the interface index if the address names an interface."""
+    """Return the socket address for an IP address and a port.
+
+    An interface in the address (`fe80::1%eth0`) becomes the interface index.
+    """
     family, _, _, _, sockaddr = socket.getaddrinfo(text, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0]
     return ResolvedAddress(family, sockaddr)
 
 
 def _interleave_families(found: list[ResolvedAddress]) -> tuple[ResolvedAddress, ...]:
-    """Alternate between address families, so that an unreachable family costs only one attempt."""
+    """Alternate between IPv4 and IPv6 addresses: an unreachable family costs only one attempt."""
     first = [each for each in found if each.family == found[0].family]
     other = [each for each in found if each.family != found[0].family]
     return tuple(each for each in chain.from_iterable(zip_longest(first, other)) if each is not None)
@@ -177,9 +184,9 @@ def _denied(host: str, ip: str, address_class: AddressClass) -> AddressDenied:
 
 
 def env_proxy_url(scheme: str, host: str, port: int) -> str | None:
-    """Return the proxy URL from `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`.
+    """Return the proxy URL that the environment sets for an origin; None if no proxy applies.
 
-    None for loopback.
+    Reads `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`. A loopback host never uses a proxy.
     """
     from urllib import request as environment  # slow to import and rarely needed
 

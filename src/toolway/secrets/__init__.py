@@ -1,6 +1,6 @@
-"""Secret stores, detection of likely secrets, and masking of known ones.
+"""Secret stores, detection of likely secrets, and masking of known secrets in text.
 
-Heavy libraries are loaded on first use.
+The libraries for encryption and keychains are loaded on first use.
 """
 
 from toolway.secrets.detection import looks_like_secret, mask_secrets, remember_secret

@@ -25,7 +25,10 @@ MAX_SECRETS: Final = 4096  # values; the oldest is dropped: a secret command may
 
 
 class SecretMasker:
-    """Bounded set of secret values, with a function that masks them in text."""
+    """Set of secret values, with a function that replaces each of them by `***` in a text.
+
+    It keeps at most `max_secrets` values and drops the oldest first. Values under 6 characters are not kept.
+    """
 
     def __init__(self, max_secrets: int = MAX_SECRETS) -> None:
         self._max_secrets = max_secrets
@@ -49,7 +52,7 @@ class SecretMasker:
 
 
 def compile_secrets_pattern(values: dict[str, None] | set[str]) -> re.Pattern[str]:
-    """Return a pattern that matches each value, plain, JSON-escaped or URL-encoded.
+    """Return a pattern that matches each secret value, plain, JSON-escaped or URL-encoded.
 
     Longer forms are tried first, because one value may be a prefix of another.
     """
@@ -151,7 +154,7 @@ def secrets_in_url(url: str) -> list[str]:
 
 
 def _is_plausible_secret(name: str, value: str) -> bool:
-    """Return True if `value` is long enough, and no number, phrase or file path."""
+    """Return True if `value` is long enough for a secret, and no number, phrase or file path."""
     min_chars = _MIN_PASSWORD_CHARS if _PASSWORD_NAME.search(name) else _MIN_TOKEN_CHARS
     if len(value) < min_chars or value.isdigit() or any(c.isspace() for c in value):
         return False

@@ -26,9 +26,9 @@ _SCRYPT_PARAMS: Final = {"n": 2**15, "r": 8, "p": 1}
 
 
 class EncryptedFileStore:
-    """`SecretStore` in one encrypted file.
+    """`SecretStore` that keeps all secrets of a user in one encrypted file.
 
-    Every change reads, modifies and replaces the file under a lock.
+    Each change reads and replaces the whole file under a lock, so that no process overwrites another one's change.
     """
 
     def __init__(self, file: Path, key_file: Path, passphrase: str = "") -> None:
@@ -109,7 +109,11 @@ class EncryptedFileStore:
         return secrets
 
     def _load_key(self, salt: bytes | None, *, create: bool = False) -> bytes:
-        """Return the key from the passphrase and `salt`, or from disk if `salt` is None."""
+        """Return the encryption key: derived from passphrase and `salt`, or read from the key file.
+
+        The key file is used if `salt` is None. With `create`, a missing key file is created if no secret exists yet.
+        Raises `SecretsError` if the passphrase or the key file is missing.
+        """
         if salt is None:
             return self._read_or_create_key(create)
         if not self._passphrase:
@@ -144,9 +148,9 @@ def _file_error(file: Path, problem: str, exc: OSError) -> SecretsError:
 
 
 def write_private(file: Path, data: bytes) -> None:
-    """Replace `file` atomically, with mode 0600.
+    """Replace the content of `file` atomically, with mode 0600.
 
-    Raises `OSError`, and then leaves the file unchanged.
+    Raises `OSError` if the file cannot be written. Its old content then stays.
     """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, new = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # mode 0600
@@ -166,7 +170,7 @@ def write_private(file: Path, data: bytes) -> None:
 def read_private(file: Path) -> bytes:
     """Return the content of `file`, and set its mode to 0600 if other users could read it.
 
-    Raises `OSError`.
+    Raises `OSError` if the file cannot be read.
     """
     with open(file, "rb") as opened:
         mode = os.fstat(opened.fileno()).st_mode
@@ -177,7 +181,10 @@ def read_private(file: Path) -> bytes:
 
 @contextlib.contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Hold an exclusive lock for changes to `file`, across all processes."""
+    """Hold an exclusive lock for changes to `file`, across all processes.
+
+    Waits until the lock is free. The lock is a separate file in the same folder.
+    """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(os.open(file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600), "rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -185,7 +192,7 @@ def locked(file: Path) -> Iterator[None]:
 
 
 def _fsync_folder(folder: Path) -> None:
-    """Flush a folder to disk: a rename is durable only after that."""
+    """Sync a folder to disk: only then is a rename in it durable. Errors are ignored."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

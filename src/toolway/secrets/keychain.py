@@ -1,6 +1,6 @@
-"""System keychain, if a real one answers.
+"""Secret store in the keychain of the operating system, if one answers.
 
-Known backends are tried by name. The backend that the `keyring` library selects by itself is never used: a file or a
+Known backends of the `keyring` library are tried by name. The backend that it selects by itself is never used: a file or a
 variable can make it select one that writes plain text. A keychain may wait for the user to unlock it. So each wait is
 bounded, and runs in a daemon thread that does not delay the end of the process.
 """
@@ -32,7 +32,7 @@ T = TypeVar("T")
 class Keychain:
     """`SecretStore` in the system keychain.
 
-    A keychain cannot list our entries. So their names, which are not secret, are saved in a file.
+    A keychain cannot list our entries. So the names of the secrets, which are not secret, are saved in a file.
     """
 
     def __init__(self, backend: Any, names_file: Path) -> None:
@@ -76,7 +76,10 @@ class Keychain:
 
 
 def detect_keychain(names_file: Path) -> Keychain | None:
-    """Return the first system keychain that answers, or None."""
+    """Return the first system keychain that answers, or None if none does.
+
+    Each known backend of this platform has 3 s to answer.
+    """
     for module, name in BACKENDS.get(sys.platform, ()):
         try:
             backend = run_with_timeout(DETECT_TIMEOUT_S, lambda module=module, name=name: _create_backend(module, name))  # type: ignore[misc]
@@ -94,7 +97,7 @@ def _create_backend(module: str, name: str) -> Any:
 
 
 def recorded_names(file: Path) -> frozenset[str]:
-    """Return the names of the secrets that were saved in the keychain."""
+    """Return the names of all secrets in the keychain, from `file`; empty if it is unreadable."""
     try:
         found = json.loads(read_private(file))
     except (OSError, ValueError):

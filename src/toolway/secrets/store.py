@@ -24,11 +24,14 @@ class SecretsError(ToolwayError):
 
 
 class SecretStore(Protocol):
-    """Secrets by name. Every method may wait for the user, and raises `SecretsError`."""
+    """Interface of a store of secrets by name: system keychain or encrypted file.
+
+    Every method may wait for the user to unlock the store, and raises `SecretsError` if the store fails.
+    """
 
     @property
     def location(self) -> str:
-        """Return a description of the storage location for the user."""
+        """Return a description of the store for messages, such as `the system keychain`."""
         ...
 
     def get(self, name: str) -> str | None: ...
@@ -36,16 +39,17 @@ class SecretStore(Protocol):
     def set(self, name: str, value: str) -> None: ...
 
     def delete(self, name: str) -> bool:
-        """Delete a secret. Return True if it existed."""
+        """Delete the secret with this name. Return True if the secret existed."""
         ...
 
     def names(self) -> list[str]: ...
 
 
 def open_store(environment: Mapping[str, str]) -> SecretStore:
-    """Return the secret store of this user. Raises `SecretsError`.
+    """Return the secret store of this user: the system keychain, if one answers, and a file.
 
-    Secrets in the encrypted file are found even if there is a keychain: they may have been saved over SSH.
+    Secrets in the encrypted file are found even if there is a keychain: they may have been saved over SSH. Raises
+    `SecretsError` if `$TOOLWAY_SECRETS` is invalid, or requires a keychain and none answers, or if no home folder is set.
     """
     from toolway.secrets.encrypted_file import PASSPHRASE_VARIABLE, EncryptedFileStore
     from toolway.secrets.keychain import detect_keychain, recorded_names
@@ -88,9 +92,10 @@ def check_secret_name(name: str) -> str:
 
 
 class LayeredStore:
-    """Store that writes to the keychain, if there is one, and else to the file. Reads try both.
+    """System keychain and encrypted file as one `SecretStore`. Reads try both.
 
-    `keychain_names` are the names of secrets that were saved in a keychain, even if none answers now.
+    Writes go to the keychain, or to the file if there is no keychain. `keychain_names` are the secrets saved in a
+    keychain earlier. If no keychain answers, reading one of them raises `SecretsError`.
     """
 
     def __init__(self, keychain: SecretStore | None, file: SecretStore, keychain_names: frozenset[str]) -> None:

@@ -132,7 +132,7 @@ async def until(what: Callable[[], object], seconds: float = 10.0) -> None:
 
 PROGRAM = """
 import asyncio, sys
-from tests.gateway.replica import nats_lab
+from tests.cluster.node import nats_lab
 from tests.cluster.nats_server import NatsServer
 
 async def how(server, request, tell):

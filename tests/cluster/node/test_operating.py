@@ -53,7 +53,7 @@ class Cluster:
         )
 
     async def nodes(self, at: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((await self.toolway(at, "nodes", "--json")).stdout)
+        found: dict[str, Any] = json.loads((await self.toolway(at, "cluster", "nodes", "--json")).stdout)
         return found
 
 
@@ -99,9 +99,9 @@ async def test_a_cluster_is_looked_after_through_any_of_its_gateways(cluster: Cl
         assert ids.keys() == {"one", "two"}
         assert {each["address"] for each in found["nodes"]} == {f"http://127.0.0.1:{run.port}" for run in (one, two)}
 
-        shown = await cluster.toolway("two", "nodes")
+        shown = await cluster.toolway("two", "cluster", "nodes")
         assert (shown.returncode, shown.stdout.count("ready"), f"{ids['two']} *" in shown.stdout) == (0, 2, True)
-        owned = json.loads((await cluster.toolway("two", "nodes", "one", "--json")).stdout)["owns"]
+        owned = json.loads((await cluster.toolway("two", "cluster", "nodes", "one", "--json")).stdout)["owns"]
         server = owned[0]["server"]
         assert f"owner       {ids['one']}\n" in (await cluster.toolway("two", "status", server)).stdout
         listed = (await cluster.toolway("two", "ls")).stdout.splitlines()
@@ -122,7 +122,7 @@ async def test_a_cluster_is_looked_after_through_any_of_its_gateways(cluster: Cl
         assert counted["toolway_cluster_owned"] == len(owned) and counted["toolway_cluster_nodes"] == 2
         assert counted["toolway_cluster_lease"] == counted["toolway_cluster_nats"] == 1
 
-        drained = await cluster.toolway("two", "drain", "one")
+        drained = await cluster.toolway("two", "cluster", "drain", "one")
         assert (drained.returncode, "owns no server and can be stopped" in drained.stderr) == (0, True), drained.stderr
         assert (await one.get("/readyz"))[0] == 503  # balancers send it nobody new
         after = {each["id"]: (each["state"], each["servers"]) for each in (await cluster.nodes("two"))["nodes"]}
@@ -135,11 +135,11 @@ async def test_a_cluster_is_looked_after_through_any_of_its_gateways(cluster: Cl
         assert await one.stop() == 0
         left = (await cluster.nodes("two"))["nodes"]
         assert [each["id"] for each in left] == [ids["two"]]
-        wrong = await cluster.toolway("two", "drain", "one")
+        wrong = await cluster.toolway("two", "cluster", "drain", "one")
         assert (wrong.returncode, "unknown node 'one'" in wrong.stderr) == (1, True)
         assert await two.stop() == 0
         assert KEY not in one.log + two.log
-        assert "is lost" not in one.log + two.log  # ending in order is nothing to complain of
+        assert "connection lost" not in one.log + two.log  # ending in order is nothing to complain of
 
 
 async def test_a_gateway_waits_for_its_record_and_not_for_nats(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ async def test_a_gateway_waits_for_its_record_and_not_for_nats(tmp_path: Path) -
             return (await cluster.nodes("one"))["nodes"][0]["servers"] == len(SERVERS)  # type: ignore[no-any-return]
 
         await until(owned)
-        shown = await cluster.toolway("one", "nodes")
+        shown = await cluster.toolway("one", "cluster", "nodes")
         assert (shown.returncode, "not connected to NATS" in shown.stderr) == (8, True)
         assert await one.stop() == 0
         assert "word-of-nats" not in one.log

@@ -142,7 +142,7 @@ async def test_a_call_whose_time_ended_while_half_of_it_was_written_may_still_ha
     """What was begun is written to its end, because half a message would spoil the next one."""
     async with lab({"bad": server(era=era)}) as bench:
         os.kill(bench.pid("bad"), signal.SIGSTOP)
-        cut = await bench.call("bad.counter", {"pad": "x" * 200_000}, timeout=0.5, key=key)
+        cut = await bench.call("bad.counter", {"pad": "x" * 200_000}, timeout=0.5, idempotency_key=key)
         os.kill(bench.pid("bad"), signal.SIGCONT)
         await bench.until(lambda: bench.happened(cut), 5)
         cut.expect(CallTimeout, "unknown")

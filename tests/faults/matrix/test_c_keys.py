@@ -32,9 +32,9 @@ async def test_fifty_calls_at_once_with_one_key_happen_once(era: str) -> None:
 async def test_calls_one_after_another_with_one_key_happen_once(era: str, dice: random.Random) -> None:
     async with lab({"bad": fake_server(era=era)}) as bench:
         key = f"{dice.getrandbits(128):x}"
-        first = (await bench.call("bad.counter", {"nonce": "one"}, key=key)).expect(None)
+        first = (await bench.call("bad.counter", {"nonce": "one"}, idempotency_key=key)).expect(None)
         for _ in range(5):
-            again = (await bench.call("bad.counter", {"nonce": "one"}, key=key)).expect(None)
+            again = (await bench.call("bad.counter", {"nonce": "one"}, idempotency_key=key)).expect(None)
             assert again.reply is not None
             assert first.reply is not None
             assert again.reply.replayed

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial
 from importlib import import_module
@@ -55,6 +54,7 @@ ERROR_BODY_TIMEOUT_S: Final = 2.0  # seconds to read the body of an error respon
 MAX_ERROR_BODY_BYTES: Final = 64 * 1024
 #: Imports the whole SDK, which takes half a second: on the event loop it would delay every other server.
 HEADERS_MODULE: Final = "toolway.protocol.headers"
+_imported_modules: set[str] = set()  # not sys.modules: it contains a module that a thread is still importing
 # Their names vary too much.
 _UNCACHED_METHODS: Final = frozenset({"resources/read", "tasks/get", "tasks/update", "tasks/cancel"})
 _FIRST_METHODS: Final = frozenset({"server/discover", "initialize"})
@@ -109,8 +109,9 @@ class StreamableHttpTransport:
         """Prepare URL and headers. Nothing is sent yet. Raises `TransportError`."""
         assert self._server.url is not None
         self._inbound = inbound
-        if HEADERS_MODULE not in sys.modules:
+        if HEADERS_MODULE not in _imported_modules:
             await asyncio.to_thread(import_module, HEADERS_MODULE)
+            _imported_modules.add(HEADERS_MODULE)
         try:
             self._target = HttpTarget.parse(self._server.url)
             self._base_headers = build_base_headers(self._server)

@@ -191,8 +191,8 @@ def test_keys_of_one_machine_are_not_those_of_a_cluster_and_it_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = StateDir(tmp_path)
-    replica: Any = SimpleNamespace(keyring=object())
-    assert process._open_key_store(state, replica) is replica.keyring and not caplog.records
+    replica: Any = SimpleNamespace(api_keys=object())
+    assert process._open_key_store(state, replica) is replica.api_keys and not caplog.records
     state.open_key_store().create_key_sync("old", None, False, 0.0)
-    assert process._open_key_store(state, replica) is replica.keyring
+    assert process._open_key_store(state, replica) is replica.api_keys
     assert "create them again" in caplog.text
