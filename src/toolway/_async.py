@@ -1,4 +1,4 @@
-"""Helpers to wait for several asyncio tasks, with or without a timeout."""
+"""Asyncio helpers: waiting for several tasks, a light event, blocking work in a thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolway.errors import CallTimeout
 async def gather_all(work: Iterable[Awaitable[None]]) -> None:
     """Wait for all awaitables, even if the caller is cancelled meanwhile.
 
-    Each must end by itself.
+    None is cancelled, so each awaitable must end by itself. Their exceptions are ignored.
     """
     gathered = asyncio.gather(*work, return_exceptions=True)
     try:
@@ -25,14 +25,17 @@ async def gather_all(work: Iterable[Awaitable[None]]) -> None:
 
 
 async def wait_all(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Wait for tasks without cancelling them if the caller is cancelled."""
+    """Wait until all tasks have ended; a cancelled caller does not cancel the tasks.
+
+    Their exceptions are ignored.
+    """
     await asyncio.shield(asyncio.gather(*tasks, return_exceptions=True))
 
 
 async def with_timeout(timeout: float | None, work: Awaitable[Any], subject: str) -> None:
-    """Wait for `work`.
+    """Wait for `work`, at most `timeout` seconds; None means without limit.
 
-    Raises `CallTimeout`, with `subject` in its message, after `timeout` seconds.
+    After that, `work` is cancelled and `CallTimeout` is raised, with `subject` in its message.
     """
     try:
         async with asyncio.timeout(timeout):
@@ -105,13 +108,13 @@ class LightEvent:
 
 
 class Interrupted(Exception):
-    """Raised if the event was set before the work was done."""
+    """Raised by `wait_unless` if its event was set before its work was done."""
 
 
 async def wait_unless(event: LightEvent, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`.
+    """Await `work` and return its result, unless `event` is set first.
 
-    Cancels it and raises `Interrupted` as soon as the event is set.
+    If the event is set first, `work` is cancelled and `Interrupted` is raised.
     """
     loop = asyncio.get_running_loop()
     task, interrupt = loop.create_task(work), loop.create_task(event.wait())
@@ -136,7 +139,7 @@ T = TypeVar("T")
 def run_in_daemon_thread(work: Callable[..., T], *args: Any) -> asyncio.Future[T]:
     """Run `work` in a daemon thread and return a future of its result.
 
-    It never delays interpreter exit.
+    The thread never delays interpreter exit.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()

@@ -25,7 +25,7 @@ Executed = Literal["no", "unknown", "yes"]
 
 
 class Certainty(enum.IntEnum):
-    """Degree of certainty that a request was executed. When in doubt, the higher value is used."""
+    """Certainty that a server executed a request. When in doubt, the higher value is used."""
 
     NOT_SENT = 0  # the server cannot have received a complete request
     REJECTED = 1  # the server proved that it did not process the request
@@ -34,7 +34,7 @@ class Certainty(enum.IntEnum):
 
     @property
     def executed(self) -> Executed:
-        """Translate the certainty into the public value "no", "unknown" or "yes"."""
+        """Return the certainty as callers see it: "no", "unknown" or "yes"."""
         return _EXECUTED_BY_CERTAINTY[self]
 
     @property
@@ -44,7 +44,7 @@ class Certainty(enum.IntEnum):
 
     @classmethod
     def from_code(cls, code: object) -> Certainty | None:
-        """Return the certainty with this wire code, or None if there is none."""
+        """Return the certainty with this code, "C0" to "C3", or None for any other value."""
         return next((each for each in cls if each.code == code), None)
 
 
@@ -136,7 +136,10 @@ class CallError(ToolwayError):
 
     @property
     def executed(self) -> Executed:
-        """Return "no", "unknown" or "yes". Without a certainty the request was not sent."""
+        """Return "yes", "no" or "unknown": the server executed the request, did not, or may have.
+
+        The value is "no" for an error without a certainty, because its request was not sent.
+        """
         return self.certainty.executed if self.certainty is not None else "no"
 
 
@@ -154,7 +157,7 @@ class NotFound(CallError):
 
 
 class AccessDenied(CallError):
-    """Raised if a call was rejected before it was sent.
+    """Raised if a call is not allowed, for instance without a login. It was not executed.
 
     Example:
         try:
@@ -180,7 +183,7 @@ class ServerUnavailable(CallError):
 
 
 class Overloaded(CallError):
-    """Raised if too many calls are running or queued.
+    """Raised if too many calls to a server are running or queued. The call was not executed.
 
     Example:
         try:
@@ -195,8 +198,9 @@ class Overloaded(CallError):
 class CallTimeout(CallError, TimeoutError):
     """Raised if the deadline of a call passed. Also a `TimeoutError`.
 
-    `phase` names the phase in which the call waited: queue, pause, turn, start, connect, auth, send, server,
-    stream or retry.
+    `phase` names the phase in which the call waited: queue (for a concurrency slot), pause (requested by the server),
+    turn (the server serves one caller at a time), start, connect, auth, send, server (no response yet), stream
+    (incomplete response) or retry.
 
     Example:
         try:
@@ -215,7 +219,7 @@ class CallTimeout(CallError, TimeoutError):
 class OutcomeUnknown(CallError):
     """Raised if the connection was lost after the request was sent.
 
-    Check if it was executed before a retry.
+    The server may have executed the request: check that before you repeat the call.
 
     Example:
         try:

@@ -18,13 +18,13 @@ ListKind = Literal["tools", "prompts", "resources", "templates"]
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Base class: an event of one server."""
+    """Base class of all events. `server` is the name of the server concerned, or empty."""
 
     server: str
 
 
 class StateChanged(Event, frozen=True):
-    """An upstream changed its lifecycle state."""
+    """The lifecycle state of a server changed, for instance from `starting` to `ready`."""
 
     old: str
     new: str
@@ -32,7 +32,7 @@ class StateChanged(Event, frozen=True):
 
 
 class Connected(Event, frozen=True):
-    """A server is connected and its protocol era is known."""
+    """A server is connected, and its protocol era and version are negotiated."""
 
     era: str
     protocol: str
@@ -40,7 +40,10 @@ class Connected(Event, frozen=True):
 
 
 class Disconnected(Event, frozen=True):
-    """A connection to a server was lost."""
+    """The connection to a server was lost, failed its health check, or is being restarted.
+
+    Not emitted if the hub closes or stops an unused server.
+    """
 
     reason: str
 
@@ -55,7 +58,7 @@ class CatalogChanged(Event, frozen=True):
 
 
 class ResourceUpdated(Event, frozen=True):
-    """A server reported that a resource changed."""
+    """A server reported that the content of a resource changed."""
 
     uri: str
     caller: str = ""  # caller id if it arrived on a per-caller connection; "" for the shared one
@@ -68,7 +71,7 @@ class TaskChanged(Event, frozen=True):
 
 
 class ServerLog(Event, frozen=True):
-    """A log message of a server, unchanged."""
+    """A log message of a server, unchanged, or a warning of ours about one of its lists."""
 
     level: str
     data: Any
@@ -78,7 +81,7 @@ class ServerLog(Event, frozen=True):
 
 
 class CallStarted(Event, frozen=True):
-    """A call was accepted. `server` is only what the caller named; it is not resolved yet."""
+    """A call was accepted. `server` is the name that the caller gave; it is not resolved yet."""
 
     id: str
     method: str
@@ -102,7 +105,7 @@ class AttemptFinished(Event, frozen=True):
 
 
 class Phase(msgspec.Struct, frozen=True, gc=False):
-    """Time that an attempt spent in one phase."""
+    """Time that one attempt of a call spent in one phase, such as `connect` or `server`."""
 
     name: str  # queue, pause, turn, start, connect, auth, send, server, stream, caller or retry
     offset: float  # seconds after the start of the call
@@ -110,7 +113,7 @@ class Phase(msgspec.Struct, frozen=True, gc=False):
 
 
 class AttemptTiming(msgspec.Struct, frozen=True):
-    """Timing and outcome of one attempt of a call."""
+    """Start, duration, outcome and phases of one attempt of a call."""
 
     number: int  # from 1
     offset: float  # seconds after the start of the call
@@ -159,9 +162,9 @@ class CallFinished(Event, frozen=True):
 
 
 def _split_attempts(event: CallFinished) -> list[AttemptTiming]:
-    """Split the phase marks of a call into attempts.
+    """Split the phase marks (phase, start time) of a call into one timing per attempt.
 
-    Every "queue" mark after the first begins one.
+    Every "queue" mark after the first begins an attempt.
     """
     marks = event.phase_marks
     if not marks:
@@ -216,7 +219,10 @@ class ServerChanged(Event, frozen=True):
 
 
 class AccessEvent(Event, frozen=True):
-    """Access rights changed or access was denied. `server` is that of a login, else empty."""
+    """A request was denied, an API key was created or revoked, or a user logged in or out.
+
+    `server` is set for logins and logouts, else empty.
+    """
 
     action: str  # refused, throttled, key_created, key_revoked, login or logout
     reason: str = ""
@@ -224,7 +230,7 @@ class AccessEvent(Event, frozen=True):
 
 
 class PolicyDecision(Event, frozen=True):
-    """A policy rule allowed or denied something."""
+    """A policy rule, such as `admission`, allowed or denied the addition of a server."""
 
     rule: str
     allowed: bool
@@ -272,7 +278,10 @@ class EventSink(Protocol):
     def on_call(self, event: CallFinished) -> None: ...
 
     def on_event(self, event: Event) -> None:
-        """Receive every other event. `CallStarted` and `AttemptFinished` need `wants_attempts`."""
+        """Receive every event except `CallFinished`, which `on_call` receives.
+
+        To receive `CallStarted` and `AttemptFinished`, `wants_attempts` must be True.
+        """
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Values and protocols shared by all layers.
+"""Values and protocols shared by all layers: tool references, calls, call state, results.
 
 Nothing here blocks, reads a clock or does I/O. Values that every call copies are msgspec structs, because copying a
 frozen dataclass costs ten times as much.
@@ -68,7 +68,7 @@ class Effect(enum.StrEnum):
 
 
 class CallState(msgspec.Struct, eq=False):
-    """Progress and certainty of a call.
+    """Mutable state of one running call: phase, attempts, and certainty that it was executed.
 
     Each component records a fact here as soon as it knows it. A deadline or cancellation that ends the call from
     outside can then report the truth about it.
@@ -91,23 +91,23 @@ class CallState(msgspec.Struct, eq=False):
     _user_wait_total: float = 0.0  # seconds the caller took to answer earlier ones
 
     def spawn(self) -> CallState:
-        """Create a new state of the same kind for the same work."""
+        """Create a new state of this class, for a shared execution that may outlive this call."""
         return CallState()
 
     def mark_connecting(self) -> None:
-        """Record that a connection is being established."""
+        """Record that the call waits for a connection to its server."""
         self.phase = "connect"
 
     def record_failed_attempt(self, outcome: str, certainty: Certainty) -> None:
-        """Record the outcome of a failed attempt; ignored unless the call is observed."""
+        """Record the outcome of a failed attempt. Does nothing here; `TimedCallState` stores it."""
 
     def mark_sent(self) -> None:
-        """Record that the first byte was sent: from now on the request may be executed."""
+        """Record that the first byte of the request was sent: the server may execute it from now on."""
         self.certainty = Certainty.UNKNOWN
         self.phase = "server"
 
     def begin_attempt(self) -> None:
-        """Begin a new attempt, and keep the certainty of the earlier ones."""
+        """Begin a new attempt; `highest_certainty` keeps the certainty of the earlier attempts."""
         if self.certainty is not Certainty.NOT_SENT:
             self.highest_certainty = max(self.highest_certainty, self.certainty)
             self.certainty = Certainty.NOT_SENT
@@ -116,14 +116,14 @@ class CallState(msgspec.Struct, eq=False):
         self.attempt_number += 1
 
     def overall_certainty(self) -> Certainty:
-        """Return the certainty that any attempt of the call was executed."""
+        """Return the highest certainty of all attempts, also of a call whose result this one shares."""
         own = max(self.highest_certainty, self.certainty)
         return own if self.shared_with is None else max(own, self.shared_with.overall_certainty())
 
     def begin_user_wait(self, now: float) -> None:
-        """Record that the server waits for the caller.
+        """Record that the server waits for the caller to answer a server request.
 
-        This time neither counts for the deadline nor holds a slot.
+        Releases the concurrency slot. The waiting time does not count for the deadline.
         """
         if not self._open_user_waits:
             self._user_wait_since = now
@@ -131,35 +131,35 @@ class CallState(msgspec.Struct, eq=False):
         self.release_slot()
 
     def end_user_wait(self, now: float) -> None:
-        """Record that the caller has answered one server request."""
+        """Record that the caller has answered one server request, such as an elicitation."""
         self._open_user_waits -= 1
         if not self._open_user_waits:
             self._user_wait_total += now - self._user_wait_since
 
     def user_wait_seconds(self, now: float) -> float:
-        """Return the seconds spent waiting for the caller's answers."""
+        """Return the seconds that the server has waited for the caller to answer its requests."""
         own = self._user_wait_total + (now - self._user_wait_since if self._open_user_waits else 0.0)
         return own if self.shared_with is None else max(own, self.shared_with.user_wait_seconds(now))
 
     @property
     def is_waiting_for_user(self) -> bool:
-        """Return True if the caller has an unanswered server request."""
+        """Return True if the caller has not yet answered a server request of this call."""
         return self._open_user_waits > 0
 
     @property
     def has_waited_for_user(self) -> bool:
-        """Return True if the server has sent any request to the caller."""
+        """Return True if the server has sent any request to the caller during this call."""
         return self._open_user_waits > 0 or self._user_wait_total > 0
 
     def release_slot(self) -> None:
-        """Release the concurrency slot if the call holds one."""
+        """Release the concurrency slot of the server if this call holds one."""
         release, self.on_release_slot = self.on_release_slot, None
         if release is not None:
             release()
 
     @property
     def attempts(self) -> int:
-        """Return the number of attempts begun for the call."""
+        """Return the number of attempts begun, by this call or by the call whose result it shares."""
         return self.attempt_number if self.shared_with is None else max(self.attempt_number, self.shared_with.attempts)
 
     @property
@@ -169,7 +169,7 @@ class CallState(msgspec.Struct, eq=False):
 
 
 class TimedCallState(CallState, eq=False):
-    """Call state that also records when each phase began. Used only if calls are observed."""
+    """Call state with the start time of each phase; used if events or traces observe calls."""
 
     phase_marks: list[tuple[str, float]] = msgspec.field(default_factory=lambda: [("queue", phase_clock())])
     failed_attempts: FailedAttempts = ()
@@ -190,7 +190,7 @@ class TimedCallState(CallState, eq=False):
         return state
 
     def phase_history(self) -> PhaseMarks:
-        """Return the phase marks of this call, or of the call that it shares the result of."""
+        """Return the (phase, start time) pairs of this call, or of the call whose result it shares."""
         leader = self.shared_with
         if not isinstance(leader, TimedCallState):
             return self.phase_marks
@@ -217,19 +217,19 @@ class ClientCallbacks(Protocol):
 
     @property
     def capabilities(self) -> Json:
-        """Return the client capabilities to declare: only what can be answered."""
+        """Return the client capabilities to declare to servers: only those that can be answered."""
         ...
 
     async def handle_request(self, server: str, method: str, params: Json) -> Json:
-        """Return the result for the server.
+        """Answer one request of a server: return the result to send to it.
 
-        Raises `LookupError` if unsupported, `CallbackError` for an error.
+        Raises `LookupError` if no callback handles `method`, `CallbackError` if the server is to get an error.
         """
         ...
 
 
 class CallbackError(Exception):
-    """Raised if the client answered a server request with an error, to be sent to the server."""
+    """Raised if the client answers a server request with an error, which the server then gets."""
 
     def __init__(self, code: int, message: str, data: object = None) -> None:
         super().__init__(message)
@@ -240,7 +240,7 @@ class CallbackError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AuthChallenge:
-    """A server's rejection of a credential, or of a request without one."""
+    """A server's 401 or 403 response to a request with a rejected credential or without one."""
 
     status: int  # 401 or 403
     www_authenticate: str  # the WWW-Authenticate header; may be empty
@@ -249,46 +249,46 @@ class AuthChallenge:
 
 
 class Authorizer(Protocol):
-    """Provider of the credential of one server, which may be sent to that server's origin only."""
+    """Provider of the Authorization header for one server, sent to the origin of its URL only."""
 
     @property
     def is_inactive(self) -> bool:
-        """Return True if no credential is known; requests skip this object until the server asks."""
+        """Return True if no credential is known and the server has not required one yet.
+
+        Transports then send requests without using this object.
+        """
         ...
 
     def activate(self) -> None:
-        """Record that the server requires a credential."""
+        """Record that the server requires a credential: `is_inactive` becomes False."""
         ...
 
     def allows(self, caller: str) -> bool:
-        """Return True if the credential may be used for this caller; "" is the hub itself."""
+        """Return True if the credential may be used for `caller`, a caller id; "" is the hub itself."""
         ...
 
     @property
     def is_interactive(self) -> bool:
-        """Return True if a user may be asked to log in, which can take minutes."""
+        """Return True if obtaining a credential may wait for a user to log in, for minutes."""
         ...
 
     async def authorization_header(self) -> str:
-        """Return the Authorization header for the next request, or "".
+        """Return the Authorization header for the next request, or "" if there is no credential.
 
-        Waits only for a due token refresh.
-
-        Raises `AuthError`.
+        Waits only for a due token refresh. Raises `AuthError` if the refresh fails and the token has expired.
         """
         ...
 
     async def on_challenge(self, challenge: AuthChallenge) -> bool:
-        """Obtain another credential after a rejection.
+        """Obtain another credential after the server rejected the one that was sent.
 
-        Return True if the request should be sent again.
-
-        All requests that were rejected with the same credential share one new credential. Raises `AuthError`.
+        Return True if the request should be sent again. All requests that were rejected with the same credential share
+        one new credential. Raises `AuthError` if none can be obtained.
         """
         ...
 
     def on_rejected(self, challenge: AuthChallenge) -> None:
-        """Record that the new credential was rejected too, which is final."""
+        """Record that the server rejected the new credential too; the request then fails."""
         ...
 
 
@@ -351,18 +351,21 @@ class CallResult(msgspec.Struct, frozen=True):
 
     @property
     def meta(self) -> Json:
-        """Return the `_meta` object of the result."""
+        """Return the `_meta` object of the result; empty if the server sent none."""
         meta = self.raw.get("_meta")
         return meta if isinstance(meta, dict) else {}
 
     @property
     def is_error(self) -> bool:
-        """Return True if a tool ran and reported a failure. Other results are never errors."""
+        """Return True if a tool ran and reported a failure (`isError` in its result)."""
         return self.raw.get("isError") is True
 
     @property
     def text(self) -> str:
-        """Return the text of all content blocks, resource contents or prompt messages, joined by newlines."""
+        """Return the text of all content blocks, resource contents or prompt messages.
+
+        The texts are joined by newlines.
+        """
         blocks = _dicts_in(self.raw.get("content")) or _dicts_in(self.raw.get("contents"))
         blocks = blocks or [each["content"] for each in _dicts_in(self.raw.get("messages")) if "content" in each]
         return "\n".join(
@@ -393,17 +396,17 @@ class ToolResult(CallResult, frozen=True):
 
     @property
     def content(self) -> list[Json]:
-        """Return the content blocks."""
+        """Return the content blocks of the tool result, such as texts and images, as dictionaries."""
         return _dicts_in(self.raw.get("content"))
 
     @property
     def structured_content(self) -> Any:
-        """Return the structured content, or None."""
+        """Return the structured content of the tool result, or None if it has none."""
         return self.raw.get("structuredContent")
 
     @property
     def data(self) -> Any:
-        """Return the structured content, or None. Short for `structured_content`."""
+        """Return the structured content of the tool result, or None. Short for `structured_content`."""
         return self.raw.get("structuredContent")
 
     def raise_for_error(self) -> Self:
@@ -440,7 +443,7 @@ class ResourceResult(CallResult, frozen=True):
 
     @property
     def contents(self) -> list[Json]:
-        """Return the contents of the resource."""
+        """Return the contents of the resource: dictionaries with `uri` and `text` or `blob`."""
         return _dicts_in(self.raw.get("contents"))
 
 
@@ -459,7 +462,7 @@ class PromptResult(CallResult, frozen=True):
 
     @property
     def messages(self) -> list[Json]:
-        """Return the messages of the prompt."""
+        """Return the messages of the prompt: dictionaries with `role` and `content`."""
         return _dicts_in(self.raw.get("messages"))
 
 
@@ -471,7 +474,7 @@ _RESULT_TYPES: Final[dict[str, type[CallResult]]] = {
 
 
 def result_type(method: str) -> type[CallResult]:
-    """Return the class for results of an MCP method."""
+    """Return the result class of an MCP method, such as `ToolResult` for `tools/call`."""
     return _RESULT_TYPES.get(method, CallResult)
 
 

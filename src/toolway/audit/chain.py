@@ -1,7 +1,7 @@
 """Hash chain of the audit log in the writer thread: open, recover, write, prune.
 
-On opening, the last records are verified. A changed record is an error, because the records after it cannot be trusted
-either. Calls of the last run that have an intent but no outcome get the outcome "unknown".
+On opening, the newest records are verified. A changed record is an error, because the records after it cannot be
+trusted either. Calls of the last run that have an intent but no outcome get the outcome "unknown".
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _COPIED_FIELDS: Final = ("call", "caller", "server", "tool", "method", "effect",
 
 @dataclass(frozen=True, slots=True)
 class OpenedLog:
-    """Result of opening an audit log."""
+    """Result of opening an audit log: last record, recovered calls, note on a partial record."""
 
     head: ChainHead
     recovered: tuple[RecordFields, ...] = ()  # outcomes that were added for calls interrupted by a crash
@@ -47,7 +47,10 @@ class OpenedLog:
 
 
 class AuditChain:
-    """Audit sink with the head of its hash chain. Used only in the writer thread."""
+    """Writes records to an audit sink and links each to the one before it by its hash.
+
+    Used only in the writer thread.
+    """
 
     def __init__(
         self,
@@ -64,9 +67,11 @@ class AuditChain:
         self._needs_reopen = False
 
     def open(self) -> OpenedLog:
-        """Open the log, verify its end and recover.
+        """Open the audit log, verify its newest records and add outcomes for interrupted calls.
 
-        Raises `TamperedLog`, `SinkInUse`, `SinkBroken` or sink errors."""
+        Raises `TamperedLog` if a record was changed or is missing, `SinkInUse` if another process writes to the
+        log, `SinkBroken` if it cannot be read, or errors of the storage.
+        """
         truncated = self.sink.open()
         head = self.sink.head()
         interrupted = self._find_interrupted()
@@ -80,9 +85,11 @@ class AuditChain:
         return OpenedLog(self._head, tuple(recovered), str(truncated) if truncated is not None else "")
 
     def write(self, entries: list[bytes]) -> None:
-        """Write entries durably.
+        """Append encoded records to the log. They are on stable storage when it returns.
 
-        If it raises, no entry is stored, or the next write finds out that they are. Raises the errors of the sink."""
+        Raises the errors of the sink. After an error the records may be stored or not: the next write reopens
+        the log and checks that.
+        """
         if self._needs_reopen:
             self._reopen()
         rows = link_records(self._head, entries)
@@ -95,7 +102,10 @@ class AuditChain:
         self._head = ChainHead(rows[-1].seq, rows[-1].hash)
 
     def prune(self, keep_s: float) -> bool:
-        """Remove some records older than `keep_s` seconds. Return True if there were any."""
+        """Remove one batch of audit records older than `keep_s` seconds.
+
+        Return True if records were removed, so that there may be more.
+        """
         if self._needs_reopen:
             return False
         last = self.sink.prunable(format_time(self._wall_clock() - keep_s))
@@ -116,9 +126,11 @@ class AuditChain:
         return encode_record(kind, self._wall_clock(), self._monotonic(), fields)
 
     def _reopen(self) -> None:
-        """Reopen the sink after a failed write.
+        """Reopen the sink after a failed write and find out if the records of that write are stored.
 
-        Find out if the write is stored, and if it is still our log."""
+        Starts a new log if the old one was removed or continued by another writer. Raises `SinkBroken` if the
+        log ends with an unexpected record.
+        """
         self.sink.open()
         found = self.sink.head()
         uncertain = {ChainHead(row.seq, row.hash) for row in self._uncertain_rows[-1:]}
@@ -138,7 +150,10 @@ class AuditChain:
         self._head, self._uncertain_rows, self._needs_reopen = found, [], False
 
     def _find_interrupted(self) -> list[RecordFields]:
-        """Verify the last records. Return the intents of the last run without outcome, oldest first."""
+        """Verify the newest records. Return the intents of the last run that have no outcome.
+
+        The oldest intent is first. Raises `TamperedLog` if a record was changed or is missing.
+        """
         ended: set[str] = set()
         interrupted: list[RecordFields] = []
         for row, in_last_run in read_verified(self.sink.read_backward()):
@@ -154,9 +169,11 @@ class AuditChain:
 
 
 def read_verified(rows: Iterator[StoredRecord]) -> Iterator[tuple[StoredRecord, bool]]:
-    """Yield verified rows, newest first, each with True if it belongs to the last run.
+    """Verify records, newest first. Yield each with True if the last writer process wrote it.
 
-    Raises `TamperedLog`."""
+    Stops after `MAX_VERIFIED_ON_OPEN` records, but not within the last run. Raises `TamperedLog` if a record was
+    changed or is missing.
+    """
     expected_hash = ""
     seq = 0
     in_last_run = True

@@ -59,7 +59,7 @@ def create_sqlite_sink(settings: AuditSettings, read_only: bool) -> SqliteSink:
 
 
 class SqliteSink:
-    """Audit sink that stores records in a SQLite file."""
+    """Audit sink that stores records in a SQLite file. One process at a time may write to it."""
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
         self._path = Path(path)
@@ -166,9 +166,10 @@ def _row_to_record(seq: Any, hash: Any, body: Any) -> StoredRecord:
 
 @contextmanager
 def _sqlite_errors_as_broken() -> Iterator[None]:
-    """Convert SQLite errors about an unreadable file into `SinkBroken`.
+    """Convert SQLite errors about a damaged or foreign file into `SinkBroken`.
 
-    Temporary errors pass unchanged."""
+    Temporary errors, such as a locked database, pass unchanged.
+    """
     try:
         yield
     except sqlite3.OperationalError as exc:
@@ -274,7 +275,7 @@ class JsonlSink:
             self._lock = None
 
     def _files(self) -> list[Path]:
-        """Return all files of the log, from the oldest to the current one."""
+        """Return the paths of all files of the log, from the oldest rotated file to the current one."""
         pattern = re.compile(rf"{re.escape(self._path.stem)}-[0-9]{{12}}{re.escape(self._path.suffix)}")
         old = [each for each in self._path.parent.iterdir() if pattern.fullmatch(each.name)]
         return [*sorted(old), *([self._path] if self._path.exists() else [])]
@@ -293,7 +294,11 @@ class JsonlSink:
         self._open_current()
 
     def _move_truncated(self) -> TruncatedRecord | None:
-        """Move a partial last line, and last lines that are not records, to a separate file."""
+        """Move a partial last line, and last lines that are not records, to a separate file.
+
+        Return its size and path; None if the log ends with a record. Raises `SinkBroken` if no record is found
+        near the end.
+        """
         data = _read_end(self._path)
         valid_bytes = len(data)
         while valid_bytes and not (

@@ -42,29 +42,34 @@ AUDIT_SINKS: Final[dict[str, tuple[str, str]]] = {
 
 
 def create_sink(settings: AuditSettings, *, read_only: bool = False) -> AuditSink:
-    """Create the sink that the settings select.
+    """Create the storage of the audit log (SQLite, JSON lines or PostgreSQL) from the settings.
 
-    Raises `ConfigError` if it needs a package that is not installed."""
+    Raises `ConfigError` if it needs a package that is not installed.
+    """
     module, function = AUDIT_SINKS[settings.to]
     factory: SinkFactory = getattr(import_module(module), function)
     return factory(settings, read_only)
 
 
 def list_logs(sink: AuditSink, settings: AuditSettings) -> Sequence[AuditSink]:
-    """Return the logs to read: the open sink, or all logs of its name if the sink can store several."""
+    """Return the audit logs to read: `sink` itself, or the logs of all cluster nodes.
+
+    A PostgreSQL table can store several logs under the configured name, one per writer.
+    """
     logs = sink.find_logs(settings.name) if isinstance(sink, MultiLogSink) else ()
     return logs or (sink,)
 
 
 class AuditLog:
-    """Audit log of a hub: opens and closes it, and emits its failures as events."""
+    """Opens and closes the audit log of a hub, and emits an event when writing fails or resumes."""
 
     def __init__(
         self, settings: AuditSettings, emit: Callable[[Event], None], servers: Mapping[str, Server] | None = None
     ) -> None:
-        """Create the audit log.
+        """Create the audit log; `open` opens it. `emit` gets events about failures.
 
-        `servers` is a live view of the servers; their entries may contain secrets."""
+        `servers` is a live view of the server entries: secrets in them are hidden in records.
+        """
         self._settings = settings
         self._emit = emit
         self._servers = servers if servers is not None else {}
@@ -72,9 +77,10 @@ class AuditLog:
         self.recorder: AuditRecorder | None = None
 
     async def open(self, definition_for: Callable[[Call], str]) -> Middleware:
-        """Open the log and return its middleware.
+        """Open the log and return the middleware that records calls in it.
 
-        Raises `ConfigError` if the log is damaged or not writable."""
+        Raises `ConfigError` if the log is damaged, in use or not writable.
+        """
         settings = self._settings
         try:
             writer = AuditWriter(create_sink(settings), keep_s=settings.retention, on_state_change=self._emit_state)
@@ -97,7 +103,7 @@ class AuditLog:
             await self.writer.close()
 
     def _mask(self, server: str, text: str) -> str:
-        """Hide secrets of a server's config entry, which its texts may repeat."""
+        """Hide the secrets of a server's config entry in a text, which the server may have written."""
         entry = self._servers.get(server)
         return build_masker([entry] if entry is not None else self._servers.values())(text)
 
@@ -132,9 +138,10 @@ def _open_error(settings: AuditSettings, exc: Exception) -> ConfigError:
 
 
 def load_redactor(settings: AuditSettings, *, create: bool = True) -> Redactor:
-    """Create the redactor with its key file.
+    """Create the redactor of the audit log with its hash key, from settings or the key file.
 
-    Raises `OSError` if there is no key and `create` is False."""
+    A missing key file is created with a random key. Raises `OSError` if it is missing and `create` is False.
+    """
     if settings.digest_key:
         return Redactor(settings.digest_key, settings.redact)
     file = Path(settings.digest_key_file or f"{settings.file or 'audit'}.key")

@@ -51,7 +51,10 @@ _CONNECTION_OPTIONS: Final = "-c statement_timeout=30000 -c idle_in_transaction_
 
 
 def create_postgres_sink(settings: AuditSettings, read_only: bool) -> PostgresSink:
-    """Create the sink of one log. Raises `ConfigError` if the driver is not installed."""
+    """Create the PostgreSQL audit sink that the settings describe, for one log name.
+
+    A cluster node that writes gets a `SharedPostgresSink`. Raises `ConfigError` if psycopg is not installed.
+    """
     if not is_psycopg_installed():
         raise ConfigError(
             "PostgreSQL driver for the audit log is not installed",
@@ -69,7 +72,7 @@ def is_psycopg_installed() -> bool:
 
 
 class PostgresSink:
-    """Audit sink that stores one chain of records in a PostgreSQL table."""
+    """Audit sink that stores one log, a hash chain of records, in a PostgreSQL table."""
 
     def __init__(self, address: str, log: str, *, read_only: bool = False) -> None:
         self._address = address
@@ -135,7 +138,10 @@ class PostgresSink:
             self._db = None
 
     def find_logs(self, name: str) -> list[PostgresSink]:
-        """Return all logs of a name, for reading over the connection of this sink."""
+        """Return read-only sinks for all logs stored under `name`: `name`, `name#2`, ….
+
+        They share the database connection of this sink.
+        """
         found: list[PostgresSink] = []
         missing = 0
         for log in _log_names(name):
@@ -187,7 +193,10 @@ class PostgresSink:
 
 
 class SharedPostgresSink(PostgresSink):
-    """Audit sink of a cluster node: writes to a chain of the shared name that has no writer."""
+    """Audit sink of a cluster node. Nodes share a log name, but write to separate logs under it.
+
+    On opening, the node takes the first of these logs that has no writer.
+    """
 
     def __init__(self, address: str, name: str) -> None:
         super().__init__(address, name)
@@ -195,7 +204,7 @@ class SharedPostgresSink(PostgresSink):
         self._has_log = False
 
     def switch_to_empty(self) -> bool:
-        """Switch to an empty log. Return False if there is none."""
+        """Switch to an empty log of the shared name. Return False if none is free."""
         before = self._log
         for log in _log_names(self._name):
             if log == before or not self._try_lock(log):
@@ -229,7 +238,7 @@ def _log_names(name: str) -> Iterator[str]:
 
 
 def _lock_id(log: str) -> int:
-    """Return the advisory lock id of a log."""
+    """Return the id of the PostgreSQL advisory lock that the writer of a log holds."""
     return int.from_bytes(hashlib.sha256(f"toolway audit {log}".encode()).digest()[:8], "big", signed=True)
 
 

@@ -44,16 +44,20 @@ _MAX_NAME_CHARS: Final = 300  # of a tool or resource
 
 
 class _SharedFields(NamedTuple):
-    """Encoded record fields, without braces, that many calls share."""
+    """JSON-encoded fields, without braces, that the records of similar calls have in common.
+
+    One part is for intent records, the other one for outcome records.
+    """
 
     intent: bytes
     outcome: bytes
 
 
 class AuditRecorder:
-    """Event sink that records calls and events in the audit log.
+    """Event sink that writes finished calls and events to the audit log.
 
-    The audit middleware uses it too."""
+    The audit middleware also uses it, to record intents before calls and outcomes after them.
+    """
 
     wants_attempts = False
     wants_forwarded = True  # in a cluster, each node records the calls that it executes
@@ -68,9 +72,11 @@ class AuditRecorder:
         record_arguments: bool = False,
         mask: Callable[[str, str], str] = lambda server, text: text,
     ) -> None:
-        """Create the recorder.
+        """Create the recorder. `definition_for` returns the value of a call's `definition` field.
 
-        `record_arguments`: also record redacted arguments. `mask` hides secrets of a server's entry in a text."""
+        `record_arguments`: also record redacted arguments. `mask(server, text)` hides the secrets of that
+        server's entry.
+        """
         self._writer = writer
         self._redactor = redactor
         self._definition_for = definition_for
@@ -83,7 +89,10 @@ class AuditRecorder:
     # -- for the middleware -------------------------------------------------------------------------------------------
 
     def record_intent(self, call: Call) -> Awaitable[None]:
-        """Record an intent. The awaitable is done when it is on disk. Both raise `AuditUnavailable`."""
+        """Queue the intent record of a call. The awaitable is done when the record is on disk.
+
+        The function and the awaitable raise `AuditUnavailable` if the log cannot be written.
+        """
         self._open_intents[call.id] = None
         if len(self._open_intents) > MAX_OPEN_INTENTS:
             self._open_intents.pop(next(iter(self._open_intents)))  # its end was never reported
@@ -106,7 +115,10 @@ class AuditRecorder:
         return fields
 
     def _get_shared_fields(self, call: Call) -> _SharedFields:
-        """Return the encoded fields that calls of this kind share, from a cache."""
+        """Return the JSON-encoded record fields that similar calls have in common, from a cache.
+
+        Similar calls have the same caller, server, tool, method, effect and policy.
+        """
         key = (call.caller, call.server, call.name, call.method, call.effect, call.policy)
         found = self._shared_fields.get(key)
         if found is None:
@@ -122,7 +134,10 @@ class AuditRecorder:
         return _SharedFields(encode_fields({**identity, **request})[1:-1], encode_fields(identity)[1:-1])
 
     def check_read_allowed(self) -> None:
-        """Raise `AuditUnavailable` if the log has been unwritable for more than five minutes."""
+        """Raise `AuditUnavailable` if the audit log has been unwritable for more than five minutes.
+
+        Until then, calls that only read are accepted.
+        """
         failure = self._writer.failure
         if failure is not None and self._now() - failure.since > READ_GRACE_S:
             raise AuditUnavailable(failure.reason)
@@ -141,7 +156,7 @@ class AuditRecorder:
         self._record_outcome(call, outcome, certainty, "E-TIMEOUT" if self._now() >= call.deadline else "cancelled")
 
     def record_late_result(self, call: Call, result: Any) -> None:
-        """Record a result that arrived after the call had ended."""
+        """Record a digest of a result that arrived after its call had ended, for example by timeout."""
         fields = b',"call":"%b",%b' % (_encoded_call_id(call), self._get_shared_fields(call).outcome)
         self._writer.enqueue(b"call.late_result", fields + encode_fields({"result": self._redactor.digest(result)}))
 
@@ -157,15 +172,19 @@ class AuditRecorder:
         return redacted if len(msgspec.json.encode(redacted)) <= MAX_ARGUMENT_BYTES else CUT_MARK
 
     def _redacted_name(self, method: str, name: str) -> str:
-        """Return the name for a record.
+        """Return the tool, prompt or resource name of a call as stored, at most 300 characters.
 
-        Only tool names are stored unredacted: other targets may be URLs."""
+        Only tool names are stored unredacted: other names may be URLs with secrets.
+        """
         return name[:_MAX_NAME_CHARS] if method == "tools/call" else self._redactor.redact_text(name)[:_MAX_NAME_CHARS]
 
     # -- events -------------------------------------------------------------------------------------------------------
 
     def on_call(self, event: CallFinished) -> None:
-        """Record the outcome of a call without intent: a reading, rejected or cached call."""
+        """Record the outcome of a finished call that has no intent record.
+
+        Such a call only reads, was rejected, or was answered from the cache.
+        """
         if event.id in self._open_intents:
             del self._open_intents[event.id]
             return
@@ -186,7 +205,7 @@ class AuditRecorder:
             self.record_event(kind, {"server": event.server, **fields})
 
     def record_event(self, kind: str, fields: RecordFields) -> None:
-        """Record any other event, with secrets redacted."""
+        """Queue an audit record of any kind that is not about a call, with secrets redacted."""
         redacted = {name: self._redactor.redact(value, name) for name, value in fields.items()}
         masked = _map_texts(redacted, partial(self._mask, str(fields.get("server", ""))))
         self._writer.enqueue(kind.encode(), encode_fields(masked))
@@ -201,7 +220,10 @@ def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def outcome_from_error(exc: CallError) -> str:
-    """Return the `outcome` field of the audit record for an error."""
+    """Return the value of the audit field `outcome` for a failed call.
+
+    It is "unknown", "protocol_error", "rejected" or "not_executed".
+    """
     if exc.executed == "unknown":
         return "unknown"
     if exc.executed == "yes" or (isinstance(exc, ProtocolError) and exc.rpc_code is not None):
@@ -251,9 +273,10 @@ def _event_record(event: Event) -> tuple[str, RecordFields] | None:
 
 
 def _encoded_call_id(call: Call) -> bytes:
-    """Return the call id for direct use in JSON.
+    """Return the call id as bytes that need no escaping in JSON.
 
-    Our ids are alphanumeric; any other id is hex-encoded."""
+    Ids that Toolway generates are alphanumeric; any other id is hex-encoded.
+    """
     return call.id.encode() if call.id.isalnum() else call.id.encode().hex().encode()
 
 

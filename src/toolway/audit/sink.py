@@ -42,42 +42,52 @@ _encode = msgspec.json.Encoder().encode
 
 
 class AuditSink(Protocol):
-    """Storage of an audit log."""
+    """Storage of one audit log: appends, reads and prunes its records."""
 
     @property
     def location(self) -> str:
-        """Name of the log in messages. Contains no secret."""
+        """Name of the log in error messages, such as its file path. Contains no secret."""
         ...
 
     def open(self) -> TruncatedRecord | None:
-        """Open for exclusive writing. May be called again after a failure.
+        """Open the log for exclusive writing. May be called again after a failed write.
 
-        Returns the partial last record that was moved away, if any. Raises `SinkInUse`, `SinkBroken` or other errors.
+        Returns the partial last record that was moved away, if any. Raises `SinkInUse` if another process
+        writes to the log, `SinkBroken` if it cannot be read, or errors of the storage.
         """
         ...
 
     def head(self) -> ChainHead:
-        """Return number and hash of the last stored row."""
+        """Return number and hash of the last stored record; 0 and the genesis hash if there is none."""
         ...
 
     def append(self, rows: list[StoredRecord]) -> None:
-        """Store all rows or none. They are on stable storage when it returns."""
+        """Store all of these records or none. They are on stable storage when it returns."""
         ...
 
     def read_forward(self, after: int = 0) -> Iterator[StoredRecord]:
-        """Yield the rows after number `after`, oldest first. Raises `SinkBroken`."""
+        """Yield the records with a number above `after`, oldest first.
+
+        Raises `SinkBroken` if stored data is not a record.
+        """
         ...
 
     def read_backward(self) -> Iterator[StoredRecord]:
-        """Yield all rows, newest first. Raises `SinkBroken`."""
+        """Yield all records, newest first. Raises `SinkBroken` if stored data is not a record."""
         ...
 
     def prunable(self, before: str) -> ChainHead | None:
-        """Return the last row that `remove` may delete; it and all earlier rows are before `before`."""
+        """Return the newest record that `remove` may delete; None if there is none.
+
+        This record and all earlier ones are older than the time `before`.
+        """
         ...
 
     def remove(self, through: int) -> None:
-        """Delete the rows up to number `through`, or fewer."""
+        """Delete the records with numbers up to `through`.
+
+        Some of them may stay, if the storage can only remove whole files.
+        """
         ...
 
     def close(self) -> None: ...
@@ -85,34 +95,35 @@ class AuditSink(Protocol):
 
 @runtime_checkable
 class SwitchableSink(Protocol):
-    """Sink that can switch to another log of the same name."""
+    """Audit sink that can switch to another log stored under its name."""
 
     def switch_to_empty(self) -> bool:
-        """Switch to an empty log. Return False if there is none."""
+        """Switch to an empty log of the sink's name. Return False if none is free."""
         ...
 
 
 @runtime_checkable
 class MultiLogSink(Protocol):
-    """Sink that stores several logs of the same name, one per writer."""
+    """Audit sink whose storage holds several logs under one name, one per writer."""
 
     def find_logs(self, name: str) -> Sequence[AuditSink]:
-        """Return all logs of a name, for reading over the connection of this sink."""
+        """Return read-only sinks for all logs stored under `name`, over the connection of this sink."""
         ...
 
 
 class SinkInUse(Exception):
-    """Another process writes to this audit log."""
+    """Raised when another process already writes to this audit log."""
 
 
 class SinkBroken(Exception):
-    """The stored data cannot be read as an audit log."""
+    """Raised when stored data cannot be read as an audit log."""
 
 
 class TruncatedRecord(Exception):
-    """Result of opening a log with a partial last record.
+    """Note that a crash left a partial last record, which opening the log moved away.
 
-    Its bytes are now in the file `moved_to`; the log is usable."""
+    Its bytes are now in the file `moved_to`; the log is usable. Returned by `AuditSink.open`, not raised.
+    """
 
     def __init__(self, size: int, moved_to: str) -> None:
         super().__init__(f"{size} bytes of a partially written record were moved to {moved_to}")
@@ -131,7 +142,7 @@ class StoredRecord(NamedTuple):
     body: bytes
 
     def fields(self) -> RecordFields:
-        """Decode the body. Raises `ValueError` if it is not a JSON object."""
+        """Decode the body of the record. Raises `ValueError` if it is not a JSON object."""
         found = msgspec.json.decode(self.body)
         if not isinstance(found, dict):
             raise ValueError("it is not an object")
@@ -139,19 +150,19 @@ class StoredRecord(NamedTuple):
 
 
 class ChainHead(NamedTuple):
-    """Number and hash of the last record of a chain."""
+    """Sequence number and hash of the last record of a chain; the next record is linked to it."""
 
     seq: int = 0
     hash: str = GENESIS_HASH
 
 
 def encode_record(kind: str, wall_time: float, monotonic_time: float, fields: RecordFields) -> bytes:
-    """Encode a record without its position in the chain."""
+    """Encode a record as JSON, without `seq` and `prev`, which are added when it is written."""
     return encode_stamped(kind.encode(), wall_time, monotonic_time, encode_fields(fields))
 
 
 def encode_fields(fields: RecordFields) -> bytes:
-    """Encode the fields of a record that follow its time stamp, up to the closing brace."""
+    """Encode the fields of a record as the JSON text after its time stamp, with closing brace."""
     return b',"' + _encode(fields)[2:] if fields else b"}"
 
 
@@ -168,18 +179,21 @@ def encode_stamped(kind: bytes, wall_time: float, monotonic_time: float, fields:
 
 
 def format_time(wall_time: float) -> str:
-    """Format a time as in records."""
+    """Format a Unix time as in audit records: ISO 8601 in UTC with microseconds."""
     return f"{_format_second(int(wall_time)).decode()}.{int(wall_time * 1_000_000) % 1_000_000:06}Z"
 
 
 @lru_cache(maxsize=4)
 def _format_second(seconds: int) -> bytes:
-    """Format a time up to the second. Cached, because many records share it."""
+    """Format a Unix time as ISO 8601 up to the second. Cached, because many records share it."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)).encode()
 
 
 def link_records(head: ChainHead, entries: Iterable[bytes]) -> list[StoredRecord]:
-    """Assign sequence numbers and hashes to entries that follow `head`."""
+    """Complete encoded records with sequence number, hash of the record before, and own hash.
+
+    The first of them follows the record `head`.
+    """
     seq, before = head
     rows = []
     for entry in entries:
@@ -194,9 +208,10 @@ def link_records(head: ChainHead, entries: Iterable[bytes]) -> list[StoredRecord
 
 
 def lock_file(path: Path) -> int:
-    """Lock a log file for writing. Raises `SinkInUse`.
+    """Lock a log file for writing and return the handle of the lock.
 
-    The operating system releases the lock with the process."""
+    Raises `SinkInUse` if another process holds the lock. The operating system releases it with the process.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -208,12 +223,15 @@ def lock_file(path: Path) -> int:
 
 
 def create_private_file(path: Path) -> None:
-    """Create the file if it is missing, readable only by its user."""
+    """Create the file if it is missing, with mode 0600: only its owner can read and write it."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def sync_folder(path: Path) -> None:
-    """Sync the parent folder: without that, a new file may be missing after a power failure."""
+    """Sync the parent folder of `path` to disk.
+
+    Without that, a newly created file may be missing after a power failure.
+    """
     handle = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

@@ -26,7 +26,7 @@ _PREFIX: Final = re.compile(rb'\{"seq":([0-9]{1,18}),"prev":"([0-9a-f]{64})",')
 
 
 class TamperedLog(Exception):
-    """A record of the audit log was changed, or records are missing."""
+    """Raised when a record of the audit log was changed, or records are missing."""
 
     def __init__(self, seq: int, reason: str) -> None:
         super().__init__(f"record {seq}: {reason}")
@@ -36,7 +36,7 @@ class TamperedLog(Exception):
 
 @dataclass(frozen=True, slots=True)
 class VerifiedLog:
-    """Summary of a verified audit log."""
+    """Summary of a verified audit log: number of records, first and last record, open intents."""
 
     record_count: int
     first_seq: int
@@ -46,9 +46,10 @@ class VerifiedLog:
 
 
 def verify_log(rows: Iterable[StoredRecord], on_progress: Callable[[int], None] = lambda _: None) -> VerifiedLog:
-    """Verify a whole log, oldest record first.
+    """Verify the hash chain of a whole audit log, given its records from the oldest on.
 
-    `on_progress` gets the number of verified records. Raises `TamperedLog`."""
+    `on_progress` gets the number of verified records. Raises `TamperedLog` if a record was changed or is missing.
+    """
     head = start = ChainHead()
     pruned: list[ChainHead] = []
     intents: set[str] = set()
@@ -73,16 +74,18 @@ def verify_log(rows: Iterable[StoredRecord], on_progress: Callable[[int], None] 
 
 
 def _is_pruned(start: ChainHead, pruned: list[ChainHead]) -> bool:
-    """Return True if the log records the removal of everything before `start`.
+    """Return True if the log has a record about the removal of everything up to `start`.
 
-    Removal may be partial: records that may be removed can still be there."""
+    Removal may be incomplete: the record may also name later records, which are still stored.
+    """
     return start in pruned or any(each.seq > start.seq for each in pruned)
 
 
 def verify_record(row: StoredRecord) -> str:
-    """Return the `prev` hash of a record.
+    """Check the hash and the number of one record, and return its `prev` hash.
 
-    Raises `TamperedLog` if its own hash or number is wrong."""
+    Raises `TamperedLog` if its own hash or number is wrong.
+    """
     if hashlib.sha256(row.body).hexdigest() != row.hash:
         raise TamperedLog(row.seq, "its content does not match its hash: it was changed after it was written")
     prefix = _PREFIX.match(row.body)
@@ -92,7 +95,10 @@ def verify_record(row: StoredRecord) -> str:
 
 
 def verify_link(row: StoredRecord, before: ChainHead) -> ChainHead:
-    """Check that `row` follows `before` and return the new head. Raises `TamperedLog`."""
+    """Check that the record `row` follows the record `before`, and return `row` as the new head.
+
+    Raises `TamperedLog` if a record between them is missing, or if a hash is wrong.
+    """
     if row.seq != before.seq + 1:
         raise TamperedLog(row.seq, f"it follows record {before.seq}: the records between them are missing")
     if verify_record(row) != before.hash:
@@ -101,7 +107,7 @@ def verify_link(row: StoredRecord, before: ChainHead) -> ChainHead:
 
 
 class _Summary(msgspec.Struct):
-    """Fields of a record that the verification needs."""
+    """Fields of an audit record that `verify_log` needs, decoded without the other fields."""
 
     kind: str = ""
     call: str = ""
@@ -125,7 +131,7 @@ def _summarize(row: StoredRecord) -> tuple[str, str, ChainHead | None]:
 
 @dataclass(frozen=True, slots=True)
 class AuditQuery:
-    """Filter for audit records: all set fields must match."""
+    """Filter for audit records: a record matches if it matches every field that is set."""
 
     fields: Mapping[str, str] = field(default_factory=dict)  # exact values by field name
     kind: str = ""  # or its prefix: `call`, `log`
@@ -141,7 +147,10 @@ class AuditQuery:
 
 
 def find_newest(sink: AuditSink, query: AuditQuery, limit: int) -> list[RecordFields]:
-    """Return the newest matching records, oldest first. Raises `SinkBroken`."""
+    """Return the newest `limit` records of a log that match `query`, ordered oldest first.
+
+    Raises `SinkBroken` if stored data is not a record.
+    """
     return list(islice(_find_backward(sink, query), limit))[::-1]
 
 
@@ -155,7 +164,10 @@ def _find_backward(sink: AuditSink, query: AuditQuery) -> Iterator[RecordFields]
 
 
 def find_all(sink: AuditSink, query: AuditQuery) -> Iterator[RecordFields]:
-    """Yield all matching records, oldest first. Raises `SinkBroken`."""
+    """Yield all records of a log that match `query`, oldest first.
+
+    Raises `SinkBroken` if stored data is not a record.
+    """
     for row in sink.read_forward():
         found = record_to_json(row)
         if not query.is_too_old(found) and query.matches(found):
@@ -163,9 +175,10 @@ def find_all(sink: AuditSink, query: AuditQuery) -> Iterator[RecordFields]:
 
 
 def record_to_json(row: StoredRecord) -> RecordFields:
-    """Return a record with its hash.
+    """Return the fields of a stored record plus its hash.
 
-    An unreadable record becomes a `damaged` entry, so later ones are still listed."""
+    A record that cannot be decoded becomes an entry of kind `damaged`, so that later records are still listed.
+    """
     try:
         return {**row.fields(), "hash": row.hash}
     except ValueError:

@@ -60,7 +60,7 @@ _log = logging.getLogger("toolway.audit")
 
 
 class AuditUnavailable(Exception):
-    """The audit log cannot be written now, so the record is not stored."""
+    """Raised when the audit log cannot be written now, so that a record is not stored."""
 
 
 class _Group(NamedTuple):
@@ -95,8 +95,9 @@ class AuditWriter:
     ) -> None:
         """Create the writer. `keep_s`: seconds for which records are stored; 0 = no limit.
 
-        `on_state_change` gets the reason when the log becomes unwritable. When it is writable again, it gets an empty
-        reason and the number of lost records."""
+        `on_state_change` gets the reason when the log becomes unwritable. When it is writable again, it gets an
+        empty reason and the number of lost records.
+        """
         self._chain = AuditChain(sink, wall_clock=wall_clock)
         self._keep_s = keep_s
         self._write_timeout = write_timeout
@@ -123,9 +124,10 @@ class AuditWriter:
         self.groups = 0
 
     async def open(self) -> OpenedLog:
-        """Open the log in the writer thread.
+        """Open the log in the writer thread and start the removal of expired records.
 
-        Raises the errors of `AuditChain.open`, and `TimeoutError`."""
+        Raises the errors of `AuditChain.open`, and `TimeoutError` after 60 s.
+        """
         self._loop = asyncio.get_running_loop()
         self._thread = WriterThread("toolway-audit")
         try:
@@ -139,7 +141,7 @@ class AuditWriter:
         return opened
 
     async def close(self) -> None:
-        """Write the queued records, in bounded time, and close the log."""
+        """Write the queued records and close the log. After 5 s, unwritten records are dropped."""
         if self._closed:
             return
         try:
@@ -163,7 +165,10 @@ class AuditWriter:
     # -- queueing -----------------------------------------------------------------------------------------------------
 
     def enqueue(self, kind: bytes, fields: bytes) -> None:
-        """Queue a record. If the buffer is full, the record is dropped and counted."""
+        """Queue a record, to be written within a moment. Does not wait and does not raise.
+
+        If the buffer is full or the writer is closed, the record is dropped and counted.
+        """
         if len(self._records) >= MAX_BUFFERED_RECORDS or self._buffered_bytes > MAX_BUFFERED_BYTES or self._closed:
             self.lost += 1
             self.lost_total += 1
@@ -176,9 +181,10 @@ class AuditWriter:
             self._timer = self._loop.call_later(FLUSH_DELAY_S, self._start_write)
 
     def commit(self, kind: bytes, fields: bytes) -> asyncio.Future[None]:
-        """Queue a record and return a future that is done when it is on disk.
+        """Queue a record and return a future that is done when the record is on disk.
 
-        Both raise `AuditUnavailable`."""
+        The function and the future raise `AuditUnavailable` if the log cannot be written.
+        """
         if self.failure is not None:
             raise AuditUnavailable(self.failure.reason)
         if len(self._intents) >= MAX_BUFFERED_RECORDS or self._buffered_bytes > MAX_BUFFERED_BYTES or self._closed:
@@ -194,7 +200,10 @@ class AuditWriter:
         return waiter
 
     async def flush(self) -> None:
-        """Wait until all queued records are on disk. Raises `AuditUnavailable`."""
+        """Wait until all queued records are on disk.
+
+        Raises `AuditUnavailable` if the log cannot be written.
+        """
         while self.pending:
             if self.failure is not None:
                 raise AuditUnavailable(self.failure.reason)
@@ -207,7 +216,10 @@ class AuditWriter:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def _schedule_write(self) -> None:
-        """Schedule the next write at the end of this loop iteration. Replaces a later timer."""
+        """Schedule the next write of queued records for the end of this event loop iteration.
+
+        Replaces a timer that would start the write later.
+        """
         if self._is_write_scheduled:
             return
         if self._timer is not None:
@@ -258,7 +270,10 @@ class AuditWriter:
                 flush_waiter.set_result(None)
 
     def _schedule_next(self) -> None:
-        """Start the next write: at once if there is a waiter, else when more records are queued."""
+        """Schedule the next write: at once if a caller waits or a full group is queued.
+
+        Else after `FLUSH_DELAY_S`, if any record is queued.
+        """
         if self._intents or self._flush_waiters or len(self._records) >= GROUP_SIZE:
             self._schedule_write()
         elif self._records and self._timer is None:
@@ -275,7 +290,10 @@ class AuditWriter:
         self._set_failure(f"{self.location} has not responded for {self._write_timeout:g} s")
 
     def _set_failure(self, reason: str) -> None:
-        """Reject all waiters: their calls are not made, so their intents are dropped."""
+        """Mark the log as unwritable and reject all queued intents.
+
+        Their calls are not sent, so these intents are dropped.
+        """
         waiters = self._waiters
         self._intents, self._waiters = [], []
         self._count_bytes()
@@ -331,9 +349,10 @@ class WriterThread:
         threading.Thread(target=self._run_jobs, name=name, daemon=True).start()
 
     def submit(self, work: Callable[[], T], on_done: OnDone[T]) -> None:
-        """Queue `work` for the thread.
+        """Queue the function `work` for the thread.
 
-        `on_done` is called in the event loop with the result or the error."""
+        `on_done` is called in the event loop with the result or the error of `work`.
+        """
 
         def job() -> None:
             result, error = None, None
@@ -347,9 +366,11 @@ class WriterThread:
         self._jobs.put(job)
 
     async def run(self, work: Callable[[], T], timeout: float) -> T:
-        """Run `work` in the thread and return its result.
+        """Run the function `work` in the thread and return its result.
 
-        Raises the errors of `work`, and `TimeoutError`."""
+        Raises the errors of `work`, and `TimeoutError` after `timeout` seconds; the thread then still finishes
+        `work`.
+        """
         future: asyncio.Future[T] = self._loop.create_future()
 
         def done(result: T | None, error: Exception | None) -> None:
@@ -365,7 +386,7 @@ class WriterThread:
             return await future
 
     def stop(self) -> None:
-        """Stop the thread after all queued jobs."""
+        """Stop the thread after it has run all queued jobs. Does not wait for it."""
         self._jobs.put(None)
 
     def _run_jobs(self) -> None:

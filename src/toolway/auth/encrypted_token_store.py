@@ -35,13 +35,13 @@ _ASSOCIATED_DATA_LABEL: Final = "toolway tokens 1"
 
 
 class TokenFileUnreadable(Exception):
-    """A token file cannot be decrypted."""
+    """Raised if a token file is too large, malformed, or not decryptable with the current key."""
 
 
 class EncryptedTokenStore:
-    """`TokenStore` in encrypted files.
+    """`TokenStore` in encrypted files, one file per server and principal.
 
-    Operations that wait for the disk or the user run in a thread.
+    File access, and a keychain prompt for the user, run in a thread.
     """
 
     def __init__(self, folder: Path, key: Callable[[], bytes]) -> None:
@@ -73,7 +73,7 @@ class EncryptedTokenStore:
     # -- for SharedTokenSlot ------------------------------------------------------------------------------------------
 
     def version(self, upstream: str, principal: str) -> tuple[int, int] | None:
-        """Return a version that changes with every write of the file, or None if there is no file."""
+        """Return (mtime, inode) of the token file, which change with every write; None if missing."""
         try:
             found = os.stat(self.file_path(upstream, principal))
         except OSError:
@@ -81,20 +81,25 @@ class EncryptedTokenStore:
         return found.st_mtime_ns, found.st_ino
 
     def file_path(self, upstream: str, principal: str) -> Path:
-        """Return the path of the file of a server and principal."""
+        """Return the path of the token file of a server (`upstream`: name and URL) and principal."""
         name = hashlib.sha256(json.dumps([upstream, principal]).encode()).hexdigest()[:40]
         return self.folder / f"{name}.token"
 
     async def read(self, upstream: str, principal: str) -> CredentialsByIssuer:
-        """Return the stored credentials by issuer. Raises `TokenFileUnreadable`."""
+        """Return the stored credentials of a server and principal by issuer; empty without a file.
+
+        Raises `TokenFileUnreadable` if the file cannot be decrypted, and `SecretsError` if the encryption key
+        is not available.
+        """
         if self.version(upstream, principal) is None:
             return {}
         return await asyncio.to_thread(self._read_file, upstream, principal)
 
     def load_key(self) -> bytes:
-        """Return the encryption key. May wait for the user to unlock the keychain.
+        """Return the encryption key; the first call fetches it from the secret store.
 
-        Raises `SecretsError`.
+        May wait for the user to unlock the keychain. Raises `SecretsError` if the key is invalid or cannot be
+        fetched.
         """
         if self._key is None:
             self._key = self._fetch_key()
@@ -103,9 +108,10 @@ class EncryptedTokenStore:
     def update(
         self, upstream: str, principal: str, change: Callable[[CredentialsByIssuer], CredentialsByIssuer]
     ) -> None:
-        """Read, modify and replace the file under a lock.
+        """Apply `change` to the stored credentials of a server and principal, under a file lock.
 
-        A file that cannot be decrypted is overwritten.
+        If no credential is left, the file is deleted. A file that cannot be decrypted counts as empty and is
+        overwritten.
         """
         file = self.file_path(upstream, principal)
         with locked(file):
@@ -132,7 +138,7 @@ class EncryptedTokenStore:
 
 
 def default_token_store(environ: Mapping[str, str]) -> EncryptedTokenStore | None:
-    """Return the token store of this user, or None if there is no home folder."""
+    """Return the token store in the user's data folder; None without XDG_DATA_HOME and HOME."""
     base = environ.get("XDG_DATA_HOME") or (f"{environ['HOME']}/.local/share" if environ.get("HOME") else "")
     if not base:
         return None
@@ -141,9 +147,9 @@ def default_token_store(environ: Mapping[str, str]) -> EncryptedTokenStore | Non
 
 
 def _load_or_create_key(folder: Path, environ: Mapping[str, str]) -> bytes:
-    """Return the encryption key from the secret store, and create it on first use.
+    """Return the key of the encrypted token files from the secret store; create it if missing.
 
-    Raises `SecretsError`.
+    Raises `SecretsError` if the stored key is not 32 bytes in hex, or if the secret store fails.
     """
     store = open_store(environ)
     with locked(folder / "key"):
@@ -168,7 +174,7 @@ def _load_or_create_key(folder: Path, environ: Mapping[str, str]) -> bytes:
 
 
 def encrypt_credentials(credentials: CredentialsByIssuer, key: bytes, upstream: str, principal: str) -> bytes:
-    """Encrypt credentials for the file of a server and principal."""
+    """Return the encrypted content of the token file of a server and principal."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     text = json.dumps([[issuer, credential_to_dict(credential)] for issuer, credential in credentials.items()]).encode()
@@ -178,7 +184,10 @@ def encrypt_credentials(credentials: CredentialsByIssuer, key: bytes, upstream: 
 
 
 def decrypt_credentials(data: bytes, key: bytes, upstream: str, principal: str) -> CredentialsByIssuer:
-    """Decrypt the content of the file of a server and principal. Raises `TokenFileUnreadable`."""
+    """Return the credentials in `data`, the content of the token file of a server and principal.
+
+    Raises `TokenFileUnreadable` if `data` is malformed, or was encrypted with another key, server or principal.
+    """
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -194,5 +203,5 @@ def decrypt_credentials(data: bytes, key: bytes, upstream: str, principal: str) 
 
 
 def _associated_data(upstream: str, principal: str) -> bytes:
-    """Return the associated data that binds a file to its server and principal."""
+    """Return the AES-GCM associated data that binds a token file to its server and principal."""
     return json.dumps([_ASSOCIATED_DATA_LABEL, upstream, principal]).encode()

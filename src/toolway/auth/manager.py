@@ -30,7 +30,7 @@ OnLogin = Callable[[str, str], None]
 
 
 class AuthManager:
-    """Registry of one `TokenManager` per server, principal and OAuth settings."""
+    """OAuth logins and tokens of a hub: one `TokenManager` per server, principal and settings."""
 
     def __init__(
         self,
@@ -48,11 +48,15 @@ class AuthManager:
         self._login_poll: asyncio.Task[None] | None = None
 
     def authorizer(self, name: str, server: Server, caller: str = "") -> Authorizer | None:
-        """Return the credential provider for `server`, or None if it needs none."""
+        """Return the `Authorizer` that provides OAuth tokens for `server`, or None if it needs none.
+
+        None is returned for a local server, for a static Authorization header, and for an OpenAPI server
+        without `auth`.
+        """
         return self._token_manager(name, server, caller)
 
     def is_per_user(self, name: str) -> bool:
-        """Return True if each caller needs a separate login for this server, as far as is known."""
+        """Return True if each caller is known to need a separate login for the server `name`."""
         return name in self._per_user_servers
 
     async def log_in(
@@ -60,23 +64,22 @@ class AuthManager:
     ) -> Credential:
         """Log in a user through the `login` callback and return the credential.
 
-        Raises `AuthError`.
+        Raises `AuthError` if the server supports no login, or if the login fails.
         """
         token_manager = self._require_token_manager(name, server, caller)
         settings = server.auth or OAuth()
         return await token_manager.log_in(login, server.headers, redirect_uri or settings.redirect_uri)
 
     async def log_out(self, name: str, server: Server, *, caller: str = "") -> bool:
-        """Delete the stored login and revoke it if the issuer supports that.
+        """Delete the caller's stored login for a server, and revoke it if the issuer supports that.
 
-        Return True if there was one.
-
-        Raises `AuthError`.
+        Return True if a login was stored. Raises `AuthError` if the server supports no login, or if the token
+        store fails.
         """
         return await self._require_token_manager(name, server, caller).log_out()
 
     def reset_failures(self, name: str) -> None:
-        """Forget earlier rejections and failures, because an operator restarted the server."""
+        """Forget rejected and failed logins for the server `name`, because an operator restarted it."""
         for token_manager in self._token_managers.values():
             if token_manager.owner.server == name:
                 token_manager.reset_failures()
@@ -143,7 +146,7 @@ class AuthManager:
     # -- missing logins -----------------------------------------------------------------------------------------------
 
     def _start_login_poll(self) -> None:
-        """Start to poll for missing logins. The poll ends when no login is missing any more."""
+        """Start to poll the token store for missing logins. The poll ends when none is missing."""
         if self._on_login is not None and self._login_poll is None:
             self._login_poll = asyncio.create_task(self._poll_logins(self._on_login))
             self._login_poll.add_done_callback(self._on_login_poll_done)
@@ -162,5 +165,5 @@ class AuthManager:
 
 
 def has_static_auth(headers: Mapping[str, str]) -> bool:
-    """Return True if the entry sets a static Authorization header."""
+    """Return True if the headers of a server's config entry contain Authorization."""
     return any(name.lower() == "authorization" for name in headers)

@@ -68,9 +68,9 @@ class AuthorizationRequest:
 
 
 async def fetch_challenge(url: str, headers: Mapping[str, str], network_policy: NetworkPolicy) -> AuthChallenge:
-    """Send a request without credential and return the server's challenge.
+    """Send a request without credential and return the server's auth challenge.
 
-    Raises `AuthError` if the server accepts the request, since it then needs no login.
+    Raises `AuthError` if the server accepts the request, since it then needs no login, or if it cannot be reached.
     """
     protocol_headers = {
         "Accept": "application/json, text/event-stream",
@@ -86,7 +86,10 @@ async def fetch_challenge(url: str, headers: Mapping[str, str], network_policy: 
 
 
 async def is_issuer_unchanged(auth_request: AuthorizationRequest, issuer: str) -> bool:
-    """Return True if the server still names this issuer, or if its metadata names no issuer."""
+    """Return True unless the server's metadata now names only issuers other than `issuer`.
+
+    If the metadata is missing or cannot be fetched, the issuer counts as unchanged.
+    """
     try:
         issuers = await _fetch_issuers(auth_request)
     except AuthError:
@@ -109,7 +112,11 @@ async def _fetch_issuers(auth_request: AuthorizationRequest) -> list[str] | None
 async def authorize(
     auth_request: AuthorizationRequest, run_login: RunLogin | None, now: Callable[[], float]
 ) -> Credential:
-    """Run the OAuth flow and return the new credential. Raises `AuthError`."""
+    """Run the OAuth flow and return the new credential.
+
+    `run_login` lets the user log in; the `client_credentials` grant needs none. Raises `AuthError` if the flow
+    fails.
+    """
     provider = _create_provider(auth_request, run_login)
     context_token = _in_toolway_flow.set(True)
     try:
@@ -126,7 +133,10 @@ async def authorize(
 
 
 async def _run_flow(provider: OAuthClientProvider, auth_request: AuthorizationRequest) -> None:
-    """Run the SDK flow, and send each request that it yields."""
+    """Run the SDK's OAuth flow, and send each request that it yields.
+
+    Raises `AuthError` if a request fails, or if the flow yields more than `MAX_FLOW_REQUESTS` requests.
+    """
     challenge_response, settings = _challenge_response(auth_request), auth_request.settings
     request = challenge_response.request
     async with aclosing(provider.async_auth_flow(request)) as flow:
@@ -144,7 +154,11 @@ async def _run_flow(provider: OAuthClientProvider, auth_request: AuthorizationRe
 async def _send_flow_request(
     context: OAuthContext, auth_request: AuthorizationRequest, outgoing: httpx2.Request
 ) -> httpx2.Response:
-    """Check and send one request of the flow, and return its response. Raises `AuthError`."""
+    """Send one request of the OAuth flow and return the response.
+
+    Raises `AuthError` if the authorization server cannot be reached or rejects a POST. A POST is not sent at all if
+    its issuer has no metadata, or if a client must be registered and the issuer does not support that.
+    """
     if outgoing.method == "POST":
         _check_issuer_known(context, auth_request.settings)
     registering = outgoing.method == "POST" and context.client_info is None
@@ -161,7 +175,7 @@ async def _send_flow_request(
 def _check_issuer_known(context: OAuthContext, settings: OAuth) -> None:
     """Raise `AuthError` if an issuer is named but its metadata was not found.
 
-    Without metadata, the SDK flow would continue at the server's own origin, as in 2025-03-26.
+    Without metadata, the SDK flow would continue at the server's own origin, as in protocol version 2025-03-26.
     """
     named = context.auth_server_url or settings.issuer
     if context.oauth_metadata is None and named is not None:
@@ -169,7 +183,10 @@ def _check_issuer_known(context: OAuthContext, settings: OAuth) -> None:
 
 
 def _check_metadata(context: OAuthContext, settings: OAuth) -> None:
-    """Check issuer and PKCE support, and choose the client authentication method."""
+    """Raise `AuthError` if the issuer is not the configured one, or if a login would lack PKCE.
+
+    Also sets the client authentication method if the registration response named none.
+    """
     found = context.oauth_metadata
     if settings.issuer is not None and found is not None and not issuers_match(str(found.issuer), settings.issuer):
         raise _wrong_issuer_error(str(found.issuer), settings.issuer)
@@ -189,7 +206,7 @@ def _check_metadata(context: OAuthContext, settings: OAuth) -> None:
 
 
 def _challenge_response(auth_request: AuthorizationRequest) -> httpx2.Response:
-    """Return the server's challenge as the HTTP response that the SDK flow expects."""
+    """Return the server's auth challenge as the HTTP response that the SDK flow expects."""
     request = httpx2.Request("POST", auth_request.url, headers={"MCP-Protocol-Version": LATEST_PROTOCOL_VERSION})
     challenge_headers = (
         {"WWW-Authenticate": auth_request.challenge.www_authenticate} if auth_request.challenge.www_authenticate else {}
@@ -201,9 +218,9 @@ def _challenge_response(auth_request: AuthorizationRequest) -> httpx2.Response:
 
 
 class _FixedTokenStorage:
-    """Read-only token storage for the SDK flow.
+    """Read-only token storage for the SDK flow: the known OAuth client and the previous token.
 
-    Its results are taken from its context, so nothing is stored here.
+    The setters do nothing, because Toolway reads the new token from the context of the flow.
     """
 
     def __init__(self, client: OAuthClientInformationFull | None, token: OAuthToken | None) -> None:
@@ -224,7 +241,7 @@ class _FixedTokenStorage:
 
 
 class _LoginProvider(OAuthClientProvider):
-    """SDK provider for a login in the browser."""
+    """SDK auth provider for the login of a user in the browser (`authorization_code` grant)."""
 
     def __init__(self, auth_request: AuthorizationRequest, run_login: RunLogin) -> None:
         settings = auth_request.settings
@@ -270,7 +287,7 @@ class _LoginProvider(OAuthClientProvider):
 
 
 class _ClientSecretProvider(ClientCredentialsOAuthProvider):
-    """SDK provider for `client_credentials` with a client secret."""
+    """SDK auth provider for `client_credentials` with a client secret and the configured scopes."""
 
     scopes: tuple[str, ...] = ()
 
@@ -281,7 +298,7 @@ class _ClientSecretProvider(ClientCredentialsOAuthProvider):
 
 
 class _PrivateKeyProvider(PrivateKeyJWTOAuthProvider):
-    """SDK provider for `client_credentials` with a signed JWT."""
+    """SDK auth provider for `client_credentials` with a signed JWT and the configured scopes."""
 
     scopes: tuple[str, ...] = ()
 
@@ -323,7 +340,10 @@ def _create_provider(auth_request: AuthorizationRequest, run_login: RunLogin | N
 
 
 def _known_client(auth_request: AuthorizationRequest) -> OAuthClientInformationFull | None:
-    """Return the configured client, or the one that was registered last, with its issuer."""
+    """Return the configured OAuth client, or that of the previous credential; None without both.
+
+    A client that was registered with another redirect URI is not used again.
+    """
     settings = auth_request.settings
     if settings.client_id is not None:
         return OAuthClientInformationFull(
@@ -345,9 +365,9 @@ def _known_client(auth_request: AuthorizationRequest) -> OAuthClientInformationF
 
 
 def _previous_token(auth_request: AuthorizationRequest) -> OAuthToken | None:
-    """Return the previous token so that the flow extends its scope, without the refresh token.
+    """Return the previous access token, so that the flow extends its scope; None without one.
 
-    The flow would use the refresh token.
+    The refresh token is left out, because the flow would use it.
     """
     if auth_request.previous is None:
         return None
@@ -355,7 +375,10 @@ def _previous_token(auth_request: AuthorizationRequest) -> OAuthToken | None:
 
 
 def _requested_scope(settings: OAuth, context: OAuthContext) -> str | None:
-    """Return the configured scopes, and in a step-up also those that the server now requires."""
+    """Return the scopes to request: the configured ones, and in a step-up also those required.
+
+    A step-up is a new authorization after an earlier token with a scope.
+    """
     granted = context.current_tokens.scope if context.current_tokens is not None else None
     configured = " ".join(settings.scopes)
     return union_scopes(configured, context.client_metadata.scope) if granted is not None else configured

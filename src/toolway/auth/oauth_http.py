@@ -27,7 +27,8 @@ async def fetch(
 ) -> httpx2.Response:
     """Send a request and return the whole response, of any status. Redirects are not followed.
 
-    Raises `AuthError`.
+    Raises `AuthError` if the URL or address is not allowed, if the response is too large, or if it is not complete
+    within `timeout` seconds.
     """
     check_oauth_url(str(request.url))
     try:
@@ -53,7 +54,10 @@ async def fetch(
 async def post(
     url: str, form: dict[str, str], headers: dict[str, str], network_policy: NetworkPolicy, timeout: float
 ) -> tuple[int, bytes]:
-    """Send a form by POST and return (status, body). Raises `AuthError`."""
+    """Send a form by POST to an authorization server and return (status, body).
+
+    Raises `AuthError` if the URL is not allowed, or if no complete response arrives within `timeout` seconds.
+    """
     check_oauth_url(url)
     try:
         request = httpx2.Request("POST", url, data=form, headers=headers)
@@ -64,9 +68,9 @@ async def post(
 
 
 async def _load_ssl_context() -> ssl.SSLContext:
-    """Return the TLS context with the trusted CAs.
+    """Return the TLS context with the trusted CAs, for all requests to authorization servers.
 
-    It is created once, in a thread, because that is slow.
+    It is created once, in a thread, because loading the CAs is slow.
     """
     global _ssl_context
     if _ssl_context is None:
@@ -85,7 +89,7 @@ async def _read_body(response: httpx2.Response) -> bytes:
 
 
 def _with_body(response: httpx2.Response, body: bytes) -> httpx2.Response:
-    """Return a copy of the response that contains its body.
+    """Return a copy of the streamed response that contains its body.
 
     The body is not decompressed, since the request accepts only the identity encoding.
     """

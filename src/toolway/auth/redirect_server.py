@@ -45,7 +45,10 @@ class RedirectServer:
         self._open_connections = 0
 
     async def wait_for_redirect(self, url: str) -> str:
-        """Return the URL to which the browser is redirected after the login that starts at `url`."""
+        """Wait for the browser's redirect after the login page at `url`; return the redirect URL.
+
+        There is no time limit here.
+        """
         state = state_from_url(url)
         redirect: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._waiting[state] = redirect
@@ -55,7 +58,11 @@ class RedirectServer:
             del self._waiting[state]
 
     async def handle_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one connection of a browser."""
+        """Read one HTTP request of a browser, answer it with a page, and close the connection.
+
+        The redirect of a login in progress ends `wait_for_redirect`. A connection that is too slow, or one too
+        many, is closed without a response.
+        """
         self._open_connections += 1
         try:
             if self._open_connections <= MAX_CONNECTIONS:
@@ -88,10 +95,10 @@ class RedirectServer:
 
 @asynccontextmanager
 async def open_redirect_server(uri: str, *, any_port: bool) -> AsyncIterator[RedirectServer]:
-    """Run a redirect server at `uri`.
+    """Run a redirect server at the loopback URL `uri` inside the `async with` block.
 
-    If its port is in use and `any_port` is set, any free port is used.
-    Raises `OSError`, and `ValueError` if the address is not a loopback address.
+    If its port is in use and `any_port` is set, any free port is used. Raises `OSError` if the port cannot be
+    bound, and `ValueError` if `uri` is not an http URL of a loopback address.
     """
     parts = urlsplit(uri)
     host = parts.hostname or ""
@@ -120,7 +127,10 @@ async def open_redirect_server(uri: str, *, any_port: bool) -> AsyncIterator[Red
 
 
 def state_from_url(url: str) -> str:
-    """Return the OAuth `state` parameter of a URL. It ties the redirect to its login."""
+    """Return the OAuth `state` parameter of a URL, or an empty string if it has none.
+
+    The parameter ties the redirect to its login.
+    """
     return parse_qs(urlsplit(url).query).get("state", [""])[0]
 
 

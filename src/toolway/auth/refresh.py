@@ -1,4 +1,4 @@
-"""Refresh and revocation requests, and validation of the refresh response. Pure.
+"""Refresh and revocation requests, and validation of the refresh response. No I/O.
 
 The SDK can refresh too, but it drops the token if that fails, accepts any returned scope, and after a restart sends the
 request to the server's own origin instead of the issuer.
@@ -20,7 +20,7 @@ _ERROR_CODE = re.compile(r"[a-z_]{1,40}")
 
 
 def refresh_request(credential: Credential) -> tuple[dict[str, str], dict[str, str]]:
-    """Return form and headers of the refresh request to the issuer."""
+    """Return form and headers of the request that refreshes `credential` at its issuer."""
     assert credential.refresh is not None
     form = {"grant_type": "refresh_token", "refresh_token": credential.refresh}
     if credential.resource is not None:
@@ -29,14 +29,20 @@ def refresh_request(credential: Credential) -> tuple[dict[str, str], dict[str, s
 
 
 def revocation_request(credential: Credential) -> tuple[dict[str, str], dict[str, str]]:
-    """Return form and headers of the request that revokes the login."""
+    """Return form and headers of the request that revokes `credential` at its issuer.
+
+    It names the refresh token, or the access token if there is no refresh token.
+    """
     if credential.refresh is not None:
         return _add_client_auth(credential.client, {"token": credential.refresh, "token_type_hint": "refresh_token"})
     return _add_client_auth(credential.client, {"token": credential.access, "token_type_hint": "access_token"})
 
 
 def _add_client_auth(client: OAuthClient, form: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the form with the client's authentication added, and the headers."""
+    """Return the form and new headers, with the OAuth client's id and secret added.
+
+    The client's authentication method decides if the secret is sent in the form or in the Authorization header.
+    """
     form = {**form, "client_id": client.id}
     headers = {"Accept": "application/json"}
     if client.secret is not None and client.method == "client_secret_basic":
@@ -48,9 +54,10 @@ def _add_client_auth(client: OAuthClient, form: dict[str, str]) -> tuple[dict[st
 
 
 def parse_refresh_response(credential: Credential, status: int, body: bytes, now: float) -> Credential:
-    """Return the credential that replaces `credential`.
+    """Return the new credential from the issuer's response to a refresh of `credential`.
 
-    Raises `AuthError` if the response is not acceptable.
+    Raises `AuthError` if the status is not 200, if the token is missing or unusable, or if the response names
+    another issuer or more scope.
     """
     response = parse_json_object(body)
     if status != 200:
@@ -74,7 +81,7 @@ def parse_refresh_response(credential: Credential, status: int, body: bytes, now
 
 
 def rejection_error(status: int, response: dict[str, Any], action: str) -> AuthError:
-    """Return the error for a rejection by an authorization server.
+    """Return the `AuthError` for a request that an authorization server rejected.
 
     Only the OAuth error code of the response is shown, because the rest may repeat secrets that were sent.
     """
@@ -89,9 +96,9 @@ def rejection_error(status: int, response: dict[str, Any], action: str) -> AuthE
 
 
 def parse_expires_in(value: object) -> float | None:
-    """Return the lifetime of a token in seconds, or None if it is missing or invalid.
+    """Return `expires_in` of a token response in seconds, or None if it is missing or invalid.
 
-    Some servers send a string.
+    A string of digits is accepted, because some servers send that.
     """
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12:
         value = int(value)
@@ -101,7 +108,7 @@ def parse_expires_in(value: object) -> float | None:
 
 
 def _is_header_safe(token: str) -> bool:
-    """Return True if the token can be sent in a header."""
+    """Return True if the token is printable ASCII without spaces, and so safe in an HTTP header."""
     return token.isascii() and token.isprintable() and " " not in token
 
 
@@ -111,7 +118,7 @@ def _response_error(problem: str) -> AuthError:
 
 
 def parse_json_object(body: bytes) -> dict[str, Any]:
-    """Return the JSON object in `body`, or an empty dict if it is not one."""
+    """Return the JSON object in `body`, or an empty dict if `body` is not a JSON object."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):

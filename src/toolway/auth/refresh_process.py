@@ -1,7 +1,8 @@
 """Subprocess that refreshes a token, and finishes even if its parent is killed.
 
-It reads one order from stdin, and prints `{}` or the error. It inherits an open file that holds the lock. So the lock
-is released when the process ends, in any way. Its arguments and environment contain no secret.
+It reads one order from stdin: JSON with the credential, the folder of the token store and its key. It prints `{}` or
+the error. It inherits an open file that holds the refresh lock. So the lock is released when the process ends, in any
+way. Its arguments and environment contain no secret.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ UNSUPPORTED: Final = {"unable": True}
 
 
 def main() -> None:
-    """Read the order, refresh the token and print the result."""
+    """Read the refresh order (JSON) from stdin, refresh the token and print the result as JSON.
+
+    Signals that would end the process are ignored; after `MAX_LIFETIME_S` seconds an alarm ends it.
+    """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # a refresh takes ten seconds at most; to stop it could lose the login
     signal.alarm(MAX_LIFETIME_S)
@@ -33,7 +37,7 @@ def main() -> None:
 
 
 def run_order(order: dict[str, Any]) -> dict[str, Any]:
-    """Refresh the token that the order describes, and return `{}` or the error as a dict."""
+    """Refresh and store the token that `order` describes. Return `{}`, or the error as a dict."""
     import asyncio
     import time
     from pathlib import Path

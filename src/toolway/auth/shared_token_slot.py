@@ -37,7 +37,10 @@ CHANGE_CHECK_INTERVAL_S: Final = 1.0  # seconds between two checks for a change 
 
 
 class SharedTokenSlot(TokenSlot):
-    """Token slot that other processes of the user may change at any time."""
+    """Token slot in the encrypted store, which other processes of the user may change too.
+
+    A file lock ensures that only one process at a time refreshes the token.
+    """
 
     def __init__(self, store: EncryptedTokenStore, upstream: str, principal: str, now: Clock = time.time) -> None:
         super().__init__(store, upstream, principal, now)
@@ -99,7 +102,7 @@ class SharedTokenSlot(TokenSlot):
     async def _refresh_and_store(self, current: Credential, lock: int, network_policy: NetworkPolicy) -> None:
         """Refresh `current` and store the new credential, in a separate process if possible.
 
-        Raises `AuthError`.
+        Raises `AuthError` if the issuer does not refresh it, or if the token store fails.
         """
         try:
             key = await asyncio.to_thread(self._encrypted_store.load_key)
@@ -134,11 +137,9 @@ class SharedTokenSlot(TokenSlot):
 
 
 async def _refresh_in_subprocess(order: bytes, lock: int) -> dict[str, Any]:
-    """Run the refresh process and return its result: `{}` or the error.
+    """Run the refresh process and return its result: `{}`, or the error as a dict.
 
-    It goes on if the caller is cancelled.
-
-    Raises `OSError`.
+    The process finishes even if the caller is cancelled. Raises `OSError` if the process cannot be started.
     """
     process = await asyncio.to_thread(_start_refresh_process, lock)
 
@@ -174,12 +175,13 @@ _LOCK_RETRY_DELAYS_S: Final = (0.005, 0.01, 0.02, 0.05)  # seconds between attem
 
 
 async def acquire_file_lock(timeout: float, file: Path) -> int:
-    """Lock `file` and return the open handle; closing it releases the lock.
+    """Lock `file` and return its open file descriptor; closing that releases the lock.
 
-    The lock excludes all processes that share the file. It is the kernel's (`flock`), so it is released when its holder
-    is killed. It belongs to an open file: a child can inherit it, and holds it after the parent has ended.
+    The lock excludes all processes that share the file. It is the kernel's (`flock`), so it is released when its
+    holder is killed. It belongs to an open file: a child can inherit it, and holds it after the parent has ended.
 
-    Raises `TimeoutError` and `OSError`.
+    Raises `TimeoutError` if the lock is not free within `timeout` seconds, and `OSError` if the file cannot be
+    opened.
     """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -196,7 +198,7 @@ async def acquire_file_lock(timeout: float, file: Path) -> int:
 
 
 def _try_lock(handle: int) -> bool:
-    """Try to lock without waiting. Return False if another process holds the lock."""
+    """Try to lock an open file without waiting. Return False if another process holds the lock."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -212,7 +214,11 @@ async def refresh_stored_token(
     network_policy: NetworkPolicy,
     now: Clock,
 ) -> None:
-    """Refresh the credential `old` at its issuer and store the new one. Raises `AuthError`."""
+    """Refresh the credential `old` at its issuer and store the new one.
+
+    Raises `AuthError` if the issuer does not refresh it, or if the store fails. A refresh token that the issuer no
+    longer accepts is removed from the store.
+    """
 
     def store_new(new: Credential) -> None:
         store.update(upstream, principal, partial(replace_credential, old, new))

@@ -1,4 +1,4 @@
-"""Token of one server and one principal, refreshed once for all concurrent calls."""
+"""Manager of the OAuth token of one server and principal, shared by concurrent calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOGIN_FAILURE_COOLDOWN_S: Final = 300.0  # seconds after a failed login without 
 
 @dataclass(frozen=True, slots=True)
 class TokenOwner:
-    """Server and principal that a token belongs to."""
+    """Server and principal that a token belongs to; a token may also serve all callers."""
 
     server: str
     url: str
@@ -40,7 +40,7 @@ class TokenOwner:
 
 
 class TokenManager:
-    """`Authorizer` for one server and principal.
+    """`Authorizer` for one server and principal: loads, refreshes and replaces its OAuth token.
 
     Times are wall-clock times, because token expiry is.
     """
@@ -118,7 +118,7 @@ class TokenManager:
             self._challenge_limiter.block(challenge.sent_authorization, self._now())
 
     def reset_failures(self) -> None:
-        """Forget earlier rejections and failures, so that new attempts are allowed at once."""
+        """Forget rejected credentials and failed refreshes and logins, so that a retry is allowed."""
         self._challenge_limiter = ChallengeLimiter()
         self._rejected_refresh_token = self._refresh_failure = self._authorize_failure = None
 
@@ -127,7 +127,7 @@ class TokenManager:
         return self._credential.header if self._credential is not None else ""
 
     def detect_login(self) -> bool:
-        """Return True if a missing login was made in another process, and reset the failures."""
+        """Return True, and reset failures, if another process has stored a login that was missing."""
         if self.login_needed and self._slot.has_changed() and self._slot.may_have_token:
             self.login_needed = False
             self.reset_failures()
@@ -137,7 +137,10 @@ class TokenManager:
     # -- for users ----------------------------------------------------------------------------------------------------
 
     async def log_in(self, login: LoginCallback, headers: Mapping[str, str], redirect_uri: str) -> Credential:
-        """Run a new login, even if there is a credential already. Raises `AuthError`."""
+        """Run a new login, even if there is a credential; store and return the new credential.
+
+        Raises `AuthError` if the login fails, or takes longer than `LOGIN_TIMEOUT_S` seconds.
+        """
         flow = await import_lazily("oauth_flow")
         settings = replace(self._settings, redirect_uri=redirect_uri)
         challenge = await flow.fetch_challenge(self.owner.url, headers, self.owner.network_policy)
@@ -157,7 +160,7 @@ class TokenManager:
     async def log_out(self) -> bool:
         """Delete the login and revoke it if the issuer supports that. Return True if there was one.
 
-        Raises `AuthError`.
+        Raises `AuthError` if the token store fails.
         """
         dropped = await self._slot.delete()
         self._set_credential(None)
@@ -166,9 +169,9 @@ class TokenManager:
         return bool(dropped)
 
     async def _revoke(self, credential: Credential) -> None:
-        """Revoke a deleted credential at its issuer.
+        """Revoke a deleted credential at its issuer, if the issuer has a revocation endpoint.
 
-        Errors are ignored, since it is deleted here in any case.
+        Errors are ignored, since the credential is deleted here in any case.
         """
         if credential.revoke_url is None:
             return
@@ -181,9 +184,10 @@ class TokenManager:
     # -- one task at a time -------------------------------------------------------------------------------------------
 
     async def _run_once(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `operation`, or wait for the task in progress, which makes it unnecessary.
+        """Run `operation` as the only task of this manager, or wait for a task in progress instead.
 
-        The task survives the cancellation of a waiter, because other calls may wait for it. Raises `AuthError`.
+        The task survives the cancellation of a waiter, because other calls may wait for it. Raises `AuthError`
+        if the task fails.
         """
         if self._task is None:
             self._task = asyncio.create_task(operation())
@@ -203,7 +207,7 @@ class TokenManager:
     # -- credential operations ----------------------------------------------------------------------------------------
 
     async def _load(self) -> None:
-        """Load the stored credential, which another process may have changed."""
+        """Load the credential from the token slot, because another process may have changed it."""
         found = await self._slot.load()
         if found != self._credential:
             self._set_credential(found)
@@ -226,7 +230,11 @@ class TokenManager:
         return current.refresh is not None and current.refresh != self._rejected_refresh_token
 
     async def _refresh(self, current: Credential) -> None:
-        """Refresh `current`. Raises `AuthError`, and then keeps `current`."""
+        """Refresh the credential `current` at its issuer.
+
+        Raises `AuthError` if that fails, and keeps `current`. For some seconds after a failure, the error is
+        raised again without a request.
+        """
         if self._refresh_failure is not None and self._now() < self._refresh_failure[0]:
             raise self._refresh_failure[1]
         try:
@@ -239,7 +247,10 @@ class TokenManager:
             raise error from None
 
     async def _replace_credential(self, challenge: AuthChallenge) -> None:
-        """Get another credential than the rejected one. Raises `AuthError`."""
+        """Replace the credential that the server rejected: load a newer one, refresh, or authorize.
+
+        Raises `AuthError` if that fails, or if a user must log in first.
+        """
         self.activate()
         await self._load()
         current = self._credential
@@ -284,7 +295,10 @@ class TokenManager:
             raise
 
     async def _authorize_exclusively(self, auth_request: Any) -> None:
-        """Get a token while other processes wait, so that only one of them requests it."""
+        """Run the OAuth flow while other processes wait, so that only one of them requests a token.
+
+        If another process has stored a new credential meanwhile, that is used.
+        """
         flow = await import_lazily("oauth_flow")
         async with self._slot.exclusive():
             await self._load()
@@ -331,15 +345,15 @@ _INSUFFICIENT_SCOPE = re.compile(r'\berror\s*=\s*"?insufficient_scope\b')
 
 
 def is_scope_challenge(challenge: AuthChallenge) -> bool:
-    """Return True if the server rejected the request because the token lacks a scope."""
+    """Return True if the server rejected the request with 403 because the token lacks a scope."""
     return challenge.status == 403 and _INSUFFICIENT_SCOPE.search(challenge.www_authenticate) is not None
 
 
 @dataclass(slots=True)
 class ChallengeLimiter:
-    """Counter that decides if a challenge is answered with a new credential. Pure: `now` is an argument.
+    """Limit on auth challenges (401 or 403) that are answered with a new credential.
 
-    Without it, a server that rejects every credential would cause logins without end.
+    Without it, a server that rejects every credential would cause logins without end. No I/O: `now` is an argument.
     """
 
     # Credential → time until which it is not replaced.
@@ -348,7 +362,10 @@ class ChallengeLimiter:
     _scope_challenges: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     def allow(self, challenge: AuthChallenge, now: float) -> bool:
-        """Return True if the challenge may be answered with a new credential, and count it."""
+        """Return True if the challenge may be answered with a new credential.
+
+        Challenges for more scope are counted per method or tool, and limited to `MAX_SCOPE_CHALLENGES`.
+        """
         if self._blocked_until.get(challenge.sent_authorization, 0.0) > now:
             return False
         if challenge.status == 401:
@@ -366,5 +383,8 @@ class ChallengeLimiter:
         return True
 
     def block(self, credential: str, now: float) -> None:
-        """Stop replacing `credential` for a while, because the server rejected a new credential too."""
+        """Stop replacing `credential` for `BLOCK_S` seconds.
+
+        Called if the server rejects a credential again right after its replacement.
+        """
         self._blocked_until = {credential: now + BLOCK_S}

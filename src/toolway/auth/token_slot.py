@@ -24,7 +24,7 @@ Clock = Callable[[], float]
 
 
 class TokenSlot:
-    """Slot in a token store that only this process changes."""
+    """Credential of one server and principal, in a token store that only this process changes."""
 
     def __init__(self, store: TokenStore, upstream: str, principal: str, now: Clock = time.time) -> None:
         self._store = store
@@ -34,15 +34,18 @@ class TokenSlot:
 
     @property
     def may_have_token(self) -> bool:
-        """Return True if the slot may contain a token that was stored earlier. Does not block."""
+        """Return True if a token may be stored for this server and principal. Does not block."""
         return not isinstance(self._store, MemoryTokenStore) or len(self._store) > 0
 
     def has_changed(self) -> bool:
-        """Return True if another process has changed the slot since it was loaded. Does not block."""
+        """Return True if another process changed the stored credential since `load`. Never blocks."""
         return False
 
     async def load(self) -> Credential | None:
-        """Return the credential that was saved last, or None. Raises `AuthError`."""
+        """Return the credential that was saved last, or None.
+
+        Raises `AuthError` if the token store fails.
+        """
         try:
             for issuer in (await self._store.issuers(self._upstream, self._principal))[:1]:
                 return await self._store.get(TokenKey(issuer, self._upstream, self._principal))
@@ -51,14 +54,17 @@ class TokenSlot:
         return None
 
     async def save(self, credential: Credential) -> None:
-        """Save a credential. Raises `AuthError`."""
+        """Save a credential as the newest of this slot. Raises `AuthError` if the token store fails."""
         try:
             await self._store.put(TokenKey(credential.issuer, self._upstream, self._principal), credential)
         except Exception as exc:
             raise token_store_error(exc) from exc
 
     async def delete(self) -> list[Credential]:
-        """Delete all credentials of the slot, and return them. Raises `AuthError`."""
+        """Delete all credentials of the slot, and return them.
+
+        Raises `AuthError` if the token store fails.
+        """
         deleted: list[Credential] = []
         try:
             for issuer in await self._store.issuers(self._upstream, self._principal):
@@ -72,24 +78,27 @@ class TokenSlot:
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
-        """Exclude other processes from getting a credential for this slot. Raises `AuthError`."""
+        """Let no other process request a credential for this slot inside the `async with` block.
+
+        No lock is needed here. A shared slot locks, and raises `AuthError` if it does not get the lock in time.
+        """
         yield
 
     async def refresh(self, current: Credential, network_policy: NetworkPolicy) -> Credential:
-        """Refresh `current`, save the new credential and return it.
+        """Refresh `current` at its issuer, save the new credential and return it.
 
-        Raises `AuthError`; `current` then stays stored.
+        Raises `AuthError` if the issuer does not refresh it, or if the store fails; `current` then stays
+        stored.
         """
         new = await request_refresh(current, network_policy, self._now)
         await self.save(new)
         return new
 
     async def _reload_locked(self, current: Credential) -> tuple[Credential, bool]:
-        """Reload after locking.
+        """Reload the credential under the refresh lock.
 
-        Return the credential, and True if another process already refreshed it.
-
-        Raises `AuthError`.
+        Return the credential, and True if another process already refreshed it. Raises `AuthError` if the login
+        was removed, or if it has no refresh token any more.
         """
         found = await self.load()
         if found is None:
@@ -103,17 +112,17 @@ class TokenSlot:
 
 @runtime_checkable
 class TokenSlotProvider(Protocol):
-    """Token store shared by several processes, with slots that coordinate the refresh."""
+    """Token store that several processes share, and whose slots coordinate the refresh."""
 
     def token_slot(self, upstream: str, principal: str, now: Clock) -> TokenSlot:
-        """Return the slot of a server and principal."""
+        """Return the slot for the credential of one server (`upstream`) and principal."""
         ...
 
 
 async def request_refresh(current: Credential, network_policy: NetworkPolicy, now: Clock) -> Credential:
     """Send a refresh request to the issuer and return the new credential.
 
-    Raises `AuthError`.
+    Raises `AuthError` if the issuer cannot be reached, rejects the request, or sends an invalid response.
     """
     form, headers = refresh_request(current)
     post = (await import_lazily("oauth_http")).post
@@ -127,7 +136,7 @@ async def import_lazily(module: str) -> Any:
 
 
 def token_store_error(exc: Exception) -> AuthError:
-    """Return the error for a failed token store.
+    """Return the `AuthError` for an exception that the token store raised.
 
     Toolway errors are shown with their detail. Of other exceptions only the class is shown, because their text may
     contain a token.

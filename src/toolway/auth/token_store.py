@@ -1,4 +1,4 @@
-"""Credentials and their stores.
+"""OAuth credentials, and the protocol and in-memory version of a store for them.
 
 A credential belongs to one issuer, one server at one URL, and one principal.
 """
@@ -38,7 +38,7 @@ class Credential:
 
     @property
     def header(self) -> str:
-        """Return the value of the Authorization header."""
+        """Return the value of the Authorization header: `Bearer` and the access token."""
         return f"Bearer {self.access}"
 
     def with_expiry(self, seconds: float | None, now: float) -> Credential:
@@ -50,12 +50,12 @@ class Credential:
 
 
 def credential_to_dict(credential: Credential) -> dict[str, Any]:
-    """Return the credential as a dict for the encrypted file."""
+    """Return the credential as a dict of JSON values, for the encrypted token file."""
     return asdict(credential)
 
 
 def credential_from_dict(fields: dict[str, Any]) -> Credential:
-    """Return the credential from its dict.
+    """Return the credential from a dict of `credential_to_dict`.
 
     Raises `TypeError` or `KeyError` if the dict is invalid.
     """
@@ -63,7 +63,7 @@ def credential_from_dict(fields: dict[str, Any]) -> Credential:
 
 
 class TokenKey(NamedTuple):
-    """Key of a credential in a token store."""
+    """Key of a credential in a token store: issuer, server and principal."""
 
     issuer: str
     upstream: str  # name and URL: a server at a new URL is another server
@@ -71,7 +71,7 @@ class TokenKey(NamedTuple):
 
 
 class TokenStore(Protocol):
-    """Store of credentials. Its exceptions fail the calls that need a credential."""
+    """Store of OAuth credentials. If it raises, the call that needs a credential fails."""
 
     async def get(self, key: TokenKey) -> Credential | None: ...
 
@@ -80,12 +80,12 @@ class TokenStore(Protocol):
     async def remove(self, key: TokenKey) -> None: ...
 
     async def issuers(self, upstream: str, principal: str) -> list[str]:
-        """Return the issuers with a stored credential, most recently stored first."""
+        """Return the issuers with a credential for this server and principal, last stored first."""
         ...
 
 
 class MemoryTokenStore:
-    """`TokenStore` in memory."""
+    """`TokenStore` in memory: its credentials are lost when the process ends."""
 
     def __init__(self) -> None:
         self._credentials: dict[TokenKey, Credential] = {}
@@ -119,17 +119,17 @@ CredentialsByIssuer = dict[str, Credential]  # by issuer, in the order of storag
 
 
 def put_credential(credentials: CredentialsByIssuer, issuer: str, credential: Credential) -> CredentialsByIssuer:
-    """Return the credentials with `credential` added as the newest."""
+    """Return `credentials` with `credential` as the newest; the oldest beyond 8 are dropped."""
     after = {**remove_credential(credentials, issuer), issuer: credential}
     return dict(list(after.items())[-MAX_ISSUERS:])
 
 
 def remove_credential(credentials: CredentialsByIssuer, issuer: str) -> CredentialsByIssuer:
-    """Return the credentials without that of `issuer`."""
+    """Return a copy of `credentials` without the credential of `issuer`."""
     return {each: credential for each, credential in credentials.items() if each != issuer}
 
 
 def replace_credential(old: Credential, new: Credential, credentials: CredentialsByIssuer) -> CredentialsByIssuer:
-    """Replace `old` by `new`, unless a newer login was stored meanwhile."""
+    """Return `credentials` with `old` replaced by `new`; unchanged if `old` is no longer stored."""
     stored = credentials.get(old.issuer)
     return {**credentials, old.issuer: new} if stored is not None and stored.access == old.access else credentials

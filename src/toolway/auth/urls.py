@@ -1,4 +1,4 @@
-"""Checks of OAuth URLs: addresses that may receive a secret or be opened for the user. Pure."""
+"""Checks of OAuth URLs that may receive a secret or be opened for the user. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from toolway.types import AuthError
 def check_oauth_url(url: str) -> None:
     """Raise `AuthError` if an OAuth URL is neither https nor http on this machine.
 
-    With other schemes, the server would choose what a program or browser does.
+    With other schemes, the server would choose the program that opens the URL. A user name in the URL is rejected
+    too.
     """
     problem = _url_problem(url)
     if problem:
@@ -19,13 +20,13 @@ def check_oauth_url(url: str) -> None:
 
 
 def oauth_url_error(problem: str) -> AuthError:
-    """Return the error for an OAuth URL that must not be used."""
+    """Return the `AuthError` for an OAuth URL that must not be used, because it `problem`."""
     hint = "report it to the server's operator; nothing was sent there"
     return AuthError(f"the server names an OAuth URL that {problem}", code="E-AUTH-URL", hint=hint)
 
 
 def _url_problem(url: str) -> str:
-    """Return the reason why a URL must not be used, or an empty string."""
+    """Return the reason why an OAuth URL must not be used, or an empty string if it may be used."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

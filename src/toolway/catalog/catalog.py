@@ -26,7 +26,7 @@ _ITEM_KEY: Final = {"tools": "name", "prompts": "name", "resources": "uri", "tem
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One entry of a server's list. `raw` is the definition that the server sent, unchanged."""
+    """One tool, prompt, resource or template of a server. `raw` is its definition, unchanged."""
 
     server: str
     name: str  # the server's own name of it, or its URI
@@ -48,7 +48,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Tool(Item):
-    """A tool of a server. `qualified_name` is for people, `model_name` for models.
+    """A tool of a server. People use `qualified_name` (`server.tool`), models `model_name`.
 
     Example:
         for tool in hub.known_tools():
@@ -84,7 +84,7 @@ class Tool(Item):
 
     @property
     def has_header_params(self) -> bool:
-        """Return True if some arguments must be repeated in HTTP headers.
+        """Return True if the schema marks arguments that must be repeated in HTTP headers.
 
         The result is cached: hardly any tool needs it, and searching the schema costs more than the rest of a call.
         """
@@ -95,7 +95,7 @@ class Tool(Item):
 
 @dataclass(frozen=True, slots=True)
 class Prompt(Item):
-    """A prompt of a server.
+    """A prompt that a server offers, with its definition in `raw`.
 
     Example:
         for prompt in await hub.list_prompts():
@@ -109,7 +109,7 @@ class Prompt(Item):
 
 @dataclass(frozen=True, slots=True)
 class Resource(Item):
-    """A resource or a resource template of a server.
+    """A resource or a resource template that a server offers, with its definition in `raw`.
 
     Example:
         for resource in await hub.list_resources():
@@ -167,9 +167,10 @@ class Catalog:
         stale: bool = False,
         check_item: ItemCheck | None = None,
     ) -> CatalogChanged | None:
-        """Replace a list by the one that the server sent. Return the difference, or None if nothing changed.
+        """Replace one list of a server by the items that it sent (`raw`).
 
-        `check_item` returns why a valid item cannot be used on this server's transport, or None.
+        Return the difference, or None if nothing changed. `check_item` returns why a valid item cannot be used on this
+        server's transport, or None.
         """
         items, item_problems = _validate_items(server, kind, raw, stale, check_item)
         old = self._lists[server][kind]
@@ -204,12 +205,15 @@ class Catalog:
         return self.find_tool(ref.server, ref.tool)
 
     def find_tool(self, server: str, name: str) -> Tool | None:
-        """Return a server's tool by its own name."""
+        """Return the tool that `server` itself calls `name`, or None if it is not listed."""
         lists = self._lists.get(server)
         return lists["tools"].items.get(name) if lists else None  # type: ignore[return-value]  # its kind says so
 
     def parse_name(self, name: str) -> ToolRef | None:
-        """Return the tool meant by `server.tool`, `server__tool` or a model name."""
+        """Return the reference of the tool meant by `server.tool`, `server__tool` or a model name.
+
+        None if the name has no server part. The tool itself need not be listed.
+        """
         cached = self._ref_cache.get(name)
         if cached is not None:
             return cached
@@ -221,12 +225,12 @@ class Catalog:
         return ref
 
     def is_complete(self, server: str, kind: ListKind) -> bool:
-        """Return True if the server itself has sent this list in this run."""
+        """Return True if the server itself has sent its list of this kind in this run."""
         lists = self._lists.get(server)
         return lists is not None and lists[kind].loaded and not lists[kind].stale
 
     def has_list(self, server: str, kind: ListKind) -> bool:
-        """Return True if the list is available, even if it is from an earlier run."""
+        """Return True if the server's list of this kind is known, from this or an earlier run."""
         lists = self._lists.get(server)
         return lists is not None and lists[kind].loaded
 
@@ -241,7 +245,10 @@ class Catalog:
         return difflib.get_close_matches(name, [tool.qualified_name for tool in self.tools()], n=limit, cutoff=0.6)
 
     def search(self, query: str, server: str | None = None) -> list[Tool]:
-        """Return the tools that contain all words of `query`; matches in the name rank first."""
+        """Return the tools with all words of `query` in their name, title or description.
+
+        Tools with more of the words in their name are first.
+        """
         words = query.lower().split()
         ranked: list[tuple[int, Tool]] = []
         for tool in self.tools(server):
@@ -275,7 +282,7 @@ def _validate_items(
 
 
 def _invalid_reason(kind: ListKind, item: Any, key: Any) -> str | None:
-    """Return why an item is invalid, or None if it is valid."""
+    """Return why an item of a received list is invalid, or None if it is valid."""
     if not isinstance(item, dict):
         return "it is not an object"
     if large_messages.OMITTED in item:
@@ -294,7 +301,7 @@ def _invalid_reason(kind: ListKind, item: Any, key: Any) -> str | None:
 
 
 def _same_items(old: Mapping[str, Item], new: Mapping[str, Item]) -> bool:
-    """Return True if two lists hold the identical objects in the same order."""
+    """Return True if two item lists hold the identical objects in the same order."""
     return len(old) == len(new) and all(a is b for a, b in zip(old.values(), new.values(), strict=True))
 
 
@@ -319,7 +326,7 @@ _DATA_KEYWORDS: Final = frozenset({"default", "const", "enum", "examples"})
 
 
 def check_schema(schema: Any) -> str | None:
-    """Return why a schema is too deep, too large or has external references, or None.
+    """Return why a tool's schema is too deep, too large or has external references, or None.
 
     Nothing is evaluated. A `$ref` inside data (`default`, `enum`) is no reference. A property named like such a keyword
     is a schema.

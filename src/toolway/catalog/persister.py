@@ -26,9 +26,9 @@ class CatalogPersister:
         self._saving: set[asyncio.Future[None]] = set()
 
     def load(self, server: str, identity: str) -> Era | None:
-        """Fill the catalog with the stored lists, marked stale.
+        """Fill the catalog with the stored lists of a server, marked stale.
 
-        Return the server's era at that time.
+        `identity` is the server's fingerprint. Return the protocol era stored with the lists; None if none are stored.
         """
         self._identities[server] = identity
         stored = self._storage.load(server, identity) if self._storage is not None else None
@@ -39,7 +39,7 @@ class CatalogPersister:
         return stored.era
 
     def schedule_save(self, server: str, era: Era) -> None:
-        """Schedule a save of the server's lists."""
+        """Save the lists and protocol era of a server after half a second, shared by all changes."""
         self._eras[server] = era
         if self._storage is not None and server not in self._timers:
             self._timers[server] = asyncio.get_running_loop().call_later(SAVE_DELAY_S, self._save, server)

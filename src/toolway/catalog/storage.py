@@ -1,6 +1,6 @@
 """Storage of each server's last known lists on disk.
 
-So the lists are available before the server answers.
+With them, the lists are available before the server answers.
 
 One file per server. Its name includes the server's fingerprint, so that another server under the same name starts
 without old lists. An unreadable file counts as missing.
@@ -25,7 +25,7 @@ _MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 
 
 class StoredLists(msgspec.Struct, frozen=True):
-    """Stored lists and era of one server."""
+    """Stored tool, prompt, resource and template lists of one server, and its protocol era."""
 
     format: int
     era: Era
@@ -34,12 +34,12 @@ class StoredLists(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class CatalogStorage(Protocol):
-    """Storage for lists that are already known when a server is added."""
+    """Storage of each server's last known lists, which are loaded when the server is added."""
 
     def load(self, server: str, identity: str) -> StoredLists | None: ...
 
     def save(self, server: str, identity: str, era: Era, lists: Mapping[str, list[Any]]) -> None:
-        """Save the lists. Called in a thread."""
+        """Save the lists of a server under its fingerprint (`identity`). Called in a thread."""
         ...
 
 
@@ -60,14 +60,14 @@ class FileCatalogStorage:
         return stored if stored.format == _FORMAT_VERSION else None
 
     def saved_at(self, server: str, identity: str) -> float | None:
-        """Return the time when the lists were saved, in Unix seconds; None if there are none."""
+        """Return the Unix time when the lists of a server were saved; None if there are none."""
         try:
             return self._path(server, identity).stat().st_mtime
         except OSError:
             return None
 
     def save(self, server: str, identity: str, era: Era, lists: Mapping[str, list[Any]]) -> None:
-        """Replace the file atomically. A disk error is ignored: the lists are fetched again later."""
+        """Replace the server's file atomically. A disk error is ignored: lists are fetched again."""
         data = msgspec.json.encode(StoredLists(_FORMAT_VERSION, era, dict(lists)))
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
-"""Command line interface: arguments to Hub to text. It contains no other logic.
+"""Command line interface `toolway`: parses arguments, calls the `Hub`, prints the results.
 
-Heavy modules are imported inside the commands, so that `--version` and `--help` respond at once.
+It contains no other logic. Heavy modules are imported inside the commands, so that `--version` and `--help` respond at
+once.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from toolway._version import __version__
 
 
 def main() -> None:
-    """Run the CLI. Entry point of the `toolway` program."""
+    """Run the command line of this process. Entry point of the `toolway` program."""
     if sys.argv[1:] in (["--version"], ["-V"]):
         print(f"toolway {__version__}")
         return

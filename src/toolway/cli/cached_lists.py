@@ -15,7 +15,7 @@ from toolway.hub.source import default_catalog_storage, server_fingerprint
 
 @dataclass
 class CachedLists:
-    """Cached lists of servers."""
+    """Tool, prompt and resource lists from the disk cache, and the servers without a list."""
 
     catalog: Catalog = field(default_factory=Catalog)
     cached_at: dict[str, float] = field(default_factory=dict)  # server -> time of its last answer, seconds since 1970
@@ -24,7 +24,7 @@ class CachedLists:
 
 
 def load_cached_lists(servers: Mapping[str, Server]) -> CachedLists:
-    """Load the cached lists of these servers. An unreadable cache counts as missing."""
+    """Load the lists of these servers from the disk cache. An unreadable list counts as missing."""
     cached = CachedLists()
     store = default_catalog_storage(os.environ)
     for name, server in servers.items():

@@ -1,6 +1,6 @@
-"""Completion callbacks for typer: names of servers, tools, clients and error codes.
+"""Shell completion callbacks for typer: names of servers, tools, clients and error codes.
 
-Any error means no suggestion.
+A callback that fails suggests nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def complete_servers(ctx: typer.Context, incomplete: str) -> list[Suggestion]:
 
 
 def complete_tools(ctx: typer.Context, incomplete: str) -> list[Suggestion]:
-    """Suggest `server.tool` names from cached lists.
+    """Suggest `server.tool` names from the tool lists cached on disk.
 
     A server without a cached list is suggested as `server.`.
     """
@@ -29,12 +29,12 @@ def complete_tools(ctx: typer.Context, incomplete: str) -> list[Suggestion]:
 
 
 def complete_codes(ctx: typer.Context, incomplete: str) -> list[Suggestion]:
-    """Suggest error codes."""
+    """Suggest Toolway's error codes, such as `E-STDIO-ENOENT`, each with its meaning."""
     return _list_or_empty(_suggest_codes())
 
 
 def complete_clients(ctx: typer.Context, incomplete: str) -> list[Suggestion]:
-    """Suggest clients that servers can be imported from or exported to."""
+    """Suggest names of MCP clients that servers can be imported from or exported to."""
     return _list_or_empty(_suggest_clients())
 
 

@@ -13,7 +13,7 @@ from toolway import errors
 
 
 class ExitCode(enum.IntEnum):
-    """Exit code of a command."""
+    """Exit code of a `toolway` command."""
 
     OK = 0
     ERROR = 1  # any other failure
@@ -29,25 +29,25 @@ class ExitCode(enum.IntEnum):
 
 
 class UsageError(errors.ToolwayError):
-    """The command line is invalid."""
+    """Raised when the command line is invalid or lacks a needed argument."""
 
     code = "E-USAGE"
 
 
 class GatewayError(errors.ToolwayError):
-    """The gateway does not respond, or the response is not that of a gateway."""
+    """Raised when the gateway does not respond, or when the response is not that of a gateway."""
 
     code = "E-GATEWAY"
 
 
 class GatewayDenied(GatewayError):
-    """The gateway rejects the token."""
+    """Raised when the gateway rejects the access token of the command."""
 
     code = "E-GATEWAY-TOKEN"
 
 
 class GatewayAdmin(GatewayDenied):
-    """The gateway accepts the token, but the request requires an administrator."""
+    """Raised when the gateway accepts the token, but the request requires an administrator."""
 
     code = "E-GATEWAY-ADMIN"
 
@@ -65,7 +65,7 @@ _EXIT_CODES = (
 
 
 def exit_code_for(error: errors.ToolwayError) -> ExitCode:
-    """Return the exit code for an error."""
+    """Return the exit code with which a command ends after this error."""
     return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), ExitCode.ERROR)
 
 
@@ -73,7 +73,7 @@ def exit_code_for(error: errors.ToolwayError) -> ExitCode:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a suggestion such as `did you mean tools?`, or "" if no known name is similar."""
+    """Return a suggestion such as `did you mean tools?`; "" if no name in `known` is similar."""
     from difflib import get_close_matches
 
     matches = get_close_matches(name, list(known), n=3)
@@ -82,7 +82,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class SetupState:
-    """State of this machine that is known without starting a server."""
+    """Counts of servers, unusable entries and untrusted files, found without starting a server.
+
+    `choose_next_step` derives its suggestion from them.
+    """
 
     servers: int = 0
     never_queried: int = 0
@@ -95,14 +98,14 @@ class SetupState:
 
 @dataclass(frozen=True)
 class NextStep:
-    """A suggested command and the reason for it."""
+    """Command suggested to the user as the next step, and the reason for it."""
 
     why: str
     command: str
 
 
 def choose_next_step(state: SetupState) -> NextStep:
-    """Return the first step that applies, most urgent first."""
+    """Return the most urgent command to suggest to the user in this state."""
     if state.untrusted_files:
         return NextStep("A project's config file is not trusted yet", "toolway trust")
     if state.unusable_entries:

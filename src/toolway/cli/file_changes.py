@@ -43,7 +43,7 @@ _DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def own_config_file(file: Path) -> ClientConfigFile:
-    """Return one of our config files as a `ClientConfigFile`, with the root key of its servers."""
+    """Return one of Toolway's own config files as a `ClientConfigFile`, with its root key."""
     from toolway.config.editing.document import ConfigDocument
 
     value = ConfigDocument(file).value
@@ -60,16 +60,16 @@ def own_config_file(file: Path) -> ClientConfigFile:
 
 
 def read_own_entries(file: Path) -> dict[str, Any]:
-    """Return the entries of one of our files, normalized, with variables not expanded.
+    """Return the server entries of one of Toolway's own config files, by name.
 
-    Raises `ConfigError`.
+    They are normalized, and their variables are not expanded. Raises `ConfigError` if the file cannot be read.
     """
     imported = read_client_file(own_config_file(file))
     return {entry.name: dict(entry.value) for entry in imported.entries}
 
 
 def network_policy_for(file: Path) -> NetworkPolicy:
-    """Return the network policy of one of our files, joined with that of the user's file."""
+    """Return the network policy of a Toolway config file, joined with that of the user's file."""
     policy = PUBLIC_ONLY
     for each in {find_config_paths(os.environ, Path.cwd()).user, file}:
         if each.is_file():
@@ -79,12 +79,18 @@ def network_policy_for(file: Path) -> NetworkPolicy:
 
 
 def plan_own_change(file: Path, servers: dict[str, Any], remove: Sequence[str] = ()) -> ExportPlan:
-    """Plan a change of one of our files: write `servers`, delete `remove`. Raises `ConfigError`."""
+    """Plan a change of one of Toolway's own config files: write `servers`, delete `remove`.
+
+    Raises `ConfigError` if the file cannot be read or changed.
+    """
     return plan_export(own_config_file(file), servers, remove)
 
 
 def apply_own_edit(output: Output, edit: Edit, *, dry_run: bool) -> dict[str, Any]:
-    """Apply a change to one of our files. A trusted file stays trusted."""
+    """Apply a change to one of Toolway's own config files, and return the result as JSON.
+
+    A trusted project file stays trusted. With `dry_run`, nothing is written.
+    """
     trust_store = open_trust_store(os.environ)
     was_trusted = edit.before is None or trust_store.is_trusted(edit.path, edit.before)
     will_write = has_changes(edit) and not dry_run
@@ -116,13 +122,13 @@ def _is_project_file(file: Path) -> bool:
 
 
 def with_tilde(path: str | os.PathLike[str]) -> str:
-    """Return a path with `~` for the home directory."""
+    """Return a path for display, with `~` for the home directory."""
     text, home = os.fspath(path), os.environ.get("HOME", "").rstrip("/")
     return f"~{text[len(home) :]}" if home and text.startswith(f"{home}/") else text
 
 
 def print_edit(output: Output, edit: Edit) -> None:
-    """Print a change as a unified diff."""
+    """Print a change of a config file as a unified diff."""
     if not edit.has_changes:
         output.info(f"{edit.path}: no changes", "dim")
     for line in edit.diff().splitlines():
@@ -130,7 +136,7 @@ def print_edit(output: Output, edit: Edit) -> None:
 
 
 def mask_secrets(output: Output, edit: Edit, more_servers: Iterable[Server] = ()) -> None:
-    """Mask the secrets of both versions of the file in all further output."""
+    """Mask the secrets of the old and the new version of a config file in all further output."""
     from toolway.config.loader import parse_config
 
     servers = list(more_servers)
@@ -143,7 +149,7 @@ def mask_secrets(output: Output, edit: Edit, more_servers: Iterable[Server] = ()
 
 
 def confirm(output: Output, question: str, yes: bool) -> bool:
-    """Ask the user to confirm.
+    """Ask the user a yes/no question and return the answer; True without asking if `yes`.
 
     Raises `UsageError` if there is no terminal and --yes was not given.
     """
@@ -160,16 +166,17 @@ def confirm(output: Output, question: str, yes: bool) -> bool:
 
 
 def explicit_file(target_options: TargetOptions) -> Path | None:
-    """Return the config file named by --config or the environment, None if none is named."""
+    """Return the config file named by --config or `$TOOLWAY_CONFIG`; None if none is named."""
     if target_options.config is not None:
         return target_options.config
     return Path(os.environ[CONFIG_FILE_VARIABLE]).expanduser() if os.environ.get(CONFIG_FILE_VARIABLE) else None
 
 
 def file_for_scope(target_options: TargetOptions, scope: str | None) -> Path:
-    """Return the file for a new entry: the named one, or that of a scope (default: user).
+    """Return the config file to which a new entry is written.
 
-    Raises `UsageError`.
+    It is the file named by --config, or that of the scope user (default), project or local. Raises `UsageError` if
+    the scope is unknown.
     """
     explicit = explicit_file(target_options)
     if explicit is not None and scope is None:
@@ -186,9 +193,9 @@ def file_for_scope(target_options: TargetOptions, scope: str | None) -> Path:
 
 
 def file_for_server(target_options: TargetOptions, name: str) -> Path:
-    """Return the file with the effective entry of this server.
+    """Return the config file that holds the effective entry of this server.
 
-    Raises `NotFound`, or `ConfigError`.
+    Raises `NotFound` if no file has such an entry, and `ConfigError` if a file cannot be read.
     """
     explicit = explicit_file(target_options)
     if explicit is not None:
@@ -207,14 +214,14 @@ def file_for_server(target_options: TargetOptions, name: str) -> Path:
 
 
 def list_versions(file: Path) -> list[Backup]:
-    """Return the backups that Toolway made before each change of the file, newest first."""
+    """Return the backups that Toolway made before each change of a config file, newest first."""
     return document.list_backups(Path(os.path.realpath(file)), document.default_backup_folder(os.environ))
 
 
 def get_version(file: Path, number: int) -> Backup:
-    """Return the backup with this number; 1 is the version before the last change.
+    """Return a backup of a config file by number; 1 is the version before the last change.
 
-    Raises `NotFound`.
+    Raises `NotFound` if there is no backup with this number.
     """
     found = list_versions(file)
     if not 0 < number <= len(found):

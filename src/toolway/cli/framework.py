@@ -38,7 +38,7 @@ _CONTEXT_SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 
 @dataclass(frozen=True)
 class CommandSpec:
-    """A command or command group: its help line and the path of its function.
+    """Table row of a command or command group: its help line and the path of its function.
 
     A group has `subcommands`. Its function, if any, runs when no subcommand is given.
     """
@@ -95,7 +95,7 @@ class LazyGroup(TyperGroup):
         return [record for record in records if record is not None]
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
-        """Run the command line and exit with its exit code. Raises `SystemExit`."""
+        """Run the command line `args` and end the process with its exit code, by `SystemExit`."""
         arguments = list(sys.argv[1:] if args is None else args)
         use_plain_values(self)
         if COMPLETE_VARIABLE in os.environ:
@@ -157,7 +157,7 @@ def _build_group(name: str, entry: CommandSpec) -> Any:
 
 
 def _show_group_help(ctx: typer.Context) -> int:
-    """Print the help of a group that was called without a subcommand."""
+    """Print the help of a command group that was called without a subcommand."""
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
         return 2
@@ -182,7 +182,10 @@ def _load_function(function_path: str) -> Callable[..., CommandResult]:
 
 
 def _with_global_options(function: Callable[..., CommandResult], option_names: frozenset[str]) -> Callable[..., int]:
-    """Return `function` as a typer command: global options replace its context parameter."""
+    """Return `function` as a typer command that accepts the global options in `option_names`.
+
+    They replace its first parameter: the command builds a `CommandContext` from them.
+    """
     signature = inspect.signature(function, eval_str=True)
     own_parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in list(signature.parameters.values())[1:]]
     ctx_parameter = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
@@ -206,7 +209,7 @@ def _with_global_options(function: Callable[..., CommandResult], option_names: f
 
 
 def _reject_unsupported_options(options: GlobalOptions, supported: frozenset[str], command_path: str) -> None:
-    """Raise `UsageError` if an option before the command name is not supported by the command."""
+    """Raise `UsageError` if a global option before the command name is unknown to the command."""
     for name in options.to_dict().keys() - supported:
         from toolway.cli.exit_codes import UsageError
 
@@ -220,7 +223,7 @@ def _reject_unsupported_options(options: GlobalOptions, supported: frozenset[str
 
 
 def run_command(work: Callable[[], CommandResult], output: Output) -> int:
-    """Run a command, synchronous or a coroutine, and return its exit code."""
+    """Run a command function, plain or coroutine, and return its exit code. Errors are printed."""
 
     def run_to_completion() -> int:
         result = work()
@@ -235,9 +238,9 @@ def run_command(work: Callable[[], CommandResult], output: Output) -> int:
 
 
 def handle_errors(work: Callable[[], Any], output: Callable[[], Output]) -> Any:
-    """Return the result of `work`.
+    """Call `work` and return its result; print its errors and return their exit code.
 
-    Print an error and return its exit code; return 130 on Ctrl-C.
+    Returns 130 on Ctrl-C.
     """
     from toolway.cli.exit_codes import UsageError, exit_code_for
     from toolway.errors import NotFound, ToolwayError
@@ -261,7 +264,7 @@ def handle_errors(work: Callable[[], Any], output: Callable[[], Output]) -> Any:
 
 
 def _output_from_args(arguments: Sequence[str]) -> Output:
-    """Return the output settings for a command line that typer could not parse."""
+    """Return output settings for an error about a command line that typer could not parse."""
     from toolway.cli.output import Output
 
     own_arguments = list(arguments[: arguments.index("--")]) if "--" in arguments else list(arguments)
@@ -280,7 +283,7 @@ _MAX_NAME_WIDTH = 28  # maximum width of the name column; a longer name gets its
 def group_help(
     path: str, description: str, commands: Mapping[str, str], sections: Mapping[str, Sequence[str]], options: Rows
 ) -> str:
-    """Return the help text of a command group, by sections if there are any."""
+    """Return the `--help` text of a command group, with its commands by section."""
     parts = [f"{description}\n", _bold_heading("Usage:") + f" {path} [OPTIONS] COMMAND …\n"]
     chosen = sections or {"Commands": list(commands)}
     for title, names in chosen.items():
@@ -290,7 +293,7 @@ def group_help(
 
 
 def command_help(usage: str, description: str, arguments: Rows, own_options: Rows, global_options: Rows) -> str:
-    """Return the help text of one command. Global options are listed last."""
+    """Return the `--help` text of one command. Global options are listed last."""
     paragraphs = [textwrap.fill(" ".join(text.split()), _help_width()) + "\n" for text in description.split("\n\n")]
     parts = [_bold_heading("Usage:") + f" {usage}\n", *paragraphs]
     for title, rows in (("Arguments", arguments), ("Options", own_options), ("Global options", global_options)):
@@ -351,14 +354,20 @@ class _PlainParam:
 
 
 def use_plain_values(command: Any) -> Any:
-    """Install the fast conversion for all parameters of a command, and return the command."""
+    """Make all parameters of a typer command convert plain values without typer's type library.
+
+    Returns the command.
+    """
     for param in command.params:
         use_plain_value(param)
     return command
 
 
 def use_plain_value(param: Any) -> Any:
-    """Install the fast conversion for one parameter. Does nothing if typer's internals differ."""
+    """Make one typer parameter convert plain values without typer's type library, which is slow.
+
+    Does nothing if typer's internals differ from those known here. Returns the parameter.
+    """
     described = getattr(param, "type_descriptor", None)
     if described is not None and getattr(param, "_runtime_param", _PlainParam) is None:
         param._runtime_param = _PlainParam(described.annotation)

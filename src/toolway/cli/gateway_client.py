@@ -27,9 +27,9 @@ _GATEWAY_URL: Final = re.compile(r"(https?://[^/?#@\s]+)(?:/mcp)?/?")
 
 
 class GatewayClient:
-    """HTTP client of one gateway.
+    """HTTP client of one gateway, for its `/admin` and `/login` paths.
 
-    `config` is the gateway's config file if it runs on this machine.
+    `config` is the gateway's config file if the gateway runs on this machine.
     """
 
     def __init__(self, url: str, token: str | None, config: str = "") -> None:
@@ -39,11 +39,11 @@ class GatewayClient:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Authorization header for the gateway, empty without a token."""
+        """Return the Authorization header for the gateway; empty without a token."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
     async def ping(self) -> None:
-        """Check that the gateway responds. Raises `GatewayError` if it does not."""
+        """Check that the gateway responds. Raises `GatewayError` if it does not within 3 s."""
         import asyncio
 
         try:
@@ -55,14 +55,18 @@ class GatewayClient:
             raise _no_response_error(self.url, f"it responded with status {status}")
 
     async def request_admin(self, method: str, path: str, body: Json | None = None) -> Json:
-        """Send a request to a path of `/admin` and return the JSON.
+        """Send a request to a path below `/admin/` and return the JSON response.
 
-        Raises `GatewayError` or the gateway's error.
+        Raises `GatewayError` if the gateway does not respond within 30 s, or the error in its response.
         """
         return await self._request_json(method, f"/admin/{path}", body)
 
     async def request_login(self, method: str, path: str, body: Json | None = None) -> Json:
-        """Send a request to a path of `/login`, which every API key may use, and return the JSON."""
+        """Send a request to a path below `/login/`, which every API key may use.
+
+        Returns the JSON response. Raises `GatewayError` if the gateway does not respond within 30 s, or the
+        error in its response.
+        """
         return await self._request_json(method, f"/login/{path}", body)
 
     async def _request_json(self, method: str, path: str, body: Json | None) -> Json:
@@ -106,11 +110,10 @@ class GatewayClient:
 
 
 def gateway_from_url(address: str, token: str | None) -> GatewayClient:
-    """Return a client for the gateway at `address`.
+    """Return a client for the gateway at the URL `address`.
 
-    Uses the local token if it is the local gateway.
-
-    Raises `UsageError` if the address is invalid.
+    The client has this machine's token if the gateway runs here and `token` is None. Raises `UsageError` if the URL
+    is invalid.
     """
     found = _GATEWAY_URL.fullmatch(address)
     if found is None:
@@ -122,9 +125,9 @@ def gateway_from_url(address: str, token: str | None) -> GatewayClient:
 
 
 def find_local_gateway(config: Path | None, token: str | None) -> GatewayClient | None:
-    """Return a client for the gateway that runs on this machine, None if there is none.
+    """Return a client for the gateway that runs on this machine; None if there is none.
 
-    A gateway that serves another file than `config` does not count.
+    A gateway that serves another config file than `config` does not count.
     """
     if explain_missing_gateway(config):
         return None
@@ -138,7 +141,7 @@ def find_local_gateway(config: Path | None, token: str | None) -> GatewayClient 
 
 
 def explain_missing_gateway(config: Path | None) -> str:
-    """Return why no local gateway can be used, "" if one can."""
+    """Return the reason why no gateway on this machine can be used; "" if one can."""
     try:
         state = StateDir.default(os.environ)
     except ConfigError as exc:
@@ -167,7 +170,7 @@ def _no_response_error(url: str, why: str, hint: str = "") -> GatewayError:
 
 
 def _error_from_response(url: str, status: int, error: Any) -> ToolwayError:
-    """Convert an error response of the gateway to an exception."""
+    """Convert an error response of the gateway, by its HTTP status, to an exception."""
     parts = error if isinstance(error, dict) else {}
     message, detail, hint, code = (str(parts.get(key) or "") for key in ("message", "detail", "hint", "code"))
     if status == 401:

@@ -24,7 +24,7 @@ GATEWAY_OPTIONS: Final = CONFIG_OPTIONS | {"gateway", "token", "no_gateway"}
 
 @dataclass(frozen=True)
 class GlobalOptions:
-    """Values of the global options. The annotations define the typer options."""
+    """Values of the global command line options. The annotations define the typer options."""
 
     config: Annotated[
         Path | None,
@@ -51,11 +51,14 @@ class GlobalOptions:
     no_color: Annotated[bool, typer.Option("--no-color", help="Disable colours, like NO_COLOR=1.")] = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the options that the user set."""
+        """Return only the options that the user set, by name."""
         return {name: value for name, value in vars(self).items() if value not in (None, False)}
 
     def merge(self, later: Mapping[str, Any]) -> GlobalOptions:
-        """Return the options merged with `later`, those after the command name. `later` wins."""
+        """Return these options, given before the command name, merged with `later`, given after it.
+
+        An option in `later` wins.
+        """
         return GlobalOptions(**{**self.to_dict(), **GlobalOptions(**later).to_dict()})
 
 
@@ -71,7 +74,7 @@ def option_parameters(names: frozenset[str]) -> list[Parameter]:
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """Options that select the target of a command: a config file or a gateway."""
+    """Options that select the source of servers for a command: a config file or a gateway."""
 
     config: Path | None = None
     gateway: str | None = None
@@ -81,14 +84,14 @@ class TargetOptions:
 
 @dataclass(frozen=True)
 class CommandContext:
-    """First argument of every command: output settings and target options."""
+    """First argument of every command function: output settings and target options."""
 
     output: Output
     target_options: TargetOptions
 
     @classmethod
     def from_options(cls, options: GlobalOptions) -> CommandContext:
-        """Build the context from the global options."""
+        """Build the context of a command from the global options."""
         from toolway.cli.output import Output
 
         output = Output(

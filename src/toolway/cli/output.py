@@ -41,7 +41,10 @@ STATE_STYLES = {
 
 @dataclass
 class Output:
-    """Output settings of a command. `mask` hides the secrets of the configured servers."""
+    """Output settings of a command (JSON, quiet, verbose, colours), and methods that print.
+
+    `mask` hides the secrets of the configured servers.
+    """
 
     as_json: bool = False
     quiet: bool = False
@@ -50,34 +53,34 @@ class Output:
     mask: Callable[[str], str] = field(default=lambda text: text)
 
     def print_raw_json(self, value: Any) -> None:
-        """Print a tool result as JSON, without masking secrets."""
+        """Print a value as JSON on stdout without masking secrets, such as the result of a tool."""
         sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
     def print_json_line(self, value: Any) -> None:
-        """Print one JSON document of a stream as a single line, with secrets masked."""
+        """Print one JSON document of a stream on stdout as a single line, with secrets masked."""
         sys.stdout.write(json.dumps(self._mask_values(value), ensure_ascii=False) + "\n")
 
     def print_json(self, value: Any) -> None:
-        """Print a JSON document of our own, with secrets masked."""
+        """Print a JSON document on stdout, with secrets masked."""
         self.print_raw_json(self._mask_values(value))
 
     def print_line(self, text: str = "", style: str = "") -> None:
-        """Print one line of data on stdout."""
+        """Print one line of data on stdout, with secrets masked and control characters removed."""
         self._write(sys.stdout, self.sanitize(text), style)
 
     def info_wrapped(self, text: str, style: str = "", indent: str = "  ") -> None:
-        """Print a message on stderr, wrapped between words at a terminal."""
+        """Print a message on stderr unless --quiet is set; at a terminal, wrapped between words."""
         if not self.quiet:
             self._write(sys.stderr, self._wrap(self.sanitize(text), indent), style)
 
     def print_tool_text(self, text: str) -> None:
-        """Print a tool's text: unchanged for a program, without control characters at a terminal."""
+        """Print the text of a tool result on stdout; at a terminal, without control characters."""
         sys.stdout.write((sanitize(text, _NO_LIMIT * 100) if sys.stdout.isatty() else text) + "\n")
 
     def print_table(
         self, heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (), cut: bool = False
     ) -> None:
-        """Print a table with aligned columns.
+        """Print a table with aligned columns on stdout.
 
         At a terminal the last column is wrapped, or truncated if `cut`. Else it is printed whole.
         """
@@ -108,7 +111,7 @@ class Output:
                 self.info_wrapped(f"{problem.severity}: {problem}", colors[problem.severity])
 
     def print_error(self, error: ToolwayError) -> None:
-        """Print the parts of an error on stderr, or as JSON: message, detail, hint, code."""
+        """Print an error on stderr: message, detail, hint, code. With --json, print it on stdout."""
         document = error_to_json(error)
         if self.as_json:
             self.print_json({"error": document})
@@ -126,7 +129,10 @@ class Output:
 
     @contextmanager
     def spinner(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Show a spinner at a terminal. Yields a function that changes its text."""
+        """Show a spinner with `text` while the block runs, if stderr is a terminal.
+
+        Yields a function that changes the text.
+        """
         if self.quiet or self.as_json or not sys.stderr.isatty():
             yield lambda _: None
             return
@@ -146,7 +152,7 @@ class Output:
         return [self._mask_values(inner) for inner in value] if isinstance(value, list | tuple) else value
 
     def _wrap(self, text: str, indent: str) -> str:
-        """Wrap `text` between words if stderr is a terminal."""
+        """Wrap `text` to the width of the terminal; unchanged if stderr is not a terminal."""
         if not sys.stderr.isatty() or len(text) <= (width := shutil.get_terminal_size().columns):
             return text
         return "\n".join(
@@ -201,7 +207,7 @@ def _error_parts(error: ToolwayError) -> Iterator[tuple[str, str]]:
 
 
 def error_to_json(error: ToolwayError) -> dict[str, Any]:
-    """Convert an error to its `--json` form."""
+    """Return an error as the JSON object that commands print with `--json`."""
     document: dict[str, Any] = {
         "code": error.code,
         "message": error.message,
@@ -228,7 +234,7 @@ def error_to_json(error: ToolwayError) -> dict[str, Any]:
 
 
 def problem_to_json(problem: ConfigIssue) -> dict[str, Any]:
-    """Convert a config problem to its `--json` form."""
+    """Return a config problem as the JSON object that commands print with `--json`."""
     return {
         "server": problem.server,
         "severity": problem.severity,
@@ -291,7 +297,7 @@ def wrap_lines(text: str, width: int) -> list[str]:
 def format_rows(
     cells: Sequence[Sequence[str]], width: int | None, *, right: frozenset[int] = frozenset(), cut: bool = False
 ) -> list[list[list[str]]]:
-    """Return each cell as a list of padded lines, by row and column.
+    """Return the cells of a table, by row and column, each as a list of padded lines.
 
     Without `width` nothing is cut or wrapped.
     """
@@ -320,7 +326,7 @@ def format_rows(
 
 
 def _shrink_columns(widths: list[int], width: int) -> list[int]:
-    """Shrink the widest columns until the last column has room."""
+    """Shrink the widest table columns until `width` leaves enough room for the last column."""
     widths = list(widths)
     while (
         widths

@@ -43,7 +43,7 @@ TIMEOUT_MARGIN_S: Final = 5.0  # seconds added to the timeout, so that the gatew
 
 
 class RemoteHub:
-    """The servers of a gateway, with the interface of a `Hub`."""
+    """The servers of a running gateway, with the methods of a `Hub` that commands use."""
 
     def __init__(self, gateway: GatewayClient) -> None:
         self._gateway = gateway
@@ -57,9 +57,9 @@ class RemoteHub:
         return self._catalog.search(query, server) if query else self._catalog.tools(server)
 
     async def list_tools(self, *, server: str | None = None, timeout: float = 30.0) -> list[Tool]:
-        """Wait until each server, or the named one, has started or failed; return the tools.
+        """Wait until each server, or only `server`, has started or failed; return the tools.
 
-        Returns the tools that are known if `timeout` seconds have passed.
+        After `timeout` seconds, returns the tools that are known by then.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout
@@ -119,7 +119,7 @@ class RemoteHub:
         return msgspec.structs.replace(result, server=ref.server, name=ref.tool)
 
     async def _refresh_status_after(self, error: CallError) -> None:
-        """Refresh the server statuses, which help to explain `error`.
+        """Read the server statuses again, which help to explain the failed call `error`.
 
         Raises `GatewayError` with the cause if the gateway itself was unreachable.
         """
@@ -132,7 +132,7 @@ class RemoteHub:
                 raise
 
     def _original_error(self, error: CallError, ref: ToolRef, tools: list[Tool]) -> CallError:
-        """Return the error as it was raised in the gateway."""
+        """Return the error of a failed call as the gateway raised it, from its JSON-RPC error."""
         if isinstance(error, NotFound):
             return self._missing_tool_error(ref, tools)
         if not isinstance(error, ProtocolError) or error.rpc_code is None:

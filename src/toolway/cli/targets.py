@@ -1,4 +1,4 @@
-"""Target of a command: a config file or a running gateway.
+"""Target of a command, the source of its servers: config files or a running gateway.
 
 Both offer the same interface, so that commands do not distinguish them.
 """
@@ -45,7 +45,7 @@ _SPINNER_INTERVAL_S = 0.1  # seconds between two updates of the list of starting
 
 
 class HubApi(Protocol):
-    """The subset of the `Hub` interface that commands use."""
+    """The methods of `Hub` that commands use. A `RemoteHub` for a gateway has them too."""
 
     def status(self) -> dict[str, ServerStatus]: ...
 
@@ -64,42 +64,42 @@ class HubApi(Protocol):
 
 
 class Target(Protocol):
-    """A config file or a gateway, as the source of servers for a command."""
+    """Source of servers for a command: config files, or a running gateway."""
 
     @property
     def name(self) -> str:
-        """Name of the target for the user: a file path or a URL."""
+        """Name of the target in messages: the path of the config file, or the gateway's URL."""
         ...
 
     def problems(self, server: str | None = None) -> tuple[ConfigIssue, ...]:
-        """Return the problems of the config file: all, or those of one server."""
+        """Return the problems found in the config file: all, or only those of `server`."""
         ...
 
     def open(self, only_server: str | None = None) -> AbstractAsyncContextManager[HubApi]:
-        """Open access to the servers, or start only one of them.
+        """Open access to the servers, as a context manager that yields a hub or its equivalent.
 
-        Raises `ConfigError`, or `NotFound`.
+        With `only_server`, a config file target starts only this server at once. It raises `ConfigError` if the
+        entry of this server is broken, and `NotFound` if there is none.
         """
         ...
 
     def cached(self, only_server: str | None = None) -> CachedLists | None:
-        """Return the lists cached by earlier runs, for all servers or one.
+        """Return the lists of all servers, or of `only_server`, that earlier runs cached on disk.
 
-        None if a live source is available.
-
-        Raises like `open`.
+        None for a gateway, which responds quickly itself. Raises `ConfigError` if the entry of the server is
+        broken, and `NotFound` if there is none.
         """
         ...
 
     def open_some(self, names: Collection[str]) -> AbstractAsyncContextManager[HubApi]:
-        """Open access to exactly these servers."""
+        """Open access like `open`, but a config file target starts exactly the servers in `names`."""
         ...
 
 
 async def find_target(output: Output, target_options: TargetOptions) -> Target:
-    """Return the target that the options select.
+    """Return the source of servers that the options select: a gateway or config files.
 
-    Raises `ConfigError`, or `GatewayError` if a named gateway fails.
+    Raises `ConfigError` if no config file can be used, and `UsageError` if the gateway's URL is invalid.
     """
     gateway = await find_gateway(output, target_options)
     return (
@@ -110,9 +110,9 @@ async def find_target(output: Output, target_options: TargetOptions) -> Target:
 
 
 def file_without_gateway(output: Output, target_options: TargetOptions) -> Target | None:
-    """Return the file target if no gateway has to be contacted, else None.
+    """Return the config file target if no gateway has to be contacted, else None.
 
-    Does not block. Raises `ConfigError`.
+    Sends no request. Raises `ConfigError` if the config file cannot be used.
     """
     if target_options.gateway is not None or (
         not target_options.no_gateway and find_local_gateway(target_options.config, target_options.token) is not None
@@ -122,7 +122,10 @@ def file_without_gateway(output: Output, target_options: TargetOptions) -> Targe
 
 
 async def find_gateway(output: Output, target_options: TargetOptions) -> GatewayClient | None:
-    """Return the named gateway, or the one running here; None if the file is to be used."""
+    """Return the gateway to use: the one of --gateway, or one that runs on this machine.
+
+    None if there is none, or if the one on this machine does not respond: the config file is then used.
+    """
     gateway = _select_gateway(output, target_options)
     if gateway is None:
         return None
@@ -137,9 +140,9 @@ async def find_gateway(output: Output, target_options: TargetOptions) -> Gateway
 
 
 async def require_gateway(output: Output, target_options: TargetOptions, missing: str, fix: str) -> GatewayClient:
-    """Return the gateway for a command that needs one.
+    """Return the gateway for a command that cannot work without one.
 
-    Raises `GatewayError` with the cause if none responds.
+    Raises `GatewayError` if no gateway runs or responds; `missing` is its message and `fix` its hint.
     """
     gateway = _select_gateway(output, target_options)
     if gateway is None:
@@ -151,7 +154,7 @@ async def require_gateway(output: Output, target_options: TargetOptions, missing
 
 
 def _select_gateway(output: Output, target_options: TargetOptions) -> GatewayClient | None:
-    """Return the gateway that the options select, and mask its secrets in the output."""
+    """Return the gateway that the options select, or None. Its secrets are masked in the output."""
     if target_options.gateway is not None:
         gateway: GatewayClient | None = gateway_from_url(target_options.gateway, target_options.token)
     else:
@@ -164,9 +167,9 @@ def _select_gateway(output: Output, target_options: TargetOptions) -> GatewayCli
 
 
 def load_masked_config(output: Output, config: Path | None) -> LoadedConfig:
-    """Load the servers of the given file, or of all scopes, and mask their secrets.
+    """Load the config file `config`, or those of all scopes; mask their secrets in the output.
 
-    Raises `ConfigError`.
+    Raises `ConfigError` if there is no file or it cannot be read.
     """
     found = load_config(os.environ, Path.cwd(), config)
     output.mask = build_masker(found.servers.values())
@@ -182,9 +185,9 @@ def _servers_in_file(file: str) -> list[Server]:
 
 
 def usable_server(loaded: LoadedConfig, name: str) -> Server:
-    """Return the server with this name.
+    """Return the server with this name from a loaded config.
 
-    Raises `ConfigError` for a broken entry, `NotFound` if there is no entry.
+    Raises `ConfigError` if its entry is broken, and `NotFound` if there is no entry.
     """
     for problem in loaded.issues if name not in loaded.servers else ():
         if problem.severity == "error" and name in (problem.server, normalize_name(problem.server)):
@@ -212,7 +215,10 @@ class _FileTarget:
 
     @asynccontextmanager
     async def open(self, only_server: str | None = None) -> AsyncIterator[HubApi]:
-        """Open a hub in which all servers start, or only the named one. The other servers stay lazy."""
+        """Open a hub in which all servers start at once, or only the named one.
+
+        The other servers start when they are first called.
+        """
         from toolway.hub.hub import Hub
 
         self._check_usable(only_server or None)
@@ -243,7 +249,7 @@ class _FileTarget:
 
 
 class _GatewayTarget:
-    """Target that sends requests to a running gateway."""
+    """Target that sends all requests to a running gateway and starts no server itself."""
 
     def __init__(self, gateway: GatewayClient) -> None:
         self._gateway = gateway
@@ -271,9 +277,10 @@ class _GatewayTarget:
 async def wait_for_tools(
     servers: HubApi, output: Output, wait: float, only_server: str | None = None
 ) -> list[ServerStatus]:
-    """Wait until each server has listed its tools or failed, and return the statuses.
+    """Wait until each server has listed its tools or failed, at most `wait` seconds.
 
-    At a terminal a spinner shows the servers that are still starting. Raises `NotFound` for an unknown server.
+    Returns the statuses. At a terminal a spinner shows the servers that are still starting. Raises `NotFound` for
+    an unknown server.
     """
     import asyncio
 
@@ -303,7 +310,7 @@ async def _update_spinner(servers: HubApi, update: Callable[[str], None]) -> Non
 
 
 def failure_cause(status: ServerStatus) -> str:
-    """Return the cause why a server is not ready, as short as possible."""
+    """Return the reason why a server is not ready, as short as its status allows."""
     _, found, cause = status.why.partition("likely cause: ")
     if found:
         return cause
@@ -311,7 +318,7 @@ def failure_cause(status: ServerStatus) -> str:
 
 
 def exit_code_for_statuses(statuses: Iterable[ServerStatus], problems: Iterable[ConfigIssue] = ()) -> ExitCode:
-    """Return the exit code: 0 all up, 8 some down, 4 all down, 3 no usable entry in the file."""
+    """Return the exit code: 0 all servers up, 8 some down, 4 all down, 3 no usable entry."""
     states = [status.state for status in statuses if status.state != "disabled"]
     down = sum(state in DOWN_STATES for state in states)
     broken = any(problem.severity == "error" for problem in problems)

@@ -41,9 +41,9 @@ _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class FieldReader:
-    """Reader that removes and checks the keys of a mapping.
+    """Reader for one object of a config file: each `get_…` removes, checks and returns a key.
 
-    Keys not read yet are in `remaining`.
+    A wrong value raises `ConfigError`. Keys not read yet are in `remaining`, warnings in `issues`.
     """
 
     def __init__(self, values: Mapping[str, Any], variables: Mapping[str, str]) -> None:
@@ -104,7 +104,11 @@ class FieldReader:
         return value
 
     def get_duration(self, key: str, default: float, *, allow_zero: bool = False) -> float:
-        """Read a duration: a number is milliseconds, as in other hosts; text has a unit."""
+        """Return the duration under `key` in seconds; `default` if the key is missing.
+
+        A number is in milliseconds, as in other MCP hosts; text has a unit (`"20s"`). Raises `ConfigError` if the value
+        is no duration, or is 0 without `allow_zero`.
+        """
         value = self._pop(key)
         if value is None:
             return default
@@ -114,7 +118,10 @@ class FieldReader:
         return found
 
     def expand_text(self, key: str, text: str) -> str:
-        """Expand the variables of a text. References to secrets stay until the server is started."""
+        """Return a config text with its variables expanded. An unset variable causes a warning.
+
+        References to secrets stay in the text until the server is started.
+        """
         parts = tuple(
             self._expand_variables(key, part) if isinstance(part, str) else part for part in split_secret_refs(text)
         )
@@ -136,9 +143,9 @@ class FieldReader:
         self.issues.append(ConfigIssue("", message, detail, hint, code, severity="warning"))
 
     def reject_unknown(self, block_name: str, known_keys: str) -> None:
-        """Raise `ConfigError` if a key was not read.
+        """Raise `ConfigError` if the object has a key that was not read.
 
-        A misspelt key could grant access or switch off a log.
+        A misspelt key that is ignored could grant access or switch off a log.
         """
         if self.remaining:
             unknown = ", ".join(sorted(self.remaining))[:200]
@@ -151,14 +158,17 @@ class FieldReader:
 
 
 def renamed_hint(path: str) -> str:
-    """Return the hint for an old key of ours, or an empty text. `path` is spelled as in `OLD_KEYS`."""
+    """Return the hint with the new name of a renamed config key; "" for any other key.
+
+    `path` is spelled as in `OLD_KEYS`, such as `limits.frame`.
+    """
     return f"it was renamed: write {OLD_KEYS[path]!r}" if path in OLD_KEYS else ""
 
 
 def parse_optional_block(block_name: str, block: Any, default: T, parse: Callable[[Mapping[str, Any]], T]) -> T | None:
-    """Parse a block that may also be written as true (`default`) or false (None).
+    """Parse a config block that is an object, true (return `default`) or false (return None).
 
-    Raises `ConfigError`.
+    A missing block counts as false. Raises `ConfigError` if the block has any other type, or if `parse` raises it.
     """
     if block is None or block is False:
         return None
@@ -170,7 +180,10 @@ def parse_optional_block(block_name: str, block: Any, default: T, parse: Callabl
 
 
 def parse_duration(key: str, value: Any) -> float:
-    """Convert `20000` (milliseconds), `"20s"`, `"500ms"`, `"2m"` or `"1h"` to seconds."""
+    """Convert `20000` (milliseconds), `"20s"`, `"500ms"`, `"2m"` or `"1h"` to seconds.
+
+    Raises `ConfigError` if `value` is no such number or text.
+    """
     if isinstance(value, str):
         found = _DURATION.fullmatch(value)
         if found:
@@ -196,12 +209,15 @@ def shorten_key(key: str) -> str:
 
 
 def quote_plain_word(value: str) -> str:
-    """Quote a plain word; hide any other text, which may be a misplaced secret."""
+    """Return `value` in quotes for an error message if it is one plain word, else a placeholder.
+
+    Any other text may be a misplaced secret.
+    """
     return repr(value) if re.fullmatch(r"[A-Za-z_-]{1,24}", value) else "another text"
 
 
 def json_type_name(value: Any) -> str:
-    """Return the JSON type of a value, for use in messages."""
+    """Return the JSON type of a value in words for an error message, such as `a list`."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -211,9 +227,9 @@ def json_type_name(value: Any) -> str:
 
 
 def _scalar_to_text(key: str, value: Any) -> str:
-    """Convert a scalar to text.
+    """Convert a text, number or boolean of a config file to text: `"args": ["--port", 8080]`.
 
-    Numbers and booleans are unambiguous: `"args": ["--port", 8080]`.
+    Raises `ConfigError` for a value of any other type.
     """
     if isinstance(value, str):
         return value

@@ -31,7 +31,7 @@ _ENTRY_KEYS: Final = frozenset({"command", "type", "transport", *URL_KEYS})
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """Content of a configuration file.
+    """Servers, issues and gateway settings of one configuration file, or of all scopes merged.
 
     A server with an issue of severity `error` is left out of `servers`.
     """
@@ -47,13 +47,19 @@ class LoadedConfig:
 
 
 def load_file(path: str | os.PathLike[str], variables: Mapping[str, str] | None = None) -> LoadedConfig:
-    """Load the servers of a file. Raises `ConfigError` if the file as a whole is unusable."""
+    """Load the servers and settings of a configuration file. An invalid entry becomes an issue.
+
+    Raises `ConfigError` if the file cannot be read or parsed, has no server map, or has invalid gateway settings.
+    """
     file = os.fspath(path)
     return parse_config(decode_config(read_config_bytes(file), file), file, variables)
 
 
 def read_config_bytes(file: str) -> bytes:
-    """Read a file of at most `MAX_CONFIG_BYTES`. Raises `ConfigError`."""
+    """Return the content of a configuration file.
+
+    Raises `ConfigError` if the file cannot be read, or is larger than `MAX_CONFIG_BYTES` (4 MiB).
+    """
     try:
         with Path(file).open("rb") as opened:
             data = opened.read(MAX_CONFIG_BYTES + 1)
@@ -66,7 +72,7 @@ def read_config_bytes(file: str) -> bytes:
 
 
 def decode_config(data: bytes, file: str) -> str:
-    """Decode the UTF-8 content of a file. Raises `ConfigError`."""
+    """Decode the content of a configuration file. Raises `ConfigError` if it is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as exc:
@@ -74,7 +80,10 @@ def decode_config(data: bytes, file: str) -> str:
 
 
 def parse_config(text: str, file: str = "", variables: Mapping[str, str] | None = None) -> LoadedConfig:
-    """Parse the text of a configuration file. Raises `ConfigError` if it is unusable as a whole."""
+    """Parse the text of a configuration file. An invalid server entry becomes an issue.
+
+    Raises `ConfigError` if the text is not JSON, has no server map, or has invalid gateway settings.
+    """
     document = jsonc.parse_jsonc(text, file)
     root, entries = find_server_map(document, file)
     parser = _ConfigParser(document, file, root, os.environ if variables is None else variables)
@@ -93,7 +102,11 @@ def parse_config(text: str, file: str = "", variables: Mapping[str, str] | None 
 
 
 def find_server_map(document: jsonc.JsonDocument, file: str) -> tuple[jsonc.JsonPath, dict[str, Any]]:
-    """Return the path of the server map in the document, and the map. Raises `ConfigError`."""
+    """Return the key path of the server map in a config file, as `("mcpServers",)`, and the map.
+
+    Without such a key, the root object is the map and the path is empty. Raises `ConfigError` if neither is a map of
+    server entries.
+    """
     root = document.value
     if not isinstance(root, dict):
         raise _no_server_map_error(file, f"the file holds {json_type_name(root)}")
@@ -109,7 +122,7 @@ def find_server_map(document: jsonc.JsonDocument, file: str) -> tuple[jsonc.Json
 
 
 class _ConfigParser:
-    """State while one configuration file is parsed: its document, and the issues found."""
+    """Parser of one configuration file. It collects the issues of all entries in `issues`."""
 
     def __init__(
         self, document: jsonc.JsonDocument, file: str, root: jsonc.JsonPath, variables: Mapping[str, str]
@@ -126,9 +139,9 @@ class _ConfigParser:
                 self._duplicates.setdefault(duplicate.path[len(root)], duplicate)
 
     def assign_names(self, entries: Mapping[str, Any]) -> dict[str, str]:
-        """Return the server name of each entry.
+        """Return the server name for each key of the server map.
 
-        A valid name wins over a name that had to be normalized.
+        An invalid name is normalized. If the normalized name is taken, the entry is left out with an issue.
         """
         taken = {name for name in entries if _is_valid_name(name)}
         names = {}
@@ -179,7 +192,10 @@ class _ConfigParser:
         }
 
     def parse_network_policy(self) -> NetworkPolicy:
-        """Return the network policy of the `toolway` block; public addresses only if invalid."""
+        """Return the network policy in the `toolway` block.
+
+        If it is invalid, an issue is added and only public addresses are allowed.
+        """
         try:
             return parse_network_policy(self._document.value.get(TOOLWAY_BLOCK), self._variables)
         except ConfigError as exc:
@@ -188,9 +204,9 @@ class _ConfigParser:
             return PUBLIC_ONLY
 
     def parse_gateway_settings(self) -> GatewaySettings:
-        """Return the gateway settings of the `toolway` block.
+        """Return the gateway settings in the `toolway` block.
 
-        Raises `ConfigError`: settings applied in part could grant access to anyone.
+        Raises `ConfigError` if a setting is invalid: settings applied in part could grant access to anyone.
         """
         block = self._document.value.get(TOOLWAY_BLOCK)
         try:
@@ -238,7 +254,7 @@ def _is_valid_name(name: str) -> bool:
 
 
 def normalize_name(name: str) -> str:
-    """Convert any text to the closest valid server name."""
+    """Convert any text to the closest valid server name: `My Server` → `my-server`."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:64].strip("-") or "server"
 
 

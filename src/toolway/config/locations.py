@@ -1,4 +1,4 @@
-"""Paths of our own files: configuration of user, project and local scope, and the state of a gateway."""
+"""Paths of Toolway's own files: user, project and local configuration, and gateway state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ PROJECT_FILE_NAMES: Final = (".mcp.json", "mcp.json")  # the last one has priori
 
 @dataclass(frozen=True, slots=True)
 class ConfigPaths:
-    """Paths of our configuration files. `project` has only existing files."""
+    """Paths of Toolway's configuration files for one working directory, by scope.
+
+    `project` contains only existing files. The files `user` and `local` may be missing.
+    """
 
     root: Path  # root folder of the project
     user: Path
@@ -29,7 +32,7 @@ class ConfigPaths:
     local: Path
 
     def iter_by_scope(self) -> Iterator[tuple[Scope, Path]]:
-        """Yield all files with their scopes, lowest priority first."""
+        """Yield the scope and path of each configuration file, lowest priority first."""
         yield "user", self.user
         yield from (("project", path) for path in self.project)
         yield "local", self.local
@@ -59,7 +62,10 @@ def no_config_error(paths: ConfigPaths) -> ConfigError:
 
 
 def _find_project_root(directory: Path, home: Path) -> Path:
-    """Return the nearest folder with a project file, up to the repository root or the home."""
+    """Return the nearest folder, from `directory` upwards, with a project file or `.git`.
+
+    The search ends below the home folder. If it finds nothing, return `directory`.
+    """
     for folder in (directory, *directory.parents):
         if folder != directory and _is_same_path(folder, home):
             break
@@ -78,9 +84,9 @@ def _is_same_path(one: Path, other: Path) -> bool:
 
 
 def gateway_state_folder(environ: Mapping[str, str]) -> Path | None:
-    """Return the state folder of a gateway: `$TOOLWAY_STATE` or the default, or None if neither is known.
+    """Return the state folder of a gateway: `$TOOLWAY_STATE`, else the default folder.
 
-    The gateway itself uses it, and the commands that inspect it.
+    None if neither `XDG_STATE_HOME` nor `HOME` is set. The gateway uses the folder, and the commands that inspect it.
     """
     if environ.get(STATE_FOLDER_VARIABLE):
         return Path(environ[STATE_FOLDER_VARIABLE])

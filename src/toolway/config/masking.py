@@ -1,4 +1,4 @@
-"""Masking of secrets in output: of server entries, of our environment, and resolved ones.
+"""Masking of secrets in output: from server entries, the environment and secret references.
 
 `build_masker` masks the values in any text, such as a server's stderr. `mask_value` returns an entry without them.
 """
@@ -35,7 +35,10 @@ _NAME_VALUE_PAIR: Final = re.compile(r"(?P<name>-{0,2}[\w.-]+)(?P<between>=|:\s*
 
 
 def build_masker(servers: Iterable[Server]) -> Callable[[str], str]:
-    """Return a function that replaces secrets of these servers, and all resolved ones, by `***`."""
+    """Return a function that replaces all known secrets in a text by `***`.
+
+    Known are the secrets of these servers and of the environment, and each secret that this process has resolved.
+    """
     found = {each for server in servers for each in _server_secrets(server)} | set(_environment_secrets())
     secrets = {each for each in found if len(each) >= MIN_SECRET_CHARS}
     if not secrets:
@@ -68,7 +71,7 @@ def _server_secrets(server: Server) -> Iterator[str]:
 
 
 def _environment_secrets() -> Iterator[str]:
-    """Yield the secrets of our own environment: passwords of proxies, tokens of gateways."""
+    """Yield likely secrets in this process's environment, such as tokens and proxy passwords."""
     for name, value in os.environ.items():
         if looks_like_secret(name, value):
             yield value if "://" not in value else ""
@@ -90,7 +93,10 @@ def find_secrets_in_args(args: Iterable[str]) -> Iterator[str]:
 
 
 def mask_value(value: Any, *path: str) -> Any:
-    """Mask the secrets of a file entry, or of its part at `path`. References and variables stay."""
+    """Return a server entry, or its part at `path`, with each plain-text secret masked as `***`.
+
+    References to secrets and variables stay.
+    """
     if isinstance(value, Mapping):
         return {str(key): mask_value(inner, *path, str(key)) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -106,7 +112,10 @@ def mask_value(value: Any, *path: str) -> Any:
 
 
 def _is_credential(path: tuple[str, ...], name: str) -> bool:
-    """Return True if `path` holds a credential for a server: a header, or `security` of an API."""
+    """Return True if the config key at `path` holds a credential for a server.
+
+    These are all headers except harmless ones such as `Accept`, and the credentials of an HTTP API.
+    """
     if "headers" in path[:-1]:
         return name.lower() not in _HARMLESS_HEADERS
     if path[-2:] == ("credentials", "value"):
@@ -115,7 +124,10 @@ def _is_credential(path: tuple[str, ...], name: str) -> bool:
 
 
 def _has_plain_text(value: str) -> bool:
-    """Return True if a text has more than references and the name of an authentication scheme."""
+    """Return True if `value` is more than variables and the name of an authentication scheme.
+
+    `Bearer ${TOKEN}` has no plain text; `Bearer abc` has.
+    """
     return bool(_AUTH_SCHEME.sub("", _VARIABLE.sub("", value), count=1).strip())
 
 

@@ -44,7 +44,10 @@ class Bundle:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Read the manifest of a bundle. Raises `ConfigError` if it is invalid or unsafe to unpack."""
+    """Return the description of an MCPB bundle from its manifest. Nothing is unpacked.
+
+    Raises `ConfigError` if the zip file or its manifest is invalid, or if it is unsafe to unpack.
+    """
     try:
         with path.open("rb") as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
@@ -64,7 +67,10 @@ def read_bundle(path: Path) -> Bundle:
 
 
 def unpack_bundle(bundle: Bundle, folder: Path) -> None:
-    """Unpack a bundle into a new folder, completely or not at all. Raises `ConfigError`."""
+    """Unpack a bundle into `folder`, completely or not at all. An existing folder is replaced.
+
+    Raises `ConfigError` if the bundle is damaged or unsafe, or if the folder cannot be written.
+    """
     temporary = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -85,9 +91,10 @@ def unpack_bundle(bundle: Bundle, folder: Path) -> None:
 def build_bundle_entry(
     bundle: Bundle, folder: Path, answers: Mapping[str, Any] | None = None, platform: str = "linux"
 ) -> dict[str, Any]:
-    """Return the file entry that starts the unpacked server.
+    """Return the config file entry that starts the server unpacked in `folder`.
 
-    Raises `ConfigError` if an input is missing.
+    `answers` are the user's values for the inputs of the bundle. Raises `ConfigError` if a required input that is no
+    secret has neither an answer nor a default.
     """
     values = {**{ask.name: ask.default for ask in bundle.inputs if ask.default is not None}, **(answers or {})}
     missing = [ask.name for ask in bundle.inputs if ask.required and not ask.secret and ask.name not in values]
@@ -142,9 +149,9 @@ class _ManifestVariables:
 
 
 def _resolve_mcp_config(server: Mapping[str, Any], platform: str) -> dict[str, Any]:
-    """Return `mcp_config` with its overrides for this platform.
+    """Return `mcp_config` of a bundle's server, with the overrides for `platform` applied.
 
-    A `uv` server may have no `mcp_config`.
+    If it has no command, the type of the server (uv, python, node) and its `entry_point` determine the command.
     """
     config = dict(server.get("mcp_config") or {})
     overrides = (config.pop("platform_overrides", None) or {}).get(platform) or {}

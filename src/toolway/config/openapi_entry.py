@@ -25,9 +25,10 @@ _OAUTH_TYPES: Final = ("oauth2", "oauth", "openIdConnect")
 
 
 def parse_openapi(fields: FieldReader, type_: str) -> tuple[OpenApi | None, str | None]:
-    """Parse `openapi`; return it and the base URL of the API, if given there.
+    """Return the `openapi` settings of a server entry, and the base URL of the API given there.
 
-    Raises `ConfigError`.
+    Each is None if it is missing. Raises `ConfigError` if a setting is invalid, or if `type_`, the type of the entry,
+    requires or forbids `openapi`.
     """
     given = fields.remaining.pop("openapi", None)
     if given is None:
@@ -74,7 +75,10 @@ def _parse_fields(inner: FieldReader, outer: FieldReader) -> tuple[OpenApi, str 
 
 
 def _parse_document(inner: FieldReader) -> Mapping[str, Any] | None:
-    """Read an inline document from `document` or `schema`. Variables in it are not expanded."""
+    """Return the inline OpenAPI document under `document` or `schema`, or None.
+
+    Variables in the document are not expanded. Raises `ConfigError` if both keys are given.
+    """
     found = [inner.remaining.pop(key) for key in ("document", "schema") if key in inner.remaining]
     if len(found) > 1:
         raise _openapi_error("the document is given twice, as document and as schema", "keep one")
@@ -84,7 +88,10 @@ def _parse_document(inner: FieldReader) -> Mapping[str, Any] | None:
 
 
 def _parse_base_url(inner: FieldReader) -> str | None:
-    """Read the base URL of the API: `server`, or the first of `servers` (object or URL)."""
+    """Return the base URL of the API: `server`, or the first of `servers` (object or URL).
+
+    None if both are missing. Raises `ConfigError` if both are given.
+    """
     given = inner.remaining.pop("servers", None)
     server = inner.get_text("server")
     if given is None:
@@ -133,7 +140,11 @@ def _parse_header_name(inner: FieldReader, key: str) -> str | None:
 
 
 def _parse_credentials(inner: FieldReader, outer: FieldReader) -> tuple[ApiCredential, ...]:
-    """Read `security`: one typed credential, or one value per security scheme of the document."""
+    """Return the API credentials under `security`.
+
+    It holds one typed credential, or one value per security scheme of the OpenAPI document. OAuth settings are moved to
+    `auth` of the server entry (`outer`) instead.
+    """
     given = inner.remaining.pop("security", None)
     if given is None or given == {}:
         return ()
@@ -184,7 +195,7 @@ def _parse_typed_credential(fields: FieldReader, type_: str) -> ApiCredential:
 
 
 def _flatten_nested(fields: FieldReader, key: str) -> FieldReader:
-    """Merge keys that some hosts nest one level deeper, under the name of the type."""
+    """Move the keys nested under `key` one level up: some MCP hosts nest credential settings."""
     deeper = fields.remaining.pop(key, None)
     if isinstance(deeper, Mapping):
         fields.remaining.update(deeper)
@@ -192,7 +203,7 @@ def _flatten_nested(fields: FieldReader, key: str) -> FieldReader:
 
 
 def _join_texts(*parts: str) -> str:
-    """Concatenate texts and keep references to secrets unresolved."""
+    """Concatenate config texts. References to secrets in them stay unresolved."""
     if not any(isinstance(part, SecretTemplate) for part in parts):
         return "".join(parts)
     return SecretTemplate(

@@ -1,4 +1,4 @@
-"""Frozen dataclasses of the configuration.
+"""Frozen dataclasses of the configuration: servers, timeouts, retries, limits, credentials.
 
 The comments of the fields are the reference documentation (`docs/reference/config.md`): each is on the line of its
 field. Durations are in seconds. Configuration files write them as other MCP hosts do (`timeout` in milliseconds) or as
@@ -163,7 +163,10 @@ class ToolSettings:
 
 @dataclass(frozen=True, slots=True)
 class OAuth:
-    """OAuth client settings for a server. Without them the hub discovers and registers by itself."""
+    """OAuth client settings for a server.
+
+    Without them the hub discovers the authorization server and registers itself as a client.
+    """
 
     grant: Grant = "authorization_code"  # authorization_code: a user logs in; client_credentials: the hub itself
     issuer: str | None = None  # authorization server where this client is registered; required with a secret or key
@@ -194,7 +197,7 @@ class OAuth:
 
 @dataclass(frozen=True, slots=True)
 class OpenApiFilter:
-    """Filter for operations of an OpenAPI document. `*` matches any text."""
+    """Patterns that select operations of an OpenAPI document. `*` matches any text."""
 
     tags: tuple[str, ...] = ()  # operations with one of these tags
     paths: tuple[str, ...] = ()  # operations with one of these paths in the document: /pets/*
@@ -204,7 +207,10 @@ class OpenApiFilter:
 
 @dataclass(frozen=True, slots=True)
 class ApiCredential:
-    """Credential for an HTTP API, and its location in a request. It is sent to the origin of the API only."""
+    """Credential for an HTTP API, and its location in a request.
+
+    It is sent to the origin of the API only.
+    """
 
     value: str = field(repr=False)  # a key, a token, or user:password
     kind: CredentialKind = "scheme"  # scheme: the document defines its location; other kinds: sent with every request
@@ -214,7 +220,10 @@ class ApiCredential:
 
 @dataclass(frozen=True, slots=True)
 class OpenApi:
-    """HTTP API described by an OpenAPI or Swagger document: exactly one of url, file and document."""
+    """HTTP API described by an OpenAPI or Swagger document.
+
+    The document is given by exactly one of url, file and document.
+    """
 
     url: str | None = None  # URL of the document
     file: str | None = None  # path of the document
@@ -365,9 +374,9 @@ class Server:
 
     @property
     def location(self) -> str:
-        """Command line, URL or document of the server; may hold a secret.
+        """Command line, URL or OpenAPI document of the server, for messages. May hold a secret.
 
-        Empty for an object in this process.
+        Empty for an SDK server object in this process.
         """
         if self.command is not None:
             return " ".join([self.command, *self.args])
@@ -376,7 +385,11 @@ class Server:
 
     @property
     def effective_network_policy(self) -> NetworkPolicy:
-        """Network policy for all connections of this server, its issuer and its document."""
+        """Network policy for all connections of this server.
+
+        It also allows localhost and private IP literals in the URLs of the server, its OAuth issuer and its OpenAPI
+        document.
+        """
         issuer = self.auth.issuer if self.auth is not None else None
         document = self.openapi.url if self.openapi is not None else None
         return self.network_policy.allowing(self.url, issuer, document)
@@ -387,7 +400,7 @@ ServerLike = Server | str | Mapping[str, Any] | Any
 
 
 def _describe_scheme(url: str) -> str:
-    """Describe only the scheme of a URL: the rest may hold a password."""
+    """Return a text that names only the scheme of a URL: the rest may hold a password."""
     found = re.match(r"([a-z][a-z0-9+.-]{0,20}):", url, re.IGNORECASE)
     return f"it begins with {found[1]}:" if found else "it begins with neither"
 
@@ -416,7 +429,10 @@ def check_server_name(name: str) -> str:
 
 
 def with_defaults(server: Server, timeout: Timeout | None, retry: RetryPolicy | None) -> Server:
-    """Return `server` with the timeout and retry policy of the hub, if it has the default ones."""
+    """Return `server` with the hub's timeout and retry policy in place of default ones.
+
+    A server with a timeout or retry policy of its own keeps it.
+    """
     if timeout is not None and server.timeout == Timeout():
         server = replace(server, timeout=timeout)
     if retry is not None and server.retry == RetryPolicy():
@@ -426,9 +442,9 @@ def with_defaults(server: Server, timeout: Timeout | None, retry: RetryPolicy | 
 
 @dataclass(frozen=True, slots=True)
 class ConfigIssue:
-    """Issue of a configuration file.
+    """Problem found in a configuration file, with its location and a hint for the user.
 
-    With `error` the server is left out; with `warning` and `note` it is used.
+    With severity `error` the server is left out; with `warning` and `note` it is used.
     """
 
     server: str  # as written in the file; empty if the issue is about the file
@@ -446,7 +462,7 @@ class ConfigIssue:
 
     @property
     def location(self) -> str:
-        """Location of the issue, `mcp.json:12`, as far as it is known."""
+        """File and line of the issue, such as `mcp.json:12`; without the line if it is unknown."""
         return f"{self.file}:{self.line}" if self.file and self.line else self.file
 
     def __str__(self) -> str:

@@ -67,7 +67,7 @@ MAX_LINE_LEVELS: Final = 6  # depth of keys with a known line; deeper keys have 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Origin of a value: scope, file and line."""
+    """Origin of a configuration value or server entry: scope, file and line."""
 
     scope: Scope
     file: str
@@ -79,7 +79,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class ValueWithOrigin:
-    """Effective value with its origin. It is shown without secrets."""
+    """Effective configuration value, with the file and line that set it. Secrets are masked."""
 
     path: tuple[str, ...]  # begins with the name of the server, or with `toolway`
     masked_json: str  # as JSON, masked
@@ -88,7 +88,7 @@ class ValueWithOrigin:
 
 @dataclass(frozen=True, slots=True)
 class UntrustedFile:
-    """Project file that is not used, because its present content is not trusted."""
+    """Project file that is not used, because the user does not trust its present content."""
 
     path: Path
     content: bytes = field(repr=False)
@@ -101,7 +101,7 @@ class UntrustedFile:
 
 @dataclass(frozen=True, slots=True)
 class MergedConfig:
-    """Merged content of all configuration files."""
+    """Configuration merged from the user, project and local files, with origins and issues."""
 
     paths: ConfigPaths
     servers: dict[str, Server] = field(repr=False)
@@ -120,17 +120,18 @@ class MergedConfig:
 
 
 def load_scopes(environment: Mapping[str, str], directory: Path) -> MergedConfig:
-    """Find and merge all configuration files.
+    """Find and merge the configuration files of user, project and local scope.
 
-    Project files that are not trusted are listed in `untrusted`.
+    Project files that the user does not trust are not used, only listed in `untrusted`.
     """
     return _ScopeMerger(find_config_paths(environment, directory), environment).merge()
 
 
 def load_config(environment: Mapping[str, str], directory: Path, named_file: Path | None = None) -> LoadedConfig:
-    """Load the servers of the named file, or of all scopes.
+    """Load the servers of `named_file`, else of `$TOOLWAY_CONFIG`, else of all scopes merged.
 
-    `named_file`, or the file named by `$TOOLWAY_CONFIG`, needs no trust. Raises `ConfigError` if there is no server.
+    A named file needs no trust. Raises `ConfigError` if the named file is unusable, if no file is found, or if there is
+    no server because files are unusable or untrusted.
     """
     if named_file is None and environment.get(CONFIG_FILE_VARIABLE):
         named_file = Path(environment[CONFIG_FILE_VARIABLE]).expanduser()
@@ -150,7 +151,7 @@ def load_config(environment: Mapping[str, str], directory: Path, named_file: Pat
 
 
 def _raise_no_servers(merged: MergedConfig) -> None:
-    """Raise the reason why there is no server: without any server, issues are errors."""
+    """Raise `ConfigError` if there is no server because a file is unusable or untrusted."""
     if merged.file_errors:
         raise merged.file_errors[0]
     if merged.untrusted:
@@ -168,7 +169,7 @@ def _iter_watched_files(paths: ConfigPaths, environment: Mapping[str, str]) -> I
 
 
 class _ScopeMerger:
-    """Merge of configuration files, lowest priority first."""
+    """Merger of the configuration files of all scopes, lowest priority first."""
 
     def __init__(self, paths: ConfigPaths, environment: Mapping[str, str]) -> None:
         self._paths = paths
@@ -206,7 +207,10 @@ class _ScopeMerger:
         )
 
     def _add_file(self, scope: Scope, path: Path) -> None:
-        """Add one file. It is read once, so the content checked for trust is the content parsed."""
+        """Add the servers and settings of one config file, unless it is an untrusted project file.
+
+        The file is read once, so the content checked for trust is the content parsed.
+        """
         file = os.fspath(path)
         data = read_config_bytes(file)
         if scope == "project" and not self._is_trusted(path, data):
@@ -270,9 +274,9 @@ class _ScopeMerger:
         self._servers[name] = server if origin.scope == "user" else with_project_cwd(server, self._paths.root)
 
     def _merge_setting(self, key: str, value: Any, found: list[ValueWithOrigin]) -> None:
-        """Merge one key of the `toolway` block.
+        """Merge one key of a file's `toolway` block into the block of the earlier files.
 
-        Objects such as `groups` merge by key: a project adds a group.
+        Objects such as `groups` merge by key, so that a project can add a group. Any other value is replaced.
         """
         existing, remaining = self._block.get(key), self._values.get(TOOLWAY_BLOCK, [])
         if isinstance(value, dict) and isinstance(existing, dict):
@@ -285,7 +289,10 @@ class _ScopeMerger:
 
 
 def with_project_cwd(server: Server, folder: Path) -> Server:
-    """Set the working directory of a command to the project folder, or below it."""
+    """Return `server` with the project folder as working directory of its command.
+
+    A relative `cwd` is resolved against the folder; an absolute one stays. A server without a command stays unchanged.
+    """
     if server.command is None:
         return server
     return replace(server, cwd=os.fspath(folder / server.cwd) if server.cwd else os.fspath(folder))
@@ -307,7 +314,7 @@ def _untrusted_issue(untrusted: UntrustedFile) -> ConfigIssue:
 
 
 class TrustStore:
-    """Project files that the user trusts, in a JSON file of the user: real path → digest of the content.
+    """Store of the project files that the user trusts: real path → digest, in a JSON file.
 
     A project file starts programs, and everyone who can change the repository can change it. So nothing in it is used
     before the user has reviewed it, and any change needs a new review. An unreadable trust store trusts nothing.
@@ -320,11 +327,17 @@ class TrustStore:
         return self.load().get(os.path.realpath(path)) == content_digest(content)
 
     def trust(self, path: Path, content: bytes) -> None:
-        """Trust this content of the file, and no other content. Raises `ConfigError`."""
+        """Trust this content of a project file, and no other content of it.
+
+        Raises `ConfigError` if the trust store cannot be written.
+        """
         self._update({os.path.realpath(path): content_digest(content)})
 
     def revoke(self, path: Path) -> bool:
-        """Revoke the trust in a file. Return True if it was trusted. Raises `ConfigError`."""
+        """Revoke the trust in a project file. Return True if the file was trusted.
+
+        Raises `ConfigError` if the trust store cannot be written.
+        """
         was_trusted = os.path.realpath(path) in self.load()
         if was_trusted:
             self._update({os.path.realpath(path): None})
@@ -349,7 +362,10 @@ class TrustStore:
 
 
 def open_trust_store(environment: Mapping[str, str]) -> TrustStore:
-    """Open the trust store of this user. Raises `ConfigError`."""
+    """Return the trust store of this user.
+
+    Raises `ConfigError` if neither `XDG_STATE_HOME` nor `HOME` is set.
+    """
     base = environment.get("XDG_STATE_HOME")
     if not base and not environment.get("HOME"):
         raise ConfigError(
@@ -371,7 +387,10 @@ def content_digest(content: bytes) -> str:
 def list_values(
     entry: Any, path: tuple[str, ...], at: jsonc.JsonPath, lines: Mapping[jsonc.JsonPath, int], file: Provenance
 ) -> list[ValueWithOrigin]:
-    """List the values below `entry`, which is named `path` and located at `at` in its file."""
+    """Return all values inside `entry` with their origins. Secrets are masked.
+
+    `path` begins the path of each value in the result; `at` is the key path of the entry in its file.
+    """
     return [
         ValueWithOrigin((*path, *keys), _value_to_json(leaf, (*path, *keys)), locate(file, (*at, *keys), lines))
         for keys, leaf in _iter_leaves(entry)
@@ -379,7 +398,10 @@ def list_values(
 
 
 def locate(file: Provenance, at: jsonc.JsonPath, lines: Mapping[jsonc.JsonPath, int]) -> Provenance:
-    """Return the provenance of the key at `at`, or the line of its nearest known ancestor."""
+    """Return the origin of the key at path `at`, with its line or that of its nearest ancestor.
+
+    `lines` contains the known lines, by key path.
+    """
     known = next((lines[at[:end]] for end in range(len(at), 0, -1) if at[:end] in lines), None)
     return Provenance(file.scope, file.file, known)
 

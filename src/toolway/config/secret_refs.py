@@ -20,7 +20,10 @@ _REFERENCE: Final = re.compile(r"(?<!\$)\$\{(keyring|file|command):([^{}]*+)\}")
 
 @dataclass(frozen=True, slots=True)
 class SecretRef:
-    """Location of a secret. It is not secret itself."""
+    """Reference to a secret in the secret store, in a file, or printed by a command.
+
+    The reference itself is not secret.
+    """
 
     kind: SecretKind
     target: str  # name in the secret store, path of the file, or command line
@@ -30,9 +33,9 @@ class SecretRef:
 
 
 class SecretTemplate(str):
-    """Text with references to secrets.
+    """Config text that contains references to secrets, such as `Bearer ${keyring:NAME}`.
 
-    As a `str` it is the text of the file, which may be shown.
+    As a `str` it contains the references, not the secrets, so it may be shown.
     """
 
     __slots__ = ("parts",)
@@ -52,9 +55,9 @@ class SecretTemplate(str):
 
 
 def split_secret_refs(text: str) -> tuple[str | SecretRef, ...]:
-    """Split a text into literal parts and references.
+    """Split a config text into literal parts and references to secrets.
 
-    Raises `ConfigError` for an invalid reference.
+    Raises `ConfigError` if a reference has an invalid secret name, path or command.
 
     >>> split_secret_refs("Bearer ${keyring:github.token}")
     ('Bearer ', SecretRef(kind='keyring', target='github.token'))

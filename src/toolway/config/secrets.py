@@ -1,4 +1,4 @@
-"""Secrets of a server entry: substitute references, and move plain-text secrets into the secret store.
+"""Secrets of a server entry: insert resolved values, move plain-text secrets to the store.
 
     moves = plan_secret_moves("github", entry)      # the secrets that can be moved, without showing them
     entry = migrate_secrets(entry, moves, store)    # the secrets are in the store, the entry refers to them
@@ -34,14 +34,15 @@ _INVALID_NAME_CHARS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def list_secret_refs(server: Server) -> tuple[SecretRef, ...]:
-    """Return the distinct secret references to resolve before the server is started."""
+    """Return the distinct secret references of a server, to resolve before it is started."""
     return tuple(dict.fromkeys(found for text in _secret_templates(server) for found in text.references))
 
 
 def substitute_secrets(server: Server, values: SecretValues) -> Server:
-    """Substitute the secret references of a server.
+    """Return `server` with each secret reference replaced by its value in `values`.
 
-    Raises `ConfigError`, which repeats no value, or `KeyError` if a value is missing.
+    Raises `KeyError` if a value is missing, and `ConfigError` if a value is not allowed in its field. The error repeats
+    no value.
     """
     if not list_secret_refs(server):
         return server
@@ -127,7 +128,7 @@ def _reject_characters(forbidden: str, value: str, field_name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SecretMove:
-    """Plain-text secret of an entry that can be moved into the secret store."""
+    """Plain-text secret in a server entry, and the name to move it to in the secret store."""
 
     path: tuple[str, ...]  # keys from the entry to the secret
     name: str  # its name in the secret store
@@ -143,7 +144,10 @@ class SecretMove:
 
 
 def plan_secret_moves(server: str, entry: Mapping[str, Any]) -> list[SecretMove]:
-    """List the plain-text secrets of an entry, each with its name in the secret store."""
+    """Return the plain-text secrets of a server entry that can be moved into the secret store.
+
+    Each gets a name in the secret store, such as `SERVER.KEY`. Nothing is changed.
+    """
     moves: dict[str, SecretMove] = {}
     for path, secret in _find_plain_secrets(entry):
         label = _INVALID_NAME_CHARS.sub("-", path[-1] if path[0] in ("env", "headers") else ".".join(path))
@@ -154,18 +158,20 @@ def plan_secret_moves(server: str, entry: Mapping[str, Any]) -> list[SecretMove]
 
 
 def find_unmovable_secrets(entry: Mapping[str, Any]) -> list[str]:
-    """List the secrets that cannot be moved: process arguments are visible to every process."""
+    """Return likely secrets in `args` of a server entry, which cannot be moved.
+
+    A reference there would be resolved to a process argument, and these are visible to every process.
+    """
     args = entry.get("args")
     texts = [each for each in args if isinstance(each, str)] if isinstance(args, list | tuple) else []
     return list(find_secrets_in_args(texts))
 
 
 def migrate_secrets(entry: Mapping[str, Any], moves: Iterable[SecretMove], store: SecretStore) -> dict[str, Any]:
-    """Store the secrets and return the entry with references to them.
+    """Save the secrets in the secret store; return the entry with references to them.
 
-    Each one is read back first.
-
-    Raises `SecretsError`, or `ConfigError` if the store did not keep a secret. The entry must then stay unchanged.
+    Each saved secret is read back. Raises `ConfigError` if it differs, and `SecretsError` if the store fails. The
+    caller must then keep the old entry.
     """
     for move in moves:
         remember_secret(move.secret)
@@ -177,7 +183,7 @@ def migrate_secrets(entry: Mapping[str, Any], moves: Iterable[SecretMove], store
 
 
 def replace_with_references(entry: Mapping[str, Any], moves: Iterable[SecretMove]) -> dict[str, Any]:
-    """Return the entry with references instead of the secrets."""
+    """Return a copy of the server entry with references in place of the moved secrets."""
     result = dict(entry)
     for move in moves:
         result = _replace_at(result, move.path, move)

@@ -70,7 +70,9 @@ _MAX_COMPARED_KEYS: Final = 32  # unknown keys per entry that are compared with 
 
 
 def parse_entry(value: Mapping[str, Any], variables: Mapping[str, str] | None = None) -> Server:
-    """Parse one server entry of a configuration file. Raises `ConfigError`.
+    """Parse one server entry of a configuration file. Warnings are dropped.
+
+    Raises `ConfigError` if the entry is invalid.
 
     >>> parse_entry({"command": "npx", "args": ["-y", "server-github"], "timeout": "20s"}).timeout.total
     20.0
@@ -79,17 +81,17 @@ def parse_entry(value: Mapping[str, Any], variables: Mapping[str, str] | None = 
 
 
 def parse_inline(text: str) -> Server:
-    """Parse a URL (`"https://…/mcp"`) or a command line (`"npx -y server-github"`).
+    """Return the server for a URL (`https://…/mcp`) or a command line (`npx -y server-github`).
 
-    Raises `ConfigError`.
+    Raises `ConfigError` if the command line is empty or too long, or has an unclosed quote.
     """
     return Server(**_parse_inline_fields(text))
 
 
 def parse_entry_with_issues(value: Any, variables: Mapping[str, str]) -> tuple[Server, list[ConfigIssue]]:
-    """Parse one server entry; return the server and its warnings.
+    """Parse one server entry of a configuration file; return the server and the warnings.
 
-    Raises `ConfigError` if it is unusable.
+    Raises `ConfigError` if the entry is invalid.
     """
     if isinstance(value, str):
         value = _parse_inline_fields(value)
@@ -131,7 +133,10 @@ def _parse_inline_fields(text: str) -> dict[str, Any]:
 
 
 def _parse_transport(fields: FieldReader) -> dict[str, Any]:
-    """Read the keys that define the transport: command, url, openapi, and what they need."""
+    """Return the `Server` arguments for the transport, such as command, args, url and headers.
+
+    Raises `ConfigError` if they are invalid or do not fit the type of the entry.
+    """
     type_ = _parse_type(fields)
     openapi_settings, base_url = openapi_entry.parse_openapi(fields, type_)
     command, cwd, url = fields.get_text("command"), fields.get_text("cwd"), _parse_url(fields)
@@ -256,9 +261,10 @@ def _parse_limits(fields: FieldReader) -> Limits:
 
 
 def _parse_oauth(fields: FieldReader) -> OAuth | None:
-    """Parse `auth`; return None if it is missing or has another host's meaning.
+    """Return the OAuth settings under `auth`; None if they are missing or have an unknown form.
 
-    Messages never repeat values: most are secrets. Raises `ConfigError`.
+    An unknown form, as other MCP hosts have, causes a warning. Raises `ConfigError` if a setting is invalid. Messages
+    never repeat values: most are secrets.
     """
     given = fields.remaining.get("auth")
     if given == "oauth":
@@ -291,7 +297,7 @@ def _parse_oauth(fields: FieldReader) -> OAuth | None:
 
 
 def _parse_scopes(inner: FieldReader) -> tuple[str, ...]:
-    """Read `scopes`: a list, or one space-separated text as in OAuth."""
+    """Return the OAuth scopes under `scopes`: a list, or one space-separated text."""
     if isinstance(inner.remaining.get("scopes"), str):
         return tuple((inner.get_text("scopes") or "").split())
     return inner.get_texts("scopes")
@@ -301,7 +307,7 @@ def _parse_scopes(inner: FieldReader) -> tuple[str, ...]:
 
 
 def _parse_call_settings(fields: FieldReader) -> dict[str, Any]:
-    """Return the `Server` arguments that these keys set."""
+    """Return the `Server` arguments for calls: retries, idempotency, trust and tool settings."""
     return {
         "retry": _parse_retry(fields),
         "idempotent": fields.get_bool("idempotent", False),
@@ -326,9 +332,9 @@ def _parse_retry(fields: FieldReader) -> RetryPolicy:
 
 
 def _parse_tools(fields: FieldReader) -> dict[str, ToolSettings]:
-    """Read `tools: {"NAME": {"effect": …}}`.
+    """Return the settings by tool name from `tools: {"NAME": {"effect": …}}`.
 
-    Other values (a list of names, `allow`, `deny`) belong to other hosts and stay unread.
+    Other values (a list of names, `allow`, `deny`) belong to other MCP hosts and stay in `fields.remaining`.
     """
     given = fields.remaining.get("tools")
     if not isinstance(given, Mapping):
@@ -377,7 +383,10 @@ def _parse_not_processed_codes(fields: FieldReader) -> tuple[int, ...]:
 
 
 def parse_cluster_settings(fields: FieldReader) -> dict[str, Any]:
-    """Return the `Server` arguments for clusters. A gateway without a cluster ignores them."""
+    """Return the `Server` arguments for clusters: number of instances and node labels.
+
+    A gateway without a cluster ignores them. Raises `ConfigError` if a value is invalid.
+    """
     instances = fields.get_int("instances", 1, minimum=1)
     if instances > MAX_INSTANCES:
         raise ConfigError(
@@ -387,7 +396,10 @@ def parse_cluster_settings(fields: FieldReader) -> dict[str, Any]:
 
 
 def _parse_labels(fields: FieldReader) -> tuple[str, ...]:
-    """Read `nodeLabels`, sorted and without duplicates, so that equal label sets compare equal."""
+    """Return `nodeLabels` sorted and without duplicates, so that equal label sets compare equal.
+
+    Raises `ConfigError` if there are too many labels or one is invalid.
+    """
     found = tuple(sorted(set(fields.get_texts("nodeLabels"))))
     bad = sum(not _LABEL_PATTERN.fullmatch(label) for label in found)
     if bad or len(found) > MAX_LABELS:

@@ -21,7 +21,7 @@ from toolway.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class InstallInput:
-    """Input that an install option needs from the user who installs the server.
+    """Value that an install option needs from the user, such as a token or a path.
 
     A secret is kept in the secret store under `secret_name`, not in a file.
     """
@@ -38,12 +38,12 @@ class InstallInput:
 
     @property
     def needs_value(self) -> bool:
-        """Return True if the server cannot work without a value from the user."""
+        """Return True if the user must supply this input: it is required and has no default."""
         return self.required and self.default is None
 
 
 def short_server_name(name: str) -> str:
-    """Return the name of the server's entry: `io.github.user/the-server` → `the-server`."""
+    """Return the entry name of a registry server: `io.github.user/the-server` → `the-server`."""
     return normalize_name(name.rpartition("/")[2] or name)
 
 
@@ -54,9 +54,9 @@ _CONFIRM_FLAGS: Final = {"npx": ["-y"], "dnx": ["--yes"]}  # otherwise the first
 
 @dataclass(frozen=True, slots=True)
 class InstallOption:
-    """One way to install a server.
+    """One way to install a server: a package, a remote URL or an MCPB bundle.
 
-    For a bundle, `entry` is None and `bundle` is its download URL.
+    `entry` is the config entry to add. For a bundle it is None, and `bundle` is the download URL.
     """
 
     label: str  # npm @scope/package 1.0.0
@@ -68,7 +68,7 @@ class InstallOption:
 
 @dataclass(frozen=True, slots=True)
 class RegistryServer:
-    """Server described by a `server.json` document."""
+    """Server described by `server.json` of the MCP registry, with its install options."""
 
     name: str  # io.github.user/the-server
     short_name: str  # the-server
@@ -78,14 +78,18 @@ class RegistryServer:
 
 
 def parse_server_json(text: str, file: str = "server.json") -> RegistryServer:
-    """Parse the text of a `server.json` file. Raises `ConfigError`."""
+    """Parse the text of a `server.json` file.
+
+    Raises `ConfigError` if it is not JSON, or has no name or no supported install option.
+    """
     return read_server_document(jsonc.parse_jsonc(text, file).value, file)
 
 
 def read_server_document(document: Any, file: str = "server.json") -> RegistryServer:
-    """Parse a document, or a registry response with the document under `server`.
+    """Return the server described by a parsed `server.json` or by a registry response.
 
-    Raises `ConfigError`.
+    The response has the document under `server`. Raises `ConfigError` if the document has no name or no supported
+    install option.
     """
     if isinstance(document, Mapping) and isinstance(document.get("server"), Mapping):
         document = document["server"]
@@ -155,13 +159,16 @@ class _OptionBuilder:
         return words
 
     def _value_text(self, given: Mapping[str, Any], name: str, target: str) -> str | None:
-        """Return the fixed value, else the default, else a reference. None if the value is optional."""
+        """Return the text for one input: its fixed value, else its default, else a reference.
+
+        None if the input is optional and has neither value nor default.
+        """
         if isinstance(given.get("value"), str):
             return self._expand_template(given, given["value"], target)
         return self._add_input(given, name, target)
 
     def _expand_template(self, given: Mapping[str, Any], text: str, target: str) -> str:
-        """Replace the `{variables}` of a template by their values or references."""
+        """Replace each described `{variable}` of a template by its default, else by a reference."""
         variables = given.get("variables", {})
 
         def put(found: re.Match[str]) -> str:

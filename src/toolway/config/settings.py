@@ -1,4 +1,4 @@
-"""Settings of the `toolway` block: gateway, groups, audit log, alerts, telemetry, network policy.
+"""Settings of a config file's `toolway` block: gateway, groups, audit log, alerts and so on.
 
 "toolway": {
   "gateway": {"port": 8765, "hosts": ["tools.example"], "origins": ["https://app.example"]},
@@ -37,7 +37,7 @@ _RESERVED_GROUP_NAME: Final = "server"  # /mcp/server/<name> is the endpoint of 
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    """Storage and content of the audit log."""
+    """Settings of the audit log of calls: storage, retention, and logged content."""
 
     to: str = "sqlite"  # sqlite, jsonl or postgresql
     file: str = ""  # file for sqlite and jsonl; default: a file in the gateway's state folder
@@ -61,13 +61,13 @@ class AuditSettings:
         return AuditSettings(to="jsonl" if text.endswith(".jsonl") else "sqlite", file=text)
 
     def with_folder(self, folder: str | os.PathLike[str]) -> AuditSettings:
-        """Return the settings with default file names in this folder."""
+        """Return the settings with files in `folder` for the log and its digest key, if not set."""
         folder_path = os.fspath(folder)
         file = self.file or os.path.join(folder_path, f"audit.{self.to}") if self.to != "postgresql" else ""
         return replace(self, file=file, digest_key_file=self.digest_key_file or os.path.join(folder_path, "audit.key"))
 
     def for_cluster(self, cluster_key: bytes) -> AuditSettings:
-        """Return the settings for a node of a cluster.
+        """Return the settings for a node (gateway process) of a cluster.
 
         The digest key is derived from the cluster key, so equal values have equal digests in the logs of all nodes.
         """
@@ -86,7 +86,7 @@ class AlertSettings:
 
 @dataclass(frozen=True, slots=True)
 class TraceSettings:
-    """Destination and sampling rate of trace spans."""
+    """Destination and sampling rate of the OpenTelemetry spans of calls."""
 
     endpoint: str = ""  # URL of an OTLP/HTTP collector, without the path; empty: from the OTEL_… variables
     sample: float | None = None  # share (0 to 1) of calls without a caller's trace; None: from OTEL_…, or all
@@ -134,7 +134,10 @@ class GatewaySettings:
 
 
 def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
-    """Parse the gateway settings of a `toolway` block. Raises `ConfigError`."""
+    """Return the gateway settings of a `toolway` block; the defaults if there is no block.
+
+    Raises `ConfigError` if a setting is invalid, renamed or unknown.
+    """
     if block is None:
         return GatewaySettings()
     if not isinstance(block, Mapping):
@@ -189,9 +192,9 @@ def _require_object(key: str, value: Any) -> Mapping[str, Any]:
 
 
 def parse_audit(block: Any, variables: Mapping[str, str]) -> AuditSettings | None:
-    """Parse `toolway.audit`.
+    """Return the audit log settings under `toolway.audit`; None if the log is off.
 
-    Raises `ConfigError`: a log that differs from its settings is noticed too late.
+    Raises `ConfigError` if a setting is invalid or unknown: a log that differs from its settings is noticed too late.
     """
     return parse_optional_block(
         "toolway.audit", block, AuditSettings(), lambda given: _parse_audit_fields(FieldReader(given, variables))
@@ -219,7 +222,10 @@ def _parse_audit_fields(fields: FieldReader) -> AuditSettings:
 
 
 def parse_alerts(block: Any, variables: Mapping[str, str]) -> AlertSettings | None:
-    """Parse `toolway.alerts`. Raises `ConfigError`."""
+    """Return the alert settings under `toolway.alerts`; None if alerts are off.
+
+    Raises `ConfigError` if a setting is invalid or unknown.
+    """
     return parse_optional_block(
         "toolway.alerts", block, AlertSettings(), lambda given: _parse_alert_fields(FieldReader(given, variables))
     )
@@ -253,7 +259,10 @@ def _get_plain_text(fields: FieldReader, key: str) -> str:
 
 
 def parse_telemetry(value: Any, variables: Mapping[str, str]) -> TelemetrySettings:
-    """Parse `toolway.telemetry`. Raises `ConfigError`."""
+    """Return the telemetry settings under `toolway.telemetry`; the defaults if it is missing.
+
+    Raises `ConfigError` if a setting is invalid or unknown.
+    """
     if value is None:
         return TelemetrySettings()
     if not isinstance(value, Mapping):
@@ -294,7 +303,10 @@ def _parse_traces(fields: FieldReader) -> TraceSettings:
 
 
 def parse_network_policy(block: Any, variables: Mapping[str, str]) -> NetworkPolicy:
-    """Parse `toolway.addresses`, the network policy of a file. Raises `ConfigError`."""
+    """Return the network policy under `toolway.addresses`; public addresses only if missing.
+
+    Raises `ConfigError` if a rule is invalid or a key is unknown.
+    """
     value = block.get("addresses") if isinstance(block, Mapping) else None
     if value is None:
         return PUBLIC_ONLY
@@ -307,14 +319,20 @@ def parse_network_policy(block: Any, variables: Mapping[str, str]) -> NetworkPol
 
 
 def with_network_policy(server: Server, policy: NetworkPolicy) -> Server:
-    """Add `policy` to the network policy of a server. A server without a URL stays unchanged."""
+    """Return `server` with its network policy extended by `policy`.
+
+    A server without a URL stays unchanged.
+    """
     if policy == PUBLIC_ONLY or server.command is not None or server.instance is not None:
         return server
     return replace(server, network_policy=server.network_policy.union(policy))
 
 
 def find_private_hosts(servers: Mapping[str, Mapping[str, Any]], policy: NetworkPolicy) -> list[ConfigIssue]:
-    """Warn of server entries with a host name that suggests a private network, if not allowed."""
+    """Return a warning for each server entry whose URL has an internal host name (`wiki.corp`).
+
+    Host names that `policy` allows cause no warning.
+    """
     found = []
     for name, entry in servers.items():
         host = canonical_host(host_of(str(entry.get("url") or "")))

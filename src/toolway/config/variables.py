@@ -25,9 +25,9 @@ class ExpandedText(NamedTuple):
 
 
 def expand_variables(text: str, variables: Mapping[str, str]) -> ExpandedText:
-    """Expand the variables of `text`.
+    """Expand `${VAR}`, `${VAR:-default}` and `${env:VAR}` in `text`.
 
-    A variable set to an empty text is set: its default is not used.
+    A default is used only if the variable is unset, not if it is empty.
     """
     unset: list[str] = []
 
@@ -62,7 +62,7 @@ _HOST_VARIABLE_NAMES: Final = "|".join(re.escape(name) for name in HOST_VARIABLE
 
 
 class VariableRef(NamedTuple):
-    """Reference to a variable in a text.
+    """Reference to a variable or secret in a config text.
 
     Kinds: env, input (prompts the user), secret, keyring, file, command, place (a path that the host knows).
     """
@@ -76,9 +76,10 @@ TextPiece = str | VariableRef
 
 
 class VariableText(NamedTuple):
-    """Text in some syntax.
+    """Text in the variable syntax of one MCP host.
 
-    References that this syntax cannot express are in `unsupported`, and in our syntax in `text`.
+    `unsupported` lists the references that the syntax cannot express. In `text` they stay in our own syntax, or lack
+    their default.
     """
 
     text: str
@@ -87,7 +88,7 @@ class VariableText(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VariableSyntax:
-    """Variable syntax of a host: per kind a pattern for reading and a form for writing."""
+    """Variable syntax of an MCP host: per kind of reference a regex and a form for writing."""
 
     patterns: Mapping[str, str] = field(default_factory=dict)  # kind → regex with the groups name (and default)
     forms: Mapping[str, str] = field(default_factory=dict)  # kind → text that contains NAME
@@ -148,7 +149,7 @@ NO_SYNTAX: Final = VariableSyntax()
 
 
 def parse_variables(text: str, syntax: VariableSyntax) -> tuple[TextPiece, ...]:
-    """Split a text into its literal pieces and references."""
+    """Split a text into literal pieces and the variable references in `syntax`."""
     if not syntax.patterns:
         return (text,) if text else ()
     pattern = _compile_syntax(syntax)
@@ -162,7 +163,10 @@ def parse_variables(text: str, syntax: VariableSyntax) -> tuple[TextPiece, ...]:
 
 
 def render_variables(pieces: tuple[TextPiece, ...], syntax: VariableSyntax) -> VariableText:
-    """Render pieces in a syntax. References that it cannot express are returned in `unsupported`."""
+    """Join literal pieces and variable references to a text in `syntax`.
+
+    References that `syntax` cannot express are listed in `unsupported` of the result.
+    """
     text, unsupported = "", []
     for piece in pieces:
         if isinstance(piece, str):
@@ -188,7 +192,7 @@ def _render_ref(piece: VariableRef, syntax: VariableSyntax) -> str:
 
 
 def translate_variables(text: str, source: VariableSyntax, target: VariableSyntax) -> VariableText:
-    """Translate the references of a text from one syntax to another.
+    """Translate the variable references of a text from one host's syntax to another.
 
     >>> translate_variables("Bearer ${TOKEN}", BRACES_SYNTAX, VSCODE_SYNTAX).text
     'Bearer ${env:TOKEN}'
@@ -197,7 +201,7 @@ def translate_variables(text: str, source: VariableSyntax, target: VariableSynta
 
 
 def escape_literal(text: str) -> str:
-    """Escape untrusted text so that nothing in it is read as a reference by our file format."""
+    """Escape untrusted text for our config files: `${` becomes `$${`, which is no reference."""
     return render_variables((text,), TOOLWAY_SYNTAX).text
 
 
@@ -236,10 +240,10 @@ def _join_literals(pieces: list[TextPiece]) -> tuple[TextPiece, ...]:
 
 
 def _render_literal(text: str, syntax: VariableSyntax) -> str:
-    """Escape `${` in literal text if the syntax has an escape."""
+    """Escape each `${` in literal text, if the syntax has an escape prefix."""
     return text.replace("${", f"{syntax.escape}${{") if syntax.escape else text
 
 
 def is_ambiguous(pieces: tuple[TextPiece, ...], syntax: VariableSyntax) -> bool:
-    """Return True if the syntax would read a literal piece as a reference."""
+    """Return True if `syntax` has no escape and would read a literal piece as a reference."""
     return not syntax.escape and any(isinstance(piece, str) and bool(find_refs(piece, syntax)) for piece in pieces)

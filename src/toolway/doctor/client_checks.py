@@ -36,10 +36,10 @@ _TERMINAL_CLIENTS: Final = frozenset(
 def plan_client_files(
     name: str, environ: Mapping[str, str], directory: Path, *, include_untrusted: bool = False
 ) -> CheckPlan:
-    """Check the existing config files of one client and return their entries as check targets.
+    """Check the existing config files of one MCP client; return their entries as check targets.
 
-    A client without any file gets a failed check. With `include_untrusted`, servers of an untrusted project file are
-    started too. Raises `ConfigError` for an unknown client name.
+    A client without any file gets a failed check. With `include_untrusted`, servers of an untrusted project file
+    are started too. Raises `ConfigError` for an unknown client name.
     """
     client = get_client(name)
     client_files = [client_file for client_file in find_client_files(environ, directory) if client_file.client == name]
@@ -54,7 +54,10 @@ def plan_client_files(
 
 
 def plan_all_clients(environ: Mapping[str, str], directory: Path, *, include_untrusted: bool = False) -> CheckPlan:
-    """Check the config files of every known client; return their entries as check targets."""
+    """Check the config files of every known MCP client; return their entries as check targets.
+
+    With `include_untrusted`, servers of untrusted project files are started too.
+    """
     return _plan_files(
         [client_file for client_file in find_client_files(environ, directory) if client_file.exists],
         environ,
@@ -88,7 +91,7 @@ def _plan_files(
 
 
 def _is_trusted(client_file: ClientConfigFile, environ: Mapping[str, str]) -> bool:
-    """Return True if the user trusted the file's exact content.
+    """Return True if the user trusted a client's config file with its current content.
 
     The content counts, because a repository can change the file at any time.
     """
@@ -171,7 +174,7 @@ def _build_target(
 
 
 def _check_transport_type(client: Client, entry: ClientEntry) -> Iterator[ConfigIssue]:
-    """Yield a problem if the entry's transport type is not one that this client knows.
+    """Yield a problem if a config entry has a transport type that its MCP client does not know.
 
     Each client spells the transport in its own way and silently ignores other spellings.
     """

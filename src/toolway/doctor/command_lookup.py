@@ -50,7 +50,7 @@ _SYSTEM_BIN_DIRS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CommandMatch:
-    """Result of a command lookup: the path, or another folder that has the command."""
+    """Result of the lookup of a server's command: its path on PATH, or its path elsewhere."""
 
     path: str | None = None  # on the PATH that the server would be started with
     other_path: str | None = None  # path outside PATH, if it is not on PATH
@@ -72,7 +72,7 @@ def _format_folders(path: str) -> str:
 
 
 async def find_command(command: str, path: str, environ: Mapping[str, str], cwd: str | None = None) -> CommandMatch:
-    """Find `command` as a server start with this PATH does, or else in other common folders.
+    """Find a server's `command` on the PATH `path`, or else in other folders that often have it.
 
     The other folders are common bin folders and the PATH of the login shell.
     """
@@ -98,12 +98,15 @@ def _which(command: str, path: str, cwd: str | None) -> str | None:
 
 
 def desktop_path() -> str:
-    """Return the PATH of an application that was not started from a terminal."""
+    """Return the usual PATH of an application that was not started from a terminal."""
     return _DESKTOP_PATHS["darwin" if sys.platform == "darwin" else "linux"]
 
 
 def common_bin_dirs(environ: Mapping[str, str]) -> Iterable[tuple[str, Path]]:
-    """Yield (manager, folder) for the existing common bin folders, newest version first."""
+    """Yield (manager, folder) for the existing bin folders of version managers such as nvm.
+
+    Folders of newer versions are first. Homebrew and /usr/local/bin are last.
+    """
     home = Path(environ.get("HOME") or os.path.expanduser("~"))
     for manager, pattern in _HOME_BIN_DIRS:
         for folder in sorted(home.glob(pattern), key=_version_key, reverse=True):
@@ -131,7 +134,10 @@ async def login_shell_path(environ: Mapping[str, str]) -> str:
 
 
 async def run_for_output(argv: list[str], environ: Mapping[str, str], timeout: float) -> str:
-    """Return the stdout of a program; "" if it cannot be started or exceeds `timeout` seconds."""
+    """Return the stdout of a program; "" if it cannot be started or exceeds `timeout` seconds.
+
+    Its process group is killed in the end.
+    """
     try:
         process = await asyncio.create_subprocess_exec(
             *argv,
@@ -167,7 +173,10 @@ _PACKAGE_OPTIONS: Final = ("--package", "-p", "--from")
 
 
 async def detect_runtime(server: Server, path: str, environ: Mapping[str, str]) -> str:
-    """Return the runtime of the command with its version, like `node v22.1.0`; "" if unknown."""
+    """Return the runtime of a server's command with its version, like `node v22.1.0`.
+
+    Return "" if the command has no known runtime or its version cannot be read.
+    """
     program = _RUNTIMES.get(os.path.basename(server.command or ""))
     if program is None:
         return ""
@@ -182,13 +191,16 @@ async def detect_runtime(server: Server, path: str, environ: Mapping[str, str]) 
 
 
 def is_old_node(runtime: str) -> bool:
-    """Return True for a Node.js version that is too old for most servers."""
+    """Return True if `runtime` is a Node.js version that is too old for most MCP servers."""
     found = re.fullmatch(r"node v?(\d+)\..*", runtime)
     return found is not None and int(found[1]) < MIN_NODE_VERSION
 
 
 def unpinned_package(server: Server) -> str:
-    """Return the package that a runner updates at every start; "" if its version is pinned."""
+    """Return the package that a server's npx, uvx or bunx command runs without a pinned version.
+
+    Return "" if the version is pinned, or if the command is another one.
+    """
     if os.path.basename(server.command or "") not in ("npx", "uvx", "bunx"):
         return ""
     package = _package_argument(server.args)

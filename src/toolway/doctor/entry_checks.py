@@ -26,7 +26,7 @@ _REFERENCE_PATTERN: Final = re.compile(r"\$\{[^}]+\}|\{env:[^}]+\}|\$[A-Za-z_]\w
 
 @dataclass(frozen=True, slots=True)
 class CheckTarget:
-    """One config entry to check, as read from its file."""
+    """One server entry of a config file to be checked: parsed server, raw entry and location."""
 
     name: str
     server: Server | None  # None: unusable, see `problems`
@@ -44,7 +44,7 @@ class CheckTarget:
 
     @property
     def endpoint(self) -> str:
-        """Return the command line or URL as written in the file.
+        """Return the command line or URL of the server as written in the config file.
 
         A secret in it is a reference; otherwise the code that displays this text masks it.
         """
@@ -59,9 +59,10 @@ class CheckTarget:
 
 
 def check_entry(target: CheckTarget, duplicate: str = "", same_elsewhere: Sequence[str] = ()) -> Iterator[Check]:
-    """Check the entry itself: its problems, duplicates and an overriding entry.
+    """Check a config entry without starting its server: problems, duplicates, overriding entry.
 
-    `duplicate` is another entry of the same file for the same server. `same_elsewhere` are such entries in other files.
+    `duplicate` is another entry of the same file for the same server. `same_elsewhere` are such entries in other
+    files.
     """
     problems = [problem for problem in target.problems if problem.code != UNSET_VARIABLE_CODE]
     for problem in problems:
@@ -99,7 +100,10 @@ def _check_from_problem(problem: ConfigIssue) -> Check:
 
 
 def _check_transport_type(target: CheckTarget, problem: ConfigIssue) -> Check:
-    """Return the check for an unknown transport type; the other keys show which type was meant."""
+    """Return the check for an entry with an unknown transport type, with an automatic fix.
+
+    The entry's other keys show which type was meant: `command` means stdio.
+    """
     check = _check_from_problem(problem)
     if check.copy or "not supported yet" in problem.message:
         return check
@@ -114,7 +118,7 @@ def _check_transport_type(target: CheckTarget, problem: ConfigIssue) -> Check:
 
 
 def check_env(target: CheckTarget, now: float) -> Iterator[Check]:
-    """Check the entry's env and header values: unset, expired, or secrets in plain text."""
+    """Check the env and header values of a config entry: unset, expired, secret in plain text."""
     found = [*_check_unset(target), *_check_expired_tokens(target, now), *_check_plaintext_secrets(target)]
     yield from found
     if not found and target.server is not None and (target.server.env or target.server.headers):
@@ -158,7 +162,7 @@ def _check_expired_tokens(target: CheckTarget, now: float) -> Iterator[Check]:
 
 
 def _check_plaintext_secrets(target: CheckTarget) -> Iterator[Check]:
-    """Yield a check for every env or header value that is a secret in plain text."""
+    """Yield a warning for every env or header value of an entry that is a secret in plain text."""
     for group in ("env", "headers"):
         for name, value in _raw_group(target, group).items():
             if isinstance(value, str) and looks_like_secret(str(name), value) and not has_reference(value):
@@ -179,14 +183,14 @@ def _raw_group(target: CheckTarget, group: str) -> Mapping[str, Any]:
 
 
 class ExpiredToken(NamedTuple):
-    """A token whose expiry time is readable and has passed."""
+    """A JSON Web Token in an env or header value of a config entry that has expired."""
 
     location: str  # headers.Authorization
     expired_for_s: float  # since expiry
 
 
 def expired_tokens(server: Server, now: float) -> Iterator[ExpiredToken]:
-    """Yield the entry's JSON Web Tokens that have expired."""
+    """Yield the expired JSON Web Tokens in the env and header values of a server's entry."""
     for group, values in (("headers", server.headers), ("env", server.env)):
         for name, value in values.items():
             end = token_expiry(value)
@@ -195,9 +199,9 @@ def expired_tokens(server: Server, now: float) -> Iterator[ExpiredToken]:
 
 
 def token_expiry(text: str) -> float | None:
-    """Return the expiry time of the token in a value, in Unix seconds.
+    """Return the expiry time (`exp`, in Unix seconds) of the JSON Web Token in a text.
 
-    None if it has no `exp` claim.
+    None if the text contains no token, or if the token has no `exp` claim.
     """
     found = _JWT_PATTERN.search(text)
     if found is None:
@@ -211,17 +215,17 @@ def token_expiry(text: str) -> float | None:
 
 
 def has_reference(text: str) -> bool:
-    """Return True if a value contains a reference to a variable or stored secret."""
+    """Return True if a config value contains a reference such as `${NAME}`, `$NAME` or `%NAME%`."""
     return bool(_REFERENCE_PATTERN.search(text))
 
 
 def strip_references(text: str) -> str:
-    """Return the value without its references."""
+    """Return a config value without its references such as `${NAME}`."""
     return _REFERENCE_PATTERN.sub("", text).strip()
 
 
 def extract_references(text: str) -> str:
-    """Return only the references in a value, separated by spaces."""
+    """Return only the references in a config value, such as `${NAME}`, separated by spaces."""
     return " ".join(_REFERENCE_PATTERN.findall(text))
 
 
@@ -238,9 +242,9 @@ def format_age(seconds: float) -> str:
 
 
 def check_command(target: CheckTarget, server: Server, found: CommandMatch, runtime: str = "") -> Check:
-    """Check that the server's command can be found.
+    """Check that a server's command exists, is executable, and has a recent runtime.
 
-    `runtime` is the program that runs it, with its version.
+    `found` is the result of the lookup. `runtime` is the program that runs the command, with its version.
     """
     name = server.command or ""
     if found.path is None:
@@ -304,9 +308,10 @@ def _command_not_found(target: CheckTarget, name: str, server: Server, found: Co
 
 
 def full_path_changes(target: CheckTarget, server: Server, path: str) -> dict[str, Any]:
-    """Return the entry keys that make the command's full path explicit.
+    """Return the config entry keys that name the server's command by its full path.
 
-    Programs that the command starts itself (npx starts node) are in the same folder, so the folder is added to PATH.
+    Programs that the command starts itself (npx starts node) are in the same folder, so the folder is added to
+    PATH.
     """
     changes: dict[str, Any] = {"command": path}
     if "PATH" not in server.env:
@@ -326,5 +331,5 @@ def _full_path_fix(target: CheckTarget, changes: Mapping[str, Any]) -> EntryFix 
 
 
 def format_entry_keys(changes: Mapping[str, Any]) -> str:
-    """Format entry keys as JSON members, ready to be copied into a config file."""
+    """Format keys of a config entry as JSON members, ready to be copied into a config file."""
     return ", ".join(f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in changes.items())

@@ -1,4 +1,4 @@
-"""Checks of config files as a whole: encoding, syntax, the key that holds the servers, the audit log.
+"""Checks of whole config files: encoding, syntax, key of the servers, audit log settings.
 
 Each client reads its file in its own way and silently ignores unexpected content.
 """
@@ -49,7 +49,10 @@ _ENTRY_KEYS: Final = frozenset({"command", *URL_KEYS})
 
 @dataclass(frozen=True, slots=True)
 class ReaderRules:
-    """Rules of the program that reads a config file: accepted keys and strictness."""
+    """Rules by which a program (Toolway or another client) reads its JSON config file.
+
+    They say which keys may hold the servers, and if comments and a byte order mark are allowed.
+    """
 
     title: str = "Toolway"
     server_keys: tuple[str, ...] = ("mcpServers", "servers", "mcp_servers")  # any of these
@@ -60,7 +63,7 @@ class ReaderRules:
 
 @dataclass(slots=True)
 class CheckedFile:
-    """A checked JSON config file: its checks and, if it is readable, its entries."""
+    """A checked JSON config file: its check results and, if it is readable, its server entries."""
 
     path: Path
     checks: list[Check] = field(default_factory=list)
@@ -78,7 +81,7 @@ class CheckedFile:
 
 
 def check_file(path: Path, rules: ReaderRules) -> CheckedFile:
-    """Read a config file by `rules` and report everything that its program silently ignores."""
+    """Read a config file by the `rules` of its program, and report what breaks it there."""
     file = CheckedFile(path)
     try:
         data = path.read_bytes()
@@ -104,7 +107,7 @@ def check_file(path: Path, rules: ReaderRules) -> CheckedFile:
 
 
 def _decode(file: CheckedFile, data: bytes, rules: ReaderRules) -> str | None:
-    """Decode the file. Return None for another encoding than UTF-8, which no client reads."""
+    """Decode the bytes of a config file. Return None and add a failed check if it is not UTF-8."""
     name = file.path.name
     for bom, encoding in _UTF16_BOMS.items():
         if data.startswith(bom):
@@ -139,7 +142,7 @@ def _remove_bom(data: bytes) -> bytes:
 
 
 def _check_plain_json(file: CheckedFile, text: str, rules: ReaderRules) -> None:
-    """Add a failed check if a comment or trailing comma makes the file invalid as plain JSON."""
+    """Add a failed check if a comment or a trailing comma makes the file invalid as plain JSON."""
     try:
         json.loads(text)
     except json.JSONDecodeError as exc:
@@ -151,7 +154,7 @@ def _check_plain_json(file: CheckedFile, text: str, rules: ReaderRules) -> None:
 
 
 def _masked_line(text: str, line: int | None) -> str:
-    """Return a line of the file without its values.
+    """Return one line of a config file with its number, its values replaced by `…`.
 
     Any value of an unparsable file may be a secret.
     """
@@ -163,7 +166,10 @@ def _masked_line(text: str, line: int | None) -> str:
 
 
 def _find_servers(file: CheckedFile, value: Any, rules: ReaderRules) -> None:
-    """Find the servers in the document and check that they are under a key that `rules` accepts."""
+    """Find the server entries in a parsed config file and check the key that holds them.
+
+    A failed check is added if `rules` does not accept the key.
+    """
     if not isinstance(value, dict):
         file.add_check(
             "fail",
@@ -212,7 +218,10 @@ def _add_ok(file: CheckedFile) -> None:
 
 
 def _find_unread_key(value: Mapping[str, Any], rules: ReaderRules) -> str | None:
-    """Return a key that holds servers but is not read: another client's key, or a misspelling."""
+    """Return a key of the file that holds servers but is not read by its program, or None.
+
+    It is the key of another client, or a misspelling.
+    """
     maps = [key for key, each in value.items() if isinstance(each, dict) and any(map(_is_entry, each.values()))]
     named = [
         key for key in maps if key in SERVER_KEYS or difflib.get_close_matches(key.lower(), ("mcpservers",), 1, 0.7)
@@ -226,7 +235,7 @@ def _is_entry(value: Any) -> bool:
 
 
 def _rename_key(data: bytes, old: str, new: str) -> bytes:
-    """Rename a top-level key of a JSON file and leave every other byte as it is."""
+    """Rename a top-level key in the bytes of a JSON file; every other byte stays as it is."""
     text = data.decode()
     line = jsonc.parse_jsonc(text).lines[(old,)]
     begin = sum(len(each) for each in text.splitlines(keepends=True)[: line - 1])
@@ -242,7 +251,7 @@ OptionalPath = Path | None
 
 @dataclass(slots=True)
 class CheckPlan:
-    """Results of the file checks, and the entries that are still to be checked."""
+    """Results of the config file checks, and the entries whose servers are still to be checked."""
 
     files: list[SubjectReport] = field(default_factory=list)
     targets: list[CheckTarget] = field(default_factory=list)
@@ -250,9 +259,10 @@ class CheckPlan:
 
 
 def plan_own_files(environ: Mapping[str, str], directory: Path, config_path: OptionalPath = None) -> CheckPlan:
-    """Check the named file (or `$TOOLWAY_CONFIG`), or else all user and project files.
+    """Check Toolway's own config files; return their entries as check targets.
 
-    An untrusted project file is checked but not started. Raises `ConfigError` if there is no file.
+    These are the file `config_path` or `$TOOLWAY_CONFIG`, or else all user and project files. An untrusted project
+    file gets a failed check, and its servers are not started. Raises `ConfigError` if there is no file.
     """
     if config_path is None and environ.get(CONFIG_FILE_VARIABLE):
         config_path = Path(environ[CONFIG_FILE_VARIABLE]).expanduser()
@@ -338,7 +348,7 @@ def _build_target(
 
 
 def _mark_overridden(targets: list[CheckTarget]) -> list[CheckTarget]:
-    """Mark each entry that an entry of a later file overrides."""
+    """Mark each entry that an entry with the same name in a later config file overrides."""
     last = {target.name: target for target in targets if target.server is not None}
     found = []
     for target in targets:
@@ -359,7 +369,7 @@ _VERIFY_COMMAND: Final = "toolway audit verify"
 
 
 def check_audit(gateway: GatewaySettings, environ: Mapping[str, str]) -> Iterator[Check]:
-    """Check the audit log and the alert folder of the config file."""
+    """Check the audit log and the folder of pending alerts that a gateway's settings name."""
     folder = gateway_state_folder(environ)
     if folder is None:
         return  # no gateway could be started here at all
@@ -387,7 +397,10 @@ def _check_audit_log(settings: AuditSettings) -> Iterator[Check]:
 
 
 def _check_log_location(file: Path) -> Check | None:
-    """Return a check if the audit log is not writable or its disk is nearly full, else None."""
+    """Return a check if the audit log file is not writable or its disk is nearly full.
+
+    Return None if neither is true.
+    """
     folder = next(each for each in (file.parent, *file.parents) if each.exists())
     if not os.access(file if file.exists() else folder, os.W_OK):
         message = f"the audit log cannot be written, so the gateway will not start: {file}"

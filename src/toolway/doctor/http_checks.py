@@ -38,7 +38,10 @@ _CONNECT_CODES = ("E-HTTP-DNS", "E-HTTP-CONNECT", "E-HTTP-PROXY", "E-HTTP-TIMEOU
 
 
 def check_http_failure(server: Server, trial: TrialStart, probes: Probes) -> Check:
-    """Return the check that explains why an HTTP server is unreachable. `trial.failure` is set."""
+    """Return the failed check that explains why an HTTP server could not be used.
+
+    The cause is derived from `trial.failure`, which must be set, and from the HTTP probes.
+    """
     failure = trial.failure
     assert failure is not None
     if "proxy" in failure.reason and failure.code in _CONNECT_CODES:
@@ -70,7 +73,10 @@ def _proxy_failure(server: Server, failure: Disconnect) -> Check:
 
 
 def _denied_address(failure: Disconnect) -> Check:
-    """Return the check of a denied address: the server itself may be fine, no request was sent."""
+    """Return the failed check of a server whose address the network policy denies.
+
+    No request was sent, so the server itself may be fine.
+    """
     detail = "Toolway connects to public addresses, to IP addresses written in an entry, and to allowed hosts"
     hint, copy = split_hint(failure.hint)
     return Check("connect", "fail", failure.reason, detail, hint, copy, failure.code)
@@ -114,7 +120,10 @@ def _streamable_http_available(failure: Disconnect) -> Check:
 
 
 def check_deprecated_transport(server: Server, probes: Probes) -> Check:
-    """Return the check of a working server that uses the deprecated HTTP+SSE transport."""
+    """Return the check of a working server that uses the deprecated HTTP+SSE transport.
+
+    It is a warning, unless the entry configures this transport and no better endpoint was found.
+    """
     message = "the server uses the deprecated HTTP+SSE transport instead of Streamable HTTP"
     if probes.endpoint:
         hint = "use the Streamable HTTP endpoint of the same host"
@@ -215,7 +224,7 @@ def _no_endpoint(failure: Disconnect, probes: Probes) -> Check:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """HTTP response to one probe; status 0 if there was none."""
+    """HTTP response to one probe (a POST of a `ping`); status 0 if there was no response."""
 
     status: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -227,7 +236,7 @@ class ProbeResult:
 
     @property
     def title(self) -> str:
-        """Return the title of an HTML page."""
+        """Return the title of the response if it is an HTML page; "" if it has none."""
         low = self.body.lower()
         begin, end = low.find(b"<title>"), low.find(b"</title>")
         text = self.body[begin + 7 : end].decode(errors="replace") if 0 <= begin < end else ""
@@ -235,7 +244,7 @@ class ProbeResult:
 
     @property
     def is_mcp(self) -> bool:
-        """Return True if the response is one of a Streamable HTTP endpoint, be it an error."""
+        """Return True if a Streamable HTTP endpoint sent the response, even if it is an error."""
         if self.content_type == "text/event-stream":
             return self.status == 200
         if self.content_type != "application/json":
@@ -248,7 +257,7 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Results of the follow-up HTTP probes."""
+    """Results of the HTTP probes of a server: response, MCP endpoint, redirect, clock skew."""
 
     post: ProbeResult = ProbeResult()
     endpoint: str = ""  # URL of the same origin at which an MCP endpoint answers
@@ -257,9 +266,9 @@ class Probes:
 
 
 async def probe_server(server: Server) -> Probes:
-    """Probe the server's URL and the common MCP paths of its origin.
+    """Send a `ping` to the server's URL and, if that is no MCP endpoint, to common MCP paths.
 
-    Never raises for network errors.
+    Network errors are not raised: the probe then has status 0.
     """
     client = HttpClient(
         replace(

@@ -24,7 +24,7 @@ MAX_SCHEMA_DEPTH: Final = 32  # the catalog already dropped tools with deeper sc
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One lint finding about a tool, or about the whole server if `tool` is empty."""
+    """One lint finding about a tool definition, or about the whole server if `tool` is empty."""
 
     severity: Literal["error", "warning"]
     tool: str
@@ -46,7 +46,7 @@ class LintResult:
 
 
 def lint_tools(server: str, tools: Sequence[Json]) -> LintResult:
-    """Lint the tool definitions of a server, under the tool names that models see."""
+    """Lint the tool definitions of a server: schemas, names that models see, number of tools."""
     found: list[Finding] = []
     for tool in tools:
         name = str(tool.get("name", ""))
@@ -153,7 +153,7 @@ def _lint_schema(tool: str, schema: Any) -> Iterator[Finding]:
 
 
 def _schema_error(schema: Json) -> tuple[str, str] | None:
-    """Return (path, reason) if a schema is not valid JSON Schema, else None."""
+    """Return (path, reason) if a tool's input schema is not valid JSON Schema, else None."""
     import jsonschema_rs
 
     try:
@@ -170,7 +170,7 @@ def _schema_error(schema: Json) -> tuple[str, str] | None:
 
 
 def _subschemas(schema: Any, path: tuple[str, ...], depth: int) -> Iterator[tuple[tuple[str, ...], Json]]:
-    """Yield every subschema of a schema, with its path."""
+    """Yield a JSON schema and all schemas nested in it, each with its path."""
     if not isinstance(schema, dict) or depth > MAX_SCHEMA_DEPTH:
         return
     yield path, schema
@@ -202,7 +202,7 @@ GEMINI_CHARS_PER_TOKEN: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class TokenCost:
-    """Estimated tokens of all tools together, per provider."""
+    """Estimated tokens of the definitions of all tools of a server, per model provider."""
 
     openai: int = 0
     anthropic: int = 0
@@ -214,12 +214,12 @@ class TokenCost:
 
 
 def estimate_tokens(tools: Sequence[Json]) -> TokenCost:
-    """Estimate the token cost of tool definitions, in every model request, for each provider.
+    """Estimate the tokens that tool definitions add to every model request, for each provider.
 
     No provider's tokenizer is available offline. A definition is sent as JSON; its characters are divided by the
-    average characters per token of such text. Measured over the 146 tools of nine public servers: 4.47 characters with
-    o200k_base (each server within 8 % of it) and 4.32 with the tokenizer that Anthropic published, which its newer
-    models no longer use. Google documents about 4.
+    average characters per token of such text. Measured over the 146 tools of nine public servers: 4.47 characters
+    with o200k_base (each server within 8 % of it) and 4.32 with the tokenizer that Anthropic published, which its
+    newer models no longer use. Google documents about 4.
     """
     size = sum(map(_definition_chars, tools))
     return TokenCost(
@@ -230,7 +230,7 @@ def estimate_tokens(tools: Sequence[Json]) -> TokenCost:
 
 
 def _definition_chars(tool: Json) -> int:
-    """Return the characters of the definition that a model receives.
+    """Return the number of characters of a tool definition as a model receives it.
 
     Models receive neither annotations nor the output schema.
     """

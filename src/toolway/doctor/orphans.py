@@ -34,7 +34,10 @@ TCP_LISTEN: Final = "0A"  # the state of a socket in /proc/net/tcp
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A leftover server process, started by Toolway or another client that has ended since."""
+    """A leftover server process, whose client (Toolway or another one) has ended.
+
+    As a `Fix`, it ends the process.
+    """
 
     pid: int
     started: str  # clock ticks since boot; distinguishes it from a later process with the same pid
@@ -48,7 +51,10 @@ class Orphan:
         return f"end process {self.pid}, which is left over ({self.command[:60]})"
 
     def apply(self) -> str:
-        """Send SIGTERM to the process and its descendants, then SIGKILL to the survivors."""
+        """Send SIGTERM to the process and its descendants, and after 2 s SIGKILL to the survivors.
+
+        Return a sentence about it for the user.
+        """
         tree = [(pid, _stat_field(pid, 21)) for pid in (self.pid, *descendants(self.pid))] if self._is_alive() else []
         for signum in (signal.SIGTERM, signal.SIGKILL):
             for pid, started in tree:
@@ -64,7 +70,7 @@ class Orphan:
 
 
 def _is_process_alive(pid: int, start_ticks: str) -> bool:
-    """Return True if the pid still belongs to the process with this start time."""
+    """Return True if the process `pid` runs and has this start time, so the pid was not reused."""
     return _stat_field(pid, 21) == start_ticks and _stat_field(pid, 2) != "Z"
 
 
@@ -78,7 +84,11 @@ def _wait_gone(seconds: float, tree: Sequence[tuple[int, str]]) -> bool:
 
 
 def find_orphans(servers: Mapping[str, Server]) -> list[Orphan]:
-    """Find leftover processes: they run a configured command or carry our tag, without a client."""
+    """Find leftover server processes of this user, which no client can use any more.
+
+    They run the command of a configured server with a closed stdin, or carry Toolway's environment tag without a
+    reaper (the helper process that ends servers).
+    """
     if not sys.platform.startswith("linux"):
         return []
     server_by_words = {_command_words(server): name for name, server in servers.items() if server.command is not None}
@@ -92,7 +102,7 @@ def find_orphans(servers: Mapping[str, Server]) -> list[Orphan]:
 
 
 def _without_writer(stdins: Mapping[int, str]) -> set[int]:
-    """Return the pids whose stdin has no writer.
+    """Return the pids of processes whose stdin has no writer. `stdins` maps pid to stdin link.
 
     A stdin that is neither pipe nor socket is never reported.
     """
@@ -102,7 +112,7 @@ def _without_writer(stdins: Mapping[int, str]) -> set[int]:
 
 
 def _matching_server(pid: int, server_by_words: Mapping[tuple[str, ...], str]) -> str | None:
-    """Return the name of the configured server whose command the process runs."""
+    """Return the name of the configured server whose command the process runs; None if none."""
     argv = _argv(pid)
     for words, name in server_by_words.items():
         # An interpreter precedes the script's own path: `python /usr/bin/server`, `uv tool uvx server`.
@@ -117,7 +127,10 @@ def _has_tag(pid: int) -> bool:
 
 
 def _has_reaper(pid: int) -> bool:
-    """Return True if a reaper is an ancestor of the process; it ends the process in time."""
+    """Return True if an ancestor of the process is a reaper, Toolway's helper that ends servers.
+
+    Such a process is not left over.
+    """
     above = _stat_field(pid, 3)
     while above not in ("", "0", "1"):
         if any(word.endswith(REAPER_PATH) for word in _argv(int(above))):
@@ -127,7 +140,7 @@ def _has_reaper(pid: int) -> bool:
 
 
 def _command_words(server: Server) -> tuple[str, ...]:
-    """Return the words at the end of the command line of the server's process."""
+    """Return the words with which the command line of the server's process ends."""
     program = os.path.basename(server.command or "")
     if program == "npx":
         rest = itertools.dropwhile(lambda word: word.startswith("-"), server.args)
@@ -147,7 +160,10 @@ def _describe_orphan(pid: int, name: str) -> Orphan:
 
 
 def process_on_port(port: int) -> tuple[int, str] | None:
-    """Return pid and command line of this user's process that listens on a local TCP port."""
+    """Return pid and command line of this user's process that listens on a local TCP port.
+
+    None if there is no such process.
+    """
     inodes = {inode for number, inode in _listening_sockets() if number == port}
     for pid in _user_pids() if inodes else ():
         if inodes & set(_socket_inodes(pid)):
@@ -162,7 +178,7 @@ def listening_ports(pid: int) -> list[int]:
 
 
 def descendants(root: int) -> list[int]:
-    """Return the living descendants of a process, oldest first."""
+    """Return the pids of the living descendants of a process, oldest first."""
     children: dict[str, list[int]] = {}
     for pid in _user_pids():
         if _stat_field(pid, 2) not in ("", "Z"):
@@ -191,7 +207,7 @@ def start_interval(first: int, second: int) -> float | None:
 
 
 def _user_pids() -> Iterator[int]:
-    """Yield the pids of this user's processes, without our own."""
+    """Yield the pids of this user's processes, without the current process."""
     user, own = os.getuid(), os.getpid()
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         with contextlib.suppress(OSError):
@@ -212,7 +228,7 @@ def _argv(pid: int) -> tuple[str, ...]:
 
 
 def _stat_field(pid: int, number: int) -> str:
-    """Return a field of /proc/PID/stat by its proc(5) number minus one.
+    """Return a field of /proc/PID/stat; "" if the process is gone. `number` counts from 0.
 
     The process name before the state may contain any character, so parsing starts after its last `)`.
     """
@@ -249,7 +265,7 @@ def _listening_sockets() -> Iterator[tuple[int, str]]:
 
 
 def _open_pipes(pipes: set[str]) -> set[str]:
-    """Return the pipes whose write end is open in some process."""
+    """Return those of `pipes` whose write end is open in a process of this user."""
     open_ones: set[str] = set()
     if not pipes:
         return open_ones
@@ -293,8 +309,8 @@ _ATTRIBUTE_HEADER: Final = struct.Struct("=HH")
 def orphaned_sockets() -> set[str]:
     """Return the inodes of all Unix sockets whose other end is closed.
 
-    Node.js programs, and so most clients, give their servers a socket as stdin; other programs use a pipe. The set is
-    empty if the kernel gives no answer.
+    Node.js programs, and so most clients, give their servers a socket as stdin; other programs use a pipe. The set
+    is empty if the kernel gives no answer within a second.
     """
     with contextlib.suppress(OSError), socket.socket(_AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as kernel:
         kernel.settimeout(1.0)
@@ -308,7 +324,7 @@ def orphaned_sockets() -> set[str]:
 
 
 def _read_sockets(kernel: socket.socket) -> Iterator[tuple[int, int]]:
-    """Yield inode and closed directions of every Unix socket."""
+    """Yield inode and closed directions (a bit mask) of every Unix socket from a kernel reply."""
     while True:
         data = kernel.recv(256 * 1024)
         while len(data) >= _MESSAGE_HEADER.size:

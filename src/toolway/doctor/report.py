@@ -1,4 +1,4 @@
-"""Report of `toolway doctor`: checks grouped by file, server and machine, their text, automatic fixes.
+"""Report of `toolway doctor`: check results by subject, their text, and automatic fixes.
 
 The text fits the terminal, except that text to be copied is never wrapped. Automatic fixes change files through
 `config/editing`: atomically, with a backup of the old file.
@@ -22,7 +22,7 @@ CheckState = Literal["ok", "warn", "fail", "skip"]
 
 
 class Fix(Protocol):
-    """A fix that `--fix` applies without asking, because it is harmless or can be undone."""
+    """A fix that `doctor --fix` applies without asking, because it is harmless or can be undone."""
 
     @property
     def description(self) -> str:
@@ -30,7 +30,7 @@ class Fix(Protocol):
         ...
 
     def apply(self) -> str:
-        """Apply the fix and return a sentence that describes it.
+        """Apply the fix and return a sentence for the user that describes what was done.
 
         If it raises `ToolwayError`, nothing has changed.
         """
@@ -39,7 +39,7 @@ class Fix(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Result of one check."""
+    """Result of one doctor check: state, message, detail, hint and automatic fix."""
 
     name: str  # config, command, env, start, stdout, handshake, tools, schemas, names, tokens, orphans …
     state: CheckState
@@ -56,7 +56,7 @@ class Check:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the check in the form of `doctor --json`."""
+        """Return the check as a JSON object, as `toolway doctor --json` prints it."""
         names = ("name", "state", "message", "detail", "hint", "copy", "code")
         return {**{name: getattr(self, name) for name in names}, "fixable": self.auto_fix is not None}
 
@@ -66,7 +66,7 @@ _WORST_FIRST: tuple[CheckState, ...] = ("fail", "warn", "ok")
 
 @dataclass(frozen=True, slots=True)
 class SubjectReport:
-    """All check results of one file, one server or the machine."""
+    """All check results of one subject: a config file, a server or this machine."""
 
     kind: Literal["file", "server", "machine"]
     name: str
@@ -81,7 +81,7 @@ class SubjectReport:
 
     @property
     def state(self) -> CheckState:
-        """Return the worst state of its checks."""
+        """Return the worst state among the checks of this subject: fail, warn or ok."""
         states = {check.state for check in self.checks}
         return next((state for state in _WORST_FIRST if state in states), "ok")
 
@@ -91,7 +91,7 @@ class SubjectReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Results of all checks, in display order."""
+    """Results of all doctor checks, grouped by file, server and machine, in display order."""
 
     subjects: tuple[SubjectReport, ...] = ()
 
@@ -102,9 +102,10 @@ class Report:
 
     @property
     def first_line(self) -> str:
-        """Return the most important cause, or a summary if nothing is wrong.
+        """Return the most important problem as one line, or a summary if nothing is wrong.
 
-        Files precede servers, and early checks of a server precede late ones: an early failure explains later ones.
+        Files precede servers, and early checks of a server precede late ones: an early failure explains later
+        ones.
         """
         for state in ("fail", "warn"):
             found = [(subject, check) for subject, check in self._iter_checks() if check.state == state]
@@ -120,7 +121,7 @@ class Report:
         return list(dict.fromkeys(found))
 
     def with_tilde(self, home: str) -> Report:
-        """Return a copy with `~` for the home folder. Text to be copied stays as it is."""
+        """Return a copy of the report with `~` for the home folder, except in text to be copied."""
 
         def shorten(text: str) -> str:
             return re.sub(rf"{re.escape(home)}(?=/|\Z)", "~", text) if len(home) > 1 else text
@@ -143,7 +144,10 @@ class Report:
         )
 
     def apply_mask(self, mask: Callable[[str], str]) -> Report:
-        """Return a copy without secrets. Masking precedes line wrapping, which would split a secret."""
+        """Return a copy of the report without secrets.
+
+        Masking must precede line wrapping, which would split a secret.
+        """
         return Report(
             tuple(
                 replace(each, way=mask(each.way), checks=tuple(check.apply_mask(mask) for check in each.checks))
@@ -189,9 +193,9 @@ _COMMAND_AT_END = re.compile(r"(.*): ((?:toolway|npm|docker|pip) [^,;]+)", re.DO
 
 
 def split_hint(hint: str) -> tuple[str, str]:
-    """Split a hint into its sentence and the part to be copied.
+    """Split an error hint into its sentence and the part that the user copies ("" if none).
 
-    The part to be copied is entry keys, or a command at the end of the hint.
+    That part is config entry keys as JSON, or a command at the end of the hint.
     """
     found = _ENTRY_KEYS.fullmatch(hint) or _COMMAND_AT_END.fullmatch(hint)
     return (found[1].rstrip(" :,"), found[2]) if found is not None else (hint, "")
@@ -207,7 +211,7 @@ STATE_STYLES: Final = {"ok": "", "warn": "yellow", "fail": "red", "skip": "dim"}
 
 
 class StyledLine(NamedTuple):
-    """One output line and its terminal style."""
+    """One output line of the report and its terminal style, such as `bold` or `red`."""
 
     text: str
     style: str = ""
@@ -216,7 +220,7 @@ class StyledLine(NamedTuple):
 def render_report(
     report: Report, width: int = 80, *, verbose: bool = False, rerun_command: str = "toolway doctor"
 ) -> Iterator[StyledLine]:
-    """Render the report: the main cause, all checks, and the next steps."""
+    """Render the report as text lines: the main problem, all checks, and the next steps."""
     sign, style = STATE_SIGNS[report.state], STATE_STYLES[report.state] or "green"
     for number, text in enumerate(_wrap(report.first_line, width - 2)):
         yield StyledLine(f"{sign} {text}" if not number else f"  {text}", style)
@@ -237,12 +241,12 @@ def render_report(
 
 
 def _has_no_findings(subject: SubjectReport) -> bool:
-    """Return True for a server without warnings and failures: it works or is disabled."""
+    """Return True if the subject is a server without warnings and failures."""
     return subject.kind == "server" and not subject.checks_in("warn", "fail")
 
 
 def _render_one_line_each(subjects: Sequence[SubjectReport], width: int) -> Iterator[StyledLine]:
-    """Render servers without findings, one line each."""
+    """Render servers without findings, one line each: protocol version, tools and token cost."""
     names = min(30, max(len(subject.name) for subject in subjects))
     for subject in subjects:
         texts = {check.name: check.message for check in subject.checks}
@@ -254,7 +258,7 @@ def _render_one_line_each(subjects: Sequence[SubjectReport], width: int) -> Iter
 
 
 def _highest_token_count(text: str) -> str:
-    """Return the highest of the token estimates in a check's text, for a one-line summary."""
+    """Return the highest token estimate in the text of a `tokens` check, as `about N tokens`."""
     found = re.findall(r"[\d,]+(?= \()", text)
     return f"about {max(found, key=lambda each: int(each.replace(',', '')))} tokens" if found else ""
 
@@ -321,7 +325,10 @@ FileChange = Callable[[bytes], bytes]
 
 @dataclass(frozen=True, slots=True)
 class FileFix:
-    """A change of a file, computed from its current content, so that fixes can be combined."""
+    """Automatic fix that changes a config file.
+
+    The change is computed from the file's content at that time, so that several fixes can be combined.
+    """
 
     description: str
     path: Path
@@ -341,7 +348,7 @@ class FileFix:
 
 @dataclass(frozen=True, slots=True)
 class MakeExecutable:
-    """Makes a file executable for everyone who may read it."""
+    """Automatic fix that makes a server's program executable for everyone who may read it."""
 
     path: Path
 
@@ -360,7 +367,7 @@ class MakeExecutable:
 
 @dataclass(frozen=True, slots=True)
 class EntryFix:
-    """New values for some keys of one config entry; the rest of the file stays as it is."""
+    """Automatic fix that sets some keys of one config entry; the rest of the file stays."""
 
     description: str
     path: Path

@@ -1,4 +1,4 @@
-"""Parallel run of all checks of all targets; one report in the order of the targets."""
+"""Run of all doctor checks of all config entries, in parallel, into one report."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ async def run_checks(
     check_machine: bool = True,
     on_checked: OnChecked = lambda name: None,
 ) -> Report:
-    """Check every target and return the report, with secrets masked.
+    """Check every config entry, starting its server once, and return the report.
 
-    `files` are the results of the file checks. `check_machine` also searches for leftover server processes.
-    `on_checked` is called with the name of each checked server.
+    Secrets in the report are masked. `files` are the results of the file checks. `check_machine` also searches for
+    leftover server processes. `on_checked` is called with the name of each checked server.
     """
     named = {_unique_name(target): target.server for target in targets if target.server is not None}
     orphans = await asyncio.to_thread(find_orphans, named) if check_machine else []
@@ -139,15 +139,15 @@ def _judge_start(name: str, server: Server, trial: TrialStart, probes: Probes | 
 
 
 def _unique_name(target: CheckTarget) -> str:
-    """Return a name that is unique among the entries of all files."""
+    """Return the entry's name; with its file if entries of several files may have that name."""
     suffix = f" of {target.file}" if target.client or target.overridden_by else ""
     return f"{target.name}{suffix}"
 
 
 def _strip_server_references(server: Server) -> Server:
-    """Return the server without unset `${…}` references.
+    """Return the server with references such as `${NAME}` removed from env and header values.
 
-    They are passed on literally and are not secret.
+    Unset references are passed on literally and are not secret, so they must not be masked.
     """
     return replace(server, env=_strip_values(server.env), headers=_strip_values(server.headers))
 
@@ -187,7 +187,7 @@ def _machine_reports(orphans: Sequence[Orphan]) -> Iterator[SubjectReport]:
 
 
 class DuplicateEntries:
-    """Finds entries that configure the same server."""
+    """Finds config entries that start the same server: equal command and arguments, or URL."""
 
     def __init__(self, targets: Sequence[CheckTarget]) -> None:
         self._by_identity: dict[str, list[CheckTarget]] = {}
@@ -196,15 +196,15 @@ class DuplicateEntries:
                 self._by_identity.setdefault(identity, []).append(target)
 
     def earlier_in_file(self, target: CheckTarget) -> str:
-        """Return the name of an earlier entry of the same file for the same server.
+        """Return the name of an earlier entry in the target's file for the same server.
 
-        "" if there is none.
+        Return "" if there is none.
         """
         here = [each for each in self._same_server(target) if each.file == target.file]
         return here[0].name if here and here[0].name != target.name else ""
 
     def in_other_files(self, target: CheckTarget) -> list[str]:
-        """Return the entries of other files for the same server, like `cursor:gh`."""
+        """Return the entries in other config files for the same server, like `cursor:gh`."""
         matches = [each for each in self._same_server(target) if each.file != target.file]
         return [f"{each.client or 'toolway'}:{each.name}" for each in matches]
 
@@ -213,9 +213,9 @@ class DuplicateEntries:
 
 
 def _server_identity(target: CheckTarget) -> str:
-    """Return a text that is equal for entries of the same server.
+    """Return a text that is equal for entries with equal command and arguments, or URL.
 
-    "" for an entry that is never started.
+    Return "" for an entry that is never started: unusable, disabled or overridden.
     """
     server = target.server
     if server is None or not server.enabled or target.overridden_by:

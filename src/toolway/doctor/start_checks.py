@@ -1,4 +1,4 @@
-"""Checks of a process start: exit, duration, clean stdout."""
+"""Checks of the start of a stdio server: exit, duration, and a stdout without other output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PORT_NUMBER: Final = re.compile(r"(?<![\d.])(\d{2,5})(?![\d.])")  # not part of
 
 
 def check_process(server: Server, trial: TrialStart) -> Iterator[Check]:
-    """Yield the checks `start` and `stdout` of a stdio server."""
+    """Yield the checks `start` and `stdout` of a stdio server, from its trial start."""
     yield _check_start(server, trial)
     if trial.spawned_at is not None:
         yield _check_stdout(trial)
@@ -56,7 +56,7 @@ def _format_times(server: Server, trial: TrialStart) -> str:
 
 
 def _late_start(server: Server, trial: TrialStart) -> Check:
-    """Return the failed check of a start that succeeded after the start timeout."""
+    """Return the failed check of a server that answered, but after its start timeout."""
     assert trial.listed_at is not None
     timeout_setting = f'"startTimeout": "{max(10, round(2 * trial.listed_at))}s"'
     fetched = trial.fetched_at or 0.0
@@ -81,7 +81,7 @@ def _late_start(server: Server, trial: TrialStart) -> Check:
 
 
 def _no_answer(server: Server, trial: TrialStart) -> Check:
-    """Return the failed check of a running process that did not answer in time."""
+    """Return the failed check of a server process that runs, but did not answer in time."""
     if trial.ports:
         return _listens_on_port(trial)
     if is_package_runner(server) and trial.fetched_at is None:
@@ -144,9 +144,9 @@ def _exited(server: Server, trial: TrialStart, failure: Disconnect) -> Check:
 
 
 def _port_in_message(stderr: str) -> int | None:
-    """Return the port in an "address already in use" message.
+    """Return the port in an "address already in use" message on stderr; None if there is none.
 
-    Most servers write it after these words.
+    Most servers write the port after these words.
     """
     match = _PORT_IN_USE.search(stderr)
     if match is None:
@@ -157,9 +157,9 @@ def _port_in_message(stderr: str) -> int | None:
 
 
 def _path_with_command_folder(server: Server, cause: Diagnosis) -> str:
-    """Return a PATH with the command's folder if it has the missing program.
+    """Return a PATH with the folder of the server's command, if the missing program is in it.
 
-    Example: npx of nvm needs the node of nvm.
+    Return "" otherwise. Example: npx of nvm needs the node of nvm.
     """
     missing = re.match(r"the server needs the program ([\w.+-]+),", cause.cause)
     folder = os.path.dirname(server.command or "")
@@ -187,13 +187,13 @@ def _check_stdout(trial: TrialStart) -> Check:
 
 
 def stderr_tail(trial: TrialStart) -> str:
-    """Return the last lines of stderr, each prefixed with `|`."""
+    """Return the last lines that the server wrote to stderr, each prefixed with `|`."""
     lines = [line.rstrip() for line in trial.stderr.splitlines() if line.strip()]
     return "\n".join(f"| {sanitize(line, 200)}" for line in lines[-MAX_STDERR_LINES:])
 
 
 def shell_command(server: Server) -> str:
-    """Return the server's command line, quoted for a shell."""
+    """Return the server's command line, quoted so that the user can run it in a shell."""
     return shlex.join([server.command or "", *server.args])
 
 

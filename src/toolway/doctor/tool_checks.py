@@ -1,4 +1,4 @@
-"""Checks of a started server: protocol era, tools, compatibility with model providers."""
+"""Checks of a started server: protocol version, tools, compatibility with model providers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROVIDER_TITLES: Final = {"openai": "OpenAI", "anthropic": "Anthropic", "gemini
 
 
 def check_protocol(server: Server, trial: TrialStart) -> Check:
-    """Check the negotiated protocol version, or report why the negotiation failed."""
+    """Check the MCP protocol version of a started server, or report why negotiation failed."""
     agreement = trial.agreement
     if agreement is None:
         failure = trial.failure
@@ -45,9 +45,9 @@ def check_protocol(server: Server, trial: TrialStart) -> Check:
 
 
 def check_openapi(trial: TrialStart) -> Iterator[Check]:
-    """Check an OpenAPI server: its document must be readable and its host reachable.
+    """Check the trial start of an OpenAPI server: document readable, host reachable.
 
-    It has no protocol era.
+    Such a server has no MCP protocol version to check.
     """
     agreement, failure = trial.agreement, trial.failure
     if agreement is not None:
@@ -61,7 +61,7 @@ def check_openapi(trial: TrialStart) -> Iterator[Check]:
 
 
 def check_tools(name: str, trial: TrialStart) -> Iterator[Check]:
-    """Check the tool list: dropped tools, schemas, names and token cost."""
+    """Check the tool list of a started server: dropped tools, schemas, names and token cost."""
     if trial.listed_at is None:
         if trial.agreement is not None and trial.failure is not None:
             message = f"the server lists no tools: {trial.failure.reason}"
@@ -106,7 +106,7 @@ def _check_lint(name: str, items: Sequence[Any]) -> Iterator[Check]:
 
 
 def _check_schemas(found: Sequence[Finding]) -> Check:
-    """Return one check for all schema findings, led by the one that affects the most providers."""
+    """Return one check for all schema findings, led by the one that most providers reject."""
     ordered = sorted(found, key=lambda finding: -len(finding.providers))
     first = ordered[0]
     rejecters = " and ".join(_PROVIDER_TITLES[provider] for provider in first.providers)

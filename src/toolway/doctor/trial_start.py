@@ -1,4 +1,4 @@
-"""Trial start of one server, with timestamps of each step. It records and judges nothing.
+"""Trial start of one server: records time and result of each step, and judges nothing.
 
 A package runner such as npx first downloads the package. The start time of the server's process separates the download
 time from the server's own time, because the runner starts it after the download. A runner gets more time than a normal
@@ -38,7 +38,10 @@ EXIT_WAIT_S: Final = 0.5  # seconds; a process exit explains more than the reque
 
 @dataclass(slots=True)
 class TrialStart:
-    """Observations of a trial start. Times are seconds since its begin."""
+    """Observations of a server's trial start: times, protocol, tools, failure and output.
+
+    Times are in seconds since the begin of the start.
+    """
 
     time_limit: float  # start timeout of the entry
     spawned_at: float | None = None
@@ -62,7 +65,7 @@ class TrialStart:
 
     @property
     def is_late(self) -> bool:
-        """Return True if the server answered, but after its start timeout."""
+        """Return True if the server listed its tools, but after its start timeout."""
         return self.listed_at is not None and self.listed_at > self.time_limit
 
 
@@ -71,7 +74,10 @@ def is_package_runner(server: Server) -> bool:
 
 
 async def run_trial_start(name: str, server: Server, environ: Mapping[str, str], spawner: Spawner) -> TrialStart:
-    """Start the server, negotiate the era, list its tools, and stop it."""
+    """Start a server, negotiate the MCP protocol version, list its tools, and stop it.
+
+    A server that exits on a modern request (2026-07-28) is started once more with the legacy protocol.
+    """
     trial = await _attempt_start(name, server, environ, spawner, legacy_first=False)
     # Some servers exit on an unknown request; the hub restarts them and begins with the legacy era.
     if trial.failure is not None and trial.failure.code == "E-STDIO-EXIT" and server.era == "auto":
@@ -143,9 +149,10 @@ def _copy_times(trial: TrialStart, stats: StdoutStats, clock: _Clock) -> None:
 
 
 def _fetch_seconds(server: Server, stats: StdoutStats) -> float | None:
-    """Return the seconds from the runner's start to the start of its oldest living descendant.
+    """Return the seconds that a package runner such as npx needed until it started the server.
 
-    That process is the server, or a shell that runs it. Installer processes have ended by now.
+    None if unknown. The end is the start of the runner's oldest living descendant: the server, or a shell that runs
+    it. Installer processes have ended by now.
     """
     if stats.pid is None or not is_package_runner(server):
         return None
@@ -165,7 +172,10 @@ async def _list_tools(session: Session, trial: TrialStart, max_tools: int) -> No
 
 
 async def _classify_failure(session: Session, server: Server, exc: Exception) -> Disconnect:
-    """Convert the error of a failed start into a `Disconnect`, like the supervisor does."""
+    """Convert the error of a failed server start into a `Disconnect`: reason, code and hint.
+
+    If the process exits shortly after the error, its exit is the reason.
+    """
     if isinstance(exc, TimeoutError):
         return Disconnect(f"no answer within {server.timeout.start:g} s", "E-START-TIMEOUT")
     if isinstance(exc, JSONRPCError):
@@ -189,7 +199,10 @@ MAX_UNSENT_BYTES: Final = 8 * READ_BYTES  # backlog above which reading pauses
 
 @dataclass(slots=True)
 class StdoutStats:
-    """Observations of a server's stdout. Times are of the event loop's clock."""
+    """Observations of a server's stdout: first byte, and lines that are not MCP messages.
+
+    Times are of the event loop's clock.
+    """
 
     pid: int | None = None
     spawned_at: float | None = None
@@ -199,9 +212,9 @@ class StdoutStats:
 
 
 class TappedSpawner(Spawner):
-    """Starts a server's process with the shared spawner and taps its stdout.
+    """Spawner that starts a server's process and observes its stdout.
 
-    The transport is the same as for calls, unchanged. Its stdout passes through an additional pipe.
+    The transport is the same as for calls, unchanged. The process's stdout passes through an additional pipe.
     """
 
     def __init__(self, spawner: Spawner) -> None:
@@ -226,7 +239,7 @@ class TappedSpawner(Spawner):
 
 
 class _StdoutTap:
-    """Copies bytes from one pipe to another and observes them."""
+    """Copies a server's stdout from one pipe to another and counts lines that are not messages."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, source: int, sink: int, stats: StdoutStats) -> None:
         self._loop = loop
@@ -281,7 +294,7 @@ class _StdoutTap:
         self._line += rest
 
     def _count_noise(self, line: bytes) -> None:
-        """Count a line as noise if it is not a valid message."""
+        """Count a line of stdout as noise if it is not a valid JSON-RPC message."""
         if not line.strip() or jsonrpc.is_large(line):
             return
         try:

@@ -283,7 +283,7 @@ class Router:
             exchange.reply(status, body, (*fields, ("allow", "POST")))
 
     def _parse_message(self, exchange: Exchange) -> jsonrpc.Message | None:
-        """Parse the JSON-RPC message of a POST. CallResult and return None if it is invalid."""
+        """Parse the JSON-RPC message of a POST. Reply and return None if it is invalid."""
         try:
             return jsonrpc.parse_message(exchange.request.body) if _check_content_type(exchange) else None
         except jsonrpc.InvalidMessage as bad:

@@ -1,1 +1,1 @@
-"""Small HTTP/1.1 client that counts the bytes of a request that were sent."""
+"""Small HTTP/1.1 server, and a client that counts the bytes of each request that were sent."""

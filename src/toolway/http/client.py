@@ -68,7 +68,7 @@ MAX_CACHED_HEADS: Final = 16  # cached response heads; most servers send one per
 class HttpClient:
     """HTTP client with a connection pool, for origins that the network policy allows.
 
-    Belongs to one event loop. `close` ends every request.
+    Belongs to one event loop. `close` fails every request in progress.
     """
 
     def __init__(self, limits: ClientLimits | None = None, network_policy: NetworkPolicy = PUBLIC_ONLY) -> None:
@@ -91,16 +91,16 @@ class HttpClient:
         max_idle: float | None = None,
         on_sent: Callable[[], None] | None = None,
     ) -> HttpResponse:
-        """Return the response object of a request, which `async with` sends.
+        """Build a request and return its response object; `async with` on that sends the request.
 
-        A pooled connection that was idle for longer than `max_idle` seconds is not used: if it is lost, the request may
-        or may not have been received. `on_sent` is called once, when the first byte has been sent.
+        A pooled connection that was idle for longer than `max_idle` seconds is not used: if it is lost, the
+        request may or may not have been received. `on_sent` is called once, when the first byte has been sent.
         """
         head = self.prepare(method, target, headers)
         return self.send_prepared(head, target, body, max_idle=max_idle, on_sent=on_sent)
 
     def prepare(self, method: str, target: HttpTarget, headers: Iterable[HeaderBlock]) -> RequestTemplate:
-        """Encode a request head that several requests can reuse."""
+        """Encode a request head (request line and headers) that several requests can reuse."""
         proxy = self._proxy_for(target.origin)
         absolute = proxy is not None and target.origin.scheme == "http"
         if absolute and proxy is not None and proxy.authorization:
@@ -116,17 +116,20 @@ class HttpClient:
         max_idle: float | None = None,
         on_sent: Callable[[], None] | None = None,
     ) -> HttpResponse:
-        """Do the same as `send`, with a head that `prepare` encoded for `target`."""
+        """Build a request from a head that `prepare` encoded for `target`; else like `send`."""
         return HttpResponse(self, target, encode_request(head, body), max_idle, on_sent)
 
     async def connect(self, origin: Origin) -> None:
-        """Open a connection to `origin` and keep it for the next request. Raises `HttpError`."""
+        """Open a connection to `origin` and keep it in the pool for the next request.
+
+        Raises `HttpError` if no connection is open within the connect timeout.
+        """
         connection = await self._dial(origin)
         connection.idle_since = connection.loop.time()
         self.on_idle(connection)
 
     def close(self) -> None:
-        """Fail every request and close every connection."""
+        """Fail every request in progress and close every connection."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -137,7 +140,10 @@ class HttpClient:
     # -- used by `HttpResponse` ---------------------------------------------------------------------------------------
 
     def _take_idle(self, origin: Origin, max_idle: float | None) -> ClientConnection | None:
-        """Return a pooled connection that was not idle for too long, or None."""
+        """Take the most recently used idle connection to `origin` from the pool.
+
+        Return None if there is none, or if it has been idle for longer than `max_idle` seconds.
+        """
         idle = self._idle.get(origin)
         while idle:
             connection = idle.pop()
@@ -150,9 +156,10 @@ class HttpClient:
         return None
 
     def _drop_suspect(self, origin: Origin, since: float) -> None:
-        """Close the pooled connections that were idle since before a request that got no byte back.
+        """Close the pooled connections to `origin` that are idle since before the time `since`.
 
-        The fault that dropped the request may have cut them too. Those that were in use meanwhile are fine.
+        At that time a request began that got no byte back. The fault that dropped the request may have cut
+        these connections too. Those that were in use meanwhile are fine.
         """
         for connection in self._idle.get(origin, ()):
             if connection.idle_since <= since:
@@ -201,7 +208,10 @@ class HttpClient:
         return self._proxies[origin]
 
     def _tick(self) -> None:
-        """Check all connections with one timer, so that a request needs no timer."""
+        """Close connections that are idle for too long, and fail requests that make no progress.
+
+        One timer checks all connections, so that a request needs no timer.
+        """
         loop = asyncio.get_running_loop()
         now = loop.time()
         for idle in self._idle.values():
@@ -214,9 +224,10 @@ class HttpClient:
 
 
 class HttpResponse(IncomingResponse):
-    """One request and its response, to be entered once.
+    """One request and its response. `async with` sends the request and waits for the headers.
 
-    `status` and `headers` are set inside the block.
+    It can be entered once. Inside the block `status` and `headers` are set, and `read`, `chunk` or `async for`
+    return the body.
 
     Header names are lower-case. A repeated header is one value, joined by ", ".
     """
@@ -250,11 +261,10 @@ class HttpResponse(IncomingResponse):
         self.abandon()
 
     async def send_and_wait(self) -> None:
-        """Send the request and wait for the head of the response.
+        """Send the request and wait for the head (status and headers) of the response.
 
-        If it returns, `abandon` must follow.
-
-        Raises `HttpError`.
+        If it returns, the caller must call `abandon` at the end. Raises `HttpError` if the connection or the
+        request fails.
         """
         origin = self._target.origin
         connection = self._client._take_idle(origin, self._max_idle)
@@ -283,7 +293,7 @@ class HttpResponse(IncomingResponse):
             self._set_up_decoding(self.headers["content-encoding"].strip().lower())
 
     def abandon(self) -> None:
-        """Stop reading. The connection is closed if the response has not ended."""
+        """Stop reading the response. Its connection is closed if the response has not ended."""
         if self.connection is not None:
             self.connection.abort()
 
@@ -299,7 +309,7 @@ class HttpResponse(IncomingResponse):
     async def chunk(self) -> bytes:
         """Return the next bytes of the body, at most a few hundred KiB; empty at its end.
 
-        Raises `HttpError`.
+        Raises `HttpError` if the connection fails, or if the compressed body is invalid.
         """
         if self._decompressor is None:
             return await self._raw_chunk()
@@ -315,13 +325,20 @@ class HttpResponse(IncomingResponse):
             raise self._response_error("E-HTTP-LIMIT", str(exc)) from None
 
     def take_complete(self, limit: int) -> bytes | None:
-        """Return the body if it is already complete in one chunk, as usual; else None: use `read`."""
+        """Return the body if all of it has arrived in one chunk of at most `limit` bytes; else None.
+
+        After None, use `read`. A compressed body always needs `read`.
+        """
         if self.complete and len(self.chunks) == 1 and self._decompressor is None and self.unread <= limit:
             return self.chunks.popleft()
         return None
 
     async def read(self, limit: int) -> bytes:
-        """Return the whole body, which must arrive at a minimum rate. Raises `HttpError`."""
+        """Return the whole body.
+
+        Raises `HttpError` if the body is longer than `limit` bytes or slower than the minimum rate, or if the
+        connection fails.
+        """
         if (body := self.take_complete(limit)) is not None:
             return body
         self.min_rate_enforced = True
@@ -341,7 +358,7 @@ class HttpResponse(IncomingResponse):
     def finish_soon(self) -> None:
         """Ignore the rest of the body.
 
-        The connection is kept if the end arrives very soon, else closed.
+        The connection is kept if the body ends within `linger_timeout`, else it is closed.
         """
         self.chunks.clear()
         if self.connection is not None:
@@ -361,9 +378,9 @@ class HttpResponse(IncomingResponse):
         return chunk
 
     def _set_up_decoding(self, encoding: str) -> None:
-        """Set up decompression.
+        """Set up decompression for the Content-Encoding `encoding` of the body.
 
-        A body with an encoding that was not accepted fails; its head stays usable.
+        If that encoding was not requested, reading the body fails; status and headers stay usable.
         """
         if encoding in ENCODINGS and self._client.limits.accept_compression:
             self._decompressor = Decompressor(encoding)
@@ -392,13 +409,13 @@ ENCODINGS: Final = frozenset({"gzip", "x-gzip", "deflate"})
 
 
 class BadCompression(Exception):
-    """A compressed body is invalid, or exceeds the ratio limit."""
+    """Raised if a compressed body is invalid or incomplete, or exceeds the ratio limit."""
 
 
 class Decompressor:
-    """Decompressor of one gzip or deflate body.
+    """Decompressor of one gzip or deflate body, with a limit on the compression ratio.
 
-    After each `feed`, call `read` until it is empty; then `finish`.
+    After each `feed`, call `read` until it returns no bytes. After the last one, call `finish`.
     """
 
     __slots__ = ("_bytes_in", "_bytes_out", "_decoder", "_input", "_is_gzip")
@@ -411,14 +428,14 @@ class Decompressor:
         self._bytes_out = 0
 
     def feed(self, data: bytes) -> None:
-        """Add compressed input."""
+        """Add compressed bytes, which `read` then decompresses."""
         self._input += data
         self._bytes_in += len(data)
 
     def read(self) -> bytes:
-        """Return the next decompressed piece; empty if more input is needed.
+        """Return the next decompressed piece, at most 64 KiB; empty if more input is needed.
 
-        Raises `BadCompression`.
+        Raises `BadCompression` if the input is invalid, or if the output exceeds the ratio limit.
         """
         if self._decoder is None:
             if len(self._input) < 2:
@@ -437,13 +454,13 @@ class Decompressor:
         return piece
 
     def finish(self) -> None:
-        """Check that the compressed body is complete. Raises `BadCompression`."""
+        """Raise `BadCompression` if the compressed body ended early. Called after the last input."""
         if self._bytes_in and (self._decoder is None or not self._decoder.eof):
             raise BadCompression("a compressed body that ends early")
 
 
 def _deflate_wbits(start: bytes) -> int:
-    """Return the zlib window bits for a body that is a zlib stream or raw deflate.
+    """Return the zlib `wbits` for a `deflate` body that begins with `start`.
 
     `deflate` means a zlib stream, but some servers send raw deflate.
     """

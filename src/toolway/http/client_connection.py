@@ -29,7 +29,7 @@ ResponseHead = tuple[int, dict[str, str]]  # status and headers; shared, so not 
 
 
 class ConnectionPool(Protocol):
-    """Owner of connections.
+    """Owner of client connections, notified when one of them becomes idle or is lost.
 
     Both methods are called from event loop callbacks and must not block.
     """
@@ -42,7 +42,7 @@ class ConnectionPool(Protocol):
 
 
 class ClientConnection(asyncio.Protocol):
-    """One socket and its parser."""
+    """Client connection: one socket, and the parser of the responses on it."""
 
     __slots__ = (
         "_complete",
@@ -126,7 +126,7 @@ class ClientConnection(asyncio.Protocol):
             self.fail("E-HTTP-RESET", f"{self.name} {how} the connection {when}")
 
     def abort(self) -> None:
-        """Close at once, without notifying the reader of an exchange in progress."""
+        """Close the connection at once, without waking the reader of a response in progress."""
         self._report_sent()
         response, self._response = self._response, None
         if response is not None:
@@ -138,7 +138,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport.abort()
 
     def fail(self, code: str, reason: str, hint: str = "") -> None:
-        """Fail the exchange in progress and close the connection."""
+        """Fail the request in progress with an `HttpError` for its reader; close the connection."""
         response = self._response
         if response is not None:
             response.error = HttpError(reason, code=code, bytes_sent=self.bytes_sent, hint=hint)
@@ -150,9 +150,10 @@ class ClientConnection(asyncio.Protocol):
     # -- one exchange
 
     def start(self, response: IncomingResponse, data: bytes, on_sent: Callable[[], None] | None) -> None:
-        """Send a request and deliver its response to `response`.
+        """Send the encoded request `data` and deliver its response to `response`.
 
-        `on_sent` is called when the first byte has been sent, at the latest before the result of the exchange is known.
+        `on_sent` is called when the first byte has been sent, at the latest before the result of the exchange
+        is known.
         """
         self._reset_exchange()
         self._stall_detector.reset()
@@ -180,7 +181,7 @@ class ClientConnection(asyncio.Protocol):
             on_sent()
 
     def linger(self) -> None:
-        """Keep the connection after the result is known, if the message ends within a short time."""
+        """Discard the rest of the response; keep the connection if it ends within `linger_timeout`."""
         assert self._response is not None
         self._response.connection = None
         self._response = IncomingResponse()  # discards the rest
@@ -188,13 +189,13 @@ class ClientConnection(asyncio.Protocol):
         self.on_drained()
 
     def on_drained(self) -> None:
-        """Resume reading after the reader has emptied the buffer."""
+        """Resume reading from the socket after the reader has emptied the response's buffer."""
         if self._paused:
             self._paused = False
             self._transport.resume_reading()
 
     def check_progress(self, now: float) -> None:
-        """Fail the exchange if it makes no progress."""
+        """Fail the request in progress if its write, or the response's head or body, is too slow."""
         response = self._response
         if response is None or self._paused:
             return
@@ -255,7 +256,7 @@ class ClientConnection(asyncio.Protocol):
             self._check_limits(response, len(data) - (response.received - before))
 
     def _deliver_cached(self, response: IncomingResponse, head: ResponseHead, body: bytes) -> None:
-        """Deliver a complete response whose head is in the cache."""
+        """Deliver a complete response whose head (status and headers) is in the head cache."""
         response.status, response.headers = head
         response.chunks.append(body)
         response.unread = response.received = len(body)
@@ -263,7 +264,11 @@ class ClientConnection(asyncio.Protocol):
         self._finish(response)
 
     def _check_limits(self, response: IncomingResponse, overhead: int) -> None:
-        """Check the limits after a read, and pause the socket if the reader is behind."""
+        """Fail the request if the response's head or framing is too long.
+
+        Pause the socket if the reader is behind. `overhead` is the number of bytes just received that are not
+        body.
+        """
         if not self._head_done:
             self._head_bytes += overhead
             if self._head_bytes > self._limits.max_head_bytes:
@@ -354,7 +359,10 @@ def _head_too_long(limits: ClientLimits) -> str:
 
 
 def _ends_with_connection(headers: dict[str, str]) -> bool:
-    """Return True if the body ends when the connection is closed."""
+    """Return True if a response with these headers ends only when the connection is closed.
+
+    It then has neither Content-Length nor Transfer-Encoding.
+    """
     return "content-length" not in headers and "transfer-encoding" not in headers
 
 
@@ -362,7 +370,7 @@ def _ends_with_connection(headers: dict[str, str]) -> bool:
 
 
 class ResponseSource(Protocol):
-    """Interface of a connection for the reader of its response."""
+    """Client connection as seen by the reader of its response."""
 
     def abort(self) -> None: ...
 
@@ -372,7 +380,7 @@ class ResponseSource(Protocol):
 
 
 class IncomingResponse:
-    """State of one response. At most one reader waits for it."""
+    """State of one response: a connection fills it, and at most one reader waits for it."""
 
     __slots__ = (
         "_waiter",
@@ -404,13 +412,13 @@ class IncomingResponse:
         self._waiter: asyncio.Future[None] | None = None
 
     def wake(self) -> None:
-        """Wake the reader."""
+        """Wake the reader that waits in `wait`, if there is one."""
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
     async def wait(self) -> None:
-        """Wait until the state has changed."""
+        """Wait until the connection has added data to this response, completed it or failed it."""
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter

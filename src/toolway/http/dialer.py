@@ -36,7 +36,7 @@ _USER_TIMEOUT: Final = ("TCP_USER_TIMEOUT", 50_000)
 class Dialer:
     """Opens connections to addresses that the network policy allows.
 
-    A DNS lookup takes at most `lookup_timeout` seconds.
+    A DNS lookup fails after `lookup_timeout` seconds.
     """
 
     def __init__(self, network_policy: NetworkPolicy, lookup_timeout: float) -> None:
@@ -44,11 +44,9 @@ class Dialer:
         self._lookup_timeout = lookup_timeout
 
     async def dial(self, origin: Origin, proxy: Proxy | None, protocol_factory: Callable[[], P]) -> P:
-        """Return a protocol of `protocol_factory`, connected to `origin`.
+        """Connect to `origin`, with TLS for https, and return the protocol from `protocol_factory`.
 
-        The caller limits the time.
-
-        Raises `HttpError`.
+        There is no time limit here; the caller sets one. Raises `HttpError` if DNS, TCP, proxy or TLS fails.
         """
         tls_context = None
         try:
@@ -98,11 +96,10 @@ class Dialer:
 
 
 async def _connect_first(addresses: Iterable[ResolvedAddress]) -> socket.socket:
-    """Return the first socket that connects.
+    """Connect to the addresses in order and return the first socket that is connected.
 
-    The next address is tried after a failure or a short delay.
-
-    Raises `OSError`.
+    The next address is tried after a failure, or in parallel after a short delay. Raises `OSError` if none
+    connects.
     """
     waiting: set[asyncio.Task[socket.socket]] = set()
     left = list(addresses)
@@ -158,7 +155,7 @@ _context_lock: Final = threading.Lock()
 
 
 async def _tls_context() -> ssl.SSLContext:
-    """Return the TLS context for all connections.
+    """Return the TLS context that all client connections share.
 
     It is created in a thread, because it reads all CAs of the system.
     """
@@ -169,7 +166,7 @@ async def _tls_context() -> ssl.SSLContext:
 
 
 def _get_or_create_context(files: _CaFiles) -> ssl.SSLContext:
-    """Create the context once, even if many servers start at the same time."""
+    """Return the TLS context for these CA files; concurrent calls create it only once."""
     with _context_lock:
         if files not in _tls_contexts:
             _tls_contexts[files] = _new_context()
@@ -216,7 +213,7 @@ class Proxy(NamedTuple):
 def proxy_for(origin: Origin) -> Proxy | None:
     """Return the proxy that the `*_PROXY` environment variables set for an origin, or None.
 
-    Loopback addresses never use a proxy. Raises `HttpError`.
+    Loopback addresses never use a proxy. Raises `HttpError` if the URL of the proxy is not an http:// URL.
     """
     url = env_proxy_url(*origin)
     if url is None:
@@ -253,7 +250,7 @@ async def _open_tls_tunnel(
 
 
 class Tunnel(asyncio.Protocol):
-    """Protocol that requests a tunnel from a proxy.
+    """Protocol that requests a tunnel to an origin from an HTTP proxy (CONNECT).
 
     After a failure, the MCP request itself was not sent.
     """
@@ -265,7 +262,7 @@ class Tunnel(asyncio.Protocol):
         self._opened_future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def wait_open(self) -> None:
-        """Wait until the proxy has opened the tunnel. Raises `HttpError`."""
+        """Wait until the proxy has opened the tunnel. Raises `HttpError` if the proxy rejects it."""
         await self._opened_future
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

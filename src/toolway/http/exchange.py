@@ -1,8 +1,8 @@
 """HTTP exchange: one request to the server, and the methods that send its response.
 
-`HeadCache` serves the client too. A peer sends the same head repeatedly; only the body length differs. A head that was
-parsed and accepted once is found by its bytes without the Content-Length digits. Every other head goes to the parser,
-which costs ten times as much.
+`HeadCache` serves the client too. A peer sends the same head (start line and headers) repeatedly; only the body length
+differs. A head that was parsed and accepted once is found by its bytes without the Content-Length digits. Every other
+head goes to the parser, which costs ten times as much.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ JSON_HEADERS: Final = (("content-type", JSON_TYPE),)
 
 
 class HeadNotes:
-    """Cached conclusions from a request head. Requests with equal heads share them."""
+    """Cached authentication and routing results of a request head, shared by equal heads."""
 
     __slots__ = ("authenticated", "routing")
 
@@ -32,7 +32,7 @@ class HeadNotes:
 
 
 class HttpRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """One complete request. Header names are in lower case."""
+    """One complete HTTP request, as received by the server. Header names are in lower case."""
 
     method: str
     path: str  # as sent, without the query; never decoded
@@ -44,14 +44,14 @@ class HttpRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
     notes: HeadNotes = msgspec.field(default_factory=HeadNotes)
 
     def with_body(self, body: bytes, peer: str) -> HttpRequest:
-        """Return the same head with another body, possibly from another client."""
+        """Return a request with the same head but another body, maybe of another client (`peer`)."""
         return HttpRequest(
             self.method, self.path, self.query, self.headers, self.repeated_headers, body, peer, self.notes
         )
 
 
 class ConnectionWriter(Protocol):
-    """The connection as an exchange uses it."""
+    """Server connection as an `Exchange` uses it to send the response."""
 
     authenticated: bool  # the client is authenticated
 
@@ -66,7 +66,7 @@ class ConnectionWriter(Protocol):
 
 
 class Exchange:
-    """One request and its response: call `reply` once, or `open`, `write` … and `end`."""
+    """One request to the server and its response: call `reply`, or `open`, `write` … and `end`."""
 
     __slots__ = (
         "_chunked",
@@ -100,7 +100,7 @@ class Exchange:
         self._connection.authenticated = True
 
     def reply(self, status: int, body: bytes = b"", headers: Headers = ()) -> None:
-        """Send a complete response."""
+        """Send a complete response: status, headers and body."""
         assert not self.opened, "response already started"
         close = self._begin()
         data = encode_head(
@@ -110,7 +110,7 @@ class Exchange:
         self._end()
 
     def open(self, status: int, headers: Headers) -> None:
-        """Start a response of unknown length."""
+        """Start a response of unknown length. `write` then sends its body, and `end` ends it."""
         assert not self.opened, "response already started"
         close = self._begin()
         self._chunked = not self._is_http10
@@ -119,7 +119,7 @@ class Exchange:
         )
 
     def write(self, data: bytes) -> None:
-        """Send a part of the body. A client that reads too slowly is disconnected."""
+        """Send a part of the response body. A client that reads too slowly is disconnected."""
         if data and not self.completed and not self._is_head_request:
             self._connection.send(encode_chunk(data) if self._chunked else data)
 
@@ -134,7 +134,7 @@ class Exchange:
         return self.request.method == "HEAD"
 
     def abort(self) -> None:
-        """Cut the response off, so that the client cannot mistake it for a complete one."""
+        """Close the connection, so that the client cannot take a partial response for complete."""
         self.completed = True
         self._connection.abort()
 
@@ -159,7 +159,10 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 def encode_head(status: int, headers: Headers, *, length: int | None, close: bool, chunked: bool = True) -> bytes:
-    """Encode a response head. Without a length the body is chunked, or ends with the connection."""
+    """Encode the head of a response: status line and headers.
+
+    If `length` is None, the body is chunked, or ends with the connection if `chunked` is False.
+    """
     if status == 200 and headers is JSON_HEADERS and not close and length is not None:
         return _JSON_OK_HEAD % length
     lines = [_STATUS_LINES[status]] if status in _STATUS_LINES else [f"HTTP/1.1 {status} Status\r\n"]
@@ -188,16 +191,16 @@ _LENGTH_HEADER_STARTS: Final = frozenset({b"\nContent-L", b"\ncontent-l"})  # be
 
 
 class HeadCache(Generic[T]):
-    """Cache of parsed HTTP heads; cleared completely when it is full."""
+    """Cache of parsed HTTP heads (start line and headers); cleared completely when it is full."""
 
     def __init__(self, max_heads: int = MAX_HEADS) -> None:
         self._max_heads = max_heads
         self._heads: dict[bytes, T] = {}
 
     def get(self, data: bytes) -> tuple[T, bytes] | None:
-        """Return the parsed head of `data` and the body.
+        """Return the cached parsed head of the message `data`, and its body.
 
-        None if `data` is not exactly one complete message with a cached head.
+        None if `data` is not exactly one complete message, or if its head is not cached.
         """
         span = _find_length(data)
         if span is None:
@@ -207,9 +210,10 @@ class HeadCache(Generic[T]):
         return (parsed, data[end + 4 :]) if parsed is not None else None
 
     def put(self, data: bytes, parsed: T) -> None:
-        """Cache the head `parsed` if `data` is exactly one complete message.
+        """Cache `parsed`, the parsed head of the message `data`, so that `get` can return it.
 
-        The head must have one Content-Length and must not close the connection.
+        Does nothing unless `data` is exactly one complete message with a Content-Length. The caller must pass
+        no head that closes the connection or has another framing.
         """
         span = _find_length(data)
         if span is None or span[2] > MAX_HEAD_BYTES:
@@ -224,9 +228,9 @@ class HeadCache(Generic[T]):
 
 
 def _find_length(data: bytes) -> tuple[int, int, int] | None:
-    """Return (start, end) of the Content-Length digits and the end of the head.
+    """Return start and end of the Content-Length digits in `data`, and the end of the head.
 
-    None if `data` is not exactly one complete message.
+    None if `data` is not exactly one complete HTTP message with a Content-Length.
     """
     end = data.find(b"\r\n\r\n")
     name = data.find(b"ength: ", 0, end) if end > 0 else -1

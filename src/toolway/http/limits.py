@@ -1,4 +1,4 @@
-"""Limits of the HTTP client and the HTTP server, and what enforces them.
+"""Limits of the HTTP client and server, `HttpError`, stall detection and the body budget.
 
 `HttpError` has the number of bytes of the request that were sent. Zero is certain: the server cannot have executed the
 request. Any other number means that it may have.
@@ -14,7 +14,10 @@ from toolway.types import Certainty
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """Limits in seconds and bytes. Exceeding one fails the request or closes the connection."""
+    """Limits of the HTTP client in seconds and bytes.
+
+    Exceeding one of them fails the request or closes the connection.
+    """
 
     connect_timeout: float = 5.0  # DNS, TCP, proxy and TLS together
     write_timeout: float = 10.0  # time without progress of a write after which the server counts as stuck
@@ -32,12 +35,12 @@ class ClientLimits:
 
     @property
     def check_interval(self) -> float:
-        """Return the interval in seconds between two checks of the connections."""
+        """Return the seconds between two checks of the connections for stalls and idle time."""
         return min(1.0, self.write_timeout / 5, self.head_timeout / 5, self.min_rate_window / 5, self.idle_timeout / 5)
 
 
 class HttpError(Exception):
-    """Failure of one request. Its connection is closed; no other request is affected."""
+    """Failure of one HTTP request. Its connection is closed; no other request is affected."""
 
     def __init__(self, reason: str, *, code: str, bytes_sent: int = 0, hint: str = "") -> None:
         super().__init__(reason)
@@ -48,7 +51,7 @@ class HttpError(Exception):
 
     @property
     def certainty(self) -> Certainty:
-        """Return NOT_SENT if no byte was sent, else UNKNOWN."""
+        """Return NOT_SENT if no byte of the request was sent, else UNKNOWN (maybe executed)."""
         return Certainty.UNKNOWN if self.bytes_sent else Certainty.NOT_SENT
 
 
@@ -56,7 +59,7 @@ ExchangeStage = Literal["write", "head", "body"]
 
 
 class StallDetector:
-    """Detects an exchange without progress. Pure: it is called with the state and the time."""
+    """Detector of an HTTP exchange without progress. No I/O: state and time are arguments."""
 
     __slots__ = ("_count", "_limits", "_since", "_stage")
 
@@ -70,9 +73,9 @@ class StallDetector:
         self._stage = None
 
     def is_stalled(self, now: float, stage: ExchangeStage, count: int) -> bool:
-        """Return True if `stage` has taken too long.
+        """Return True if the exchange is too long in `stage`, or receives its body too slowly.
 
-        `count` is the unsent bytes of a write, else the received bytes.
+        `count` is the number of unsent bytes if `stage` is "write", else of received bytes.
         """
         if stage != self._stage or (stage == "write" and count < self._count):
             self._restart(now, stage, count)
@@ -97,7 +100,7 @@ class StallDetector:
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Limits on the resources that clients can use. Times are in seconds."""
+    """Limits of the HTTP server on the resources that its clients can use. Times are in seconds."""
 
     max_connections: int = 20_000  # open connections; beyond this, an unauthenticated or the longest idle one is closed
     max_head_bytes: int = 32 * 1024  # bytes of a request's head
@@ -120,7 +123,7 @@ MAX_SHARE_DIVISOR: Final = 4  # one principal may use at most a quarter of the b
 
 
 class BodyBudget:
-    """Memory budget of request bodies: a total limit, and a share of it per principal.
+    """Memory budget of the HTTP server for request bodies: a total, and a share per principal.
 
     Bytes without a principal id count only against the total.
     """
@@ -134,13 +137,16 @@ class BodyBudget:
         return self._reserved
 
     def can_reserve(self, size: int, principal_id: str = "") -> bool:
-        """Return True if `size` bytes are available for this principal."""
+        """Return True if `reserve` would accept `size` bytes for this principal. Reserves nothing."""
         if principal_id and self._by_principal.get(principal_id, 0) + size > self._max_bytes // MAX_SHARE_DIVISOR:
             return False
         return self._reserved + size <= self._max_bytes
 
     def reserve(self, size: int, principal_id: str) -> bool:
-        """Reserve `size` bytes. Return False if the total or the principal's share is exceeded."""
+        """Reserve `size` bytes for a request body.
+
+        Return False, and reserve nothing, if the total or the principal's share would be exceeded.
+        """
         if self._reserved + size > self._max_bytes:
             return False
         if principal_id:

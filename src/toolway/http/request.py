@@ -1,6 +1,6 @@
-"""Encoding of requests.
+"""Encoding of HTTP requests for the client.
 
-Pure, and strict about line content: no input can end a line or start another one.
+No I/O. Strict about line content: no input can end a line or start another one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Origin(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """Return the value of the `Host` header: with the port only if it is not the default."""
+        """Return the value of the `Host` header: the host, and the port if it is not the default."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -56,14 +56,17 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HttpTarget:
-    """Origin and path of a request."""
+    """Origin and path of a request, with the query."""
 
     origin: Origin
     path: str  # with the query
 
     @classmethod
     def parse(cls, url: str) -> HttpTarget:
-        """Parse a URL. Raises `ValueError` unless it is a plain http or https URL."""
+        """Parse an http or https URL.
+
+        Raises `ValueError` if it has another scheme, a user name, or characters that must be percent-encoded.
+        """
         parts = urlsplit(url)
         if url != url.strip() or parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
             raise ValueError(f"not an http or https URL: {_shown_url(url)}")
@@ -79,7 +82,10 @@ class HttpTarget:
         return cls(Origin(parts.scheme, host, parts.port or _DEFAULT_PORTS[parts.scheme]), path)
 
     def join(self, reference: str) -> HttpTarget:
-        """Return the target of a `Location` header. Raises `ValueError`."""
+        """Return the target of a `Location` header, which may be relative to this target.
+
+        Raises `ValueError` if it is not a valid http or https URL.
+        """
         return HttpTarget.parse(urljoin(f"{self.origin}{self.path}", reference))
 
 
@@ -88,7 +94,10 @@ def _shown_url(url: str) -> str:
 
 
 def encode_headers(headers: Mapping[str, str]) -> HeaderBlock:
-    """Encode headers as lines. Raises `ValueError` for a name or value that HTTP does not allow."""
+    """Encode headers as lines.
+
+    Raises `ValueError` for a name or value that HTTP does not allow, and for headers that the client sets itself.
+    """
     if not headers:
         return _NO_HEADERS
     text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
@@ -111,7 +120,7 @@ def _header_problem(headers: Mapping[str, str]) -> str:
 
 
 class RequestTemplate(NamedTuple):
-    """Encoded request head without `Content-Length`."""
+    """Encoded request line and headers without `Content-Length`, reusable for several bodies."""
 
     head: bytes
     has_body: bool
@@ -120,7 +129,10 @@ class RequestTemplate(NamedTuple):
 def encode_head(
     method: str, target: HttpTarget, headers: Iterable[HeaderBlock], *, absolute: bool = False
 ) -> RequestTemplate:
-    """Encode a request head. `absolute` is the form that a proxy for plain HTTP expects."""
+    """Encode the head of a request: request line and headers.
+
+    If `absolute` is set, the request line has the whole URL, as a proxy for plain HTTP expects.
+    """
     origin = target.origin
     request_target = f"{origin}{target.path}" if absolute else target.path
     line = f"{method} {request_target} HTTP/1.1\r\nHost: {origin.authority}\r\n"
@@ -128,7 +140,7 @@ def encode_head(
 
 
 def encode_request(template: RequestTemplate, body: bytes) -> bytes:
-    """Return the whole request, for one write."""
+    """Return the bytes of a whole request (head, Content-Length and body), for one write."""
     if body or template.has_body:
         return b"%bContent-Length: %d\r\n\r\n%b" % (template.head, len(body), body)
     return template.head + b"\r\n"

@@ -18,9 +18,10 @@ _FILE_LIMIT_SHARE: Final = 0.75  # of the open-file limit for clients; the serve
 
 
 class HttpServer:
-    """HTTP/1.1 server.
+    """HTTP/1.1 server that passes each complete request to `handler`, within `limits`.
 
-    `authenticate_head` rejects a request by its head, so that an unauthenticated body is never read.
+    `authenticate_head` rejects a request by its head (request line and headers), so that an unauthenticated body is
+    never read.
     """
 
     def __init__(
@@ -49,9 +50,10 @@ class HttpServer:
         self._sweeper: asyncio.Task[None] | None = None
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Accept connections.
+        """Accept connections at `host` and `port`, with TLS if `tls` is set.
 
-        Return the port, which differs from `port` if that is 0. Raises `OSError`.
+        Return the port, which differs from `port` if that is 0. Raises `OSError` if the address cannot be
+        bound.
         """
         self.loop = asyncio.get_running_loop()
         listener = await self.loop.create_server(
@@ -70,7 +72,7 @@ class HttpServer:
         return int(listener.sockets[0].getsockname()[1])
 
     async def wait_idle(self) -> None:
-        """Wait until no request is being handled."""
+        """Wait, without a time limit, until no request is being handled."""
         while self._handling:
             if self._idle_event is None:
                 self._idle_event = asyncio.Event()
@@ -78,7 +80,7 @@ class HttpServer:
 
     @property
     def active_count(self) -> int:
-        """Number of requests being handled."""
+        """Number of requests that are being handled now."""
         return len(self._handling)
 
     def __len__(self) -> int:
@@ -96,7 +98,7 @@ class HttpServer:
             listener.close()
 
     async def cancel_all(self, timeout: float = 1.0) -> None:
-        """Cancel all running handlers and wait for their error responses."""
+        """Cancel all running handlers; wait for their error responses, at most `timeout` seconds."""
         tasks = [task for connection in self._connections if (task := connection.cancel()) is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout)
@@ -104,7 +106,7 @@ class HttpServer:
     async def close(self, timeout: float = 5.0) -> None:
         """Close every connection after its output is sent.
 
-        Abort those that take longer than `timeout`.
+        Connections that take longer than `timeout` seconds are aborted.
         """
         self.stop_accepting()
         if self._sweeper is not None:
@@ -132,7 +134,7 @@ class HttpServer:
         self._unauthenticated[connection] = self.loop.time()
 
     def _evict_one(self, newest: ServerConnection) -> None:
-        """Abort the least valuable connection.
+        """Abort the least valuable connection, because there are too many.
 
         Order: rejected, unauthenticated and idle, unauthenticated and reading, longest idle, the newest.
         """
@@ -212,7 +214,10 @@ class HttpServer:
             self._close_waiting(self._idle, now - self.limits.idle_timeout)
 
     def _close_waiting(self, waiting: dict[ServerConnection, float], until: float) -> None:
-        """Close the connections that have waited since before `until`; the oldest are first."""
+        """Close the connections in `waiting` whose waiting began before the time `until`.
+
+        `waiting` is ordered by that time, oldest first.
+        """
         while waiting:
             connection, since = next(iter(waiting.items()))
             if since > until:
@@ -232,7 +237,7 @@ class HttpServer:
         return connection.received - before < limits.min_bytes_per_s * limits.speed_window
 
     def _is_stalled(self, connection: ServerConnection, now: float) -> bool:
-        """Return True if the client reads its response too slowly."""
+        """Return True if the client has read its response too slowly since the last check."""
         marked, before = connection.drain_mark
         if now - marked < self.limits.stall_timeout:
             return False
@@ -240,9 +245,9 @@ class HttpServer:
         return connection.drained_bytes - before < self.limits.min_bytes_per_s * self.limits.stall_timeout
 
     def _abort_slowest_readers(self) -> None:
-        """Disconnect the clients with most unread bytes if their total exceeds the limit.
+        """Disconnect the clients with most unread bytes if the total of all exceeds the limit.
 
-        Slow readers together cannot fill our memory.
+        So slow readers together cannot fill our memory.
         """
         total = sum(c.unread_bytes for c in self._blocked)
         if total <= self.limits.max_total_unread_bytes:
@@ -255,6 +260,6 @@ class HttpServer:
 
 
 def _affordable_connections() -> int:
-    """Return the number of connections that the open-file limit allows."""
+    """Return the number of client connections that the process's open-file limit allows."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(16, int(soft * _FILE_LIMIT_SHARE)) if soft != resource.RLIM_INFINITY else 1_000_000

@@ -34,9 +34,9 @@ _log = logging.getLogger(__name__)
 
 
 class ConnectionHandler(Protocol):
-    """The HTTP server as its connections see it.
+    """HTTP server as its connections see it: settings, and methods that report what happens.
 
-    All methods are called synchronously, from loop callbacks.
+    All methods are called synchronously, from event loop callbacks.
     """
 
     limits: ServerLimits
@@ -140,7 +140,7 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """True while a request is being handled."""
+        """True while a request of this connection is being handled."""
         return self._exchange is not None
 
     # -- the socket ---------------------------------------------------------------------------------------------------
@@ -165,9 +165,9 @@ class ServerConnection(asyncio.Protocol):
             self._cacheable_request = None
 
     def _take_cached_head(self, request: HttpRequest, body: bytes) -> bool:
-        """Start a complete request with a cached head.
+        """Start to handle a complete request whose head is in the head cache.
 
-        Return False to parse it again, if it must be rejected.
+        Return False if the request must be rejected; the caller then parses it, which sends the rejection.
         """
         server, size = self._server, len(body)
         if size > server.limits.max_body_bytes:
@@ -196,7 +196,7 @@ class ServerConnection(asyncio.Protocol):
             self._send_rejection(self._rejection)
 
     def _decline_upgrade(self, rest: bytes) -> None:
-        """Parse on as if no upgrade had been offered.
+        """Ignore an offered protocol upgrade and parse the request as HTTP/1.1; reject CONNECT.
 
         Some clients offer HTTP/2 with their first request.
         """
@@ -224,7 +224,7 @@ class ServerConnection(asyncio.Protocol):
             self._set_rejection(400, "too much chunk framing")
 
     def _set_rejection(self, status: int, reason: str) -> None:
-        """Reject the request being read; only the first reason is kept."""
+        """Note status and reason for rejecting the request being read; only the first ones are kept."""
         if self._rejection is None:
             self._rejection = (status, reason.encode(), (("content-type", "text/plain"),))
 
@@ -258,7 +258,7 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def drained_bytes(self) -> int:
-        """Bytes that the client's socket has accepted."""
+        """Number of response bytes that the client's socket has accepted."""
         return self._sent_bytes - self.unread_bytes
 
     @property
@@ -311,7 +311,10 @@ class ServerConnection(asyncio.Protocol):
             self._set_rejection(400, "chunked body in HTTP/1.0")
 
     def _expect_body(self, fields: dict[str, str]) -> None:
-        """Check the announced body and authenticate, before any byte of it is read."""
+        """Check the announced body and authenticate the client, before any byte of the body is read.
+
+        A problem is noted as a rejection.
+        """
         size = int(fields.get("content-length", "0"))
         expected = fields.get("expect", "").lower()
         if not size and "transfer-encoding" not in fields:
@@ -328,9 +331,9 @@ class ServerConnection(asyncio.Protocol):
                 self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _authenticate(self) -> None:
-        """Authenticate by the head.
+        """Authenticate the client by the request head (request line and headers).
 
-        No body bytes are budgeted at this point, so the principal may change.
+        Sets the principal id, or a rejection. No body bytes are budgeted yet, so the principal may change.
         """
         if self._server.authenticate_head is None:
             return
@@ -399,13 +402,13 @@ class ServerConnection(asyncio.Protocol):
             exchange.abort()
 
     def tick(self, now: float) -> None:
-        """Run the periodic callback of the request being handled."""
+        """Call `on_tick` of the exchange in progress, if set. The server calls this periodically."""
         exchange = self._exchange
         if exchange is not None and exchange.on_tick is not None:
             exchange.on_tick(now)
 
     def finish_exchange(self, close: bool) -> None:
-        """End the exchange after a complete response: close, start the next request, or become idle."""
+        """End the exchange after its response: close, start the next pipelined request, or idle."""
         if self._exchange is not None and not self._exchange.disconnected:
             self._server.on_exchange_ended(self)
         self._exchange = None
@@ -420,7 +423,7 @@ class ServerConnection(asyncio.Protocol):
             self._server.on_waiting(self)
 
     def send(self, data: bytes) -> None:
-        """Write to the client. Abort the connection if too many written bytes are still unread."""
+        """Write to the client. Abort the connection if the client leaves too many bytes unread."""
         transport = self._transport
         if transport is None or transport.is_closing() or self._rejection_sent:
             return
@@ -431,9 +434,10 @@ class ServerConnection(asyncio.Protocol):
         transport.write(data)
 
     def _send_rejection(self, rejection: Rejection) -> None:
-        """Send the rejection and close.
+        """Send the rejection of a request; the server closes the connection a little later.
 
-        Input is discarded for a while: a reset could destroy the response.
+        Input is discarded until then, because a reset could destroy the response. If an earlier request is
+        still being handled, the connection is closed without the rejection.
         """
         transport = self._transport
         if transport is None or self._rejection_sent:
@@ -450,14 +454,14 @@ class ServerConnection(asyncio.Protocol):
         self._server.on_rejected(self)
 
     def cancel(self) -> asyncio.Task[None] | None:
-        """Cancel the running handler. Return its task, or None if there is none."""
+        """Cancel the running request handler. Return its task, or None if no handler is running."""
         if self._exchange is None or self._task is None:
             return None
         self._task.cancel()
         return self._task
 
     def close(self) -> None:
-        """Close an idle connection."""
+        """Close the connection after its buffered output is sent."""
         if self._transport is not None:
             self._transport.close()
 
@@ -466,18 +470,18 @@ class ServerConnection(asyncio.Protocol):
             self._transport.abort()
 
     def reject_timed_out(self) -> None:
-        """Reject a request that the client sends too slowly."""
+        """Reject a request that the client sends too slowly, with status 408."""
         self._set_rejection(408, "request timeout")
         assert self._rejection is not None
         self._send_rejection(self._rejection)
 
     def _release_handled(self) -> None:
-        """Release the body budget of the request that was handled."""
+        """Release the body budget (reserved memory) of the request that was handled."""
         self._server.body_budget.release(self._handling_bytes, self._principal_id)
         self._handling_bytes = 0
 
     def _discard_reading(self) -> None:
-        """Discard a partly read request and release its body budget."""
+        """Discard the body of a partly read request and release its body budget (reserved memory)."""
         self._server.body_budget.release(self._reading_bytes, self._principal_id)
         self._reading_bytes = 0
         self._body = []

@@ -46,7 +46,7 @@ _EFFECT_BY_MCP_METHOD: Final[Mapping[str, Effect]] = {
 
 
 def method_effect(method: str) -> Effect:
-    """Return the effect of a protocol method; a tool call is UNSAFE until more is known."""
+    """Return the effect class of an MCP method; `tools/call` is UNSAFE until the tool is known."""
     return _EFFECT_BY_MCP_METHOD.get(method, Effect.UNSAFE)
 
 
@@ -58,7 +58,7 @@ def tool_effect(
     idempotent: bool = False,
     honours_key: bool = False,
 ) -> Effect:
-    """Return the effect of a tool.
+    """Return the effect class of a tool: by setting, else HTTP method, else annotations.
 
     `idempotent`: the caller or operator states that it may run again. `honours_key`: the server itself detects
     repeated calls by their idempotency key.
@@ -74,7 +74,7 @@ def tool_effect(
 
 
 def _effect_from_hints(annotations: Mapping[str, Any]) -> Effect:
-    """Return the effect that the server's own annotations claim.
+    """Return the effect class that the server's own tool annotations claim.
 
     Good enough to allow retries, because a false claim only repeats the server's own effects. Never good enough for
     caching or sharing results.
@@ -93,7 +93,7 @@ _INPUT_RESPONSE_PARAMS: Final = ("inputResponses", "requestState")  # part of a 
 
 
 class ToolPolicy:
-    """Settings of one tool that do not depend on the call.
+    """Policy of one tool that does not depend on the call: settings, timeout, effect class.
 
     Computed once, and again when the definition of the tool or the settings of its server change.
     """
@@ -108,7 +108,7 @@ class ToolPolicy:
         self.default_effect = self.effect_for()
 
     def effect_for(self, *, idempotent: bool | None = None, has_key: bool = False) -> Effect:
-        """Return the effect of a call, given the caller's `idempotent` flag and key."""
+        """Return the effect class of a call, given its `idempotent` flag and idempotency key."""
         declared = (idempotent, self.settings.idempotent, self.server.idempotent)
         return tool_effect(
             setting=self.settings.effect,
@@ -134,7 +134,7 @@ def _call_effect(call: Call, policy: ToolPolicy) -> Effect:
 
 
 class CallPolicies:
-    """Policy lookups of the middleware, cached per listed tool."""
+    """Per-call policy for the middleware: effect, timeouts, retries, keys. Cached per tool."""
 
     def __init__(self, servers: Mapping[str, Server], catalog: Catalog) -> None:
         self._servers = servers
@@ -147,11 +147,11 @@ class CallPolicies:
         return with_facts(call, effect=_call_effect(call, policy), policy=policy)
 
     def effect(self, call: Call) -> Effect:
-        """Return the effect of the call, which decides if it may run again."""
+        """Return the effect class of the call, which decides if it may run again."""
         return _call_effect(call, self._policy_for(call))
 
     def total_timeout(self, call: Call) -> float:
-        """Return the seconds allowed for the whole call."""
+        """Return the seconds allowed for the whole call, with all its attempts."""
         return call.timeout if call.timeout is not None else self._policy_for(call).timeout
 
     def queue_timeout(self, server: str) -> float:
@@ -171,7 +171,7 @@ class CallPolicies:
         return policy if call.max_attempts is None else replace(policy, max_attempts=call.max_attempts)
 
     def definition_hash(self, call: Call) -> str:
-        """Return a hash of the tool's current definition, or "" if it is unknown."""
+        """Return a hash of the definition of the called tool, or "" if the tool is unknown."""
         return self._policy_for(call).definition_hash
 
     def coalesce_key(self, call: Call) -> Hashable | None:

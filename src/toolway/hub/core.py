@@ -1,7 +1,8 @@
-"""Engine of a hub: servers, catalog, middleware chain, events. Used by `Hub` and by the gateway.
+"""Engine of a hub: servers, catalog, middleware chain, events.
 
-`HubCore` builds the parts in `__init__` and starts them in `__aenter__`. A call is one `Call` value: `request` sends it
-through the middleware chain (middleware/chain.py) to the dispatcher (hub/dispatch.py).
+Used by `Hub` and by the gateway. `HubCore` builds the parts in `__init__` and starts them in `__aenter__`. A call is
+one `Call` value: `request` sends it through the middleware chain (middleware/chain.py) to the dispatcher
+(hub/dispatch.py).
 """
 
 from __future__ import annotations
@@ -76,7 +77,10 @@ class LoginService:
         self._context = context
 
     async def login(self, name: str, callback: LoginCallback, caller: str, redirect_uri: str | None) -> None:
-        """Let a user log in, even if a login is stored. Raises `NotFound` and `AccessDenied`."""
+        """Let a user log in to a server and store the login, even if one is stored already.
+
+        Raises `NotFound` if the server is unknown, `AccessDenied` if the login fails or the server has no logins.
+        """
         with raising_access_denied(name):
             server = await self._resolve_server(name)
             await self._auth.log_in(name, server, callback, caller=caller, redirect_uri=redirect_uri)
@@ -84,7 +88,10 @@ class LoginService:
         self.on_login(name, caller)
 
     async def logout(self, name: str, caller: str) -> bool:
-        """Delete a stored login. Return True if there was one. Raises `NotFound` and `AccessDenied`."""
+        """Delete a caller's stored login for a server. Return True if there was one.
+
+        Raises `NotFound` if the server is unknown, `AccessDenied` if it has no logins.
+        """
         with raising_access_denied(name):
             existed = await self._auth.log_out(name, await self._resolve_server(name), caller=caller)
         self._context.emit(AccessEvent(name, "logout", principal_id=caller))
@@ -122,7 +129,7 @@ class LoginService:
 
 
 class HubCore:
-    """Supervised connections to all servers of a configuration, with the operations that a gateway needs.
+    """Supervised connections to all configured servers, with the operations a gateway needs.
 
     Programs use `Hub`, which has a smaller interface with examples. The arguments are those of `Hub`, except:
 
@@ -256,7 +263,10 @@ class HubCore:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop all servers concurrently and wait until none is left, at most about 6 s."""
+        """Stop all servers concurrently and wait until all have ended, at most about 6 s.
+
+        A process that does not end by itself is killed.
+        """
         await self._upstreams.close()
         await self._auth.close()
         await self._persister.close()
@@ -274,9 +284,9 @@ class HubCore:
         self.emit(ServerChanged(name, "added"))
 
     async def remove_server(self, name: str) -> None:
-        """Remove a server and wait until it has stopped. Raises `NotFound`.
+        """Remove a server and wait until it has stopped. Raises `NotFound` if it is unknown.
 
-        Running calls may finish first, for at most 30 s.
+        Running calls may finish first; after 30 s the server is stopped anyway.
         """
         require_server(self._servers, name)
         drain_tasks = self._upstreams.remove(name)
@@ -284,10 +294,10 @@ class HubCore:
         await wait_all(drain_tasks)
 
     async def replace_server(self, name: str, server: ServerLike) -> None:
-        """Change the definition of a server. An equal definition changes nothing. Raises `NotFound`.
+        """Change the definition of a server. An equal definition changes nothing.
 
-        The new definition gets new calls at once. Returns when the old server has stopped, after its running calls,
-        at most 30 s.
+        The new definition gets new calls at once. Returns when the old server has stopped. Its running calls may finish
+        first; after 30 s it is stopped anyway. Raises `NotFound` if the server is unknown.
         """
         new_server = self._with_defaults(server)
         require_server(self._servers, name)
@@ -321,7 +331,7 @@ class HubCore:
         )
 
     def restart_server(self, name: str) -> None:
-        """Restart a server now, in any state. Raises `NotFound`."""
+        """Restart a server now, in any state. Raises `NotFound` if the server is unknown."""
         self._upstreams.restart(name)
 
     async def login(
@@ -329,21 +339,20 @@ class HubCore:
     ) -> None:
         """Let a user log in to a server and store the token, even if one is stored already.
 
-        `redirect_uri` replaces the redirect URI of the config entry. Raises `NotFound` and `AccessDenied`.
+        `redirect_uri` replaces the redirect URI of the config entry. Raises `NotFound` if the server is unknown,
+        `AccessDenied` if the login fails or the server has no logins.
         """
         await self._login_service.login(server, callback, caller, redirect_uri)
 
     async def logout(self, server: str, *, caller: str = "") -> bool:
-        """Delete a stored login and revoke it if its issuer supports that.
+        """Delete a caller's stored login for a server; revoke it if its issuer supports that.
 
-        Return True if there was one.
-
-        Raises `NotFound` and `AccessDenied`.
+        Return True if there was one. Raises `NotFound` if the server is unknown, `AccessDenied` if it has no logins.
         """
         return await self._login_service.logout(server, caller)
 
     async def logout_everywhere(self, caller: str) -> None:
-        """Delete every stored login of a caller that no longer exists."""
+        """Delete the stored logins of a caller for all servers, because the caller no longer exists."""
         await self._login_service.logout_all(caller)
 
     def _on_login(self, name: str, caller: str) -> None:
@@ -352,7 +361,10 @@ class HubCore:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def request(self, call: Call) -> Coroutine[Any, Any, CallResult]:
-        """Send a prepared call with any MCP method. Raises `CallError`."""
+        """Send a prepared call with any MCP method through the middleware chain.
+
+        Returns a coroutine of the result. It raises `CallError` if the call has no result.
+        """
         instrumentation = self._instrumentation
         is_observed = instrumentation.enabled if not call.forwarded else instrumentation.enabled_for_forwarded
         return self._observed(call) if is_observed else self._unobserved(call)
@@ -387,14 +399,18 @@ class HubCore:
     # -- lists and status ---------------------------------------------------------------------------------------------
 
     def known_tools(self, query: str | None = None, *, server: str | None = None) -> list[Tool]:
-        """Return the tools known now, without waiting.
+        """Return the tools known now, of `server` or of all servers, without waiting.
 
-        `query` selects tools that contain all its words.
+        `query` selects the tools that contain all its words.
         """
         return self._catalog.search(query, server) if query else self._catalog.tools(server)
 
     async def list_items(self, kind: ListKind, server: str | None, timeout: float) -> list[Item]:
-        """Return the items of a list once `server`, or each server, has sent them, failed or timed out."""
+        """Return the tools, prompts, resources or templates of `server`, or of all servers.
+
+        Waits up to `timeout` seconds for lists that were not sent yet. If `server` is given, raises `NotFound` if it is
+        unknown, `ServerUnavailable` if it fails and `CallTimeout` after the timeout.
+        """
         self._require_open()
         await self._upstreams.wait_lists_fetched(kind, server, timeout)
         return list(self._catalog.items(kind, server))
@@ -405,20 +421,20 @@ class HubCore:
 
     @property
     def circuit_breakers(self) -> CircuitBreakers:
-        """Return the circuit breakers, for a node that shares them with other nodes."""
+        """Return all circuit breakers of the hub, for a cluster node that shares their changes."""
         return self._breakers
 
     def breaker_status(self) -> dict[tuple[str, str], BreakerStatus]:
-        """Return the status of non-idle breakers by (server, tool).
+        """Return the status of circuit breakers that are not closed or have failures.
 
-        The tool is "" for a whole server.
+        The keys are (server, tool); the tool is "" for the breaker of a whole server.
         """
         return self._breakers.status(self._now())
 
     def trip_breaker(self, server: str, tool: str = "") -> None:
         """Open the circuit breaker of a server, or of one of its tools, for a minute.
 
-        Raises `NotFound`.
+        Raises `NotFound` if the server or the tool is unknown.
         """
         require_server(self._servers, server)
         if tool:
@@ -426,7 +442,10 @@ class HubCore:
         self._breakers.trip(server, tool, self._now())
 
     def reset_breaker(self, server: str, tool: str = "") -> None:
-        """Close the circuit breaker of a server, or of one of its tools. Raises `NotFound`."""
+        """Close the circuit breaker of a server, or of one of its tools.
+
+        Raises `NotFound` if the server is unknown.
+        """
         require_server(self._servers, server)
         self._breakers.reset(server, tool)
 
@@ -440,15 +459,18 @@ class HubCore:
         return (limiter.queued if limiter else 0, budget.active if budget else 0, budget.denied if budget else 0)
 
     async def wait_ready(self, name: str | None = None, *, timeout: float | None = None) -> None:
-        """Wait until `name`, or every enabled server, is ready.
+        """Wait until the server `name`, or every enabled server, is ready.
 
-        Raises `ServerUnavailable` as soon as one fails.
+        Raises `ServerUnavailable` as soon as one fails, and `CallTimeout` after `timeout` seconds.
         """
         self._require_open()
         await self._upstreams.wait_ready(name, timeout)
 
     async def wait_first_starts(self, timeout: float | None = None) -> None:
-        """Wait up to `timeout` seconds until the first start of each non-lazy server has ended."""
+        """Wait until the first start of each non-lazy server has succeeded or failed.
+
+        Returns without an error after `timeout` seconds.
+        """
         await self._upstreams.wait_first_starts(timeout)
 
     def events(self, *types: type[Event]) -> AsyncIterator[Event]:
@@ -538,15 +560,15 @@ class HubCore:
         """Wait up to `timeout` seconds until each server's list is known or its start has failed.
 
         A list stored by an earlier run counts as known. `urgent` starts these servers before all that no call
-        waits for.
+        waits for. Returns without an error after the timeout.
         """
         await self._upstreams.wait_lists_known(servers, kind, timeout, urgent=urgent)
 
     async def subscribe(self, server: str, kind: SubscriptionKind, name: str, owner: str) -> None:
-        """Subscribe to changes of a resource or a task.
+        """Subscribe to changes of a resource or a task of a server.
 
         They arrive as `ResourceUpdated` and `TaskChanged` events. `owner` selects the connection; see
-        `subscription_owner`. Raises `CallError`.
+        `subscription_owner`. Raises `CallError` if the server is unknown, unavailable or rejects the subscription.
         """
         await self._upstreams.subscribe(server, kind, name, owner)
 

@@ -45,7 +45,7 @@ class OutputValidator:
 
 
 class Dispatcher:
-    """Sends each call to the shared or the per-caller upstream of its server."""
+    """Sends each call to its server's upstream: the shared one, or the caller's own."""
 
     __slots__ = (
         "_auth",
@@ -76,9 +76,10 @@ class Dispatcher:
         self._forwarding_info = environment.forwarding_info
 
     async def dispatch(self, call: Call) -> CallResult:
-        """Send the call to its upstream, or to the successor if that was replaced first.
+        """Send the call to the upstream (supervised connection) of its server; return the result.
 
-        Raises `CallError`.
+        If the upstream was replaced before it executed the call, its successor gets the call. Raises `CallError` if the
+        call has no result.
         """
         if self._instrumentation.enabled:
             call = self._instrumentation.on_dispatch(call)
@@ -115,9 +116,10 @@ class Dispatcher:
         return await self.dispatch(call)
 
     async def _retry_with_new_schema(self, upstream: Upstream, call: Call, exc: ProtocolError) -> tuple[Tool, Json]:
-        """Call again with a new schema if the server's tool definition has changed.
+        """Send a call once more if it was rejected because the tool's definition has changed.
 
-        Raises `CallError`.
+        The new tool list is fetched first. Raises `exc` if it is any other error, and `CallError` if the second attempt
+        fails.
         """
         if exc.rpc_code != HEADER_MISMATCH:
             if exc.rpc_code in (METHOD_NOT_FOUND, INVALID_PARAMS) and "unknown tool" in exc.detail.lower():
@@ -129,7 +131,10 @@ class Dispatcher:
         return tool, await upstream.call(call, tool.input_schema)
 
     async def _upstream_for_caller(self, call: Call, upstream: Upstream) -> Upstream:
-        """Return the shared upstream, or the caller's own if era or credentials require it."""
+        """Return the shared upstream, or the caller's own if era or credentials require it.
+
+        Legacy servers (before 2026-07-28) and per-user logins need one connection per caller.
+        """
         upstreams = self._upstreams
         server = upstreams.servers[call.server]
         if server.share_connection or server.transport == "memory":
@@ -145,9 +150,9 @@ class Dispatcher:
         return upstreams.per_caller.get_or_start(call.server, server, call.caller)
 
     async def _require_listed_tool(self, call: Call, upstream: Upstream) -> Tool:
-        """Return the tool's definition; waits for the first list if there is none yet.
+        """Return the tool's definition; waits for the server's first tool list if there is none.
 
-        Raises `NotFound`.
+        Raises `NotFound` if the list lacks the tool, `ServerUnavailable` if the server does not start.
         """
         ref = ToolRef(call.server, call.name)
         if self._catalog.tool(ref) is None:

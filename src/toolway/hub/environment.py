@@ -32,7 +32,7 @@ def _create_real_transport(
 
 @dataclass(frozen=True, slots=True)
 class HubEnvironment:
-    """Dependencies of a hub on the outside; the defaults are the real ones."""
+    """Dependencies of a hub on the outside world, replaceable in tests; the defaults are real."""
 
     random: Callable[[], float] = random.random  # uniform in [0, 1)
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

@@ -105,9 +105,9 @@ _log = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """Reports a loop that was blocked for `stall_threshold` seconds; 0 disables it.
+    """Emits an event if the event loop is blocked for `stall_threshold` seconds; 0 disables it.
 
-    `emit` runs in the loop.
+    A thread detects the blocked loop. `emit` runs in the loop.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Watchdog:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Start watching the running loop."""
+        """Start watching the running event loop, unless the threshold is 0."""
         if self._stall_threshold:
             self._loop = asyncio.get_running_loop()
             self._loop_thread = threading.get_ident()
@@ -159,9 +159,10 @@ class Watchdog:
             pause, checked_at = self.check(late=late), self._clock()
 
     def check(self, *, late: bool = False) -> float:
-        """Report an overdue heartbeat. Return the seconds until the next check.
+        """Report the event loop as blocked if its heartbeat is overdue.
 
-        `late` means that this thread itself did not run in time, so the loop may not have had its chance yet.
+        Return the seconds until the next check. `late` means that this thread itself did not run in time, so the loop
+        may not have had its chance yet.
         """
         overdue = self._clock() - self._last_beat - self._stall_threshold
         if overdue < 0:

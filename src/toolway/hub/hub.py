@@ -121,7 +121,9 @@ class Hub:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop all servers concurrently and wait until none is left, at most about 6 s.
+        """Stop all servers concurrently and wait until all have ended, at most about 6 s.
+
+        A process that does not end by itself is killed.
 
         Example:
             hub = await Hub("mcp.json").__aenter__()
@@ -151,9 +153,10 @@ class Hub:
             arguments: Arguments of the tool.
             timeout: Seconds for the whole call; None uses the server's setting.
             max_attempts: Attempts allowed for this call; None uses the server's setting.
-            idempotent: True declares that the call may run again. Without it, a setting or a hint of the server, a
-                call that may have been executed is never sent twice.
-            idempotency_key: Calls with the same key are executed once.
+            idempotent: True declares that the call may run again after a failure. None uses the setting or the hint of
+                the server. If neither allows it, a call that may have been executed is never sent twice.
+            idempotency_key: Key of this call: a repeated call with the same key and arguments returns the stored result
+                and is not executed again. Another tool may use the same key.
             progress_callback: Function or coroutine function, called with (progress, total, message) for each
                 progress notification.
             raise_on_error: Raise `ToolError` if the tool reports a failure.
@@ -405,7 +408,9 @@ class Hub:
         await self._core.add_server(name, server)
 
     async def remove_server(self, name: str) -> None:
-        """Remove a server and wait until it has stopped. Running calls may finish first, for at most 30 s.
+        """Remove a server and wait until it has stopped.
+
+        Running calls may finish first; after 30 s the server is stopped anyway.
 
         Args:
             name: Name of the server.
@@ -421,8 +426,8 @@ class Hub:
     async def replace_server(self, name: str, server: ServerLike) -> None:
         """Change the definition of a server. An equal definition changes nothing.
 
-        New calls use the new definition at once. The method returns when the old server has stopped, after its
-        running calls, at most 30 s.
+        New calls use the new definition at once. The method returns when the old server has stopped. Its running calls
+        may finish first; after 30 s it is stopped anyway.
 
         Args:
             name: Name of the server.
@@ -549,7 +554,7 @@ class Hub:
 
         Example:
             async for event in hub.events(CallFinished):
-                print(event.name, event.duration)
+                print(event.name, event.seconds)
         """
         return self._core.events(*types)
 
@@ -595,7 +600,10 @@ def _only(item_type: type[T], items: Iterable[Item]) -> list[T]:
 def _collect_progress(
     callback: AnyProgressCallback | None,
 ) -> tuple[ProgressCallback | None, list[asyncio.Future[None]]]:
-    """Return a synchronous progress callback, and the started coroutines if `callback` is a coroutine function."""
+    """Return a synchronous form of `callback`, and the list of coroutines that it starts.
+
+    The list stays empty if `callback` is a plain function.
+    """
     pending: list[asyncio.Future[None]] = []
     if callback is None:
         return None, pending
@@ -609,7 +617,7 @@ def _collect_progress(
 
 
 async def _after(previous: asyncio.Future[None] | None, report: Awaitable[None]) -> None:
-    """Await one report after the one before it, so that reports stay in order."""
+    """Await one progress report after the previous one has ended, so that reports stay in order."""
     if previous is not None:
         await asyncio.wait([previous])
     await report

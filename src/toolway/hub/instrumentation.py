@@ -22,7 +22,7 @@ _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f
 
 
 class Trace(Protocol):
-    """Trace of one call."""
+    """Span of one call in a distributed trace; `telemetry/tracing.py` implements it."""
 
     @property
     def trace_id(self) -> str:
@@ -48,7 +48,7 @@ class Tracer(Protocol):
 
 
 class Instrumentation:
-    """Creates call events.
+    """Creates the events and traces of calls and delivers them to sinks and subscribers.
 
     `enabled` is the only check on the hot path; other methods run only if it is True.
     """
@@ -96,7 +96,10 @@ class Instrumentation:
         )
 
     def emit(self, event: Event, *, forwarded: bool = False) -> None:
-        """Deliver an event, except the end of a call, to sinks and subscribers."""
+        """Deliver an event other than `CallFinished` to sinks and subscribers.
+
+        `forwarded` means that another node forwarded the call; only sinks with `wants_forwarded` get the event then.
+        """
         for sink in self._sinks if not forwarded else self._forwarded_sinks:
             try:
                 sink.on_event(event)
@@ -107,7 +110,10 @@ class Instrumentation:
     # -- one call -----------------------------------------------------------------------------------------------------
 
     def on_start(self, call: Call) -> Call:
-        """Record the start of a call and give it an id. Its end must be recorded too."""
+        """Record the start of a call and give it an id. Its end must be recorded too.
+
+        The end is recorded by `on_result`, `on_error` or `on_cancelled`.
+        """
         # A call of the library has no id yet, and its state is not referenced elsewhere.
         if not call.id:
             call = replace(call, id=f"{self._id_prefix}{next(self._call_numbers):x}", state=TimedCallState())
@@ -123,7 +129,7 @@ class Instrumentation:
         return call
 
     def on_dispatch(self, call: Call) -> Call:
-        """Record the dispatch of an attempt. Return the call with trace context."""
+        """Record that an attempt is sent. Return the call with the trace context in its `_meta`."""
         state = call.state
         if isinstance(state, TimedCallState):
             state.effect = call.effect
@@ -153,9 +159,9 @@ class Instrumentation:
         self._finish(call, _server_name(call), call.name, "cancelled", call.state.overall_certainty(), seconds)
 
     def on_attempt_failed(self, call: Call, exc: CallError, retry_delay: float | None) -> None:
-        """Record a failed attempt.
+        """Record a failed attempt of a call.
 
-        The next one follows after `wait` seconds; None means there is none.
+        The next attempt follows after `retry_delay` seconds; None means that there is none.
         """
         certainty = exc.certainty if exc.certainty is not None else Certainty.NOT_SENT
         call.state.record_failed_attempt(exc.code, certainty)
@@ -228,7 +234,7 @@ class Instrumentation:
 
 
 def _server_name(call: Call) -> str:
-    """Return the server of a call, taken from the target if it is not resolved yet."""
+    """Return the server of a call, taken from its target name if it is not resolved yet."""
     return call.server or call.target.partition(".")[0]
 
 

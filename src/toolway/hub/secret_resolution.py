@@ -33,9 +33,9 @@ T = TypeVar("T")
 
 
 async def resolve_secrets(server: Server, environ: Mapping[str, str], spawner: Spawner) -> Server:
-    """Return the server with its secret references replaced.
+    """Return the server definition with its secret references replaced by the secrets.
 
-    Raises `ToolwayError`, without secrets in it.
+    Raises `ToolwayError` if a secret is not available. The error contains no secret.
     """
     references_found = list_secret_refs(server)
     values = await asyncio.gather(*(_fetch_secret(reference, environ, spawner) for reference in references_found))
@@ -76,10 +76,10 @@ def _read_from_file(reference: SecretRef, environ: Mapping[str, str]) -> str:
 
 
 async def _run_secret_command(reference: SecretRef, environ: Mapping[str, str], spawner: Spawner) -> str:
-    """Run a command and return its stdout.
+    """Run the command of a secret reference and return its stdout, which is the secret.
 
     It runs through the reaper like a server, so it cannot outlive this process. Its output is never shown, because it
-    may be the secret.
+    may be the secret. Raises `ConfigError` if the command fails or runs longer than 10 s.
     """
     try:
         process = await spawner.start(shlex.split(reference.target), build_environment(environ, "inherit", {}), None)
@@ -102,7 +102,7 @@ async def _run_secret_command(reference: SecretRef, environ: Mapping[str, str], 
 
 
 async def _read_stdout(process: Process) -> bytes:
-    """Read stdout up to one byte over the limit; discard stderr."""
+    """Read a process's stdout to its end or until it exceeds the limit; discard stderr."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
     data = bytearray()
@@ -137,9 +137,9 @@ def _decode_secret(reference: SecretRef, data: bytes) -> str:
 
 
 async def _run_in_daemon_thread(work: Callable[[], T]) -> T:
-    """Run `work` in a daemon thread.
+    """Run `work` in a daemon thread and return its result. Raises `SecretsError` after 35 s.
 
-    Exit does not wait for it: a keychain may wait for an absent user.
+    Interpreter exit does not wait for the thread: a keychain may wait for an absent user.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

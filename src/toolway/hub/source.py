@@ -24,7 +24,10 @@ DEFAULT_CATALOG: Final = Path()  # sentinel for the user's cache folder
 def load_servers(
     config: ConfigSource, timeout: Timeout | None, retry: RetryPolicy | None, network_policy: NetworkPolicy
 ) -> tuple[dict[str, Server], tuple[Any, ...], NetworkPolicy]:
-    """Return the servers, the config issues, and the network policy for servers added later."""
+    """Load the config of a hub: servers, config issues, and a network policy.
+
+    The network policy is for servers that are added later. Raises `ConfigError` if the config cannot be used.
+    """
     issues: tuple[Any, ...] = ()
     later_policy = network_policy
     if config is None:
@@ -54,7 +57,10 @@ def parse_server(value: ServerLike) -> Server:
 
 
 def server_fingerprint(server: Server) -> str:
-    """Return the fingerprint under which a server's lists are stored; contains no secret."""
+    """Return the fingerprint of a server's definition, under which its lists are stored.
+
+    Environment variables and headers are not part of it, because they may contain secrets.
+    """
     parts: list[Any] = [server.command, server.args, server.cwd, server.url]
     if server.openapi is not None:
         api = server.openapi
@@ -78,7 +84,10 @@ def default_catalog_storage(environ: Mapping[str, str]) -> FileCatalogStorage | 
 
 
 def default_runtime_dir(environ: Mapping[str, str]) -> Path | None:
-    """Return the private folder for the reaper's pid files; usually emptied at reboot."""
+    """Return the private folder for pid files of the reaper, the parent process of servers.
+
+    None without a runtime directory and a home directory.
+    """
     runtime = environ.get("XDG_RUNTIME_DIR")
     if runtime:
         return Path(runtime) / "toolway"

@@ -23,7 +23,7 @@ from toolway.upstream.transport import Transport
 
 
 class HubUpstreamContext:
-    """`UpstreamContext` shared by all upstreams of a hub."""
+    """`UpstreamContext` shared by all upstreams (server connections) of a hub."""
 
     def __init__(
         self,
@@ -71,7 +71,10 @@ class HubUpstreamContext:
         return DeferredTransport(create_with_secrets)
 
     async def resolve_secrets(self, server: Server) -> Server:
-        """Return the server with its secret references replaced by values. Raises `ToolwayError`."""
+        """Return the server definition with its secret references replaced by the secrets.
+
+        Raises `ToolwayError` if a secret is not available.
+        """
         return (
             await resolve_secrets(server, self._environment.environ, self._spawner)
             if list_secret_refs(server)
@@ -114,7 +117,7 @@ class HubUpstreamContext:
 
 
 def _check_header_params(tool: Json) -> str | None:
-    """Return why the tool's arguments cannot be mirrored into headers, or None if they can."""
+    """Return why the tool's arguments cannot be repeated in HTTP headers, or None if they can."""
     from toolway.protocol.headers import check_header_schema  # loads the whole SDK, which only HTTP servers need
 
     return check_header_schema(tool["inputSchema"])

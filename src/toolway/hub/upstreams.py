@@ -40,7 +40,7 @@ DRAIN_POLL_INTERVAL_S: Final = 0.05  # between two checks for running calls; an 
 
 
 class DrainingUpstreams:
-    """Upstreams that finish their running calls before they stop."""
+    """Removed or replaced upstreams (server connections) that finish their calls, then stop."""
 
     def __init__(self, context: UpstreamContext) -> None:
         self._context = CallerUpstreamContext(context)  # their events do not concern the server that now has this name
@@ -65,12 +65,15 @@ class DrainingUpstreams:
         await upstream.stop()
 
     def pending(self, name: str) -> asyncio.Task[None] | None:
-        """Return the stop task of an idle draining upstream, for its successor to await, or None."""
+        """Return the stop task of an idle draining upstream of this server, or None.
+
+        The successor of that upstream awaits the task before it starts.
+        """
         found = [task for task, upstream in self._tasks.items() if upstream.name == name and not upstream.is_busy]
         return found[-1] if found else None
 
     async def close(self) -> None:
-        """Stop all of them now, including their running calls."""
+        """Stop all draining upstreams now, including their running calls."""
         await asyncio.gather(*(upstream.stop() for upstream in self._tasks.values()), return_exceptions=True)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -79,9 +82,9 @@ DrainTasks = list[asyncio.Task[None]]  # one per upstream that was replaced or r
 
 
 class UpstreamManager:
-    """Starts, replaces and drains upstreams.
+    """Starts, replaces and drains the upstreams (supervised connections) of all servers.
 
-    `on_definition_changed` gets every changed or removed server name.
+    `on_definition_changed` is called with the name of every changed or removed server.
     """
 
     def __init__(
@@ -139,7 +142,7 @@ class UpstreamManager:
         return drain_tasks
 
     def reconcile(self, desired: Mapping[str, Server]) -> dict[str, str]:
-        """Change the set of servers to `desired`.
+        """Add, remove and replace servers, so that the configured servers are `desired`.
 
         Return "added", "removed" or "changed" by server name.
         """
@@ -168,7 +171,10 @@ class UpstreamManager:
             upstream.start(after=self._draining.pending(name))
 
     def _retire(self, name: str) -> DrainTasks:
-        """Remove the upstreams of a server. They stop after their running calls."""
+        """Remove the upstreams of a server. They stop after their running calls, at most 30 s.
+
+        Return one task per upstream, which ends when it has stopped.
+        """
         upstream = self.upstreams.pop(name, None)
         shared = [upstream] if upstream is not None else []
         self._catalog.remove_server(name)
@@ -176,7 +182,10 @@ class UpstreamManager:
         return self._draining.add([*shared, *self.per_caller.remove(name)])
 
     def restart(self, name: str) -> None:
-        """Restart a server now, in any state. Raises `NotFound`."""
+        """Restart a server now, in any state, and reset its circuit breakers and login failures.
+
+        Raises `NotFound` if the server is unknown, `ServerUnavailable` if it is disabled or the hub is closed.
+        """
         self.require_upstream(name).restart()
         self._breakers.remove_server(name)
         self.limiters[name].paused_until = 0.0
@@ -185,7 +194,10 @@ class UpstreamManager:
     # -- lookup -------------------------------------------------------------------------------------------------------
 
     def require_upstream(self, name: str) -> Upstream:
-        """Return the upstream that all callers share. Raises `NotFound` and `ServerUnavailable`."""
+        """Return the upstream of a server that all callers share.
+
+        Raises `NotFound` if the server is unknown, `ServerUnavailable` if it is disabled or the hub is closed.
+        """
         upstream = self.upstreams.get(name)
         if upstream is None or name not in self.servers:
             require_server(self.servers, name)
@@ -194,14 +206,17 @@ class UpstreamManager:
         return upstream
 
     def uses_per_caller_connections(self, name: str, upstream: Upstream) -> bool:
-        """Return True if each caller needs a separate connection to the server."""
+        """Return True if each caller needs a separate connection to the server.
+
+        Legacy servers (before 2026-07-28) and per-user logins need that.
+        """
         server = self.servers[name]
         if server.share_connection or server.transport == "memory":
             return False
         return upstream.era == "legacy" or self._auth.is_per_user(name)
 
     def subscription_owner(self, server: str, caller: str) -> str:
-        """Return the caller id if change notifications use a per-caller connection, else ""."""
+        """Return the caller id if the caller's subscriptions use a per-caller connection, else ""."""
         if self.uses_per_caller_connections(server, self.require_upstream(server)):
             return caller
         is_per_caller = (
@@ -239,7 +254,11 @@ class UpstreamManager:
     # -- waiting ------------------------------------------------------------------------------------------------------
 
     async def wait_lists_fetched(self, kind: ListKind, server: str | None, timeout: float) -> None:
-        """Wait up to `timeout` seconds until `server`, or each server, has sent its list or failed."""
+        """Wait until `server`, or each server, has sent its list of this kind or has failed.
+
+        If `server` is given, raises `ServerUnavailable` if it fails and `CallTimeout` after `timeout` seconds.
+        Otherwise returns after `timeout` seconds.
+        """
         if server is not None:
             await with_timeout(timeout, self.require_upstream(server).wait_list_fetched(kind), server)
         else:
@@ -248,7 +267,7 @@ class UpstreamManager:
     async def wait_lists_known(self, servers: Iterable[str], kind: ListKind, timeout: float, *, urgent: bool) -> None:
         """Wait up to `timeout` seconds until each server's list is known or its start has failed.
 
-        A list stored by an earlier run counts as known.
+        A list stored by an earlier run counts as known. Returns without an error after the timeout.
         """
         unlisted = [self.upstreams.get(name) for name in servers if not self._catalog.has_list(name, kind)]
         await self._wait_for_lists(timeout, [each for each in unlisted if each is not None], kind, urgent=urgent)
@@ -261,15 +280,18 @@ class UpstreamManager:
         )
 
     async def wait_ready(self, name: str | None, timeout: float | None) -> None:
-        """Wait until `name`, or every enabled server, is ready.
+        """Wait until the server `name`, or every enabled server, is ready.
 
-        Raises `ServerUnavailable` as soon as one fails.
+        Raises `ServerUnavailable` as soon as one fails, and `CallTimeout` after `timeout` seconds.
         """
         chosen = [self.require_upstream(name)] if name is not None else list(self.upstreams.values())
         waiting = asyncio.gather(*(u.wait_ready(urgent=name is not None) for u in chosen))
         await with_timeout(timeout, waiting, name or "not every server")
 
     async def wait_first_starts(self, timeout: float | None) -> None:
-        """Wait up to `timeout` seconds until the first start of each non-lazy server has ended."""
+        """Wait until the first start of each non-lazy server has succeeded or failed.
+
+        Returns without an error after `timeout` seconds.
+        """
         chosen = [u for u in self.upstreams.values() if not u.server.lazy]
         await wait_until_settled(timeout, [asyncio.ensure_future(u.wait_first_start()) for u in chosen])

@@ -1,4 +1,4 @@
-"""Response cache middleware: repeats a result to the same caller for its time to live.
+"""Response cache middleware: returns a stored result to the same caller until it expires.
 
 Bounded in entries, bytes per entry and time (an hour). The clock is an argument and monotonic.
 """
@@ -20,7 +20,7 @@ MAX_TTL_S: Final = 3600.0  # seconds
 
 
 class ResponseCache:
-    """Results by call identity, bounded, least recently used first out."""
+    """Call results by cache key, bounded: the least recently used result is dropped first."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -43,7 +43,7 @@ class ResponseCache:
             self._entries.popitem(last=False)
 
     def invalidate(self, server: str) -> None:
-        """Drop all entries of a server: one of its lists changed, or it was removed."""
+        """Drop all cached results of a server whose definition changed or that was removed."""
         for key in [k for k, (_, reply) in self._entries.items() if reply.server == server]:
             del self._entries[key]
 
@@ -51,9 +51,10 @@ class ResponseCache:
 def response_cache(
     store: ResponseCache, key_for: Callable[[Call], Hashable | None], ttl_for: Callable[[Call, CallResult], float]
 ) -> Middleware:
-    """Return the cache middleware.
+    """Return middleware that answers calls from `store` and stores their results in it.
 
-    `key_for` returns the cache key; None for a call that is never cached.
+    `key_for` returns the cache key of a call, or None if it is never cached. `ttl_for` returns the seconds for which a
+    result may be cached.
     """
 
     def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:

@@ -33,13 +33,13 @@ def build_chain(
     circuit_breaker: Middleware,
     concurrency: Middleware,
 ) -> tuple[Middleware, ...]:
-    """Return the middleware in order, outermost first."""
+    """Return the middleware of the call chain in order, outermost first."""
     audit_part = (audit,) if audit is not None else ()
     return (resolve, deadline, idempotency, cache, single_flight, *audit_part, retry, circuit_breaker, concurrency)
 
 
 def compose(middlewares: Sequence[Middleware], handler: CallHandler) -> CallHandler:
-    """Compose `middlewares` into one handler that ends with `last`."""
+    """Compose `middlewares`, outermost first, into one handler that ends with `handler`."""
     for middleware in reversed(middlewares):
         handler = _bind(middleware, handler)
     return handler

@@ -28,7 +28,7 @@ from toolway.types import Call, CallHandler, CallResult, Middleware
 
 
 class BreakerState(enum.StrEnum):
-    """State of a circuit breaker."""
+    """State of a circuit breaker: calls pass (closed), are rejected (open) or are trials."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -63,7 +63,7 @@ TRANSITIONS: Final[Mapping[BreakerState, Mapping[BreakerEvent, BreakerState]]] =
 
 @dataclass(frozen=True, slots=True)
 class BreakerPolicy:
-    """Thresholds and times of a circuit breaker."""
+    """Thresholds and times that open and close a circuit breaker."""
 
     max_consecutive_failures: int = 5  # consecutive failures that open it
     failure_share: float = 0.5  # or this share of failures
@@ -105,9 +105,9 @@ class CircuitBreaker:
         self._trial = False  # one at a time
 
     def seconds_until_allowed(self, now: float) -> float:
-        """Return the seconds until an attempt is allowed, 0 for now.
+        """Return the seconds until an attempt is allowed; 0 means that it is allowed now.
 
-        If the breaker is half open, call `begin_trial` next.
+        An open breaker becomes half open when its time is over. Call `begin_trial` before the attempt then.
         """
         if self.state is BreakerState.OPEN and now >= self._open_until:
             self._transition(BreakerEvent.PAUSE_OVER)
@@ -120,12 +120,12 @@ class CircuitBreaker:
         return 0.0
 
     def begin_trial(self) -> bool:
-        """Register the start of an attempt. Return True if it is the deciding trial."""
+        """Register the start of an attempt. Return True if it is a trial of a half-open breaker."""
         self._trial = self.state is BreakerState.HALF_OPEN
         return self._trial
 
     def end_trial(self) -> None:
-        """End a trial that proves nothing about the server."""
+        """End a trial without a verdict, for instance because the caller cancelled the call."""
         self._trial = False
 
     def record_success(self, now: float) -> None:
@@ -151,14 +151,14 @@ class CircuitBreaker:
             self._open(BreakerEvent.TOO_MANY_FAILURES, now)
 
     def trip(self, now: float) -> None:
-        """Open the breaker by an operator's decision, for the maximum time."""
+        """Open the breaker by an operator's decision, for the maximum time (`max_open_s`)."""
         self._transition(BreakerEvent.TRIPPED)
         self._open_until = now + self._policy.max_open_s
         self._consecutive_failures = 0
         self._window.clear()
 
     def apply_remote(self, open_s: float, now: float) -> bool:
-        """Open the breaker because it opened on another node. Return False if that is ignored.
+        """Open this breaker because it opened on another node. Return False if that is ignored.
 
         Local knowledge wins: ignored after a recent local success, and if this breaker is not closed.
         """
@@ -208,7 +208,7 @@ OnBreakerChange = Callable[[str, str, float], None]  # (server, tool or "", seco
 
 
 class CircuitBreakers:
-    """All circuit breakers of a hub.
+    """All circuit breakers of a hub: one per server and one per tool.
 
     `on_opened` is called for each breaker that opens by local observations. `on_manual_change` is called for each
     manual change, with 0 seconds if the breaker was closed.
@@ -246,19 +246,22 @@ class CircuitBreakers:
         return {key: each for key, each in (servers | tools).items() if each.state is not CLOSED or each.failures}
 
     def trip(self, server: str, tool: str, now: float) -> None:
-        """Open a breaker by an operator's decision."""
+        """Open the breaker of a tool, or of the server if `tool` is "", by an operator's decision."""
         self._get(server, tool).trip(now)
         if self.on_manual_change is not None:
             self.on_manual_change(server, tool, self._get(server, tool).seconds_until_allowed(now))
 
     def reset(self, server: str, tool: str) -> None:
-        """Close a breaker by an operator's decision."""
+        """Close the breaker of a tool, or of the server if `tool` is "", by an operator's decision."""
         self._close(server, tool)
         if self.on_manual_change is not None:
             self.on_manual_change(server, tool, 0.0)
 
     def apply_remote(self, server: str, tool: str, open_s: float, now: float, *, manual: bool) -> None:
-        """Apply a breaker change of another node. It is not published again."""
+        """Apply a breaker change that another node published. It is not published again.
+
+        A `manual` change opens the breaker, or closes it if `open_s` is 0. An automatic opening may be ignored.
+        """
         if manual and open_s <= 0:
             self._close(server, tool)
         elif manual:
@@ -267,7 +270,7 @@ class CircuitBreakers:
             self._get(server, tool).apply_remote(open_s, now)
 
     def report_opened(self, server: str, tool: str, now: float) -> None:
-        """Call `on_opened` if a failed attempt has opened the breaker."""
+        """Call `on_opened` if the breaker of the server or tool is open after a failed attempt."""
         found = self._get(server, tool)
         if self.on_opened is not None and found.state is BreakerState.OPEN:
             self.on_opened(server, tool, found.seconds_until_allowed(now))
@@ -301,9 +304,10 @@ def circuit_breaker(
     probe: Probe,
     is_process: Callable[[str], bool] = lambda _: False,
 ) -> Middleware:
-    """Return the circuit breaker middleware.
+    """Return middleware that rejects calls to a server or tool whose circuit breaker is open.
 
-    `is_process` returns True if the server is a process, because then its supervisor handles its exit.
+    `probe` tests a server whose breaker is half open. `is_process` returns True if a server is a local process: its
+    supervisor handles its exit, so lost connections do not count.
     """
 
     async def middleware(call: Call, next: CallHandler) -> CallResult:
@@ -346,7 +350,7 @@ async def _require_closed(
 ) -> None:
     """Return if the server's breaker is closed, or as soon as two successful probes close it.
 
-    Raises `ServerUnavailable` while it is open.
+    Raises `ServerUnavailable` if the breaker is open, opens again after a failed probe, or is being probed already.
     """
     while True:
         wait = server.seconds_until_allowed(now())
@@ -368,9 +372,9 @@ async def _require_closed(
 
 
 def _begin_tool_trial(call: Call, tool: CircuitBreaker, now: float) -> bool:
-    """Return True if the call is the trial of its tool's breaker.
+    """Return True if the call is the trial of its tool's half-open breaker.
 
-    Raises `ServerUnavailable` if it is open.
+    Raises `ServerUnavailable` if that breaker is open or another trial is running.
     """
     wait = tool.seconds_until_allowed(now)
     if wait > 0:
@@ -381,7 +385,7 @@ def _begin_tool_trial(call: Call, tool: CircuitBreaker, now: float) -> bool:
 def _breaker_at_fault(
     exc: CallError, server: CircuitBreaker, tool: CircuitBreaker, is_process: bool
 ) -> CircuitBreaker | None:
-    """Return the breaker that a failure counts against, or None."""
+    """Return the breaker (of server or tool) that a failed call counts against, or None."""
     if isinstance(exc, ServerUnavailable | OutcomeUnknown):
         # A supervisor restarts a process or gives it up; a URL has no supervisor.
         return None if is_process else server
@@ -393,7 +397,7 @@ def _breaker_at_fault(
 def _record_failure(breaker: CircuitBreaker, at_fault: bool, trial: bool, now: float) -> bool:
     """Record a failed attempt in a breaker. Return True if the failure counted against it.
 
-    While it is not closed, only the end of a trial counts: a call from before the opening proves nothing.
+    While the breaker is not closed, only the end of a trial counts: a call from before the opening proves nothing.
     """
     if breaker.state is not CLOSED and not trial:
         return False
@@ -468,7 +472,7 @@ class SlidingWindow:
         self._until = -math.inf
 
     def __len__(self) -> int:
-        """Return the number of slots in use."""
+        """Return the number of time slots, parts of the window, that hold counts."""
         return len(self._slots)
 
     def _start_slot(self, now: float) -> None:

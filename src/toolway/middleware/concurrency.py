@@ -24,7 +24,7 @@ class _Evicted(Exception):
 
 
 class ConcurrencyLimiter:
-    """A bounded number of slots with a bounded queue, fair between callers."""
+    """Concurrency slots of one server, with a bounded queue that is fair between callers."""
 
     def __init__(self, limits: Limits) -> None:
         self.capacity = limits.max_concurrent
@@ -42,11 +42,11 @@ class ConcurrencyLimiter:
 
     @property
     def max_queue(self) -> int:
-        """Return how many calls may be queued."""
+        """Return the maximum number of queued calls."""
         return self._max_queue
 
     def acquire_nowait(self, caller: str = "") -> bool:
-        """Acquire a slot if one is free and no call is queued."""
+        """Acquire a concurrency slot without waiting. Return False if none is free or calls queue."""
         if self._free <= 0 or self.queued:
             return False
         self._free -= 1
@@ -54,7 +54,10 @@ class ConcurrencyLimiter:
         return True
 
     async def acquire(self, caller: str = "") -> bool:
-        """Acquire a slot, queueing for it if necessary. Return False if the queue is full."""
+        """Acquire a concurrency slot; wait in the queue if necessary.
+
+        Return False if the queue is full, or if a caller with fewer queued calls evicts this call from it.
+        """
         if self.acquire_nowait(caller):
             return True
         if self.queued >= self._max_queue and not self._evict_from_longest(caller):
@@ -77,7 +80,10 @@ class ConcurrencyLimiter:
         return True
 
     def _evict_from_longest(self, caller: str) -> bool:
-        """Evict the last call of the longest queue if `caller` has fewer queued calls."""
+        """Evict the last call of the caller with the longest queue, to make room for `caller`.
+
+        Return False if nothing was evicted, because `caller` has not at least two fewer queued calls.
+        """
         longest = max(self._queues, key=lambda each: len(self._queues[each]), default=caller)
         if len(self._queues.get(longest, ())) <= len(self._queues.get(caller, ())) + 1:
             return False
@@ -131,9 +137,9 @@ def concurrency(
     queue_timeout_for: Callable[[str], float],
     now: Callable[[], float],
 ) -> Middleware:
-    """Return the concurrency middleware.
+    """Return middleware that limits the concurrent calls to each server.
 
-    `queue_timeout_for` returns a server's queue timeout in seconds.
+    `queue_timeout_for` returns how many seconds a call may wait for a slot; after that it fails with `Overloaded`.
     """
 
     async def middleware(call: Call, next: CallHandler) -> CallResult:
@@ -168,7 +174,10 @@ async def _wait_for_slot(call: Call, limiter: ConcurrencyLimiter, queue_timeout:
 async def _wait_out_pause(
     call: Call, limiter: ConcurrencyLimiter, queue_timeout: float, now: Callable[[], float]
 ) -> None:
-    """Wait for the end of the pause that the server requested; raise `Overloaded` if too long."""
+    """Wait until the pause that the server requested is over.
+
+    Raises `Overloaded` at once if the pause is longer than the queue timeout or the time left until the deadline.
+    """
     left = limiter.paused_until - now()
     if left > min(queue_timeout, call.deadline - now()):
         raise _overloaded(call, f"the server requested a pause of another {left:.1f} s", retry_after=left)

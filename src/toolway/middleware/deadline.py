@@ -25,7 +25,10 @@ PausedSeconds = Callable[[float], float]  # loop time -> seconds until then that
 
 
 def deadline(timeout_for: Callable[[Call], float], now: Callable[[], float]) -> Middleware:
-    """Return the deadline middleware. `timeout_for` returns the timeout of a call in seconds."""
+    """Return middleware that cancels a call at its deadline and raises `CallTimeout`.
+
+    `timeout_for` returns the timeout of a call in seconds.
+    """
     timers = Timers()
 
     async def middleware(call: Call, next: CallHandler) -> CallResult:
@@ -91,7 +94,7 @@ class Timer:
         self._granted_seconds = 0.0
 
     def extra_time(self, now: float) -> float:
-        """Return the paused seconds that were not granted yet."""
+        """Return the paused seconds by which the timer was not extended yet; count them as granted."""
         if self._paused_seconds is None:
             return 0.0
         extra = self._paused_seconds(now) - self._granted_seconds
@@ -144,14 +147,14 @@ class Timers:
         return len(self._heap)
 
     def _switch_loop(self) -> asyncio.Task[object]:
-        """Switch to the loop of the running task. Timers of an ended loop never expire."""
+        """Switch to the event loop of the running task; drop the timers of the previous, ended loop."""
         task = asyncio.current_task()
         assert task is not None, "only a task can be cancelled"
         self._loop, self._heap, self._cancelled, self._loop_timer = task.get_loop(), [], 0, None
         return task
 
     def count_cancelled(self) -> None:
-        """Count a cancelled timer; rebuild the heap if too many are cancelled."""
+        """Count a timer that ended before it expired; rebuild the heap if it holds too many of them."""
         self._cancelled += 1
         if self._cancelled > MAX_CANCELLED and 2 * self._cancelled > len(self._heap):
             self._heap = [each for each in self._heap if each[2].task is not None]
@@ -159,7 +162,7 @@ class Timers:
             self._cancelled = 0
 
     def _schedule(self) -> None:
-        """Schedule the loop timer for the earliest timer."""
+        """Schedule the single event-loop timer for the earliest expiry in the heap."""
         if self._loop_timer is not None:
             self._loop_timer.cancel()
             self._loop_timer = None

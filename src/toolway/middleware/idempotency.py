@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class IdempotencyKey(msgspec.Struct, frozen=True):
-    """Full identity of an idempotency key: callers, servers and tools never share one."""
+    """An idempotency key with its scope: keys of two callers, servers or tools never collide."""
 
     caller: str
     server: str
@@ -35,7 +35,7 @@ class IdempotencyKey(msgspec.Struct, frozen=True):
 
 
 class IdempotencyRecord(msgspec.Struct, frozen=True):
-    """Stored state of an idempotency key."""
+    """Stored state of the call with an idempotency key: running, finished or unknown outcome."""
 
     state: Literal["running", "finished", "unknown"]
     fingerprint: str
@@ -43,12 +43,13 @@ class IdempotencyRecord(msgspec.Struct, frozen=True):
 
 
 class IdempotencyStore(Protocol):
-    """Store of idempotency keys. Any exception means that it is currently unreliable."""
+    """Store of idempotency keys. If a method raises, the store counts as unavailable."""
 
     async def claim(self, id: IdempotencyKey, fingerprint: str, call: str) -> IdempotencyRecord | None:
-        """Atomically store the key as running under a call id and return None, or return its record.
+        """Claim the key for the call with id `call`: store it as running and return None.
 
-        A repeated claim by the same call id is the same claim: None while it runs.
+        Atomic. If the key is already in use, return its record. A repeated claim by the same call id returns None while
+        that call runs.
         """
         ...
 
@@ -70,7 +71,8 @@ class SharedIdempotencyStore(IdempotencyStore, Protocol):
     ) -> IdempotencyRecord | None:
         """Claim the key, or wait a bounded time for the process that has claimed it.
 
-        `on_waiting` is called when the waiting begins, possibly more than once.
+        Return None if this call has claimed the key, else the key's record. `on_waiting` is called when the waiting
+        begins, possibly more than once.
         """
         ...
 
@@ -125,7 +127,7 @@ def call_fingerprint(name: str, arguments: Any) -> str:
 
 
 def idempotency(store: IdempotencyStore) -> Middleware:
-    """Return the idempotency middleware."""
+    """Return middleware that executes a call with an idempotency key at most once."""
     in_flight = InFlightCalls()
 
     def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:
@@ -147,9 +149,10 @@ def idempotency(store: IdempotencyStore) -> Middleware:
 async def _run_leader(
     in_flight: InFlightCalls, store: IdempotencyStore, id_: IdempotencyKey, digest: str, call: Call, next: CallHandler
 ) -> CallResult:
-    """Run the call as leader of its key, so that it survives the first caller's cancellation.
+    """Run the call in a task of its own, for all callers with the same idempotency key.
 
-    Progress is forwarded to the first caller only while that caller waits.
+    So it survives the first caller's cancellation while other callers wait. Progress is forwarded to the first caller
+    only while that caller waits.
     """
     caller_waits = True
 
@@ -197,7 +200,10 @@ async def _execute(
 async def _claim(
     store: IdempotencyStore, id_: IdempotencyKey, digest: str, call: Call, leader: InFlightCall
 ) -> IdempotencyRecord | None:
-    """Claim the key. Raises `Unavailable` if the store is unreliable: then nothing is executed."""
+    """Claim the idempotency key. Return its record if an earlier call has used it, else None.
+
+    Raises `ServerUnavailable` if the store fails: then nothing is executed.
+    """
 
     def on_waiting() -> None:
         # Another process executes the call. If our deadline expires first, its execution is unknown here.
@@ -220,7 +226,7 @@ async def _claim(
 
 
 def _as_shared_store(store: IdempotencyStore) -> SharedIdempotencyStore | None:
-    """Return the store if it is shared.
+    """Return the store if several processes share it, else None.
 
     The answer is cached per type, because `isinstance` of a protocol checks every method.
     """
@@ -234,7 +240,10 @@ _IS_SHARED: Final[dict[type, bool]] = {}
 
 
 async def _persist(write: Awaitable[None]) -> None:
-    """Write to the store and log a failure. The key then stays claimed, and nothing runs twice."""
+    """Await a write to the key store; log an error instead of raising it.
+
+    After an error the key stays claimed, so the call never runs twice.
+    """
     try:
         await write
     except Exception:

@@ -40,13 +40,14 @@ _WHERE_KEY: Final = "WHERE caller = ? AND server = ? AND name = ? AND key = ?"
 
 
 class StoreInUse(Exception):
-    """Raised if another process has the file open."""
+    """Raised if another process uses the SQLite file of the idempotency keys."""
 
 
 class SqliteIdempotencyStore:
     """Idempotency store in a SQLite file, used by one process at a time.
 
-    The constructor raises `StoreInUse` or `OSError`; the methods raise the exceptions of SQLite.
+    The constructor raises `StoreInUse` if another process uses the file, and `OSError` if its lock file cannot be
+    created. The methods raise the exceptions of SQLite.
     """
 
     def __init__(
@@ -140,10 +141,10 @@ _AGE_SCHEMA = "CREATE TABLE IF NOT EXISTS age (one INTEGER PRIMARY KEY CHECK (on
 
 
 class RecordAge:
-    """The clock of one file, which ignores jumps of the wall clock. Raises the exceptions of SQLite.
+    """Clock of one SQLite file, which ignores jumps of the wall clock.
 
     The wall clock may jump by a day, and no record may expire because of that. So the store has its own clock, kept in
-    its file:
+    its file. Its methods raise the exceptions of SQLite.
 
     Rule 1. While a process has the file open, the clock follows the monotonic clock, never the wall clock.
     Rule 2. Between two processes only the wall clock is available. It counts for at most `max_gap_s` seconds, never
@@ -171,7 +172,7 @@ class RecordAge:
         return self._elapsed_at_open + self._now() - self._opened_at
 
     def persist(self, *, force: bool = False) -> None:
-        """Write the reading if the interval is over, or if `force` is True."""
+        """Write the time of the file's clock to the file if the interval is over or `force` is True."""
         seen = self.elapsed()
         if force or seen - self._persisted >= self._persist_interval_s:
             self._db.execute("UPDATE age SET seen = ?, wall = ?", (seen, self._wall()))

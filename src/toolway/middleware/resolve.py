@@ -37,9 +37,9 @@ def resolve(
 
 
 def find_tool(catalog: Catalog, servers: Collection[str], name: str) -> tuple[ToolRef, Tool | None]:
-    """Return the tool called `name`, with its definition if listed.
+    """Return the reference of the tool called `name`, and its definition if it is listed.
 
-    Raises `NotFound` if it cannot exist.
+    Raises `NotFound` if the name has no server part, the server is unknown, or its complete tool list lacks the tool.
     """
     ref = catalog.parse_name(name)
     if ref is None:
@@ -57,7 +57,7 @@ def find_tool(catalog: Catalog, servers: Collection[str], name: str) -> tuple[To
 
 
 def require_tool(catalog: Catalog, ref: ToolRef) -> Tool:
-    """Return the tool. Raises `NotFound` if the server has listed its tools without this one."""
+    """Return the definition of a tool. Raises `NotFound` if the catalog has no such tool."""
     tool = catalog.tool(ref)
     if tool is None:
         close = catalog.suggest(str(ref))
@@ -82,7 +82,10 @@ def require_server(servers: Collection[str], name: str) -> None:
 
 
 def find_resource_server(catalog: Catalog, uri: str) -> str:
-    """Return the server that lists this resource or a matching template. Raises `NotFound`."""
+    """Return the name of the server that lists this resource or a matching template.
+
+    Raises `NotFound` if no server does.
+    """
     for item in catalog.items("resources"):
         if item.name == uri:
             return item.server
@@ -93,7 +96,10 @@ def find_resource_server(catalog: Catalog, uri: str) -> str:
 
 
 def parse_prompt_name(servers: Collection[str], name: str) -> ToolRef:
-    """Parse the prompt name `server.prompt`. Raises `NotFound` if the server is unknown."""
+    """Parse the prompt name `server.prompt` into server and prompt.
+
+    Raises `NotFound` if the name has no dot or the server is unknown.
+    """
     server, dot, prompt = name.partition(".")
     if not dot:
         raise NotFound(f"unknown prompt {name!r}", detail="prompt names have the form server.prompt")

@@ -50,9 +50,9 @@ def retry(
     sleep: Callable[[float], Awaitable[None]],
     on_failed: Callable[[Call, CallError, float | None], None] = lambda *_: None,
 ) -> Middleware:
-    """Return the retry middleware.
+    """Return middleware that retries a failed call if that is safe.
 
-    `on_failed` is called for every failed attempt, with the delay before the next one, or None.
+    `on_failed` is called for every failed attempt, with the seconds until the next attempt, or None if there is none.
     """
 
     async def middleware(call: Call, next: CallHandler) -> CallResult:
@@ -106,7 +106,7 @@ def retry(
 
 @dataclass(frozen=True, slots=True)
 class FailureFacts:
-    """Facts about a failed attempt that decide about a retry."""
+    """Facts about a failed attempt, from which `next_delay` decides about a retry."""
 
     effect: Effect
     certainty: Certainty
@@ -139,7 +139,7 @@ def next_delay(
 
 
 def backoff_delays(base: float, multiplier: float, cap: float, random: Callable[[], float]) -> Iterator[float]:
-    """Yield delays with full jitter: random between zero and a growing ceiling."""
+    """Yield retry delays in seconds with full jitter: random, below a growing ceiling."""
     ceiling = base
     while True:
         yield min(cap, ceiling) * random()
@@ -147,9 +147,9 @@ def backoff_delays(base: float, multiplier: float, cap: float, random: Callable[
 
 
 def _with_overall_outcome(failure: CallError, certainty: Certainty) -> CallError:
-    """Return the last failure, adjusted to the whole call.
+    """Return the error of the whole call: the last failure, or `OutcomeUnknown`.
 
-    An earlier attempt may have been executed.
+    `OutcomeUnknown` replaces the failure if an earlier attempt may have been executed.
     """
     if certainty <= (failure.certainty or Certainty.NOT_SENT) or certainty.executed == "no":
         return failure
@@ -176,7 +176,10 @@ MIN_RETRIES: Final = 3  # concurrent retries that are always allowed
 
 
 class RetryBudget:
-    """Retry budget of one server over a sliding window. Pure: the time is an argument."""
+    """Limit for the retries of one server: a share of its calls within the last 10 s.
+
+    A few concurrent retries are always allowed. Pure: the time is an argument.
+    """
 
     def __init__(self, share: float = RETRY_SHARE, min_retries: int = MIN_RETRIES) -> None:
         self._share = share
@@ -188,12 +191,12 @@ class RetryBudget:
         self.denied = 0
 
     def record_attempt(self, now: float) -> None:
-        """Count the first attempt of a call."""
+        """Count the first attempt of a call; the number of retries is limited to a share of these."""
         self._advance(now)
         self._attempts[self._second % BUDGET_WINDOW_S] += 1
 
     def try_acquire(self, now: float) -> bool:
-        """Take a retry from the budget. Return False if it is used up.
+        """Take a retry from the budget. Return False if the budget is used up.
 
         Call `release` after the retry.
         """
@@ -207,11 +210,11 @@ class RetryBudget:
         return True
 
     def release(self) -> None:
-        """Register the end of an allowed retry."""
+        """Register the end of a retry that `try_acquire` allowed."""
         self.active -= 1
 
     def _advance(self, now: float) -> None:
-        """Drop the counts of seconds that have left the window."""
+        """Move the window to `now`: clear the counts of seconds that have left it."""
         second = int(now)
         if second == self._second:
             return

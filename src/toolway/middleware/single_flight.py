@@ -21,9 +21,9 @@ CANCEL_GRACE_S: Final = 0.5  # seconds to wait for a cancelled call to end
 
 
 def single_flight(key_for: Callable[[Call], Hashable | None]) -> Middleware:
-    """Return the single-flight middleware.
+    """Return middleware that executes identical concurrent calls once and shares the result.
 
-    `key_for` returns None for a call that is never shared.
+    `key_for` returns the same key for identical calls, and None for a call that is never shared.
     """
     in_flight = InFlightCalls()
 
@@ -48,7 +48,7 @@ def single_flight(key_for: Callable[[Call], Hashable | None]) -> Middleware:
 
 
 class InFlightCall:
-    """One running call and the number of callers that wait for it."""
+    """One running call that several callers may share, and the number of callers waiting for it."""
 
     work: asyncio.Future[CallResult]
 
@@ -60,7 +60,7 @@ class InFlightCall:
         self._in_critical = False
 
     def cancel(self) -> None:
-        """Cancel the call, at the latest when its critical section ends."""
+        """Cancel the call now, or at the end of its critical section if it is in one."""
         self.is_cancelling = True
         if not self._in_critical:
             self.work.cancel()
@@ -99,7 +99,7 @@ class InFlightCalls:
     async def join(self, call: InFlightCall, attempt: CallState) -> CallResult:
         """Wait for the result of a running call.
 
-        A cancelled caller does not cancel it for other callers.
+        If this caller is cancelled, the call continues for the other waiting callers; without any, it is cancelled too.
         """
         if attempt is not call.attempt:
             attempt.shared_with = call.attempt

@@ -1,4 +1,4 @@
-"""Conversion of an operation's parameters and request body to tool arguments."""
+"""Conversion of an API operation's parameters and request body to tool arguments."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ _FORBIDDEN_HEADERS: Final = frozenset(
 
 
 def path_variables(path: str) -> list[str]:
-    """Return the variable names of a path template, in order."""
+    """Return the variable names of a path template such as `/users/{id}`, in order."""
     return list(dict.fromkeys(_PATH_VARIABLE.findall(path)))
 
 
 def collect_parameters(path_parameters: Any, operation_parameters: Any, refs: RefResolver, dialect: str) -> list[Json]:
-    """Collect the parameters of an operation; its own override those of its path.
+    """Collect the raw parameters of an operation; its own override those of its path.
 
-    Raises `UnresolvedRef`.
+    Swagger 2.0 parameters are converted to OpenAPI 3. Raises `UnresolvedRef` if a parameter has an unresolvable `$ref`,
+    no name or no location.
     """
     found: dict[tuple[str, str], Json] = {}
     for each in [*_list_or_empty(path_parameters), *_list_or_empty(operation_parameters)]:
@@ -59,7 +60,7 @@ def collect_parameters(path_parameters: Any, operation_parameters: Any, refs: Re
 
 
 class ParameterReader:
-    """Reads the parameters of one operation."""
+    """Reads the parameters of one API operation and names their tool arguments."""
 
     def __init__(
         self,
@@ -74,7 +75,10 @@ class ParameterReader:
         self._operator_supplied = operator_supplied  # (location, name); an empty location means any
 
     def read_parameters(self, raw_parameters: list[Json], path: str) -> list[tuple[Parameter, ConvertedSchema]]:
-        """Return the parameters ordered by location, each with the schema of its argument."""
+        """Return the parameters ordered by location, each with the schema of its argument.
+
+        Raises `UnresolvedRef` if a required parameter has an unknown location.
+        """
         path_names = path_variables(path)
         missing = set(path_names) - {raw["name"] for raw in raw_parameters if raw["in"] == "path"}
         raw_parameters = raw_parameters + [
@@ -157,7 +161,7 @@ _MAX_MEDIA_TYPES: Final = 10  # media types of one body
 
 
 def swagger_body(parameters: list[Json], consumes: list[str]) -> Json | None:
-    """Return the request body of a Swagger 2.0 operation in OpenAPI 3 form."""
+    """Return the request body of a Swagger 2.0 operation in OpenAPI 3 form, or None."""
     body_parameter = next((raw for raw in parameters if raw["in"] == "body"), None)
     if body_parameter is not None:
         return swagger2.convert_body(body_parameter, consumes)
@@ -175,7 +179,7 @@ class _BodyVariants:
 
 
 class BodyReader:
-    """Reads the request bodies of a document; a body shared by many operations is read once."""
+    """Reads the request bodies of an OpenAPI document; a body shared by operations is read once."""
 
     def __init__(self, inputs: SchemaConverter, forms: SchemaConverter, refs: RefResolver) -> None:
         self._inputs = inputs
@@ -186,7 +190,10 @@ class BodyReader:
     def read_body(
         self, raw: Any, arguments: ArgumentNames
     ) -> tuple[RequestBody, list[tuple[ConvertedSchema, SchemaConverter]]] | None:
-        """Return the body with the schemas of its media types. Raises `UnresolvedRef`."""
+        """Return the request body and the schemas of its media types; None if it has none.
+
+        Raises `UnresolvedRef` if a `$ref` in the body cannot be resolved.
+        """
         raw = self._refs.resolve_object(raw)
         variants = self._cache.get(id(raw))
         if variants is None:
@@ -232,7 +239,7 @@ class BodyReader:
         return BodyContent(concrete_type(name), parts), schema, converter
 
     def _read_parts(self, node: Any, encoding: Any) -> dict[str, FormPart]:
-        """Return the fields of a form that need a special encoding."""
+        """Return the encoding of form fields that are files or have an `encoding` entry, by name."""
         found: dict[str, FormPart] = {}
         for name, field in self._form_fields(node).items():
             if self._is_file(field):
@@ -271,7 +278,7 @@ class BodyReader:
 
 
 def _ordered_media_types(content: Json) -> list[str]:
-    """Return the media types of a body, best first.
+    """Return the media types of a request body, best first.
 
     XML is left out if there is a better one: a model would have to write it as text.
     """
@@ -314,7 +321,7 @@ def strip_params(media: str) -> str:
 
 
 def media_kind(media: str) -> MediaKind:
-    """Return the encoding group of a media type."""
+    """Return the encoding group of a media type: json, form, multipart, xml, text or bytes."""
     name = strip_params(media)
     if name in ("application/json", "text/json", "*/*", "application/*", "") or name.endswith("+json"):
         return "json"
@@ -330,16 +337,19 @@ def media_kind(media: str) -> MediaKind:
 
 
 def concrete_type(media: str) -> str:
-    """Return a concrete media type for a range such as `text/*`."""
+    """Return a concrete media type for a range such as `text/*`; any other type stays unchanged."""
     ranges = {"json": "application/json", "text": "text/plain", "multipart": "multipart/form-data"}
     return ranges.get(media_kind(media), media) if "*" in strip_params(media) else media
 
 
 def media_rank(media: str) -> int:
-    """Return the preference of a media type for callers that choose none; lower is better."""
+    """Return the rank of a media type if the caller chooses none; lower is preferred."""
     return _KIND_ORDER.index(media_kind(media))
 
 
 def is_header_safe(media: str) -> bool:
-    """Return True if the text is safe as a header value: a document may contain any text."""
+    """Return True if a media type from the document is safe in an HTTP header.
+
+    It must be short, printable ASCII and contain a slash: a document may contain any text.
+    """
     return 0 < len(media) <= 200 and media.isascii() and media.isprintable() and "/" in media

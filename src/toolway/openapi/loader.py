@@ -38,9 +38,10 @@ def load_document(
     selection: OperationSelection = ALL_OPERATIONS,
     operator_supplied: frozenset[str] = frozenset(),
 ) -> ApiDocument:
-    """Load a document in JSON or YAML, Swagger 2.0 or OpenAPI 3. Raises `InvalidDocument`.
+    """Load an OpenAPI document in JSON or YAML: Swagger 2.0 or OpenAPI 3.
 
-    `source` is its location, for messages. Parameters in `operator_supplied` are no tool arguments.
+    `source` is its location, for messages. Parameters in `operator_supplied` are no tool arguments. Raises
+    `InvalidDocument` if the document is unreadable, too large or of another format.
     """
     tree, warnings = parse_document(data, source)
     return _Loader(tree, _detect_dialect(tree, source), selection, operator_supplied).build_document(warnings)
@@ -48,7 +49,7 @@ def load_document(
 
 @dataclass(frozen=True, slots=True)
 class _RawOperation:
-    """An operation as written in the document."""
+    """An API operation as written in the OpenAPI document, before conversion to a tool."""
 
     path: str
     method: str
@@ -66,7 +67,7 @@ class _RawOperation:
 
 
 class _Loader:
-    """Builds the `Document` of one parsed tree."""
+    """Builds the `ApiDocument` of one parsed OpenAPI document."""
 
     def __init__(
         self, tree: Json, dialect: str, selection: OperationSelection, operator_supplied: frozenset[str]

@@ -29,7 +29,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class FormPart:
-    """Encoding of one field of a form."""
+    """Encoding of one field of a form body: content type, style, and if it is a file."""
 
     content_type: str = ""  # empty: chosen by the value
     style: str = ""  # empty: objects become JSON, lists one field per item
@@ -40,7 +40,7 @@ class FormPart:
 
 @dataclass(frozen=True, slots=True)
 class BodyContent:
-    """One media type of a request body."""
+    """One media type that a request body may have, with the encoding of its form fields."""
 
     media_type: str  # as sent: "application/json"
     parts: dict[str, FormPart] = field(default_factory=dict, repr=False)  # of forms, by field
@@ -59,7 +59,7 @@ class RequestBody:
 
 @dataclass(frozen=True, slots=True)
 class ApiResponse:
-    """One response that the document declares."""
+    """One response that the OpenAPI document declares for an operation."""
 
     status: str  # "200", "2XX" or "default"
     description: str = ""
@@ -76,7 +76,7 @@ class BaseUrl:
 
 @dataclass(frozen=True, slots=True)
 class SecurityScheme:
-    """One authentication method of an API."""
+    """One authentication method that the OpenAPI document declares, such as an API key."""
 
     name: str
     kind: str  # apiKey, http, oauth2, openIdConnect, mutualTLS
@@ -94,7 +94,7 @@ SecurityRequirement: TypeAlias = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One API operation and its MCP tool."""
+    """One API operation (HTTP method and path) and the MCP tool made from it."""
 
     name: str  # of the tool
     method: str  # "GET"
@@ -116,7 +116,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class SkippedOperation:
-    """An operation that did not become a tool, with the reason."""
+    """An API operation that did not become a tool, with the reason."""
 
     method: str
     path: str
@@ -125,7 +125,7 @@ class SkippedOperation:
 
 @dataclass(frozen=True, slots=True)
 class ApiDocument:
-    """A loaded OpenAPI document."""
+    """A loaded OpenAPI document: operations with their tools, base URLs and security schemes."""
 
     title: str
     version: str  # of the API
@@ -143,7 +143,10 @@ class ApiDocument:
 
 @dataclass(frozen=True, slots=True)
 class OperationFilter:
-    """Glob patterns (`*`, `?`) per operation property. Methods and tags ignore case."""
+    """Glob patterns (`*`, `?`) for tags, paths, methods and ids of API operations.
+
+    Methods and tags ignore case.
+    """
 
     tags: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
@@ -151,7 +154,7 @@ class OperationFilter:
     operations: tuple[str, ...] = ()  # operationId, or the tool's name if there is none
 
     def matches(self, *, tags: tuple[str, ...], path: str, method: str, operation: str) -> list[bool]:
-        """Return, for each kind of pattern that is set, True if one matches."""
+        """Return one value per kind of pattern that is set: True if the operation matches it."""
         results = []
         if self.tags:
             results.append(any(_matches_any(tag.lower(), self.tags, lower=True) for tag in tags))
@@ -166,7 +169,7 @@ class OperationFilter:
 
 @dataclass(frozen=True, slots=True)
 class OperationSelection:
-    """Include and exclude filters of operations.
+    """Operator's include and exclude filters for the API operations that become tools.
 
     An operation is selected if it matches every kind in `include`, and none in `exclude`.
     """
@@ -175,7 +178,7 @@ class OperationSelection:
     exclude: OperationFilter = OperationFilter()
 
     def selects(self, *, tags: tuple[str, ...], path: str, method: str, operation: str) -> bool:
-        """Return True if the operation is selected."""
+        """Return True if the operation matches every kind in `include`, and none in `exclude`."""
         included = self.include.matches(tags=tags, path=path, method=method, operation=operation)
         excluded = self.exclude.matches(tags=tags, path=path, method=method, operation=operation)
         return all(included) and not any(excluded)
@@ -192,7 +195,7 @@ def _matches_any(text: str, patterns: tuple[str, ...], *, lower: bool = False) -
 
 
 class InvalidDocument(Exception):
-    """Raised for an unreadable document. `reason` and `hint` are for the operator."""
+    """Raised if an OpenAPI document cannot be used. `reason` and `hint` are for the operator."""
 
     def __init__(self, reason: str, *, hint: str = "") -> None:
         super().__init__(reason)
@@ -201,7 +204,7 @@ class InvalidDocument(Exception):
 
 
 class InvalidArguments(ValueError):
-    """Raised for arguments that cannot be encoded.
+    """Raised for tool arguments that cannot be encoded as an HTTP request.
 
     Nothing was sent; the text is for the caller or model.
     """

@@ -1,4 +1,4 @@
-"""Parameter styles of OpenAPI (RFC 6570): serialisation of a value as text, and its escaping.
+"""Parameter styles of OpenAPI (RFC 6570): serialisation of values as text, and escaping.
 
 Each style function takes `escape`, which escapes one text for its position. Separators are written here and never
 originate from a value. A text that could leave its position is rejected.
@@ -23,7 +23,7 @@ _MAX_DEEP_OBJECT_DEPTH: Final = 8
 
 
 def to_text(value: Any) -> str:
-    """Return a single value as text.
+    """Return one value of a parameter as text.
 
     Lists and objects become JSON, because no style covers them here.
     """
@@ -43,7 +43,7 @@ def to_json_text(value: Any) -> str:
 
 
 def encode_simple(value: Any, explode: bool, escape: Escape) -> str:
-    """Encode style `simple` for paths and headers.
+    """Encode a path or header value in style `simple`.
 
     Results: `a,b` for a list, `x,1,y,2` for an object, `x=1,y=2` if exploded.
     """
@@ -51,12 +51,12 @@ def encode_simple(value: Any, explode: bool, escape: Escape) -> str:
 
 
 def encode_label(value: Any, explode: bool, escape: Escape) -> str:
-    """Encode style `label`: `.a,b`, or `.a.b` if exploded."""
+    """Encode a path value in style `label`: `.a,b`, or `.a.b` if exploded."""
     return "." + ("." if explode else ",").join(_flatten(value, explode, escape))
 
 
 def encode_matrix(name: str, value: Any, explode: bool, escape: Escape) -> str:
-    """Encode style `matrix`: `;name=a,b`, or `;name=a;name=b` if exploded."""
+    """Encode a path value in style `matrix`: `;name=a,b`, or `;name=a;name=b` if exploded."""
     escaped_name = escape(name)
     if explode and isinstance(value, list):
         return "".join(f";{escaped_name}={escape(to_text(each))}" for each in value)
@@ -104,7 +104,10 @@ def _explode_value(escaped_name: str, value: Any, escape: Escape) -> EncodedPair
 
 
 def _encode_deep_object(escaped_name: str, value: Any, escape_name: Escape, escape: Escape, level: int) -> EncodedPairs:
-    """Encode `filter[a][b]=1`; a list repeats its name, which most servers understand."""
+    """Encode an object in style `deepObject`: `filter[a][b]=1`.
+
+    A list repeats its name, which most servers understand. Raises `InvalidArguments` if the object is too deep.
+    """
     if level > _MAX_DEEP_OBJECT_DEPTH:
         raise InvalidArguments("an object in the query is nested too deeply")
     found: EncodedPairs = []
@@ -127,22 +130,25 @@ _PATH_SEPARATORS: Final = re.compile(r"[/\\]")
 
 
 def escape_path(text: str) -> str:
-    """Escape a value for a path segment."""
+    """Percent-encode a value for one path segment."""
     return _percent_encode(text, "")
 
 
 def escape_query(text: str | bytes, *, allow_reserved: bool = False) -> str:
-    """Escape a value for a query; `allow_reserved` leaves most reserved characters as they are."""
+    """Percent-encode a query value; `allow_reserved` leaves most reserved characters unescaped."""
     return _percent_encode(text, _ALLOWED_RESERVED if allow_reserved else "")
 
 
 def escape_cookie(text: str) -> str:
-    """Escape a value for a cookie."""
+    """Percent-encode a value for a cookie; characters that are safe there stay."""
     return _percent_encode(text, _SAFE_COOKIE_CHARS)
 
 
 def escape_header(text: str, argument: str) -> str:
-    """Escape a header value: visible ASCII unchanged, other characters as percent-encoded UTF-8."""
+    """Escape a header value: visible ASCII unchanged, other characters as percent-encoded UTF-8.
+
+    Raises `InvalidArguments`, which names `argument`, if the value has control characters.
+    """
     if _CONTROL_CHARS.search(text):
         raise InvalidArguments(
             f"{argument!r} is sent in a header and must not contain line breaks or control characters"

@@ -1,4 +1,7 @@
-"""Parser of a document's bytes, in bounded time and memory, and resolver of its references."""
+"""Parser of an OpenAPI document's bytes, and resolver of its `$ref` references.
+
+Time and memory are bounded: a document over the size limits raises `InvalidDocument`.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ _TRIM_HINT: Final = "keep only the operations you need, in a copy of the documen
 
 
 def parse_document(data: bytes, source: str) -> tuple[Json, list[str]]:
-    """Parse a document into a mapping, with warnings.
+    """Parse the bytes of an OpenAPI document (JSON or YAML) into a mapping, with warnings.
 
-    Raises `InvalidDocument`, which names `source`.
+    Raises `InvalidDocument`, which names `source`, if it is too large, unreadable or not an object.
     """
     if len(data) > MAX_DOCUMENT_BYTES:
         raise InvalidDocument(f"{source} is larger than {MAX_DOCUMENT_BYTES >> 20} MiB", hint=_TRIM_HINT)
@@ -73,11 +76,14 @@ def _load_yaml(data: bytes) -> tuple[Any, list[str]]:
 
 
 class UnresolvedRef(Exception):
-    """Raised for a reference that cannot be resolved. The text explains it to the operator."""
+    """Raised for an unusable `$ref` or parameter in an OpenAPI document.
+
+    The text explains it to the operator.
+    """
 
 
 class RefResolver:
-    """Resolves `$ref` within one document. Other documents are never opened."""
+    """Resolves `$ref` within one OpenAPI document. Other documents are never opened."""
 
     def __init__(self, root: Json) -> None:
         self.root = root
@@ -85,13 +91,19 @@ class RefResolver:
         self.marked_fields: dict[tuple[str, int], tuple[Json, set[str]]] = {}  # cache of `_marked_fields`
 
     def lookup(self, reference: str) -> Any:
-        """Return the value that `reference` points to. Raises `UnresolvedRef`."""
+        """Return the value that the `$ref` text `reference` points to.
+
+        Raises `UnresolvedRef` if it is not in this document.
+        """
         if reference not in self._cache:
             self._cache[reference] = self._walk(reference)
         return self._cache[reference]
 
     def follow(self, node: Any) -> Any:
-        """Return `node`, or the value at the end of its references. Raises `UnresolvedRef`."""
+        """Return `node`, or the value at the end of its chain of `$ref` references.
+
+        Raises `UnresolvedRef` if a reference is not in this document or refers to itself.
+        """
         for _ in range(_MAX_REF_HOPS):
             reference = node.get("$ref") if isinstance(node, dict) else None
             if not isinstance(reference, str):
@@ -100,7 +112,10 @@ class RefResolver:
         raise UnresolvedRef(f"{_describe_node(node)} refers to itself")
 
     def resolve_object(self, node: Any) -> Json:
-        """Follow the references of `node` to an object. Raises `UnresolvedRef` for any other value."""
+        """Return the object that `node` is or refers to by `$ref`.
+
+        Raises `UnresolvedRef` if a reference cannot be resolved or the value is not an object.
+        """
         found = self.follow(node)
         if not isinstance(found, dict):
             raise UnresolvedRef(f"{_describe_node(node)} is not an object")

@@ -1,7 +1,7 @@
 """Encoding of an operation and its arguments as an HTTP request, safe against injection.
 
-Arguments are produced by a model, which may repeat an attacker's text. For every input, the path has the segments of
-the template, the query its parameters, the head its headers. A value that cannot be encoded this way is rejected, and
+Arguments are produced by a model, which may repeat an attacker's text. For every input, the request has exactly the
+path segments, query parameters and headers of the operation. A value that cannot be encoded this way is rejected, and
 nothing is sent.
 """
 
@@ -31,7 +31,7 @@ _LONE_SURROGATE: Final = "a text contains half a character (a lone surrogate)"
 
 @dataclass(frozen=True, slots=True)
 class EncodedRequest:
-    """Encoded request without its host: every part that depends on the arguments."""
+    """Encoded HTTP request without its host: every part that depends on the tool arguments."""
 
     target: str  # path and query, ASCII, ready for the request line
     headers: tuple[tuple[str, str], ...]  # header parameters, and `Cookie` if there are cookies; no Content-Type
@@ -40,9 +40,10 @@ class EncodedRequest:
 
 
 def encode_operation(operation: Operation, arguments: Mapping[str, Any], base_path: str = "") -> EncodedRequest:
-    """Encode the request for these arguments. Raises `InvalidArguments`.
+    """Encode the HTTP request of an API operation with these tool arguments.
 
-    `base_path` is the path of the server's URL, already encoded.
+    `base_path` is the path of the server's URL, already encoded. Raises `InvalidArguments` if an argument is missing,
+    unknown or cannot be encoded.
     """
     _check_names(operation, arguments)
     _check_exploded_keys(operation, arguments)
@@ -99,7 +100,7 @@ def _check_exploded_keys(operation: Operation, arguments: Mapping[str, Any]) -> 
 
 
 def _serialised_value(parameter: Parameter, value: Any) -> Any:
-    """Return the value, or its JSON text if the parameter has a content type."""
+    """Return the value, or its JSON text if the parameter is declared with a content type."""
     return param_styles.to_json_text(value) if parameter.content_type and not _is_text(parameter, value) else value
 
 
@@ -189,9 +190,9 @@ def _encode_body(body: RequestBody | None, arguments: Mapping[str, Any]) -> tupl
 
 
 def encode_content(value: Any, content: BodyContent) -> tuple[bytes, str]:
-    """Encode a value as request body; return it with its Content-Type.
+    """Encode a value as request body of this media type; return it with its Content-Type.
 
-    Raises `InvalidArguments`.
+    Raises `InvalidArguments` if the value does not fit the media type.
     """
     kind = inputs.media_kind(content.media_type)
     if kind == "json":
@@ -272,7 +273,7 @@ def _encode_part(name: str, value: Any, part: FormPart) -> bytes:
 
 
 def _choose_boundary(pieces: list[bytes]) -> str:
-    """Return a boundary that occurs in no part and is the same for the same parts."""
+    """Return a multipart boundary that occurs in no part and is the same for the same parts."""
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)

@@ -1,4 +1,4 @@
-"""Reader of an operation's responses, and of the servers and security schemes of a document.
+"""Reader of an operation's responses, and of an OpenAPI document's servers and security.
 
 Responses give the Accept header and the schema of structured results.
 """
@@ -16,7 +16,7 @@ from toolway.types import Json
 
 
 def read_responses(raw: Any, refs: RefResolver, dialect: str, produces: list[str]) -> list[tuple[ApiResponse, Json]]:
-    """Read the responses of an operation, each with its content.
+    """Read the declared responses of an API operation, each with its content by media type.
 
     An unresolvable response is left out: no call depends on it.
     """
@@ -47,7 +47,7 @@ def read_responses(raw: Any, refs: RefResolver, dialect: str, produces: list[str
 
 
 def accept_header(responses: list[tuple[ApiResponse, Json]]) -> str:
-    """Return the Accept header for the media types of a success, JSON first."""
+    """Return the Accept header with the media types of the successful responses, JSON first."""
     kinds = {
         inputs.strip_params(kind): None
         for response, _ in _success_responses(responses)
@@ -62,9 +62,9 @@ def accept_header(responses: list[tuple[ApiResponse, Json]]) -> str:
 def response_schema(
     responses: list[tuple[ApiResponse, Json]], schemas: SchemaConverter
 ) -> tuple[ConvertedSchema, bool] | None:
-    """Return the schema of structured results, and True if the result is wrapped as `result`.
+    """Return the output schema of an operation, and True if results are wrapped as `result`.
 
-    None if the document declares no JSON response.
+    A result is wrapped if it may not be an object. None if the OpenAPI document declares no JSON response.
     """
     found: list[ConvertedSchema] = []
     for _, content in _success_responses(responses):
@@ -119,7 +119,10 @@ _MAX_SERVERS: Final = 100
 
 
 def read_servers(raw: Any) -> tuple[BaseUrl, ...]:
-    """Read a list of servers; one with a variable without a value is left out."""
+    """Read the `servers` of an OpenAPI document or operation as base URLs.
+
+    A URL with a variable that has no value is left out.
+    """
     found = []
     for each in raw[:_MAX_SERVERS] if isinstance(raw, list) else ():
         url = each.get("url") if isinstance(each, dict) else None
@@ -148,7 +151,10 @@ def _variable_value(variable: Any) -> str:
 
 
 def read_security_schemes(tree: Json, dialect: str, refs: RefResolver) -> dict[str, SecurityScheme]:
-    """Read the security schemes of a document in any dialect; an unresolvable one is left out."""
+    """Read the security schemes of a Swagger 2.0 or OpenAPI 3 document.
+
+    A scheme with an unresolvable `$ref` is left out.
+    """
     components = tree.get("components")
     raw = tree.get("securityDefinitions") if dialect == "2.0" else None
     if isinstance(components, dict) and dialect != "2.0":
@@ -180,7 +186,7 @@ def _read_security_scheme(name: str, raw: Json) -> SecurityScheme:
 
 
 def read_security_requirements(raw: Any) -> tuple[SecurityRequirement, ...]:
-    """Read alternative security requirements; each names schemes that are needed together."""
+    """Read the `security` list: alternatives, each of which names schemes needed together."""
     listed = [each for each in raw if isinstance(each, dict)] if isinstance(raw, list) else []
     return tuple({name: tuple(swagger2.string_list(scopes)) for name, scopes in each.items()} for each in listed)
 

@@ -1,4 +1,4 @@
-"""Conversion of a document's schemas to JSON Schema for one use: input, form or output.
+"""Conversion of an OpenAPI document's schemas to JSON Schema for input, form or output.
 
 Referenced schemas become `$defs`, so cycles are preserved. A model reads the result, so its size in bytes is limited;
 deeper parts are left open. Each definition is converted once and shared by all tools that use it.
@@ -28,7 +28,7 @@ _INVALID_NAME_CHARS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 @dataclass(frozen=True, slots=True)
 class ConvertedSchema:
-    """A converted schema and the names of the definitions it refers to."""
+    """A converted schema, its size, and the names of the `$defs` definitions it refers to."""
 
     schema: Json
     definition_names: tuple[str, ...]
@@ -36,7 +36,7 @@ class ConvertedSchema:
 
 
 class SchemaConverter:
-    """Converts the schemas of a document for one use (input, form or output)."""
+    """Converts the schemas of an OpenAPI document for one use (input, form or output)."""
 
     def __init__(self, refs: RefResolver, use: SchemaUse) -> None:
         self._refs = refs
@@ -51,9 +51,10 @@ class SchemaConverter:
         self.warnings: list[str] = []  # reasons why schemas were left open
 
     def convert(self, node: Any) -> ConvertedSchema:
-        """Convert the schema `node`.
+        """Convert the OpenAPI schema `node` to JSON Schema, pruned to the size limit.
 
-        Raises `UnresolvedRef` for an external reference, except in output.
+        Raises `UnresolvedRef` if an input or form schema refers to another document, and `InvalidDocument` if the
+        document has too many schemas.
         """
         known = self._converted_roots.get(id(node))
         if known is None:
@@ -66,7 +67,7 @@ class SchemaConverter:
         return known[1]
 
     def get_definition(self, name: str) -> ConvertedSchema:
-        """Return the converted definition with this name."""
+        """Return the converted schema that `#/$defs/<name>` refers to."""
         found = self._definitions.get(name)
         if found is None:
             target = self._refs.follow({"$ref": self._references[name]})
@@ -74,7 +75,7 @@ class SchemaConverter:
         return found
 
     def inline_reference(self, converted: ConvertedSchema) -> ConvertedSchema:
-        """Replace a bare reference by its definition, so that the fields are at the top level."""
+        """Replace a schema that is only a `$ref` by its definition: the fields are then at the top."""
         name = _referenced_name(converted.schema)
         if name is None:
             return converted
@@ -83,9 +84,9 @@ class SchemaConverter:
         return ConvertedSchema(schema, found.definition_names, found.size_bytes)
 
     def collect_definitions(self, roots: list[ConvertedSchema], budget: int) -> dict[str, Json]:
-        """Return the `$defs` of some schemas.
+        """Return the `$defs` that the schemas `roots` need, within `budget` bytes.
 
-        The nearest definitions are complete, the rest as far as the budget allows.
+        The nearest definitions are complete. The rest are reduced to an outline, or to type and description.
         """
         found: dict[str, Json] = {}
         bytes_left = budget - sum(root.size_bytes for root in roots)
@@ -104,7 +105,10 @@ class SchemaConverter:
         return found
 
     def _outline(self, name: str, definition: ConvertedSchema, bytes_left: int) -> ConvertedSchema:
-        """Return the fields of a definition without nested details, or only its type."""
+        """Return the outline of a definition: its fields without nested details.
+
+        Only type and description if the outline has more than `bytes_left` bytes.
+        """
         if name not in self._outlines:
             self._outlines[name] = _measure(prune(definition.schema, 1), ())
         outline = self._outlines[name]
@@ -188,7 +192,10 @@ def _referenced_name(schema: Json) -> str | None:
 
 
 def _simplify(schema: Json, *, nullable: bool) -> Json:
-    """Simplify `allOf` with one branch, the 3.0 way to add a description to a reference."""
+    """Inline an `allOf` with one branch, and allow null if `nullable` is True.
+
+    Such an `allOf` is the OpenAPI 3.0 way to add a description to a reference.
+    """
     branches = schema.get("allOf")
     if isinstance(branches, list) and len(branches) == 1 and not schema.keys() - {"allOf", "description"}:
         schema = {**branches[0], **{keyword: text for keyword, text in schema.items() if keyword != "allOf"}}
@@ -202,7 +209,7 @@ def _simplify(schema: Json, *, nullable: bool) -> Json:
 
 
 def fit_size(converted: ConvertedSchema, budget: int) -> ConvertedSchema:
-    """Reduce a schema to at most `budget` bytes by pruning its deepest levels."""
+    """Reduce a schema to at most `budget` bytes of JSON by pruning its deepest levels."""
     for levels in (6, 5, 4, 3, 2, 1, 0):
         if converted.size_bytes <= budget:
             return converted
@@ -212,7 +219,7 @@ def fit_size(converted: ConvertedSchema, budget: int) -> ConvertedSchema:
 
 
 def prune(schema: Any, levels: int) -> Any:
-    """Return a schema with only its first `levels` levels of fields."""
+    """Return a schema cut below `levels` levels: deeper schemas keep only type and description."""
     if levels <= 0:
         return placeholder(schema)
     result = dict(schema)
@@ -227,7 +234,7 @@ def prune(schema: Any, levels: int) -> Any:
 
 
 def placeholder(schema: Json) -> Json:
-    """Return the placeholder of a schema that does not fit: its type and description."""
+    """Return the stand-in for a schema over the size limit: only its `type` and `description`."""
     return {keyword: schema[keyword] for keyword in ("type", "description") if keyword in schema}
 
 
@@ -249,9 +256,9 @@ def _find_references(schema: Json) -> Iterator[str]:
 
 
 def preprocess(node: Json, use: SchemaUse, refs: RefResolver) -> Json:
-    """Apply readOnly, writeOnly and discriminator for this use.
+    """Apply `readOnly`, `writeOnly` and `discriminator` to a schema, for input or output.
 
-    The dialect stays the document's.
+    The result is still in the dialect of the OpenAPI document.
     """
     if use == "output":
         return _remove_one_way_fields(node, "writeOnly", refs)
@@ -261,7 +268,10 @@ def preprocess(node: Json, use: SchemaUse, refs: RefResolver) -> Json:
 
 
 def _remove_one_way_fields(node: Json, keyword: str, refs: RefResolver) -> Json:
-    """Remove the fields of the other direction, also from `required` and the parts of `allOf`."""
+    """Remove the fields marked with `keyword` (`readOnly` or `writeOnly`) from a schema.
+
+    They are also removed from `required` and from the parts of `allOf`.
+    """
     removed: set[str] = set().union(*(_marked_fields(each, keyword, refs) for each in [node, *_all_of_parts(node)]))
     if not removed:
         return node
@@ -304,7 +314,7 @@ def _is_marked(field: Any, keyword: str, refs: RefResolver) -> bool:
 
 
 def _apply_discriminator(node: Json, refs: RefResolver) -> Json:
-    """Add to each alternative the discriminator value that identifies it."""
+    """Add to each alternative of a schema the discriminator value that identifies it."""
     field = node["discriminator"].get("propertyName")
     keyword = next((keyword for keyword in ("oneOf", "anyOf") if isinstance(node.get(keyword), list)), None)
     if not isinstance(field, str) or keyword is None:
@@ -314,7 +324,7 @@ def _apply_discriminator(node: Json, refs: RefResolver) -> Json:
 
 
 def _discriminator_values(mapping: Any) -> dict[str, list[str]]:
-    """Return reference → discriminator values that select it."""
+    """Return the discriminator values that select each schema, by the schema's reference."""
     found: dict[str, list[str]] = {}
     for value, target in mapping.items() if isinstance(mapping, dict) else ():
         if isinstance(target, str):
@@ -333,7 +343,7 @@ def _pin_discriminator(branch: Any, field: str, values: dict[str, list[str]], re
 
 
 def _has_fixed_value(target: Any, field: str, refs: RefResolver) -> bool:
-    """Return True if the alternative itself fixes the value of the discriminator field."""
+    """Return True if an alternative itself fixes the value of the discriminator field."""
     for part in [target, *_all_of_parts(target)]:
         part = _resolve_or_none(part, refs)
         fields = part.get("properties") if isinstance(part, dict) else None

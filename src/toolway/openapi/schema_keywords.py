@@ -64,7 +64,10 @@ FILE_SCHEMA: Final[Json] = {
 
 
 def convert_keywords(node: Json, use: SchemaUse, convert_sub: ConvertSubschema) -> Json:
-    """Convert the schema `node`, which is no reference. `convert_sub` converts its subschemas."""
+    """Convert one OpenAPI schema object, which is no `$ref`, to JSON Schema 2020-12.
+
+    `use` is its purpose. `convert_sub` converts its subschemas.
+    """
     if use == "form" and is_file_schema(node):
         return {**describe_schema(node), **FILE_SCHEMA}
     schema = describe_schema(node)
@@ -132,7 +135,7 @@ def _convert_structure(node: Json, convert_sub: ConvertSubschema) -> Json:
 
 
 def _convert_constraints(node: Json, convert_sub: ConvertSubschema, *, nullable: bool) -> Json:
-    """Convert the keywords that constrain values."""
+    """Convert the keywords that constrain values: counts, ranges, patterns, enums, required."""
     schema: Json = {}
     for keyword in _COUNT_KEYWORDS:
         if _is_number(node.get(keyword)) and node[keyword] >= 0 and int(node[keyword]) == node[keyword]:
@@ -187,7 +190,7 @@ def _is_number(value: Any) -> bool:
 
 
 def is_file_schema(node: Any) -> bool:
-    """Return True if a schema describes binary data."""
+    """Return True if a schema describes binary data, such as an uploaded file."""
     if not isinstance(node, dict):
         return False
     if node.get("type") == "file" or node.get("format") == "binary":
@@ -201,14 +204,14 @@ def is_leaf_schema(node: Json) -> bool:
 
 
 def leaf_keywords(node: Json, nullable: bool) -> Json:
-    """Return the schema without subschemas, marked nullable if `nullable`."""
+    """Return a leaf schema (without subschemas), marked as nullable if `nullable` is True."""
     if not nullable:
         return node
     return {keyword: node[keyword] for keyword in _LEAF_KEYWORDS if keyword in node} | {"nullable": True}
 
 
 def describe_schema(node: Json) -> Json:
-    """Return the description of a schema, cleaned and truncated, as schema keywords."""
+    """Return the `description` keyword of a schema, cleaned and truncated; empty without a text."""
     schema: Json = {}
     text = clean_text(node.get("description"), MAX_FIELD_TEXT) or clean_text(node.get("title"), 80)
     if text:
@@ -218,7 +221,7 @@ def describe_schema(node: Json) -> Json:
 
 @functools.lru_cache(4096)
 def is_valid_pattern(text: str) -> bool:
-    """Return True if the regular expression is valid and of bounded length."""
+    """Return True if the regular expression is valid and has at most 1000 characters."""
     if len(text) > 1000:
         return False
     try:
@@ -249,7 +252,7 @@ _BLANK_LINES: Final = re.compile(r"\n\s*\n\s*")
 
 
 def clean_text(text: Any, limit: int) -> str:
-    """Return `text` without links, tags and invisible characters, truncated at a word."""
+    """Return `text` without link targets, HTML tags and invisible characters, cut at a word."""
     if not isinstance(text, str):
         return ""
     text = text[: limit * 4]  # enough, even after the removals
@@ -265,7 +268,7 @@ def clean_text(text: Any, limit: int) -> str:
 
 
 def truncate(text: str, limit: int) -> str:
-    """Truncate text at the end of a sentence, line or word."""
+    """Truncate text to `limit` characters, at the end of a sentence, line or word."""
     if len(text) <= limit:
         return text
     head = text[: limit - 2]
@@ -277,7 +280,7 @@ def truncate(text: str, limit: int) -> str:
 
 
 def operation_texts(operation: Any, method: str, path: str) -> tuple[str, str]:
-    """Return title and description of an operation's tool."""
+    """Return the title and the description of the MCP tool for an API operation."""
     summary = clean_text(operation.get("summary"), 200).replace("\n", " ")
     text = clean_text(operation.get("description"), MAX_TOOL_TEXT)
     if not text or text.startswith(summary):

@@ -4,7 +4,8 @@
 
 A large document takes seconds, in which a thread would slow down the whole process. In a subprocess the operating
 system bounds the cost of a hostile document. The request is a line of JSON followed by the document. The answer is
-frames (length, JSON): the document without its operations, then each operation; or the reason why it is unreadable.
+frames (length, JSON): the document without its operations, then each operation; or the reason why the document is
+unreadable.
 """
 
 from __future__ import annotations

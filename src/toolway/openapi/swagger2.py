@@ -17,11 +17,11 @@ _MULTIPART_TYPE: Final = "multipart/form-data"
 
 
 def convert_parameter(raw: Json) -> Json:
-    """Convert a parameter that is not a body."""
+    """Convert a Swagger 2.0 parameter of a path, query or header to OpenAPI 3."""
     found: Json = {
         word: raw[word] for word in ("name", "in", "required", "description", "allowEmptyValue") if word in raw
     }
-    found["parameter_schema"] = parameter_schema(raw)
+    found["schema"] = parameter_schema(raw)
     if raw.get("type") == "array":
         found |= _array_style(raw)
         if raw.get("in") in ("path", "header") and found["style"] == "form":
@@ -30,12 +30,15 @@ def convert_parameter(raw: Json) -> Json:
 
 
 def parameter_schema(raw: Json) -> Json:
-    """Return the schema keywords of a parameter."""
+    """Return the schema of a Swagger 2.0 parameter, whose keywords are beside its name."""
     return {word: value for word, value in raw.items() if word not in _NON_SCHEMA_KEYS}
 
 
 def convert_body(raw: Json, consumes: list[str]) -> Json:
-    """Convert a body parameter to a request body."""
+    """Convert a Swagger 2.0 body parameter to an OpenAPI 3 request body.
+
+    `consumes` lists its media types; JSON if empty.
+    """
     media = consumes or ["application/json"]
     found: Json = {
         "required": raw.get("required") is True,
@@ -47,7 +50,7 @@ def convert_body(raw: Json, consumes: list[str]) -> Json:
 
 
 def convert_form(fields: list[Json], consumes: list[str]) -> Json:
-    """Convert form fields to one request body."""
+    """Convert Swagger 2.0 form fields to one OpenAPI 3 request body."""
     has_file = any(field.get("type") == "file" for field in fields)
     media = [each for each in consumes if _strip_params(each) in (_FORM_TYPE, _MULTIPART_TYPE)]
     if has_file or not media:
@@ -67,7 +70,7 @@ def convert_form(fields: list[Json], consumes: list[str]) -> Json:
 
 
 def convert_response(raw: Json, produces: list[str]) -> Json:
-    """Convert a response."""
+    """Convert a Swagger 2.0 response to OpenAPI 3, with its schema for each type in `produces`."""
     found: Json = {"description": raw.get("description", "")}
     if isinstance(raw.get("schema"), dict):
         found["content"] = {each: {"schema": raw["schema"]} for each in produces or ["application/json"]}
@@ -75,7 +78,7 @@ def convert_response(raw: Json, produces: list[str]) -> Json:
 
 
 def convert_servers(tree: Json) -> list[Json]:
-    """Convert `host`, `basePath` and `schemes` to a list of servers, https first."""
+    """Convert `host`, `basePath` and `schemes` of Swagger 2.0 to a list of servers, https first."""
     host, path = tree.get("host"), tree.get("basePath")
     path = path if isinstance(path, str) else "/"
     if not isinstance(host, str):
@@ -90,7 +93,7 @@ def convert_servers(tree: Json) -> list[Json]:
 
 
 def convert_security_scheme(raw: Json) -> Json:
-    """Convert a security definition to a security scheme."""
+    """Convert a Swagger 2.0 security definition to an OpenAPI 3 security scheme."""
     if raw.get("type") == "basic":
         return {"type": "http", "scheme": "basic", "description": raw.get("description", "")}
     if raw.get("type") != "oauth2":

@@ -1,4 +1,4 @@
-"""MCP tool definition of an operation: its schemas, annotations and names.
+"""MCP tool definition of an API operation: its schemas, annotations and names.
 
 Names are short, stable and accepted by every model provider.
 """
@@ -41,7 +41,7 @@ def build_input_schema(
     body_schemas: list[tuple[ConvertedSchema, SchemaConverter]],
     inputs: SchemaConverter,
 ) -> Json:
-    """Build the input schema of a tool, with the definitions it refers to."""
+    """Build the input schema of an operation's tool, with the definitions (`$defs`) it needs."""
     fields: Json = {}
     required: list[str] = []
     roots: list[tuple[ConvertedSchema, SchemaConverter]] = []
@@ -96,16 +96,16 @@ def _collect_definitions(roots: list[tuple[ConvertedSchema, SchemaConverter]]) -
 
 
 def build_output_schema(converted: ConvertedSchema, schemas: SchemaConverter) -> Json:
-    """Build the output schema of a tool, with the definitions it refers to."""
+    """Build the output schema of an operation's tool, with the definitions (`$defs`) it needs."""
     converted = fit_size(converted, MAX_OUTPUT_BYTES)
     definitions = schemas.collect_definitions([converted], MAX_OUTPUT_BYTES)
     return {**converted.schema, "type": "object"} | ({"$defs": definitions} if definitions else {})
 
 
 def validate_tool(tool: Json) -> str | None:
-    """Return why a tool's schemas are invalid, or None.
+    """Return why the input or output schema of a tool is invalid, or None if both are valid.
 
-    Clients validate them without the document.
+    A reference to another document is invalid, because clients have only the tool definition.
     """
     for keyword in ("inputSchema", "outputSchema"):
         schema: Any = tool.get(keyword)
@@ -133,7 +133,7 @@ _INVALID_ARGUMENT_CHARS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 def base_tool_name(operation_id: str, method: str, path: str) -> str:
     """Return the tool name of an operation: its operationId, else method and path.
 
-    It may not be unique.
+    Two operations may get the same name; see `unique_names`.
     """
     name = _INVALID_TOOL_CHARS.sub("_", operation_id).strip("_")
     if not name:
@@ -143,7 +143,7 @@ def base_tool_name(operation_id: str, method: str, path: str) -> str:
 
 
 def unique_names(names: Iterable[tuple[str, str, str]]) -> list[str]:
-    """Make tool names unique. Each input has name, method and path.
+    """Return unique tool names for (name, method, path) of all operations, in order.
 
     The hash suffix depends only on the operation itself, so a name is stable unless another operation has the same.
     """
@@ -166,7 +166,7 @@ def _with_hash(name: str, hashed: str) -> str:
 
 
 class ArgumentNames:
-    """Argument names of one operation; the first one to reserve a name gets it without suffix."""
+    """Argument names of one operation's tool; the first to reserve a name gets no suffix."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()

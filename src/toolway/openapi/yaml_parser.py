@@ -31,7 +31,10 @@ _LibyamlParser: Any = getattr(yaml.cyaml, "CParser", None) if hasattr(yaml, "cya
 
 
 def parse_yaml(text: str) -> tuple[Any, list[str]]:
-    """Parse YAML text; return the value and warnings. Raises `InvalidDocument`."""
+    """Parse YAML text; return the value and warnings.
+
+    Raises `InvalidDocument` if the text is not valid YAML, too deep or too large.
+    """
     try:
         return _TreeBuilder(_event_stream(text)).build()
     except yaml.YAMLError:
@@ -134,7 +137,7 @@ class _TreeBuilder:
         return self._apply_merges(found, merged) if merged else found
 
     def _apply_merges(self, found: dict[str, Any], merged: list[Any]) -> dict[str, Any]:
-        """Merge mappings: own keys win over merged ones, earlier merged mappings over later ones."""
+        """Apply YAML merge keys (`<<`): own keys win, then earlier merged mappings over later ones."""
         whole: dict[str, Any] = {}
         for each in reversed([each for each in merged if isinstance(each, dict)]):
             self._count(len(each))

@@ -1,6 +1,6 @@
-"""HTTP headers of a modern request that repeat parts of its body. The rules are the SDK's.
+"""HTTP headers of a modern MCP request (2026-07-28) that repeat parts of its body.
 
-This is a separate module because the rules import the whole SDK, which only HTTP servers need.
+The rules are the SDK's. This is a separate module because they import the whole SDK, which only HTTP servers need.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _TASK_METHODS = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 
 
 def request_headers(version: str, method: str, params: Json, input_schema: Any = None) -> dict[str, str]:
-    """Return the HTTP headers of a modern request.
+    """Return the HTTP headers that repeat parts of a modern MCP request (2026-07-28).
 
-    `input_schema` is the tool's; it names the arguments that are repeated in headers.
+    `input_schema` is the schema of the called tool; it names the arguments that are repeated in headers.
     """
     headers = {MCP_PROTOCOL_VERSION_HEADER: version, MCP_METHOD_HEADER: method}
     key = "taskId" if method in _TASK_METHODS else NAME_BEARING_METHODS.get(method)

@@ -34,7 +34,7 @@ class SchemaValidator:
             self.skip_reason = str(exc)[:200] or type(exc).__name__
 
     def validate(self, instance: Any) -> str | None:
-        """Return why `instance` does not match; None if it matches or is not validated."""
+        """Return why `instance` violates the schema; None if it matches or is not validated."""
         if self._validator is None or _count_values(instance, MAX_VALIDATION_WORK // self._cost) is None:
             return None
         error = next(iter(self._validator.iter_errors(instance)), None)
@@ -42,9 +42,9 @@ class SchemaValidator:
 
 
 def schema_cost(schema: Json) -> int:
-    """Return how many schema positions a validation may evaluate.
+    """Return how many schema positions a validation may evaluate, with references followed.
 
-    Raises `ValueError` if it is unbounded.
+    Raises `ValueError` if the number is too large or cannot be bounded.
     """
     return _CostCounter(schema).count(schema)
 
@@ -99,7 +99,7 @@ class _CostCounter:
 
 
 def _count_values(instance: Any, max_values: int) -> int | None:
-    """Return the number of values in `instance`; None if there are more than `max_values`."""
+    """Return the number of JSON values in `instance`; None if there are more than `max_values`."""
     count, pending = 0, [instance]
     while pending:
         node = pending.pop()

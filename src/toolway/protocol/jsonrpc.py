@@ -98,7 +98,7 @@ def encode_notification(method: str, params: Json) -> bytes:
 
 
 class RawResult(NamedTuple):
-    """A result that is forwarded as received bytes, with a suffix that replaces its end."""
+    """A result to forward as received bytes (`received`), followed by `suffix` as its new end."""
 
     received: memoryview
     suffix: bytes
@@ -136,7 +136,10 @@ def encode_error(id: MessageId, code: int, message: str, data: Any = None) -> by
 
 
 def parse_message(frame: bytes) -> Message:
-    """Decode one envelope that is not large. Raises `InvalidMessage`."""
+    """Decode one JSON-RPC message that is not large (see `is_large`).
+
+    Raises `InvalidMessage` if the bytes are not a valid message or exceed a limit.
+    """
     try:
         return _build_message(decode_json(frame))
     except (ValueError, RecursionError) as exc:
@@ -144,7 +147,7 @@ def parse_message(frame: bytes) -> Message:
 
 
 def is_large(frame: bytes) -> bool:
-    """Return True if decoding the frame would block the event loop too long."""
+    """Return True if decoding this message would block the event loop for too long."""
     size = len(frame)
     return size > LARGE_BYTES and (
         size > ALWAYS_LARGE_BYTES or frame.count(b",") + frame.count(b"[") + frame.count(b"{") > LARGE_VALUES
@@ -152,16 +155,16 @@ def is_large(frame: bytes) -> bool:
 
 
 def _no_yield() -> None:
-    """Do nothing: the default if no other task needs to run."""
+    """Do nothing: the default `yield_loop`, if no other thread needs to run."""
 
 
 def parse_in_slices(frame: bytes, items: str = "", yield_loop: large_messages.YieldLoop = _no_yield) -> Message:
-    """Decode a large message in a thread.
+    """Decode a large JSON-RPC message. To be called in a thread.
 
     `yield_loop` is called repeatedly to let the event loop run.
 
-    `items` names the requested list, if any: an item with too many values is then omitted and the rest stay.
-    Raises `InvalidMessage`.
+    `items` names the requested list, such as "tools", if any: an item with too many values is then omitted and the rest
+    stay. Raises `InvalidMessage` if the bytes are not a valid message or exceed a limit.
     """
     try:
         return _build_message(decode_json_in_slices(frame, items, yield_loop))
@@ -172,14 +175,17 @@ def parse_in_slices(frame: bytes, items: str = "", yield_loop: large_messages.Yi
 
 
 class _TooManyValues(ValueError):
-    """Raised for a message with more values than may be decoded."""
+    """Raised for a JSON-RPC message with more values than may be decoded."""
 
 
 _PAGING_HINT: Final = "request less data at a time, for instance by pages; many values can be sent as one string"
 
 
 def decode_json_in_slices(data: bytes, items: str, yield_loop: large_messages.YieldLoop) -> Any:
-    """Decode as strictly as `decode_json`; slower, but without blocking the event loop for long."""
+    """Decode JSON as strictly as `decode_json`; slower, but it lets the event loop run.
+
+    Raises `ValueError` if the bytes are not valid JSON or exceed a limit.
+    """
     counted = large_messages.count_values(data, MAX_VALUES, yield_loop)
     if counted.values > MAX_VALUES and items:
         data = large_messages.drop_oversized_items(data, items, LARGE_VALUES, yield_loop)
@@ -194,7 +200,10 @@ def decode_json_in_slices(data: bytes, items: str, yield_loop: large_messages.Yi
 
 
 def decode_json(data: bytes) -> Any:
-    """Decode strict JSON and enforce the limits. Raises `ValueError`."""
+    """Decode strict JSON and enforce the limits on depth, width and numbers.
+
+    Raises `ValueError` if the bytes are not valid JSON, have duplicate keys or exceed a limit.
+    """
     value = jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True, cache_mode="all")
     # The bytes of a small message prove that it is within the limits. So do the values of a large message if they are
     # few, as usual: 100 kB of text are one value. Only the remaining messages are checked exactly.
@@ -213,7 +222,7 @@ def decode_json(data: bytes) -> Any:
 
 
 def _has_few_values(root: Any, max_values: int) -> bool:
-    """Return True if the message is small enough to skip the exact limit check."""
+    """Return True if a decoded message has at most `max_values` values."""
     level = [root]
     while level:
         max_values -= len(level)
@@ -262,9 +271,9 @@ def _check_limits(root: Any, yield_loop: large_messages.YieldLoop = _no_yield) -
 
 
 def _scan_nodes(nodes: list[Any], below: list[Any]) -> int:
-    """Check nodes of one level against the limits; return their number of keys.
+    """Check the JSON values of one nesting level against the limits; return their key count.
 
-    Their children are appended to `below`.
+    Their children are appended to `below`. Raises `ValueError` if a limit is exceeded.
     """
     keys = 0
     for node in nodes:
@@ -316,9 +325,9 @@ _RESPONSE_PATTERN: Final = re.compile(rb'"(?:result|error)"\s*:')
 
 
 def extract_id(frame: bytes) -> MessageId | None:
-    """Return the id in the first 4 KiB of a broken response, or None.
+    """Return the request id in the first 4 KiB of a broken response, or None.
 
-    Used only to fail that call early.
+    Used only to fail the call with that id early.
     """
     head = frame[:4096]
     found = _ID_PATTERN.search(head)
@@ -328,7 +337,7 @@ def extract_id(frame: bytes) -> MessageId | None:
 
 
 def parse_error(body: Json) -> tuple[int, str, Any]:
-    """Return code, message and data of an error object, with defaults for invalid fields."""
+    """Return code, message and data of a JSON-RPC error object; defaults for invalid fields."""
     code = body.get("code")
     message = body.get("message")
     return (
@@ -339,7 +348,7 @@ def parse_error(body: Json) -> tuple[int, str, Any]:
 
 
 def classify_error(code: int) -> Certainty:
-    """Classify by a JSON-RPC error code if the server has executed the request."""
+    """Return the certainty that the server executed a request, from its JSON-RPC error code."""
     if code in NOT_EXECUTED_CODES:
         return Certainty.REJECTED
     return Certainty.UNKNOWN if -32768 <= code <= -32000 else Certainty.EXECUTED

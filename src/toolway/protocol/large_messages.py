@@ -30,7 +30,10 @@ MEMBERS_PER_YIELD: Final = 1000  # members of an object decoded before the loop 
 
 
 def decode_in_chunks(data: bytes, depth: int, yield_loop: YieldLoop) -> Any:
-    """Decode JSON, with large containers split down to `depth` levels. Raises `ValueError`."""
+    """Decode JSON bytes; large arrays and objects are split down to `depth` nesting levels.
+
+    `yield_loop` is called between the parts. Raises `ValueError` if the bytes are not valid JSON.
+    """
     if len(data) > CHUNK_BYTES and depth > 0:
         data = data.strip()
         if data.startswith(b"{"):
@@ -51,7 +54,7 @@ def _decode_object(raw: dict[str, msgspec.Raw], depth: int, yield_loop: YieldLoo
 
 
 def _decode_array(raw: list[msgspec.Raw], depth: int, yield_loop: YieldLoop) -> list[Any]:
-    """Decode the items in batches of at most one slice."""
+    """Decode the items of a JSON array in batches of at most `CHUNK_BYTES`."""
     items: list[Any] = []
     batch: list[bytes] = []
     size = 0
@@ -92,7 +95,7 @@ class ValueCount(NamedTuple):
 
 
 def count_values(data: bytes, max_values: int, yield_loop: YieldLoop) -> ValueCount:
-    """Count the values and keys of JSON text from its bytes.
+    """Count the values and keys of a JSON text from its bytes, without decoding it.
 
     Stops after more than `max_values` values.
     """
@@ -114,7 +117,8 @@ def count_values(data: bytes, max_values: int, yield_loop: YieldLoop) -> ValueCo
 def drop_oversized_items(frame: bytes, items: str, max_values: int, yield_loop: YieldLoop) -> bytes:
     """Replace each list item of more than `max_values` values in a response by a placeholder.
 
-    A huge item then costs only itself and not the whole list. Raises `ValueError` if `frame` has no such list.
+    `items` is the key of the list. A huge item then costs only itself and not the whole list. Raises `ValueError` if
+    `frame` is not a JSON-RPC response with such a list.
     """
     response = msgspec.json.decode(frame, type=_Members)
     yield_loop()
@@ -129,7 +133,7 @@ def drop_oversized_items(frame: bytes, items: str, max_values: int, yield_loop: 
 
 
 def _placeholder(item: msgspec.Raw) -> dict[str, Any]:
-    """Return the placeholder of an oversized item, with its name if that is near the start."""
+    """Return the placeholder of an oversized list item, with its name if that is near the start."""
     name = _ITEM_NAME.search(bytes(item)[:SLICE_BYTES])
     text = name[1].decode("utf-8", "replace") if name else ""
     return {"name": text, "uri": text, "uriTemplate": text, OMITTED: True}

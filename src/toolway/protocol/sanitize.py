@@ -13,6 +13,6 @@ _UNPRINTABLE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202
 
 
 def sanitize(text: str, limit: int) -> str:
-    """Remove control and direction characters from untrusted text and truncate it to `limit`."""
+    """Remove control and direction characters from untrusted text; cut it to `limit` characters."""
     text = _UNPRINTABLE.sub("", text)
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -22,12 +22,12 @@ def parse_tool_name(name: str) -> ToolRef | None:
 
 
 def model_name_for(ref: ToolRef) -> str:
-    """Return a tool name that every model provider accepts, with a hash if it was changed."""
+    """Return the name of a tool for models, accepted by every provider; with a hash if changed."""
     return make_model_name(ref.server, ref.tool)
 
 
 def make_model_name(server: str, tool: str) -> str:
-    """Return the model name of a server's tool or prompt, with a stable hash if it was changed."""
+    """Return the name for models of a server's tool or prompt, with a stable hash if changed."""
     plain = f"{server}__{tool}"
     name = _INVALID_MODEL_CHARS.sub("_", plain)
     if name == plain and len(name) <= MAX_MODEL_NAME:
@@ -36,6 +36,9 @@ def make_model_name(server: str, tool: str) -> str:
 
 
 def with_hash_suffix(name: str, server: str, tool: str) -> str:
-    """Return the name shortened, with a hash of server and tool that makes it unique."""
+    """Return `name` shortened to the limit of model providers, with a hash that makes it unique.
+
+    The hash is of server and tool.
+    """
     digest = hashlib.sha256(f"{server}.{tool}".encode()).hexdigest()[:8]
     return f"{name[: MAX_MODEL_NAME - 9]}_{digest}"

@@ -77,32 +77,32 @@ def add_protocol_meta(params: Json, version: str, info: Json, capabilities: Json
 
 
 def initialize_params(info: Json, capabilities: Json) -> Json:
-    """Return the params of a legacy `initialize` request."""
+    """Return the params of an `initialize` request for a legacy server (before 2026-07-28)."""
     return {"protocolVersion": OFFERED_LEGACY_VERSION, "capabilities": capabilities, "clientInfo": info}
 
 
 def select_modern_version(result: Json) -> str | None:
-    """Return the newest modern version in a `server/discover` result.
+    """Return the newest modern protocol version that a `server/discover` result lists.
 
-    None if the result lists no version we know.
+    None if the result lists no modern version that we know.
     """
     return _newest_common_version(result.get("supportedVersions"))
 
 
 def is_modern_error(code: int) -> bool:
-    """Return True if the error code of a probe proves that the server is modern."""
+    """Return True if only a modern server (2026-07-28) answers a probe with this error code."""
     return code in MODERN_ERROR_CODES
 
 
 def version_from_error(code: int, data: Any) -> str | None:
-    """Return the modern version that an unsupported-version error lists as supported, or None."""
+    """Return the newest modern version that an unsupported-version error lists, or None."""
     if code != UNSUPPORTED_PROTOCOL_VERSION or not isinstance(data, dict):
         return None
     return _newest_common_version(data.get("supported"))
 
 
 def agreed_legacy_version(result: Json) -> str | None:
-    """Return the version of an `initialize` result; None if it is unknown."""
+    """Return the protocol version in a legacy `initialize` result; None if we do not know it."""
     version = result.get("protocolVersion")
     return version if isinstance(version, str) and version in HANDSHAKE_PROTOCOL_VERSIONS else None
 
@@ -128,12 +128,12 @@ def listen_filter(capabilities: Json) -> Json:
 
 
 def has_list_changed(acknowledged: Any) -> bool:
-    """Return True if a subscription acknowledgement includes at least one kind of list change."""
+    """Return True if the acknowledgement of a subscription includes any kind of list change."""
     return isinstance(acknowledged, dict) and any(value is True for value in acknowledged.values())
 
 
 def accepts_legacy(data: Any) -> bool:
-    """Return True if an unsupported-version error lists a legacy version."""
+    """Return True if an unsupported-version error lists a legacy version (before 2026-07-28)."""
     offered = data.get("supported") if isinstance(data, dict) else None
     return isinstance(offered, list) and any(v in HANDSHAKE_PROTOCOL_VERSIONS for v in offered)
 

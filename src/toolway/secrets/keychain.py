@@ -1,8 +1,8 @@
 """Secret store in the keychain of the operating system, if one answers.
 
-Known backends of the `keyring` library are tried by name. The backend that it selects by itself is never used: a file or a
-variable can make it select one that writes plain text. A keychain may wait for the user to unlock it. So each wait is
-bounded, and runs in a daemon thread that does not delay the end of the process.
+Known backends of the `keyring` library are tried by name. The backend that it selects by itself is never used: a file
+or a variable can make it select one that writes plain text. A keychain may wait for the user to unlock it. So each wait
+is bounded, and runs in a daemon thread that does not delay the end of the process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Keychain:
-    """`SecretStore` in the system keychain.
+    """`SecretStore` that keeps each secret as an entry of the system keychain.
 
     A keychain cannot list our entries. So the names of the secrets, which are not secret, are saved in a file.
     """

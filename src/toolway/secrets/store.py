@@ -49,7 +49,7 @@ def open_store(environment: Mapping[str, str]) -> SecretStore:
     """Return the secret store of this user: the system keychain, if one answers, and a file.
 
     Secrets in the encrypted file are found even if there is a keychain: they may have been saved over SSH. Raises
-    `SecretsError` if `$TOOLWAY_SECRETS` is invalid, or requires a keychain and none answers, or if no home folder is set.
+    `SecretsError` if `$TOOLWAY_SECRETS` is invalid or requires a keychain and none answers, or if no home is known.
     """
     from toolway.secrets.encrypted_file import PASSPHRASE_VARIABLE, EncryptedFileStore
     from toolway.secrets.keychain import detect_keychain, recorded_names

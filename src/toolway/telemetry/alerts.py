@@ -49,7 +49,10 @@ class Alert(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Return the file name without time stamp; the same for the same condition."""
+        """Return the alert's file name without time stamp: kind, server and call id.
+
+        Equal for repeated alerts about one condition, so that only one file is written.
+        """
         parts = [self.kind, self.server, self.call]
         return "-".join(re.sub(r"[^A-Za-z0-9_]+", "-", word)[:80] for word in parts if word)
 
@@ -68,9 +71,10 @@ class Alert(msgspec.Struct, frozen=True):
 
 
 def alert_from_event(event: Event, hint_for: Callable[[str], str]) -> Alert | None:
-    """Return the alert that an event causes, if any.
+    """Return the alert that an event causes; None if it needs no action by an operator.
 
-    `hint_for` returns the current hint for a server."""
+    `hint_for` returns the current hint for a server, by its name.
+    """
     if isinstance(event, CallFinished):
         return _alert_from_call(event)
     if isinstance(event, CallRecovered):
@@ -129,7 +133,10 @@ def _unknown_outcome_alert(server: str, tool: str, call: str, caller: str, detai
 
 
 class AlertFileSink:
-    """Event sink that writes alert files. A separate task writes them, in a thread."""
+    """Event sink that writes one Markdown file per alert into a folder.
+
+    Events only queue alerts. A task of the sink writes the files, in a thread.
+    """
 
     wants_attempts = False
 
@@ -142,7 +149,10 @@ class AlertFileSink:
         notify: Callable[[Alert], None] = lambda alert: None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Create the sink. `mask` hides secrets in texts of servers; `notify` gets each new alert."""
+        """Create the sink. `mask` hides secrets in texts of servers.
+
+        `hint_for` returns the current hint for a server. `notify` gets each alert whose file was written.
+        """
         self._folder = folder
         self._mask = mask
         self._hint_for = hint_for
@@ -157,7 +167,7 @@ class AlertFileSink:
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Write the queued alerts, in bounded time."""
+        """Wait at most 2 s until the queued alerts are written, then stop. The rest is dropped."""
         if self._task is None:
             return
         with suppress(TimeoutError):
@@ -211,7 +221,10 @@ class AlertFileSink:
     # -- in a thread --------------------------------------------------------------------------------------------------
 
     def _write_file(self, alert: Alert) -> bool:
-        """Write the file of an alert. Return False if it exists already or there are too many."""
+        """Write the file of an alert and return True.
+
+        Return False if a file for this condition exists, or if there are already `MAX_ALERTS` files.
+        """
         files = self._list_files()
         if any(file.stem.endswith(f"Z-{alert.key}") for file in files):
             return False

@@ -26,7 +26,10 @@ _servers_log = logging.getLogger("toolway.servers")
 def configure_logging(
     log_format: LogFormat, *, verbose: bool, stream: TextIO | None = None, mask: Callable[[str], str]
 ) -> None:
-    """Configure the root logger of this process to write text or JSON lines to `stream`."""
+    """Configure the root logger to write text or JSON lines to `stream` (default: stderr).
+
+    `mask` hides secrets in each line. The level is INFO if `verbose`, else WARNING.
+    """
     stream = stream if stream is not None else sys.stderr
     processors: list[Any] = [
         structlog.stdlib.add_log_level,
@@ -75,9 +78,10 @@ class _MaskProcessor:
 
 
 def create_mask(servers: Callable[[], Mapping[str, Server]]) -> Callable[[str], str]:
-    """Return a mask for the secrets of the current servers.
+    """Return a function that hides the secrets of the current server entries in a text.
 
-    It is rebuilt when they change, not for every line."""
+    Its list of secrets is rebuilt when the servers change, not for every text.
+    """
     cached: list[Any] = [(), build_masker(())]
 
     def mask(text: str) -> str:
@@ -92,7 +96,10 @@ def create_mask(servers: Callable[[], Mapping[str, Server]]) -> Callable[[str], 
 
 
 class LogSink:
-    """Event sink that logs server events and failed calls; successful calls at level INFO."""
+    """Event sink that writes server events and finished calls to the Python log.
+
+    Failed calls and lost connections are warnings; successful calls have level INFO.
+    """
 
     wants_attempts = False
 
@@ -126,9 +133,10 @@ class LogSink:
             _servers_log.log(level, message, extra={"server": event.server, **fields})
 
     def _level_for(self, event: StateChanged) -> int:
-        """Return the log level.
+        """Return the log level for a state change of a server.
 
-        Repeated failures of a server warn once, and again when it is marked as failed."""
+        Repeated failures of a server warn once, and again when it is marked as failed.
+        """
         if event.new in ("ready", "stopped"):
             self._failing.discard(event.server)
         if event.new not in _FAILING_STATES or (event.server in self._failing and event.new != "failed"):
@@ -138,9 +146,10 @@ class LogSink:
 
 
 def _call_fields(event: CallFinished) -> dict[str, Any]:
-    """Return the fields of a call's log line.
+    """Return the structured fields of the log line about a finished call.
 
-    Trace and span id have the names of OpenTelemetry logs."""
+    Trace and span id are named as in OpenTelemetry logs.
+    """
     fields: dict[str, Any] = {
         "call": event.id,
         "server": event.server,

@@ -32,7 +32,10 @@ _KNOWN_METHODS: Final = frozenset(
 
 
 class Metrics:
-    """Event sink with all counters. Never blocks; its memory is bounded."""
+    """Event sink that counts calls, connections of servers and stalls of the event loop.
+
+    Never blocks; its memory is bounded.
+    """
 
     wants_attempts = False
 
@@ -43,7 +46,7 @@ class Metrics:
         self.stalled_seconds = 0.0
 
     def snapshot(self) -> Metrics:
-        """Return a copy of all numbers, for a slow reader in another thread."""
+        """Return a copy of all counters, so that another thread can read them while calls go on."""
         copy = Metrics()
         copy.stalls, copy.stalled_seconds, copy.store = self.stalls, self.stalled_seconds, self.store.copy()
         return copy
@@ -60,7 +63,7 @@ class Metrics:
 
 
 class MetricsStore:
-    """All counters, by server, method and tool."""
+    """Counters of calls by (server, method, tool), and counters of each server."""
 
     def __init__(self) -> None:
         self.series: dict[tuple[str, str, str], CallSeries] = {}
@@ -103,7 +106,10 @@ class MetricsStore:
             del self.series[key]
 
     def _find_series(self, event: CallFinished) -> CallSeries:
-        """Return the series of a call whose key is new or whose target does not exist."""
+        """Return the counters for a call whose (server, method, tool) is new or does not exist.
+
+        Beyond the limits, and for unknown tools and methods, shared counters are returned.
+        """
         server = event.server
         if event.method != "tools/call":
             return self._get_series(server, _known_method(event.method), "")
@@ -132,7 +138,10 @@ def _known_method(method: str) -> str:
 
 
 class ServerSeries:
-    """Counters of one server: time per phase, connections, and results from other sources."""
+    """Counters of one server: seconds per call phase, connects, disconnects, calls not sent.
+
+    A call is not sent if its result is from the cache, a replay or an identical call in flight.
+    """
 
     __slots__ = ("connects", "disconnects", "phases", "series_count", "sources")
 
@@ -164,7 +173,10 @@ class ServerSeries:
 
 
 class CallSeries:
-    """Counters of one tool, or of one other method of a server."""
+    """Counters of one tool, or of one MCP method of a server that is not a tool call.
+
+    Holds a duration histogram per outcome, the retries, and the calls with unknown outcome.
+    """
 
     __slots__ = ("outcomes", "retries", "unknown")
 
@@ -190,7 +202,7 @@ class CallSeries:
             histogram.exemplars[bucket] = Exemplar(event.trace_id, event.span_id, seconds, event.started_at + seconds)
 
     def total(self) -> DurationHistogram:
-        """Return the histogram over all outcomes."""
+        """Return one duration histogram that sums up the histograms of all outcomes."""
         total = DurationHistogram()
         for histogram in self.outcomes.values():
             total.merge(histogram)
@@ -229,7 +241,7 @@ class DurationHistogram:
 
 
 class Exemplar:
-    """Example call of a histogram bucket, with its trace and span id."""
+    """Example call of a histogram bucket: duration, end time, trace id and span id."""
 
     __slots__ = ("at", "seconds", "span", "trace")
 

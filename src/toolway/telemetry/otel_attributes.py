@@ -50,14 +50,15 @@ MAX_TRACESTATE_CHARS: Final = 512
 
 
 def span_name(method: str, target: str) -> str:
-    """Return the span name: method plus tool or prompt.
+    """Return the OpenTelemetry span name of a request: MCP method plus tool or prompt name.
 
-    A URI is left out, because there are too many."""
+    Resource URIs are left out, because span names must have few distinct values.
+    """
     return f"{method} {target}" if target and method in ("tools/call", "prompts/get") else method
 
 
 def request_attributes(method: str, target: str) -> dict[str, str]:
-    """Return the attributes of a request: its method and its tool, prompt or resource."""
+    """Return the span attributes of an MCP request: method, and tool, prompt or resource URI."""
     if method == "tools/call":
         return {ATTR_METHOD: method, ATTR_TOOL: target, ATTR_OPERATION: OPERATION_EXECUTE_TOOL}
     if method == "prompts/get":
@@ -68,9 +69,10 @@ def request_attributes(method: str, target: str) -> dict[str, str]:
 
 
 def server_attributes(server: Server | None, version: str) -> dict[str, Any]:
-    """Return the attributes of a server: protocol version, transport, host and port.
+    """Return the span attributes of a server: protocol version, transport, host and port.
 
-    The rest of its URL may contain secrets and is left out."""
+    The rest of the server's URL may contain secrets and is left out.
+    """
     found: dict[str, Any] = {ATTR_PROTOCOL_VERSION: version} if version else {}
     if server is not None and server.url:
         return found | _address_attributes(server.url)

@@ -1,4 +1,7 @@
-"""Counters as OpenTelemetry metrics data: the numbers of `/metrics`, counted only once."""
+"""Conversion of the counters in `Metrics` into OpenTelemetry metrics data for OTLP.
+
+The Prometheus endpoint `/metrics` reads the same counters, so nothing is counted twice.
+"""
 
 from __future__ import annotations
 

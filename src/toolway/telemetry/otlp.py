@@ -51,7 +51,10 @@ def _is_disabled(environ: Mapping[str, str], signal: str) -> bool:
 
 
 def get_sample_ratio(settings: TraceSettings | None, environ: Mapping[str, str]) -> float | None:
-    """Return the sampled share of new traces; None if the environment selects another sampler."""
+    """Return the share (0 to 1) of new traces to record, from settings or the environment.
+
+    None if `OTEL_TRACES_SAMPLER` selects a sampler that only the OpenTelemetry SDK knows.
+    """
     if settings is not None and settings.sample is not None:
         return settings.sample
     sampler = environ.get("OTEL_TRACES_SAMPLER", "parentbased_always_on")
@@ -66,9 +69,10 @@ def get_sample_ratio(settings: TraceSettings | None, environ: Mapping[str, str])
 
 
 def create_tracer_provider(settings: TraceSettings | None, environ: Mapping[str, str]) -> TracerProvider:
-    """Create the tracer provider with an OTLP exporter.
+    """Create an OpenTelemetry tracer provider that exports spans to an OTLP collector.
 
-    Raises `ConfigError` if OpenTelemetry is not installed."""
+    Raises `ConfigError` if OpenTelemetry is not installed.
+    """
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace import TracerProvider
@@ -94,10 +98,13 @@ def _create_resource(environ: Mapping[str, str]) -> Resource:
 
 
 class MetricsPusher:
-    """Exports the metrics every minute and on close, in a thread."""
+    """Exports the metrics to an OTLP collector, every minute by default and once on close.
+
+    The export runs in a thread.
+    """
 
     def __init__(self, metrics: Metrics, environ: Mapping[str, str]) -> None:
-        """Load the exporter. Raises `ConfigError` if OpenTelemetry is not installed."""
+        """Create the OTLP exporter. Raises `ConfigError` if OpenTelemetry is not installed."""
         try:
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
@@ -121,7 +128,7 @@ class MetricsPusher:
         await run_with_deadline(lambda: self._exporter.export(data))
 
     async def close(self) -> None:
-        """Export for the last time, in bounded time."""
+        """Export the metrics for the last time and shut down the exporter. Give up after 5 s."""
         data = self._build_data(self._metrics.snapshot(), self._resource, self._started_ns)
 
         def export_and_shutdown() -> None:
@@ -132,9 +139,11 @@ class MetricsPusher:
 
 
 async def run_with_deadline(work: Callable[[], object]) -> None:
-    """Run `work` in a daemon thread and wait for it in bounded time.
+    """Run `work` in a daemon thread and wait for it, at most 5 s. Its errors are ignored.
 
-    Afterwards the thread is abandoned. The interpreter does not wait for it on exit, unlike for executor threads."""
+    After that time the thread is abandoned. The interpreter does not wait for it on exit, unlike for executor
+    threads.
+    """
     loop, done = asyncio.get_running_loop(), asyncio.Event()
 
     def run() -> None:

@@ -25,7 +25,7 @@ from toolway.telemetry.metrics import HISTOGRAM_BOUNDS_S, DurationHistogram, Met
 
 
 class GaugeValue(msgspec.Struct, frozen=True):
-    """Current value of a metric that another component provides."""
+    """Current value of one metric with its labels, read from a gateway component at scrape time."""
 
     name: str
     labels: Mapping[str, str]
@@ -138,7 +138,7 @@ def _create_family(name: str) -> Any:
 
 
 def _cumulative_buckets(histogram: DurationHistogram) -> list[Any]:
-    """Return the cumulative buckets that the Prometheus format requires."""
+    """Return the buckets for Prometheus, each as (upper bound, cumulative count, exemplar)."""
     found, total = [], 0
     for index, count in enumerate(histogram.buckets):
         total += count
@@ -152,9 +152,10 @@ def _cumulative_buckets(histogram: DurationHistogram) -> list[Any]:
 
 
 def render_metrics(metrics: Metrics, gauges: Iterable[GaugeValue], accept: str) -> tuple[bytes, str]:
-    """Render all metrics in the format of the `Accept` header.
+    """Render all metrics as text in the Prometheus format that the `Accept` header selects.
 
-    Return the body and its content type."""
+    Return the response body and its content type.
+    """
     registry = CollectorRegistry()
     registry.register(MetricsCollector(metrics, gauges))
     ProcessCollector(registry=registry)

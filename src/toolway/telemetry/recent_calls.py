@@ -1,6 +1,7 @@
-"""Ring buffers of recently finished calls, for operators.
+"""Ring buffers of recently finished calls, from which operators list and inspect calls.
 
-Bounded: the newest of all calls, and separately the newest failed ones, which many successful calls do not displace.
+One buffer holds the newest calls. A second one holds the newest failed calls, so that many successful calls do not
+displace them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MAX_ARGUMENT_VALUES: Final = 200
 
 
 class CallQuery(msgspec.Struct, frozen=True):
-    """Filter for recent calls: all set fields must match."""
+    """Filter for recent calls: a call matches if it matches every field that is set."""
 
     server: str = ""
     tool: str = ""  # its name on the server
@@ -53,9 +54,10 @@ class CallQuery(msgspec.Struct, frozen=True):
 
 
 class RecentCalls:
-    """Event sink that stores recent calls.
+    """Event sink that stores the newest finished calls, and separately the newest failed ones.
 
-    The `on_added` callbacks get each stored call, for a live view."""
+    The `on_added` callbacks get each stored call, for a live view.
+    """
 
     wants_attempts = False
 
@@ -76,13 +78,13 @@ class RecentCalls:
             callback(event)
 
     def on_event(self, event: Event) -> None:
-        """Ignore other events: only finished calls are stored."""
+        """Do nothing: only finished calls are stored, and the hub passes them to `on_call`."""
 
     def find(self, call_id: str) -> CallFinished | None:
         return next((event for event in self._newest_first() if event.id == call_id), None)
 
     def find_newest(self, query: CallQuery | None = None, limit: int = 100) -> list[CallFinished]:
-        """Return at most `limit` matching calls, newest first."""
+        """Return at most `limit` stored calls that match `query`, newest first."""
         query = query if query is not None else CallQuery()
         found: list[CallFinished] = []
         for event in self._newest_first():
@@ -93,14 +95,20 @@ class RecentCalls:
         return found
 
     def _newest_first(self) -> Iterator[CallFinished]:
-        """Yield all stored calls, newest first; older failed calls, from their own buffer, are last."""
+        """Yield all stored calls, newest first.
+
+        Failed calls that are no longer in the buffer of all calls are last.
+        """
         yield from reversed(self._all)
         oldest = self._all[0].started_at + self._all[0].seconds if self._all else 0.0
         yield from (event for event in reversed(self._failed) if event.started_at + event.seconds < oldest)
 
 
 def is_small(value: Any) -> bool:
-    """Return True if arguments are small enough to be stored."""
+    """Return True if the arguments of a call are small enough to be stored with the call.
+
+    The limits are 8192 characters and 200 values in all.
+    """
     chars_left, values_left, stack = MAX_ARGUMENT_CHARS, MAX_ARGUMENT_VALUES, [value]
     while stack:
         each = stack.pop()
@@ -122,7 +130,10 @@ def is_small(value: Any) -> bool:
 
 
 def call_to_json(event: CallFinished) -> Json:
-    """Return a call as JSON for a list. Error texts are not masked: the caller must do that."""
+    """Return a finished call as a JSON object for a list of calls, without its attempts.
+
+    Error texts are not masked: the code that calls this must hide secrets in them.
+    """
     return {
         "id": event.id,
         "at": event.started_at,
@@ -146,9 +157,10 @@ def call_to_json(event: CallFinished) -> Json:
 
 
 def call_details_to_json(event: CallFinished) -> Json:
-    """Return a call as JSON with the phases of every attempt, but without arguments.
+    """Return a finished call as a JSON object with the phases of every attempt.
 
-    Times are seconds since the arrival of the call."""
+    Arguments are left out. Times are in seconds since the arrival of the call.
+    """
     attempts = [
         {
             "number": each.number,

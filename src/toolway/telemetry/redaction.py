@@ -30,10 +30,13 @@ _URL: Final = re.compile(r"(\b[A-Za-z][\w+.-]*://)(?:[^\s/?#@]*@)?([^\s?#]*)([?#
 
 
 class Redactor:
-    """Removes secrets from JSON values and texts before they are stored."""
+    """Removes secrets from JSON values and texts before they are stored, and limits their size."""
 
     def __init__(self, key: bytes, names: Collection[str] = ()) -> None:
-        """Create a redactor. `names` are further names of secret values, configured by the operator."""
+        """Create a redactor. `key` is the secret key of the hashes in placeholders.
+
+        `names` are further field names whose values are secret, configured by the operator.
+        """
         self._key = key[:64]
         self._names = frozenset(name.lower() for name in names)
 
@@ -42,11 +45,14 @@ class Redactor:
         return hashlib.blake2b(_encode(value), key=self._key, digest_size=16).hexdigest()
 
     def placeholder(self, value: Any) -> str:
-        """Return the text that replaces a secret."""
+        """Return the text that replaces a secret value: a mask and a short keyed hash of the value."""
         return f"{MASK}{self.digest(value)[:12]}"
 
     def redact(self, value: Any, name: str = "", depth: int = 0) -> Any:
-        """Return a JSON value without secrets and of bounded size."""
+        """Return a copy of a JSON value without secrets and of bounded size.
+
+        `name` is the field that holds the value: if it names a secret, the whole value is replaced.
+        """
         if self._is_secret_name(name) and value not in (None, "", True, False):
             return self.placeholder(value)
         if isinstance(value, str):

@@ -32,7 +32,7 @@ _EMPTY_CONTEXT: Final = Context()
 
 
 class DownstreamRequest(Protocol):
-    """The client request behind a call, as far as its trace needs it."""
+    """The client request that caused a call: the properties that its trace attributes need."""
 
     @property
     def requested_name(self) -> str: ...  # tool, prompt or resource, as the client named it
@@ -48,10 +48,10 @@ ServerAttributes = Callable[[str], Mapping[str, Any]]  # span attributes of a se
 
 
 class OtelTracer:
-    """Tracer of a hub, on top of an OpenTelemetry tracer.
+    """Starts the OpenTelemetry trace of each call of a hub.
 
-    `sample_ratio` is the recorded share of calls without a parent trace. None leaves the choice to the OpenTelemetry
-    sampler.
+    `sample_ratio` is the recorded share of calls without a parent trace. None leaves the choice to the
+    OpenTelemetry sampler.
     """
 
     def __init__(self, tracer: Tracer, server_attributes: ServerAttributes, sample_ratio: float | None = None) -> None:
@@ -75,27 +75,29 @@ class OtelTracer:
 
 
 class NoopTrace:
-    """Trace of a call that is not recorded.
+    """Trace of a call that sampling left out: it creates no spans.
 
-    Its trace context has no `sampled` flag, so servers do not record it either."""
+    Its trace context has no `sampled` flag, so the called server does not record the call either.
+    """
 
     __slots__ = ()
     trace_id = span_id = ""  # no spans exist
 
     def inject(self, call: Call) -> Call:
-        """Add an unsampled trace context.
+        """Return the call with an unsampled trace context in its `_meta`.
 
-        Every attempt gets new random ids, because they are never searched for."""
+        Every attempt gets new random ids, because no trace with these ids exists.
+        """
         number = random.getrandbits(192) | 1 << 64 | 1
         digits = f"{number:048x}"
         return _with_trace_context(call, {otel_attributes.TRACEPARENT_KEY: f"00-{digits[:32]}-{digits[32:]}-00"})
 
     def end(self, event: CallFinished) -> None:
-        """Do nothing: no spans exist."""
+        """Do nothing: a call that is not sampled has no spans to end."""
 
 
 class SpanTrace:
-    """Recorded trace of one call: its span, and a span per attempt."""
+    """Recorded trace of one call: a span for the call, and a child span for each attempt."""
 
     __slots__ = ("_attempt_spans", "_clock_offset_ns", "_context", "_span", "_tracer", "span_id", "trace_id")
 
@@ -116,9 +118,11 @@ class SpanTrace:
         self.span_id = f"{span_context.span_id:016x}" if span_context.trace_flags.sampled else ""
 
     def inject(self, call: Call) -> Call:
-        """Add the trace context of the current attempt, as the parent of the server's spans.
+        """Return the call with the trace context of the current attempt in its `_meta`.
 
-        An attempt that is sent twice, because nothing was executed, keeps its span."""
+        The server's spans become children of the attempt's span. An attempt that is sent twice, because nothing
+        was executed, keeps its span.
+        """
         attempt = call.state
         if attempt.attempt_number not in self._attempt_spans:
             started = next((at for phase, at in reversed(_phase_marks(attempt)) if phase == "queue"), phase_clock())
@@ -212,9 +216,10 @@ def _call_attributes(call: Call, target: str) -> dict[str, Any]:
 
 
 def _set_status(span: Span, outcome: str, rpc_code: int | None) -> None:
-    """Set the error status.
+    """Set the error status of a span, unless the outcome is "ok".
 
-    `error.type` is the server's JSON-RPC code if there is one, else our error code."""
+    The attribute `error.type` is the server's JSON-RPC error code if there is one, else the outcome.
+    """
     if outcome == "ok":
         return
     span.set_attribute(otel_attributes.ATTR_ERROR_TYPE, str(rpc_code) if rpc_code is not None else outcome)
@@ -240,9 +245,10 @@ def _parent_context(meta: Json) -> Context | None:
 
 
 def _with_trace_context(call: Call, carrier: Mapping[str, str]) -> Call:
-    """Return the call with this trace context in its `_meta`.
+    """Return a copy of the call with the trace context `carrier` in its `_meta`.
 
-    Other keys, such as baggage, stay unchanged."""
+    Existing `_meta` keys stay, such as baggage. Only an old trace context is replaced.
+    """
     meta = call.params.get("_meta")
     other_meta = (
         {key: value for key, value in meta.items() if key != otel_attributes.TRACESTATE_KEY}

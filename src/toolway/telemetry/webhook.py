@@ -34,7 +34,7 @@ _log = logging.getLogger("toolway.alerts")
 
 
 class Webhook:
-    """Delivers alerts to a webhook URL from a bounded queue, with retries."""
+    """Sends alerts to a webhook URL, one POST each, from a bounded queue and with retries."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Webhook:
         _log.error("webhook at %s did not accept the alert %s: %s", self._host, alert.key, error)
 
     async def _post(self, alert: Alert, ssl_context: ssl.SSLContext) -> tuple[str, bool]:
-        """Send one request. Return the error ("" on success) and True if a retry may help."""
+        """Send an alert in one POST. Return the error ("" on success) and True if a retry may help."""
         try:
             async with (
                 asyncio.timeout(REQUEST_TIMEOUT_S),

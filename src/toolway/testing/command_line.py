@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def build_parser(description: str) -> argparse.ArgumentParser:
-    """Return a parser with the options that both fake servers share."""
+    """Return a parser with the options that the fake stdio and HTTP servers have in common."""
     options = argparse.ArgumentParser(description=description)
     options.add_argument("--era", choices=ERAS, default="both", help="protocol era to support (both)")
     options.add_argument(
@@ -48,7 +48,10 @@ def build_parser(description: str) -> argparse.ArgumentParser:
 
 
 def parse_options(arg_parser: argparse.ArgumentParser, fault_table: FaultTable) -> argparse.Namespace:
-    """Parse the command line. Exit after `--list-modes` or for an invalid fault mode."""
+    """Parse the command line of a fake server.
+
+    Exits after `--list-modes`, and with a usage error for an invalid fault mode.
+    """
     options = arg_parser.parse_args()
     if options.list_modes:
         print(format_fault_table(fault_table))

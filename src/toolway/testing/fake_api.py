@@ -41,7 +41,7 @@ def _parameter(name: str, location: str, json_type: str, description: str) -> di
 
 
 def openapi_document() -> dict[str, Any]:
-    """Return the OpenAPI document of the API."""
+    """Return the OpenAPI document that describes the pet shop API."""
     pet_ref = {"$ref": "#/components/schemas/Pet"}
     id_parameter = _parameter("id", "path", "integer", "The number of the pet.")
     page_schema = {
@@ -196,7 +196,7 @@ class PetShopHandler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Do nothing: the server writes no request log."""
+        """Do nothing: the fake API writes no request log."""
 
 
 def main() -> None:

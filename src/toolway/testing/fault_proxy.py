@@ -29,7 +29,10 @@ _LINGER_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a res
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Faults of one direction of a connection. Byte positions count from 0."""
+    """Faults of one direction of a proxied connection: delay, corruption, cut, stall.
+
+    Byte positions count from 0.
+    """
 
     delay: float = 0.0  # seconds of delay per chunk
     rate: float = 0.0  # bytes per second; 0: no limit
@@ -44,7 +47,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Faults of one connection; the default has none."""
+    """Faults that the proxy injects into one connection, per direction; none by default."""
 
     up: Flow = Flow()
     down: Flow = Flow()
@@ -59,7 +62,7 @@ FaultChooser = Callable[[int], Fault]
 
 @dataclass(slots=True)
 class ProxyCounts:
-    """Counters of a proxy: connections, forwarded bytes, injected faults."""
+    """Counters of a `FaultProxy`: connections, forwarded bytes, injected faults."""
 
     connections: int = 0  # accepted
     refused: int = 0
@@ -70,7 +73,10 @@ class ProxyCounts:
 
 
 class FaultProxy:
-    """TCP proxy from `proxy.port` to `host:port`. `random` decides about `Flow.noise`."""
+    """TCP proxy that listens on `proxy.port`, forwards to `host:port`, and injects faults.
+
+    `random` decides which bytes `Flow.noise` corrupts.
+    """
 
     def __init__(self, host: str, port: int, *, listen_host: str = "127.0.0.1", random: Random | None = None) -> None:
         self.port = 0
@@ -96,14 +102,14 @@ class FaultProxy:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def url_for(self, url: str = "/", scheme: str = "http") -> str:
-        """Return `url`, or a path alone, with the proxy's host and port."""
+        """Return `url`, which may be only a path, with the proxy's host and port as its address."""
         parts = urlsplit(url)
         query = f"?{parts.query}" if parts.query else ""
         return f"{parts.scheme or scheme}://{self._listen_host}:{self.port}{parts.path}{query}"
 
     @property
     def open_connections(self) -> int:
-        """Return the number of open connections."""
+        """Return the number of client connections that the proxy forwards now."""
         return len(self._connections)
 
     # -- faults
@@ -126,7 +132,7 @@ class FaultProxy:
             connection.frozen = True
 
     async def cut_connections(self, *, reset: bool = False) -> None:
-        """End all open connections and return when they are closed."""
+        """End all open connections, by a TCP reset if `reset`. Return when they are closed."""
         for connection in self._connections:
             connection.request_end(reset)
             self.counts.cut += 1
@@ -151,7 +157,7 @@ class FaultProxy:
                 filler.connect((self._listen_host, self.port))
 
     async def accept_connections(self) -> None:
-        """Accept connections again, on the same port."""
+        """Accept connections again after `refuse_connections` or `black_hole`, on the same port."""
         await self._close_listener()
         listener = self._open_listener(backlog=1024)
         self._accept_task = asyncio.get_running_loop().create_task(self._accept_loop(listener))
@@ -197,7 +203,7 @@ class FaultProxy:
 
 
 class _Connection:
-    """Client socket, server socket, and one forwarding task per direction."""
+    """One proxied connection: client socket, server socket, one forwarding task per direction."""
 
     def __init__(self, client: socket.socket, fault: Fault, counts: ProxyCounts, random: Random) -> None:
         self.frozen = False
@@ -243,7 +249,10 @@ class _Connection:
     async def _forward(
         self, source: socket.socket, sink: socket.socket, flow: Flow, count: Callable[[int], None]
     ) -> None:
-        """Forward bytes until the flow or the sender ends."""
+        """Forward bytes of one direction, with its faults, until the sender ends or a fault cuts it.
+
+        After a fault that swallows or stalls, it waits and never forwards the end of the stream.
+        """
         loop = asyncio.get_running_loop()
         flow_filter = FlowFilter(flow, self._random)
         try:
@@ -290,7 +299,7 @@ class FlowFilter:
         return self._has_reached(self._flow.stall_at)
 
     def apply(self, data: bytes) -> bytes:
-        """Return the bytes to forward for `data`."""
+        """Return the bytes to forward for the received bytes `data`, after cuts and corruption."""
         flow, start = self._flow, self._position
         ends = [end for end in (flow.cut_at, flow.swallow_at, flow.stall_at) if end is not None]
         forwarded = data[: max(0, min(ends) - start)] if ends else data

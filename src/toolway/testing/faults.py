@@ -33,7 +33,7 @@ BAD_TOOLS = ("bad", "bad_read")
 
 
 class FaultMode:
-    """One named misbehaviour: its default trigger points and the function that causes it."""
+    """One named misbehaviour of a fake server: the function that causes it, its trigger points."""
 
     def __init__(
         self,
@@ -57,14 +57,20 @@ class FaultMode:
         self.times = times  # negative: no limit
 
     def with_name(self, name: str, on: str, doc: str, *, value: str = "", times: int = -1) -> FaultMode:
-        """Return a copy of this mode with another name and trigger point."""
+        """Return a fault mode with this mode's function, but another name and trigger point `on`.
+
+        The trigger point is the request that causes the fault, such as `server/discover`.
+        """
         return FaultMode(name, self.run, (on,), doc=doc, inline=self.inline, early=self.early, value=value, times=times)
 
 
 def register_fault(
     table: FaultTable, name: str, *, on: Iterable[str] = BAD_TOOLS, inline: bool = False, early: bool = False
 ) -> Callable[[FaultFunction], FaultFunction]:
-    """Register a function as a fault mode in `table`. Its docstring is the help text."""
+    """Return a decorator that adds a function to `table` as a fault mode with this name.
+
+    The docstring of the function is the help text of the mode.
+    """
 
     def register(run: FaultFunction) -> FaultFunction:
         table[name] = FaultMode(name, run, tuple(on), inline=inline, early=early)
@@ -74,7 +80,7 @@ def register_fault(
 
 
 class FaultSetting:
-    """Fault mode with the value and options it was set with, and the number of triggers left."""
+    """Fault mode as set on a server: its value, its options and the number of triggers left."""
 
     def __init__(self, mode: FaultMode, value: str = "", options: Json | None = None) -> None:
         self.mode = mode
@@ -85,11 +91,11 @@ class FaultSetting:
         self.triggers_left = int(self.options.pop("times", mode.times))
 
     def number(self, default: float) -> float:
-        """Return the value as a number, or `default` if it is not set."""
+        """Return the value of the setting as a number, or `default` if no value is set."""
         return float(self.value) if self.value else default
 
     def use_trigger(self) -> bool:
-        """Return True if the mode may trigger once more, and count that trigger."""
+        """Return True if the fault mode may trigger once more, and count that trigger."""
         if self.triggers_left == 0:
             return False
         self.triggers_left -= 1
@@ -97,7 +103,10 @@ class FaultSetting:
 
 
 def parse_fault_setting(table: FaultTable, text: str, options: Json | None = None) -> FaultSetting:
-    """Parse `name=value;option=value;…`. Raise `ValueError` if the mode is not in the table."""
+    """Parse a fault mode text, `name=value;option=value;…`.
+
+    Raises `ValueError` if the fault mode is not in `table`.
+    """
     head, *rest = text.split(";")
     name, _, value = head.partition("=")
     if name not in table:
@@ -107,7 +116,7 @@ def parse_fault_setting(table: FaultTable, text: str, options: Json | None = Non
 
 
 class ActiveFaults:
-    """Fault modes that are set on one server."""
+    """Fault modes that are set on one fake server; finds the mode that triggers for a request."""
 
     def __init__(self, table: FaultTable, texts: Iterable[str] = ()) -> None:
         self.table = table
@@ -120,13 +129,13 @@ class ActiveFaults:
         self.settings.clear()
 
     def trigger_at(self, point: str) -> list[FaultSetting]:
-        """Return all settings that trigger at `start` or `eof`."""
+        """Return all fault settings that trigger at `point`: `start`, or `eof` for the end of stdin."""
         return [setting for setting in self.settings if point in setting.on and setting.use_trigger()]
 
     def trigger_for(self, message: Json) -> FaultSetting | None:
-        """Return the setting that triggers for a request, or None.
+        """Return the fault setting that triggers for a JSON-RPC request, or None.
 
-        Raise `RpcError` if a call of `bad` names an unknown mode.
+        Raises `RpcError` if a call of the tool `bad` names an unknown fault mode.
         """
         params = as_object(message.get("params"))
         tool = params.get("name") if message["method"] == "tools/call" else None
@@ -176,7 +185,7 @@ def _malformed_tool(server: FakeServer, setting: FaultSetting) -> None:
 
 @register_fault(LIST_FAULTS, "many_tools", on=("start",))
 def _many_tools(server: FakeServer, setting: FaultSetting) -> None:
-    """Offer VALUE more tools (2000)."""
+    """Offer VALUE more tools (default 2000)."""
     server.extra_tools += [f"many_{number:05}" for number in range(int(setting.number(2000)))]
 
 
@@ -189,7 +198,7 @@ _PLACEHOLDER_JSON = encode({"": _PLACEHOLDER})[4:-1]
 
 
 def pad_response(message: Json, megabytes: float) -> bytes:
-    """Encode the response with `megabytes` of additional text."""
+    """Encode a JSON-RPC response, enlarged by `megabytes` of text in an additional field."""
     return _insert_raw_field(message, b'"' + b"x" * int(megabytes * 1_000_000) + b'"')
 
 
@@ -198,7 +207,7 @@ def replace_id(message: Json, id: object) -> Json:
 
 
 def _insert_raw_field(message: Json, raw: bytes) -> bytes:
-    """Encode the response with `raw` as the value of an additional field of its result."""
+    """Encode a JSON-RPC response with the bytes `raw` as the value of an extra result field."""
     result = {**as_object(message.get("result")), "spoiled": _PLACEHOLDER}
     return encode(make_response(message["id"], result)).replace(_PLACEHOLDER_JSON, raw, 1)
 
@@ -227,32 +236,32 @@ def _bad_utf8(message: Json, setting: FaultSetting) -> bytes:
 
 @_corruption("deep")
 def _deep(message: Json, setting: FaultSetting) -> bytes:
-    """Send a response nested VALUE levels deep (1000)."""
+    """Send a response with arrays nested VALUE levels deep (default 1000)."""
     levels = int(setting.number(1000))
     return _insert_raw_field(message, b"[" * levels + b"]" * levels)
 
 
 @_corruption("duplicate_keys")
 def _duplicate_keys(message: Json, setting: FaultSetting) -> bytes:
-    """Send a response with the same key twice."""
+    """Send a response with an object that has the same key twice."""
     return _insert_raw_field(message, b'1,"spoiled":2')
 
 
 @_corruption("nan")
 def _nan(message: Json, setting: FaultSetting) -> bytes:
-    """Send a response with the number NaN."""
+    """Send a response with the number NaN, which JSON does not allow."""
     return _insert_raw_field(message, b"NaN")
 
 
 @_corruption("huge_number")
 def _huge_number(message: Json, setting: FaultSetting) -> bytes:
-    """Send a response with the number 1e400."""
+    """Send a response with the number 1e400, which exceeds a double."""
     return _insert_raw_field(message, b"1e400")
 
 
 @_corruption("huge_keys")
 def _huge_keys(message: Json, setting: FaultSetting) -> bytes:
-    """Send a response with an object of VALUE keys (20000)."""
+    """Send a response with an object of VALUE keys (default 20000)."""
     keys = (f'"k{number}":0' for number in range(int(setting.number(20_000))))
     return _insert_raw_field(message, ("{" + ",".join(keys) + "}").encode())
 
@@ -269,7 +278,7 @@ def _truncated(message: Json, setting: FaultSetting) -> bytes:
 
 @_corruption("foreign_id_type")
 def _foreign_id_type(message: Json, setting: FaultSetting) -> bytes:
-    """Send the id as the other JSON type: 7 for "7", "7" for 7."""
+    """Send the response with its id as the other JSON type: 7 for "7", "7" for 7."""
     id = message["id"]
     other = str(id) if isinstance(id, int) else int(id) if id.isdecimal() else [id]
     return encode(replace_id(message, other))
@@ -283,7 +292,7 @@ def _no_newline_prefix(message: Json, setting: FaultSetting) -> bytes:
 
 @_corruption("result_not_object")
 def _result_not_object(message: Json, setting: FaultSetting) -> bytes:
-    """Send a list as the result; VALUE `null` or `text`: null or a string instead."""
+    """Send a list as the result, or null or a string if VALUE is `null` or `text`."""
     result = {"null": None, "text": "done"}.get(setting.value, ["done"])
     return encode({"jsonrpc": "2.0", "id": message["id"], "result": result})
 

@@ -36,7 +36,7 @@ ViolationKind = Literal["lost", "twice", "late", "silent", "misplaced", "repeate
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outcome of a call, as its caller saw it."""
+    """Outcome of a recorded call as its caller saw it: success or failure, executed or not."""
 
     name: str  # "ok", "tool_error", "cancelled", or the class of the exception
     executed: str | None  # "no", "unknown" or "yes"; None if the failure does not say
@@ -47,7 +47,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Invocation:
-    """One recorded call: its nonce, its limits and its outcomes so far."""
+    """One recorded call of a test run: its nonce, its time limit and its outcomes so far."""
 
     nonce: str
     unsafe: bool  # it must not be executed twice
@@ -60,7 +60,7 @@ class Invocation:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken invariant (I1 to I4) of one call."""
+    """One broken invariant of a test run (I1 to I4 of this module), with the call's nonce."""
 
     rule: Literal["I1", "I2", "I3", "I4"]
     kind: ViolationKind
@@ -72,14 +72,17 @@ class Violation:
 
 
 def extract_nonce(result: Any) -> str | None:
-    """Return the nonce in the structured content of a result, or None."""
+    """Return the field `nonce` in the structured content of a tool result; None if missing."""
     data = getattr(result, "data", None)
     nonce = data.get("nonce") if isinstance(data, dict) else None
     return nonce if isinstance(nonce, str) else None
 
 
 class History:
-    """Recorder of the calls of a test run. `effects` is the file that the servers write to."""
+    """Recorder of the calls of a test run and their outcomes.
+
+    `effects` is the file to which the called servers write a line for each executed effect.
+    """
 
     def __init__(
         self,
@@ -106,7 +109,8 @@ class History:
     ) -> Any:
         """Make a call with a new nonce and record its outcome.
 
-        Return the result, or None for a failure that says whether it was executed. Raise everything else.
+        Returns the result. Returns None for a failure with the attribute `executed`, and raises every other
+        failure.
         """
         nonce = self.start_call(unsafe=unsafe, time_limit=time_limit, target=target, has_effect=has_effect)
         try:
@@ -123,7 +127,7 @@ class History:
         return result
 
     def start_call(self, *, unsafe: bool, time_limit: float, target: str = "", has_effect: bool = True) -> str:
-        """Record the start of a call and return its nonce."""
+        """Record the start of a call and return the new nonce that the call must carry."""
         nonce = f"{self._run_id}-{next(self._call_numbers)}"
         self.invocations[nonce] = Invocation(nonce, unsafe, time_limit, self._now(), target, has_effect)
         return nonce
@@ -142,7 +146,7 @@ class History:
         self.invocations[nonce].outcomes.append(outcome)
 
     def count_effects(self) -> Counter[str]:
-        """Return the number of effects per nonce."""
+        """Return how often each call was executed, by nonce, from the effects file."""
         if self._effects_file is None or not self._effects_file.exists():
             return Counter()
         lines = self._effects_file.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -154,12 +158,12 @@ class History:
 
 
 def check(history: History) -> list[str]:
-    """Return every broken invariant as text; an empty list if all hold."""
+    """Return every broken invariant of a test run as text; an empty list if all hold."""
     return [str(violation) for violation in find_violations(history)]
 
 
 def find_violations(history: History) -> Iterator[Violation]:
-    """Yield every broken invariant of the run."""
+    """Yield every broken invariant of a test run, given its recorded calls and effects."""
     effects = history.count_effects()
     for call in history.invocations.values():
         yield from _check_single_outcome(call)

@@ -1,4 +1,7 @@
-"""Endpoint of the fake server for Streamable HTTP: handles one HTTP request, in both eras."""
+"""Endpoint of the fake MCP server for Streamable HTTP: handles one HTTP request at a time.
+
+Supports the legacy protocol (before 2026-07-28, with sessions) and the modern one.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ _CLIENT_TIMEOUT_S = 60  # seconds for the client's response
 
 
 class Endpoint:
-    """Handles HTTP requests, with or without faults, and keeps the legacy sessions."""
+    """Streamable HTTP endpoint of a fake MCP server: handles requests and injects faults.
+
+    It also keeps the sessions of legacy clients (protocol before 2026-07-28).
+    """
 
     path = "/mcp"
 
@@ -68,12 +74,12 @@ class Endpoint:
         return next(self._ids)
 
     def drop_sessions(self) -> None:
-        """Drop all legacy sessions."""
+        """Forget all sessions of legacy clients (before 2026-07-28): their next request gets a 404."""
         self.server.peers.clear()
         self.sessions.clear()
 
     def send_response(self, exchange: FakeExchange, response: Json) -> None:
-        """Send the response to a POST, as JSON or as the last event."""
+        """Send the JSON-RPC response to a POST, as a JSON body or as the last SSE event."""
         if exchange.is_streaming or (self.response_format == "sse" and "result" in response):
             exchange.send_message(response)
             exchange.end_stream()
@@ -85,11 +91,14 @@ class Endpoint:
             )
 
     def keep_for_resume(self, event_id: str, exchange: FakeExchange, response: Json) -> None:
-        """Let the client resume a cut stream after this event and receive `response`."""
+        """Keep `response`, whose SSE stream a fault cuts after the event `event_id`.
+
+        A client that resumes with this id as Last-Event-ID receives the response.
+        """
         self.resumable_responses[event_id] = response
 
     def fault_free_path(self, exchange: FakeExchange) -> str:
-        """Return a path of this server at which the request triggers no faults."""
+        """Return a path of this server at which requests trigger no faults, as a redirect target."""
         return "/moved"
 
     def send_body(self, exchange: FakeExchange, body: bytes) -> None:
@@ -103,7 +112,7 @@ class Endpoint:
         exchange.end_stream()
 
     def _sender_for(self, exchange: FakeExchange, peer: FakePeer) -> Callable[[Json], None]:
-        """Return the function that sends messages of a request to its client."""
+        """Return the function that sends JSON-RPC messages to the client while its request runs."""
         return exchange.send_message
 
     async def serve(self, exchange: FakeExchange) -> None:
@@ -151,7 +160,7 @@ class Endpoint:
         await self._handle_request(exchange, message, peer, setting)
 
     def _check_headers(self, exchange: FakeExchange) -> int | None:
-        """Return the status that rejects a POST with invalid headers, or None."""
+        """Return the HTTP status that rejects a POST with invalid headers; None if they are valid."""
         return check_post_headers(exchange.request.headers)
 
     def _triggered_fault(self, exchange: FakeExchange, message: Json) -> FaultSetting | None:
@@ -164,7 +173,10 @@ class Endpoint:
         return self.faults.trigger_for(message)
 
     def _find_peer(self, exchange: FakeExchange, message: Json) -> FakePeer | None:
-        """Return the client that sent a POST, or None if the request was rejected."""
+        """Return the client that sent a POST: its legacy session, or a new peer if it is modern.
+
+        Return None if the request was invalid; the error response is then already sent.
+        """
         headers = exchange.request.headers
         meta = as_object(as_object(message.get("params")).get("_meta"))
         is_legacy = self.server.era == "legacy" or (
@@ -183,7 +195,10 @@ class Endpoint:
         return FakePeer()
 
     def _find_session(self, exchange: FakeExchange) -> FakeSession | None:
-        """Return the session of a request, or None if the request was rejected."""
+        """Return the legacy session that the Mcp-Session-Id header names.
+
+        Return None if there is none; the error response is then already sent.
+        """
         headers = exchange.request.headers
         id = headers.get("mcp-session-id")
         if id is None:
@@ -199,7 +214,7 @@ class Endpoint:
         return None
 
     def _handle_client_message(self, peer: FakePeer, message: Json) -> None:
-        """Handle a notification, or the client's response to a request of the server."""
+        """Handle a notification of a client, or its response to a request of the server."""
         if not isinstance(peer, FakeSession):
             return
         if message.get("method") == "notifications/cancelled":
@@ -212,9 +227,9 @@ class Endpoint:
                 pending.set_result(message)
 
     async def _serve_stream(self, exchange: FakeExchange, session: FakeSession) -> None:
-        """Hold a GET open for messages that belong to no call.
+        """Hold a GET open as an SSE stream for messages that belong to no call.
 
-        If the GET resumes a cut stream, send the lost response and end it.
+        If the GET resumes a cut stream, send the lost response and end the stream.
         """
         exchange.open_stream()
         last_event_id = exchange.request.headers.get("last-event-id")
@@ -255,7 +270,10 @@ class Endpoint:
             self.in_flight_ids.remove(id)
 
     async def _run_steps(self, exchange: FakeExchange, id: Id, steps: Steps, peer: FakePeer) -> Json | None:
-        """Run the steps of a call and return its response, or None if the call was cancelled."""
+        """Run the steps (waits, requests to the client) of a call and return its response.
+
+        Return None if the client cancelled the call.
+        """
         cancelled = asyncio.Event()
         if isinstance(peer, FakeSession):
             peer.cancel_events[id] = cancelled
@@ -301,7 +319,7 @@ class Endpoint:
 
 
 class FakeSession(FakePeer):
-    """One legacy client."""
+    """Session of one legacy client (before 2026-07-28): its streams and pending requests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -316,7 +334,7 @@ class FakeSession(FakePeer):
 
 
 class HttpFaultContext:
-    """Context of a running HTTP fault mode: the endpoint, the exchange and the good response."""
+    """Argument of an HTTP fault function: the endpoint, the HTTP exchange and the good response."""
 
     def __init__(self, endpoint: Endpoint, setting: FaultSetting, exchange: FakeExchange, response: Json) -> None:
         self.endpoint = endpoint
@@ -329,19 +347,19 @@ class HttpFaultContext:
         return str(self.setting.options.get(name, default))
 
     def send_response(self) -> None:
-        """Send the good response."""
+        """Send the good response, as a server without faults does."""
         self.endpoint.send_response(self.exchange, self.response)
 
     def send_body(self, body: bytes) -> None:
-        """Send `body` as the response."""
+        """Send the bytes `body` instead of the good response."""
         self.endpoint.send_body(self.exchange, body)
 
     def open_stream(self) -> FakeExchange:
-        """Return the exchange that carries events before the response."""
+        """Start an SSE stream as the response, and return the exchange to send its events with."""
         return self.endpoint.stream_for(self.exchange)
 
     def end_stream(self) -> None:
-        """End the event stream of the response."""
+        """End the SSE stream of the response in an orderly way."""
         self.endpoint.end_stream(self.exchange)
 
 
@@ -351,7 +369,10 @@ _NAME_PARAM_BY_METHOD = {"tools/call": "name", "prompts/get": "name", "resources
 
 
 def check_post_headers(headers: Mapping[str, str]) -> int | None:
-    """Return the status that rejects a POST with invalid headers in either era, or None."""
+    """Return the HTTP status that rejects a POST with invalid headers; None if they are valid.
+
+    Checks Content-Type and Accept, which all protocol versions require.
+    """
     if headers.get("content-type", "").split(";")[0].strip() != "application/json":
         return 415
     accepted = headers.get("accept", "")
@@ -361,7 +382,10 @@ def check_post_headers(headers: Mapping[str, str]) -> int | None:
 
 
 def find_mismatched_header(headers: Mapping[str, str], message: Json) -> str | None:
-    """Return the name of a header of a modern request that contradicts the body, or None."""
+    """Return the name of an MCP header that contradicts the body of its request, or None.
+
+    Only for the modern protocol (2026-07-28), which repeats method and name in headers.
+    """
     params = as_object(message.get("params"))
     version = as_object(params.get("_meta")).get(VERSION_KEY)
     method = message["method"]
@@ -393,7 +417,7 @@ SSE_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache",
 
 
 class FakeHttpRequest:
-    """One HTTP request: method, target, headers (names in lower case) and body."""
+    """HTTP request that a fake server received: method, target, lower-case headers and body."""
 
     def __init__(self, head: bytes) -> None:
         line, *fields = head.decode("latin-1").split("\r\n")
@@ -404,7 +428,7 @@ class FakeHttpRequest:
 
 
 class FakeConnection:
-    """One client connection, which carries one request after the other."""
+    """Client connection of the fake HTTP server, which carries one request after the other."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
@@ -412,7 +436,7 @@ class FakeConnection:
         self._buffer = bytearray()
 
     async def read_request(self) -> FakeHttpRequest | None:
-        """Read the next request; None if the client has disconnected or sends invalid HTTP."""
+        """Read the next HTTP request; None if the client has disconnected or sends invalid HTTP."""
         while (end := self._buffer.find(b"\r\n\r\n")) < 0:
             if len(self._buffer) > _MAX_HEAD_BYTES or not await self._read_more():
                 return None
@@ -433,7 +457,7 @@ class FakeConnection:
             pass
 
     def reset(self) -> None:
-        """End the connection with a TCP reset."""
+        """End the client's connection with a TCP reset."""
         with contextlib.suppress(OSError):  # already closed
             raw = self.writer.get_extra_info("socket")
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -472,7 +496,10 @@ class FakeConnection:
 
 
 class FakeExchange:
-    """One HTTP request and its response: whole, as an event stream, or byte by byte."""
+    """One HTTP request to the fake server, and the methods to respond to it.
+
+    A response can be sent whole, as an SSE stream, or in pieces of any bytes.
+    """
 
     def __init__(self, connection: FakeConnection, request: FakeHttpRequest) -> None:
         self.connection = connection
@@ -484,7 +511,7 @@ class FakeExchange:
         self.stream_ended = asyncio.Event()  # the event stream has ended
 
     def respond(self, status: int, body: bytes = b"", headers: Mapping[str, str] = JSON_HEADERS) -> None:
-        """Send a whole response."""
+        """Send a whole HTTP response: status, headers and body."""
         self.write_head(status, {**(headers if body else {}), "Content-Length": str(len(body))})
         self.write(body)
 
@@ -503,13 +530,13 @@ class FakeExchange:
             self.connection.writer.write(data)
 
     def open_stream(self) -> None:
-        """Start a response that is an event stream."""
+        """Start the response as an SSE stream, unless it is one already."""
         if not self.is_streaming:
             self.is_streaming = True
             self.write_head(200, {**SSE_HEADERS, "Transfer-Encoding": "chunked"})
 
     def send_message(self, message: Json) -> None:
-        """Send one JSON-RPC message as an event."""
+        """Send one JSON-RPC message as an event of the SSE stream."""
         self.send_event(encode(message))
 
     def send_event(self, data: bytes, id: str = "") -> None:
@@ -520,7 +547,7 @@ class FakeExchange:
         self.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def end_stream(self) -> None:
-        """End the event stream in an orderly way."""
+        """End the SSE stream in an orderly way, with the last chunk."""
         self.open_stream()
         self.write(b"0\r\n\r\n")
         self.stream_ended.set()
@@ -529,13 +556,13 @@ class FakeExchange:
         await self.connection.writer.drain()
 
     def close(self) -> None:
-        """Close the connection after the data written so far."""
+        """Close the client's connection after the data written so far."""
         self.keep_alive = False
         self.stream_ended.set()
         self.connection.writer.close()
 
     def reset(self) -> None:
-        """End the connection with a TCP reset."""
+        """End the client's connection with a TCP reset."""
         self.keep_alive = False
         self.stream_ended.set()
         self.connection.reset()

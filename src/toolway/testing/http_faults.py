@@ -1,4 +1,4 @@
-"""Fault modes of HTTP. See `faults` for how fault modes are set."""
+"""Fault modes of the fake HTTP server. The module `faults` explains how fault modes are set."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def _close_after_response(context: HttpFaultContext) -> None:
 
 @http_fault("never")
 async def _never(context: HttpFaultContext) -> None:
-    """Send no response."""
+    """Send no response, and keep the connection open."""
     await asyncio.sleep(_MAX_HANG_S)
 
 
@@ -69,7 +69,7 @@ async def _never(context: HttpFaultContext) -> None:
 
 @http_fault("status", early=True)
 async def _status(context: HttpFaultContext) -> None:
-    """Send the status VALUE (500), with Retry-After (retry_after=…), WWW-Authenticate (challenge=…)."""
+    """Send status VALUE (default 500) with Retry-After=retry_after, WWW-Authenticate=challenge."""
     headers = {"Retry-After": context.option("retry_after"), "WWW-Authenticate": context.option("challenge")}
     context.exchange.extra_headers.update({name: value for name, value in headers.items() if value})
     context.exchange.respond(int(context.setting.number(500)), b"Not today.\n", {"Content-Type": "text/plain"})
@@ -77,7 +77,7 @@ async def _status(context: HttpFaultContext) -> None:
 
 @http_fault("redirect", early=True)
 async def _redirect(context: HttpFaultContext) -> None:
-    """Redirect with the status VALUE (307) to=URL, or to a path of this server without faults."""
+    """Redirect with status VALUE (default 307) to=URL, else to a fault-free path of this server."""
     context.exchange.extra_headers["Location"] = context.option("to") or context.endpoint.fault_free_path(
         context.exchange
     )
@@ -86,31 +86,31 @@ async def _redirect(context: HttpFaultContext) -> None:
 
 @http_fault("html")
 async def _html(context: HttpFaultContext) -> None:
-    """Send an HTML page with the status 200."""
+    """Send an HTML page with the status 200 instead of the JSON-RPC response."""
     context.exchange.respond(200, b"<!doctype html><title>Sign in</title>", {"Content-Type": "text/html"})
 
 
 @http_fault("content_type")
 async def _content_type(context: HttpFaultContext) -> None:
-    """Send the response with the Content-Type VALUE (text/plain)."""
+    """Send the response with the Content-Type VALUE (default text/plain)."""
     context.exchange.respond(200, encode(context.response), {"Content-Type": context.setting.value or "text/plain"})
 
 
 @http_fault("empty_202")
 async def _empty_202(context: HttpFaultContext) -> None:
-    """Send the status 202 without a body."""
+    """Send the status 202 without a body instead of the response."""
     context.exchange.respond(202)
 
 
 @http_fault("no_content")
 async def _no_content(context: HttpFaultContext) -> None:
-    """Send the status 204."""
+    """Send the status 204 (No Content) instead of the response."""
     context.exchange.write_head(204, {})
 
 
 @http_fault("slow_head")
 async def _slow_head(context: HttpFaultContext) -> None:
-    """Send the head byte by byte, VALUE seconds apart (1)."""
+    """Send status line and headers byte by byte, VALUE seconds apart (default 1), then the body."""
     body = encode(context.response)
     head = context.exchange.encode_head(200, {**JSON_HEADERS, "Content-Length": str(len(body))})
     await _write_slowly(context, head)
@@ -122,7 +122,7 @@ async def _slow_head(context: HttpFaultContext) -> None:
 
 @http_fault("slow_body")
 async def _slow_body(context: HttpFaultContext) -> None:
-    """Send the body byte by byte, VALUE seconds apart (1)."""
+    """Send the response body byte by byte, VALUE seconds apart (default 1)."""
     body = encode(context.response)
     context.exchange.write_head(200, {**JSON_HEADERS, "Content-Length": str(len(body))})
     await _write_slowly(context, body)
@@ -136,7 +136,7 @@ async def _write_slowly(context: HttpFaultContext, data: bytes) -> None:
 
 @http_fault("cut_body")
 async def _cut_body(context: HttpFaultContext) -> None:
-    """Send half of the body, then close the connection."""
+    """Send half of the response body, then close the connection."""
     body = encode(context.response)
     context.exchange.write_head(200, {**JSON_HEADERS, "Content-Length": str(len(body))})
     context.exchange.write(body[: len(body) // 2])
@@ -145,7 +145,7 @@ async def _cut_body(context: HttpFaultContext) -> None:
 
 @http_fault("wrong_length")
 async def _wrong_length(context: HttpFaultContext) -> None:
-    """Add VALUE to Content-Length (-10: ten surplus bytes); if positive, the body never ends."""
+    """Add VALUE (default -10: surplus bytes) to Content-Length; if positive, it never ends."""
     body = encode(context.response)
     context.exchange.write_head(
         200, {**JSON_HEADERS, "Content-Length": str(len(body) + int(context.setting.number(-10)))}
@@ -174,19 +174,19 @@ async def _cl_and_te(context: HttpFaultContext) -> None:
 
 @http_fault("body_mb")
 async def _body_mb(context: HttpFaultContext) -> None:
-    """Send a body of VALUE megabytes (10)."""
+    """Send a response body of VALUE megabytes (default 10)."""
     context.send_body(pad_response(context.response, context.setting.number(10)))
 
 
 @http_fault("gzip")
 async def _gzip(context: HttpFaultContext) -> None:
-    """Send a good response, but compressed although the client did not accept gzip."""
+    """Send a good response, but gzip-compressed although the client did not accept gzip."""
     context.exchange.respond(200, gzip.compress(encode(context.response)), {**JSON_HEADERS, "Content-Encoding": "gzip"})
 
 
 @http_fault("gzip_bomb")
 async def _gzip_bomb(context: HttpFaultContext) -> None:
-    """Send a compressed body of VALUE megabytes (200), a thousandth of that on the wire."""
+    """Send a gzip body of VALUE megabytes (default 200), a thousandth of that on the wire."""
     context.exchange.write_head(200, {**JSON_HEADERS, "Content-Encoding": "gzip", "Transfer-Encoding": "chunked"})
     for piece in _gzip_bomb_chunks(encode(context.response), int(context.setting.number(200))):
         context.exchange.write_chunk(piece)
@@ -195,7 +195,7 @@ async def _gzip_bomb(context: HttpFaultContext) -> None:
 
 
 def _gzip_bomb_chunks(message: bytes, megabytes: int) -> Iterator[bytes]:
-    """Yield a gzip stream of `message` and `megabytes` of blanks.
+    """Yield a gzip stream that decompresses to `message` and `megabytes` of blanks.
 
     Compresses one megabyte of blanks and repeats the compressed block.
     """
@@ -223,7 +223,7 @@ async def _id_of_other(context: HttpFaultContext) -> None:
 
 @http_fault("cut_sse")
 async def _cut_sse(context: HttpFaultContext) -> None:
-    """Cut the stream VALUE (before, between, inside) events; ids=1: event ids; clean=1: orderly."""
+    """End SSE early, VALUE (before, between, inside) events; ids=1: with ids; clean=1: orderly."""
     cut_position, has_ids = context.setting.value or "before", context.option("ids") in ("1", "True")
     exchange = context.open_stream()
     event_id = f"event-{context.endpoint.next_id()}" if has_ids else ""
@@ -245,14 +245,14 @@ async def _cut_sse(context: HttpFaultContext) -> None:
 
 @http_fault("sse_event_mb")
 async def _sse_event_mb(context: HttpFaultContext) -> None:
-    """Send an event of VALUE megabytes (10)."""
+    """Send the response as an SSE event of VALUE megabytes (default 10)."""
     context.open_stream().send_event(pad_response(context.response, context.setting.number(10)))
     context.end_stream()
 
 
 @http_fault("sse_comment_flood")
 async def _sse_comment_flood(context: HttpFaultContext) -> None:
-    """Send VALUE megabytes (16) of comments, then the response."""
+    """Send VALUE megabytes of SSE comments (default 16), then the response."""
     stream = context.open_stream()
     comments = (b": " + b"x" * 97 + b"\n") * 1000
     for _ in range(int(context.setting.number(16) * 10)):
@@ -263,7 +263,7 @@ async def _sse_comment_flood(context: HttpFaultContext) -> None:
 
 @http_fault("progress_flood")
 async def _progress_flood(context: HttpFaultContext) -> None:
-    """Send VALUE progress notifications for an unknown token (10000), then the response."""
+    """Send VALUE progress notifications (default 10000) for an unknown token, then the response."""
     stream = context.open_stream()
     report = encode_event(
         encode(make_notification("notifications/progress", {"progressToken": "unknown", "progress": 1}))
@@ -282,7 +282,7 @@ async def _progress_flood(context: HttpFaultContext) -> None:
 
 @http_fault("drop_sessions")
 async def _drop_sessions(context: HttpFaultContext) -> None:
-    """Drop all sessions, then respond."""
+    """Drop all legacy MCP sessions, then respond."""
     context.endpoint.drop_sessions()
     context.send_response()
 

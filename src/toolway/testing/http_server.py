@@ -73,12 +73,12 @@ class FakeHttp:
 
     @property
     def stats(self) -> Stats:
-        """Return the counters of the server: requests by method, connections, effects and more."""
+        """Return the counters of the fake server: requests by method, connections, effects and more."""
         return self.server.stats
 
     @property
     def sessions(self) -> dict[str, FakeSession]:
-        """Return the legacy sessions by id."""
+        """Return the sessions of legacy clients (protocol before 2026-07-28), by session id."""
         return self.endpoint.sessions
 
     async def __aenter__(self) -> FakeHttp:
@@ -89,12 +89,12 @@ class FakeHttp:
         await self.stop()
 
     async def start(self) -> None:
-        """Start to listen, on the same port as before if the server was stopped."""
+        """Start to listen. After a stop, the server listens on the port it had before."""
         self._listener = await asyncio.start_server(self._handle_connection, self.host, self.port, backlog=1024)
         self.port = self._listener.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Stop like a killed process: reset connections, drop sessions."""
+        """Stop the server like a killed process: reset all connections and drop all sessions."""
         self._abort()
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
@@ -106,15 +106,15 @@ class FakeHttp:
         await self.start()
 
     def set_mode(self, mode: str) -> None:
-        """Set a fault mode for later requests: `name=value;option=value;…`."""
+        """Set a fault mode for later requests, given as `name=value;option=value;…`."""
         self.endpoint.faults.add(mode)
 
     def clear_modes(self) -> None:
-        """Remove all fault modes."""
+        """Remove all fault modes, so that the server behaves well again."""
         self.endpoint.faults.clear()
 
     def drop_sessions(self) -> None:
-        """Drop all legacy sessions."""
+        """Forget all sessions of legacy clients (before 2026-07-28): their next request gets a 404."""
         self.endpoint.drop_sessions()
 
     def _abort(self) -> None:
@@ -154,7 +154,10 @@ class FakeHttp:
             await exchange.drain()
 
     async def _serve_exchange(self, exchange: FakeExchange) -> None:
-        """Serve one request. Stop when its client disconnects, unless the work survives that."""
+        """Serve one HTTP request. Cancel the work if the client disconnects meanwhile.
+
+        Requests with `survives_disconnect` go on, as the legacy protocol demands.
+        """
         work = asyncio.ensure_future(self.endpoint.serve(exchange))
         disconnected = asyncio.ensure_future(exchange.connection.wait_closed())
         try:
@@ -227,7 +230,7 @@ class SseEndpoint(Endpoint):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def cut_streams(self, *, clean: bool = False) -> None:
-        """End all streams, in an orderly way if `clean`, else in the middle."""
+        """End the SSE streams of all sessions: in an orderly way if `clean`, else with no end chunk."""
         for session in list(self.sessions.values()):
             for stream in session.streams[:]:
                 (stream.end_stream if clean else stream.close)()
@@ -248,7 +251,7 @@ class SseEndpoint(Endpoint):
             exchange.respond(405, b"Method Not Allowed", _PLAIN_TEXT_HEADERS)
 
     async def _serve_session_stream(self, exchange: FakeExchange) -> None:
-        """Serve the stream of a new session, or resume the stream of a session after a cut."""
+        """Serve the SSE stream of a new session, or of a session that resumes after a cut stream."""
         session, missed_response = FakeSession(), None
         resumed = exchange.request.headers.get("last-event-id")
         if resumed is not None:

@@ -83,7 +83,10 @@ class Stats:
 
 
 class FakeServer:
-    """State of one fake MCP server; handles requests of both protocol eras."""
+    """State of one fake MCP server; turns requests into responses, independent of the transport.
+
+    Supports the legacy protocol (before 2026-07-28) and the modern one.
+    """
 
     def __init__(
         self,
@@ -115,7 +118,11 @@ class FakeServer:
         self._lock = threading.Lock()
 
     def handle(self, message: Json, peer: FakePeer, send: Callable[[Json], None]) -> Json | Steps:
-        """Handle one request. Raise `Unanswered` if a real server would not respond."""
+        """Handle one JSON-RPC request of the client `peer`.
+
+        Returns the response, or a generator of steps that ends with it. `send` sends messages during the call.
+        Raises `Unanswered` if a real server would not respond.
+        """
         call = FakeCall(message, peer, send)
         try:
             self._check_era(call)
@@ -127,7 +134,10 @@ class FakeServer:
         return self._run_steps(call, outcome)
 
     def broadcast(self, method: str, filter_key: str, times: int = 1) -> None:
-        """Notify every legacy client and every modern subscription with `filter_key` in its filter."""
+        """Notify every legacy client, and every modern subscription with `filter_key` in its filter.
+
+        `times` repeats the notification.
+        """
         for peer in list(self.peers):
             for _ in range(times):
                 peer.send(make_notification(method))
@@ -137,7 +147,10 @@ class FakeServer:
                     call.send(make_notification(method, {"_meta": {SUBSCRIPTION_KEY: call.id}}))
 
     def record_effect(self, call: FakeCall) -> int:
-        """Execute the effect that must not happen twice, durably. Return how often it has happened."""
+        """Execute the effect of a call that must not happen twice: add a line to the effects file.
+
+        Return the number of effects of this server so far.
+        """
         entry = (str(call.arguments.get("call", call.id)), str(call.arguments.get("nonce", "")))
         with self._lock:
             if self.effects_path:
@@ -146,7 +159,11 @@ class FakeServer:
             return len(self.stats.effects)
 
     def _check_era(self, call: FakeCall) -> None:
-        """Reject requests that the eras of this server do not allow (era rules of 2026-07-28)."""
+        """Raise `RpcError` for a request that the protocol versions of this server do not allow.
+
+        A legacy server (before 2026-07-28) has no `server/discover`; a modern one has no `initialize`. Raises
+        `Unanswered` for a legacy request before `initialize`.
+        """
         if call.method == "initialize" and self.era != "modern":
             return
         if self.era == "legacy" or (not call.modern and call.peer.version is not None):
@@ -195,7 +212,7 @@ class FakeServer:
         return make_response(call.id, self._add_modern_fields(call, result))
 
     def _add_modern_fields(self, call: FakeCall, result: Json) -> Json:
-        """Add the fields that every modern result has."""
+        """Add the fields that every modern result (2026-07-28) has, such as `resultType`."""
         if not call.modern:
             return result
         full_result = {"resultType": "complete", **result}
@@ -269,14 +286,17 @@ def _append_durably(path: str, line: str) -> None:
 
 
 class Wait:
-    """Step of a call: wait for `seconds`, or until the call is cancelled if None."""
+    """Step of a call: wait for `seconds`. If None, wait until the client cancels the call."""
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
 
 
 class ServerRequest:
-    """Step of a legacy call: send a request to the client and get back its whole response."""
+    """Step of a call: send a request to the client and receive its whole response.
+
+    Only the legacy protocol (before 2026-07-28) allows it.
+    """
 
     def __init__(self, method: str, params: Json) -> None:
         self.method = method
@@ -284,18 +304,21 @@ class ServerRequest:
 
 
 class FakePeer:
-    """One client of a fake server: a pipe or a session. Transports override `send`."""
+    """One client of a fake server: the process behind a pipe, or an HTTP session.
+
+    Transports override `send`.
+    """
 
     def __init__(self) -> None:
         self.version: str | None = None  # set by `initialize`
         self.capabilities: Json = {}
 
     def send(self, message: Json) -> None:
-        """Send a message that belongs to no call. The default drops it."""
+        """Send the client a message that belongs to no call. The default drops the message."""
 
 
 class FakeCall:
-    """One request and the means to send messages to its client."""
+    """One JSON-RPC request to a fake server, its client, and the function to send it messages."""
 
     def __init__(self, message: Json, peer: FakePeer, send: Callable[[Json], None]) -> None:
         self.id: Id = message["id"]
@@ -309,11 +332,14 @@ class FakeCall:
 
     @property
     def capabilities(self) -> Json:
-        """Return the capabilities that the client declared."""
+        """Return the capabilities that the client declared, in this request or in `initialize`."""
         return as_object(self.meta.get(CAPABILITIES_KEY)) if self.modern else self.peer.capabilities
 
     def text_result(self, text: str, /, **data: Any) -> Json:
-        """Return a tool result with this text and data, plus the nonce of the call if it has one."""
+        """Return a tool result with `text` and the structured content `data`.
+
+        The call's argument `nonce`, if any, is added to the structured content.
+        """
         if "nonce" in self.arguments:
             data["nonce"] = self.arguments["nonce"]
         return {"content": [{"type": "text", "text": text}], "structuredContent": data, "isError": False}

@@ -34,7 +34,7 @@ _CLIENT_TIMEOUT_S = 60  # seconds for the client's response
 
 
 class StdoutWriter:
-    """Stdout of the server, shared by threads that write whole lines.
+    """Stdout of the fake server, shared by threads that write whole lines.
 
     Once the pipe is broken, it writes nothing more.
     """
@@ -61,7 +61,7 @@ class StdoutWriter:
             return not self._muted
 
     def exclusive(self) -> AbstractContextManager[bool]:
-        """Return a lock that keeps other threads from writing in between."""
+        """Return a lock for a `with` block, in which no other thread can write to stdout."""
         return self._lock
 
     def mute(self) -> None:
@@ -73,7 +73,7 @@ class StdoutWriter:
 
 
 class PendingRequest:
-    """Request to the client and, once received, its response."""
+    """Request that the fake server sent to its client, with the response once it is received."""
 
     def __init__(self) -> None:
         self.received = threading.Event()
@@ -81,7 +81,7 @@ class PendingRequest:
 
 
 class StdioFaultContext:
-    """Context in which a stdio fault mode runs: the server, its output and the good response."""
+    """Argument of a stdio fault function: the server, its stdout and the good response."""
 
     def __init__(self, stdio: StdioServer, setting: FaultSetting, response: Json | None = None) -> None:
         self._stdio = stdio
@@ -92,12 +92,12 @@ class StdioFaultContext:
         self.out = stdio.out
 
     def send_response(self) -> None:
-        """Send the good response, if the fault was triggered by a request."""
+        """Send the good response. Does nothing if no request triggered the fault, as at the start."""
         if self._has_response:
             self.out.write_message(self.response)
 
     def add_structured_content(self, **fields: Any) -> None:
-        """Add fields to the structured content of the response."""
+        """Add fields to the structured content of the good response, for the test to read."""
         result = as_object(self.response.get("result"))
         result["structuredContent"] = {**as_object(result.get("structuredContent")), **fields}
 
@@ -109,7 +109,7 @@ class StdioFaultContext:
 
 
 class StdioPeer(FakePeer):
-    """The only client of a stdio server."""
+    """The only client of a fake stdio server: messages to it are written to stdout."""
 
     def __init__(self, out: StdoutWriter) -> None:
         super().__init__()
@@ -120,7 +120,10 @@ class StdioPeer(FakePeer):
 
 
 class StdioServer:
-    """Reads requests from stdin, responds at once if possible, and starts threads for the rest."""
+    """Fake MCP server on stdin and stdout: reads requests and responds at once if possible.
+
+    Each call that waits, and each fault, runs in a thread.
+    """
 
     def __init__(self, server: FakeServer, faults: ActiveFaults) -> None:
         self.server = server
@@ -138,7 +141,7 @@ class StdioServer:
         self._run_faults_at("eof")
 
     def send_request(self, method: str, params: Json) -> PendingRequest:
-        """Send a request to the client."""
+        """Send a JSON-RPC request to the client. Does not wait: the result holds the later response."""
         pending = PendingRequest()
         id = f"ask-{next(self._request_ids)}"
         self._pending_requests[id] = pending
@@ -213,7 +216,7 @@ class StdioServer:
             self.out.write_message(response)
 
     def _run_fault(self, message: Json, setting: FaultSetting) -> None:
-        """Run the call as a good server does, then pass its response to the fault mode."""
+        """Handle a request as a good server does, then pass the response to the fault function."""
         response = self.server.handle(message, self.peer, self.out.write_message)
         if isinstance(response, Generator):
             final = self._run_steps(message["id"], response)
@@ -223,7 +226,10 @@ class StdioServer:
         setting.mode.run(StdioFaultContext(self, setting, response))
 
     def _run_steps(self, id: Id, steps: Steps) -> Json | None:
-        """Run the steps of a call and return its response, or None if the call was cancelled."""
+        """Run the steps (waits, requests to the client) of a call and return its response.
+
+        Return None if the client cancelled the call.
+        """
         cancelled = self.cancel_events[id]
         step_result: Json | None = None
         try:

@@ -51,7 +51,7 @@ for _fault_name, _fault_mode in LIST_FAULTS.items():
 
 @stdio_fault("garbage", on=("start", *faults.BAD_TOOLS))
 def _garbage(context: StdioFaultContext) -> None:
-    """Send text, blank and ANSI lines, at the start and before the response."""
+    """Send lines that are not JSON (text, blank, ANSI), at the start and before the response."""
     context.out.write(_GARBAGE)
     context.send_response()
 
@@ -69,7 +69,7 @@ def _bad_utf8(context: StdioFaultContext) -> None:
 
 @stdio_fault("never")
 def _never(context: StdioFaultContext) -> None:
-    """Send no response."""
+    """Send no response to the request."""
 
 
 @stdio_fault("silent", on=("*",))
@@ -101,7 +101,7 @@ def _twice(context: StdioFaultContext) -> None:
 
 @stdio_fault("half_line")
 def _half_line(context: StdioFaultContext) -> None:
-    """Send half of the response, and then nothing more from this server."""
+    """Send half of the response line, and then nothing more from this server."""
     line = encode(context.response)
     with context.out.exclusive():
         context.out.write(line[: len(line) // 2])
@@ -110,13 +110,13 @@ def _half_line(context: StdioFaultContext) -> None:
 
 @stdio_fault("line_mb")
 def _line_mb(context: StdioFaultContext) -> None:
-    """Send a response of VALUE megabytes (10) in one line."""
+    """Send a response of VALUE megabytes (default 10) in one line."""
     context.out.write_line(pad_response(context.response, context.setting.number(10)))
 
 
 @stdio_fault("endless_line")
 def _endless_line(context: StdioFaultContext) -> None:
-    """Send a response line that does not end; stall after VALUE megabytes (4096)."""
+    """Send a response line without end; stall after VALUE megabytes (default 4096)."""
     with context.out.exclusive():
         context.out.write(encode(context.response)[:-7])
         for _ in range(int(context.setting.number(4096) * 16)):
@@ -127,7 +127,7 @@ def _endless_line(context: StdioFaultContext) -> None:
 
 @stdio_fault("one_byte_per_second")
 def _one_byte_per_second(context: StdioFaultContext) -> None:
-    """Send the response byte by byte, VALUE seconds apart (1)."""
+    """Send the response byte by byte, VALUE seconds apart (default 1)."""
     line = encode(context.response) + b"\n"
     with context.out.exclusive():
         for at in range(len(line)):
@@ -138,7 +138,7 @@ def _one_byte_per_second(context: StdioFaultContext) -> None:
 
 @stdio_fault("list_changed_flood")
 def _list_changed_flood(context: StdioFaultContext) -> None:
-    """Send VALUE list_changed notifications for tools (100000), then the response."""
+    """Send VALUE tools/list_changed notifications (default 100000), then the response."""
     method = "notifications/tools/list_changed"
     tags = [{"_meta": {SUBSCRIPTION_KEY: call.id}} for call in list(context.server.subscriptions)]
     notices = [make_notification(method, tag) for tag in tags] or [make_notification(method)]
@@ -148,7 +148,7 @@ def _list_changed_flood(context: StdioFaultContext) -> None:
 
 @stdio_fault("progress_flood")
 def _progress_flood(context: StdioFaultContext) -> None:
-    """Send VALUE progress notifications for an unknown token (10000), then the response."""
+    """Send VALUE progress notifications (default 10000) for an unknown token, then the response."""
     report = make_notification("notifications/progress", {"progressToken": "unknown", "progress": 1})
     _flood(context, encode(report) + b"\n", 10_000)
     context.send_response()
@@ -163,7 +163,7 @@ def _flood(context: StdioFaultContext, line: bytes, default: int) -> None:
 
 @stdio_fault("unasked_requests")
 def _unasked_requests(context: StdioFaultContext) -> None:
-    """Send sampling, elicitation and roots requests; return the replies after VALUE seconds (1)."""
+    """Send sampling, elicitation, roots requests; return the replies after VALUE s (default 1)."""
     requests: dict[str, Json] = {
         "sampling/createMessage": {"messages": [], "maxTokens": 1},
         "elicitation/create": {"message": "Your password?", "requestedSchema": {"type": "object", "properties": {}}},
@@ -182,7 +182,10 @@ CHILD_LIFETIME_S = 120  # seconds
 
 
 def spawn_child(*, hold_stdout: bool = False) -> int:
-    """Start a child process in the server's process group and return its process id."""
+    """Start a child process in the server's process group and return its process id.
+
+    With `hold_stdout`, the child inherits the server's stdout and keeps it open.
+    """
     file_actions = [
         (os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 2) + (() if hold_stdout else (1,))
     ]
@@ -190,7 +193,7 @@ def spawn_child(*, hold_stdout: bool = False) -> int:
 
 
 def spawn_daemon() -> int:
-    """Start an orphan in its own session that ignores SIGTERM, and return its process id."""
+    """Start an orphan process in its own session that ignores SIGTERM; return its process id."""
     import subprocess  # slow to import, and rarely needed
 
     script = f"trap '' TERM; sleep {CHILD_LIFETIME_S} </dev/null >/dev/null 2>&1 & echo $!"
@@ -198,12 +201,12 @@ def spawn_daemon() -> int:
 
 
 def spawn_zombies(count: int) -> list[int]:
-    """Start children that exit and are never waited for; return their process ids."""
+    """Start child processes that exit and are never waited for; return their process ids."""
     return [os.posix_spawn("/bin/sh", ["sh", "-c", "exit 3"], os.environ) for _ in range(count)]
 
 
 def spawn_orphans(count: int) -> None:
-    """Start orphans that exit soon. The process that adopts them has to reap them."""
+    """Start orphan processes that exit soon. The process that adopts them has to reap them."""
     import subprocess
 
     script = "sleep 0.2 </dev/null >/dev/null 2>&1 &"
@@ -223,7 +226,7 @@ def _hang() -> None:
 
 @stdio_fault("exit_at_start", on=("start",))
 def _exit_at_start(context: StdioFaultContext) -> None:
-    """Exit at once with the code VALUE (1), after an error message on stderr."""
+    """Exit at the start with the code VALUE (default 1), after an error message on stderr."""
     sys.stderr.write("fake: FAKE_TOKEN is not set\n")
     sys.stderr.flush()
     os._exit(int(context.setting.number(1)))
@@ -231,13 +234,13 @@ def _exit_at_start(context: StdioFaultContext) -> None:
 
 @stdio_fault("slow_start", on=("start",))
 def _slow_start(context: StdioFaultContext) -> None:
-    """Read nothing for VALUE seconds (5)."""
+    """Read no request for VALUE seconds (default 5) after the start."""
     time.sleep(context.setting.number(5))
 
 
 @stdio_fault("crash_every", on=("start",))
 def _crash_every(context: StdioFaultContext) -> None:
-    """Exit with code 1 after VALUE seconds (2)."""
+    """Exit with code 1, VALUE seconds (default 2) after every start."""
 
     def crash() -> None:
         time.sleep(context.setting.number(2))
@@ -248,7 +251,7 @@ def _crash_every(context: StdioFaultContext) -> None:
 
 @stdio_fault("exit_mid_call", inline=True)
 def _exit_mid_call(context: StdioFaultContext) -> None:
-    """Exit with the code VALUE (1) instead of responding."""
+    """Exit with the code VALUE (default 1) instead of responding."""
     os._exit(int(context.setting.number(1)))
 
 
@@ -261,7 +264,7 @@ def _exit_held_stdout(context: StdioFaultContext) -> None:
 
 @stdio_fault("stops_reading", inline=True)
 def _stops_reading(context: StdioFaultContext) -> None:
-    """Respond, then read nothing more."""
+    """Respond, then read no more requests from stdin."""
     context.send_response()
     _hang()
 
@@ -282,7 +285,7 @@ def _closes_stdout(context: StdioFaultContext) -> None:
 
 @stdio_fault("stderr_flood")
 def _stderr_flood(context: StdioFaultContext) -> None:
-    """Write VALUE megabytes (16) to stderr, then respond."""
+    """Write VALUE megabytes (default 16) to stderr, then respond."""
     line = b"E" * 999 + b"\n"
     for _ in range(int(context.setting.number(16) * 10)):
         os.write(2, line * 100)
@@ -291,20 +294,20 @@ def _stderr_flood(context: StdioFaultContext) -> None:
 
 @stdio_fault("sigstop", inline=True)
 def _sigstop(context: StdioFaultContext) -> None:
-    """Stop the process with SIGSTOP; respond once it is continued."""
+    """Stop the server process with SIGSTOP; respond once it is continued."""
     os.kill(os.getpid(), signal.SIGSTOP)
     context.send_response()
 
 
 @stdio_fault("ignore_sigterm", on=("start",))
 def _ignore_sigterm(context: StdioFaultContext) -> None:
-    """Ignore SIGTERM."""
+    """Ignore SIGTERM: the signal does not end the server process."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 @stdio_fault("ignore_eof", on=("eof",))
 def _ignore_eof(context: StdioFaultContext) -> None:
-    """Keep running after stdin ends."""
+    """Keep the server process running after stdin ends."""
     _hang()
 
 
@@ -322,7 +325,7 @@ def _leaves_setsid(context: StdioFaultContext) -> None:
 
 @stdio_fault("zombies")
 def _zombies(context: StdioFaultContext) -> None:
-    """Start VALUE children (5) that are never waited for, and VALUE orphans to be reaped."""
+    """Start VALUE children (default 5) that are never waited for, and VALUE orphans to reap."""
     count = int(context.setting.number(5))
     zombies = spawn_zombies(count)
     spawn_orphans(count)

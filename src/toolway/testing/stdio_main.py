@@ -22,7 +22,10 @@ def main() -> None:
 
 
 def _register_empty_packages() -> None:
-    """Register empty parent packages, so that their `__init__` modules are not executed."""
+    """Register empty packages `toolway` and `toolway.testing`, for a faster start.
+
+    Imports then find their modules without executing the `__init__` modules.
+    """
     testing_dir = os.path.dirname(os.path.abspath(__file__))
     for name, folder in (("toolway", os.path.dirname(testing_dir)), ("toolway.testing", testing_dir)):
         package = ModuleType(name)

@@ -35,7 +35,7 @@ _UNSAFE_HINTS = {"readOnlyHint": False, "idempotentHint": False, "destructiveHin
 
 
 class FakeTool:
-    """Definition of a tool and the function that runs it."""
+    """Tool of the fake server: its MCP definition and the function that runs it."""
 
     def __init__(self, name: str, run: ToolFunction, unsafe: bool, properties: dict[str, Any]) -> None:
         self.run = run
@@ -55,7 +55,10 @@ TOOLS: dict[str, FakeTool] = {}
 def register_tool(
     *names: str, unsafe: bool = False, **properties: str | Json
 ) -> Callable[[ToolFunction], ToolFunction]:
-    """Register a tool under `names`. Its arguments are given as name=type or name=schema."""
+    """Return a decorator that registers a function as a tool of the fake server, under `names`.
+
+    The tool's arguments are given as name=type or name=schema.
+    """
 
     def register(run: ToolFunction) -> ToolFunction:
         schemas = {key: {"type": value} if isinstance(value, str) else value for key, value in properties.items()}
@@ -67,7 +70,7 @@ def register_tool(
 
 
 def definitions(server: FakeServer) -> list[Json]:
-    """Return the definitions of all tools of a server, in a fixed order."""
+    """Return the MCP definitions of all tools that a fake server offers, in a fixed order."""
     extra = [{**TOOLS["echo"].definition, "name": name, "title": name} for name in server.extra_tools]
     return [*(item.definition for item in TOOLS.values()), *server.malformed_tools, *extra]
 
@@ -137,7 +140,7 @@ def _respond_after(seconds: float, result: Json) -> Steps:
 @register_tool("bad", unsafe=True, mode="string", effect="boolean", nonce="string")
 @register_tool("bad_read", mode="string", effect="boolean", nonce="string")
 def bad(server: FakeServer, call: FakeCall) -> Json:
-    """Misbehave in the given mode, or in the server's mode; with `effect`, have an effect first."""
+    """Misbehave by fault mode `mode` or the server's mode; with `effect`, have an effect first."""
     if call.arguments.get("effect"):
         server.record_effect(call)
     return call.text_result("well behaved")
@@ -179,7 +182,7 @@ def crash(server: FakeServer, call: FakeCall) -> Json:
 
 @register_tool("big", n="integer", nonce="string")
 def big(server: FakeServer, call: FakeCall) -> Json:
-    """Return n bytes of text."""
+    """Return a text of n bytes."""
     return call.text_result("x" * int(call.arguments["n"]))
 
 
@@ -223,7 +226,7 @@ def sample(server: FakeServer, call: FakeCall) -> Json | Steps:
 
 @register_tool("roots", nonce="string")
 def roots(server: FakeServer, call: FakeCall) -> Json | Steps:
-    """Ask the client for its roots and return them."""
+    """Ask the client for its MCP roots and return them."""
     return _request_input(call, "roots", "roots/list", [{}])
 
 

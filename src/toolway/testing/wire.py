@@ -1,4 +1,4 @@
-"""JSON-RPC messages, MCP protocol versions and keys, and error codes."""
+"""JSON-RPC messages of the fake MCP servers, protocol versions, `_meta` keys, error codes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _encoder = json.JSONEncoder(separators=(",", ":"))
 
 
 class RpcError(Exception):
-    """JSON-RPC error that the server responds with."""
+    """Error that a fake server returns to the client as a JSON-RPC error response."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class RpcError(Exception):
 
 
 class Unanswered(Exception):
-    """Raised for a request that gets no response at all."""
+    """Raised while a fake server handles a request, to send no response at all."""
 
 
 def encode(message: Json) -> bytes:
@@ -69,7 +69,10 @@ def make_error_response(id: Id | None, error: RpcError) -> Json:
 
 
 def parse_message(data: bytes) -> Json:
-    """Parse a JSON-RPC message and check its envelope. Raise `RpcError` if it is invalid."""
+    """Parse a JSON-RPC message and check the types of its `method` and `id`.
+
+    Raises `RpcError` if it is not valid JSON or not a valid message.
+    """
     try:
         message = json.loads(data)
     except (ValueError, RecursionError):

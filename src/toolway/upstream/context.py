@@ -16,7 +16,10 @@ class UpstreamContext(Protocol):
     """Services of a hub for one upstream: transports, callbacks, events and lists."""
 
     def open_transport(self, name: str, server: Server, caller: str = "") -> Transport:
-        """Create an unopened transport. `caller` is "" unless the connection is per-caller."""
+        """Create an unopened transport to the server.
+
+        `caller` is "" unless the connection serves only that caller.
+        """
         ...
 
     def emit(self, event: Event) -> None: ...
@@ -24,11 +27,14 @@ class UpstreamContext(Protocol):
     def update_list(
         self, server: str, kind: ListKind, items: list[Any], problems: list[str], era: Era
     ) -> CatalogChanged | None:
-        """Store a list as the server sent it. Return the changes, or None if there are none."""
+        """Store a list (such as the tools) as the server sent it. Return the changes, or None."""
         ...
 
     def is_list_missing(self, server: str, kind: ListKind) -> bool:
-        """Return True if the shared connection has no list because only callers have logins."""
+        """Return True if the server's shared connection has no such list, because it has no login.
+
+        Then only the connections of callers who are logged in can fetch the list.
+        """
         ...
 
     @property

@@ -20,14 +20,14 @@ PACKAGE_RUNNERS: Final = frozenset({"npx", "uvx", "bunx", "pnpm", "pipx", "docke
 
 
 class Diagnosis(NamedTuple):
-    """Likely cause of a failed start, and a hint to fix it."""
+    """Likely cause of a server's failed start, and a hint to fix it."""
 
     cause: str
     hint: str
 
 
 class _Pattern(NamedTuple):
-    """Pattern in stderr with its cause and hint."""
+    """Regular expression for a server's stderr, with the cause and the hint that it indicates."""
 
     pattern: re.Pattern[str]
     cause: str  # {0} is the first group that matched
@@ -35,7 +35,7 @@ class _Pattern(NamedTuple):
 
 
 def diagnose(command: str, exit_code: int | None, stderr: str, error_code: str) -> Diagnosis | None:
-    """Return the most likely cause of a failed start, or None if it is unknown."""
+    """Return the most likely cause of a server's failed start, or None if it is unknown."""
     tail = "\n".join(line[:MAX_LINE_CHARS] for line in stderr[-MAX_STDERR_CHARS:].splitlines())
     return (
         _diagnose_spawn(command, error_code) or _diagnose_stderr(tail) or _diagnose_code(command, exit_code, error_code)

@@ -1,4 +1,4 @@
-"""Mapping of transport errors to call errors: one table, one direction."""
+"""Mapping of transport errors to the `CallError` classes that callers get."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ _INVALID_RESPONSE_CODES = (
 def call_error(
     exc: TransportError | JSONRPCError, server: str, name: str, not_processed_codes: Container[int] = ()
 ) -> CallError:
-    """Return the error that a caller gets for a transport error.
+    """Return the `CallError` that the caller gets for an error of the transport or the server.
 
-    `not_processed_codes` are statuses and codes that the operator declared to mean "not processed" for this server.
+    `not_processed_codes` are HTTP statuses and JSON-RPC codes that the operator declared to mean "not processed"
+    for this server.
     """
     if isinstance(exc, TransportError) and exc.call_error is not None:
         return exc.call_error
@@ -87,7 +88,7 @@ def _from_transport_error(exc: TransportError, server: str, name: str, certainty
 
 
 def is_auth_code(code: str) -> bool:
-    """Return True if `code` reports a missing credential: an immediate retry is useless."""
+    """Return True if the error `code` reports a credential problem; a retry at once is useless."""
     return code.startswith("E-AUTH-")
 
 
@@ -113,7 +114,7 @@ def unavailable_error(status: ServerStatus, code: str, *, permanent: bool) -> Ca
 
 @contextmanager
 def raising_access_denied(server: str) -> Iterator[None]:
-    """Convert `AuthError` into `AccessDenied` inside the `with` block."""
+    """Convert an `AuthError` inside the `with` block into the `AccessDenied` that a caller gets."""
     try:
         yield
     except AuthError as exc:

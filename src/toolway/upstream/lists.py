@@ -25,7 +25,10 @@ STREAM_BACKOFF_S: Final = (0.5, 30.0)  # first and longest delay before a lost c
 
 
 class ListSync:
-    """Fetches the lists of one server, with at most `max_tools` tools, for `context`."""
+    """Fetches the lists of one server (tools, prompts, resources, templates) for `context`.
+
+    At most `max_tools` tools are kept.
+    """
 
     __slots__ = ("_dirty", "_dirty_event", "_fetched", "_max_tools", "_server", "context")
 
@@ -38,18 +41,19 @@ class ListSync:
         self._fetched = {kind: LightEvent() for kind in LIST_METHODS}
 
     def refresh(self, kind: ListKind) -> None:
-        """Mark a list for an early refresh."""
+        """Mark a list of the server (such as its tools) as changed; it is fetched again soon."""
         self._dirty.add(kind)
         self._dirty_event.set()
 
     async def wait_fetched(self, kind: ListKind) -> None:
-        """Wait until the server has sent this list, or offers none."""
+        """Wait until this list of the server was fetched, or is known to be missing. No time limit."""
         await self._fetched[kind].wait()
 
     async def fetch_tools(self, session: Session) -> None:
         """Fetch the tools, without which a server is not ready.
 
-        Raises `TransportError` or `JSONRPCError`.
+        A server without the method has no tools. Raises `TransportError` or `JSONRPCError` if the fetch fails
+        otherwise.
         """
         try:
             await self.fetch(session, "tools")
@@ -59,7 +63,10 @@ class ListSync:
             self._publish(session, "tools", [], [])
 
     async def fetch(self, session: Session, kind: ListKind) -> None:
-        """Fetch a list now. Raises `TransportError` or `JSONRPCError`."""
+        """Fetch a list of the server now; it is empty if the server does not offer it.
+
+        Raises `TransportError` or `JSONRPCError` if a request for a page fails.
+        """
         if not is_list_offered(kind, session.protocol.capabilities):
             self._publish(session, kind, [], [])
             return
@@ -76,7 +83,10 @@ class ListSync:
     # -- while the server is ready ------------------------------------------------------------------------------------
 
     async def run_refresh(self, session: Session) -> None:
-        """Fetch the other lists, then each changed list, at most once a second."""
+        """Fetch all lists but the tools, then each list that changes, at most once a second.
+
+        Runs until it is cancelled.
+        """
         capabilities = session.protocol.capabilities
         self._dirty.update(kind for kind in LIST_METHODS if kind != "tools")
         while True:
@@ -91,7 +101,7 @@ class ListSync:
             await self._dirty_event.wait()
 
     async def _fetch_logged(self, session: Session, kind: ListKind) -> None:
-        """Fetch a list; report a failure as a server log event instead of raising it."""
+        """Fetch a list; report a failure or timeout as a server log event instead of raising it."""
         try:
             async with asyncio.timeout(LIST_TIMEOUT_S):
                 await self.fetch(session, kind)
@@ -103,7 +113,10 @@ class ListSync:
             self.context.emit(ServerLog(self._server, "warning", problem, "toolway"))
 
     async def run_change_stream(self, session: Session) -> None:
-        """Keep the change stream of a modern server open. Returns at once if the server has none."""
+        """Keep the stream of list changes of a modern server open, and reopen it after a loss.
+
+        Returns at once if the server offers no such stream.
+        """
         clock = asyncio.get_running_loop().time
         wait, max_wait = STREAM_BACKOFF_S
         while True:
@@ -132,7 +145,7 @@ SendRequest = Callable[[str, Json], Awaitable[Json]]
 async def fetch_all_pages(
     send_request: SendRequest, kind: ListKind, max_tools: int = MAX_ITEMS["tools"]
 ) -> tuple[list[Any], list[str]]:
-    """Fetch all pages of a list. Return the raw items and the problems of the list as a whole.
+    """Fetch all pages of a list. Return the raw items, and problems such as an exceeded limit.
 
     `max_tools` limits the number of tools.
     """
@@ -161,5 +174,5 @@ async def fetch_all_pages(
 
 
 def is_list_offered(kind: ListKind, capabilities: Json) -> bool:
-    """Return True if a server with these capabilities offers this list."""
+    """Return True if a server with these capabilities offers the list `kind`, such as tools."""
     return isinstance(capabilities.get(LIST_METHODS[kind][0]), dict)

@@ -1,9 +1,9 @@
-"""Negotiation of protocol era and version with a server.
+"""Negotiation of protocol era (legacy: before 2026-07-28; modern) and version.
 
-`server/discover` is sent first. A modern response, or an error that only a modern server sends, decides for the
-modern era; any other *response* decides for legacy. Silence decides nothing: a server may start slowly, or ignore
-unknown methods. So after a grace period `initialize` is sent as well, and the first response decides. A transient
-failure (a 503, a reset) never decides the era: the start fails and is retried.
+`server/discover` is sent first. A modern response, or an error that only a modern server sends, decides for the modern
+era; any other *response* decides for legacy. Silence decides nothing: a server may start slowly, or ignore unknown
+methods. So after a grace period `initialize` is sent as well, and the first response decides. A transient failure (a
+503, a reset) never decides the era: the start fails and is retried.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ERA_NEUTRAL_STATUSES: Final = frozenset({401, 403, 407, 408, 421, 425, 429})
 
 @dataclass(frozen=True, slots=True)
 class NegotiatedProtocol:
-    """Negotiated era and version, and the server's description of itself."""
+    """Negotiated protocol era and version, and the server's description of itself."""
 
     era: Era
     version: str
@@ -40,9 +40,10 @@ class NegotiatedProtocol:
 async def negotiate(
     transport: Transport, setting: EraSetting, era_hint: Era | None, info: Json, capabilities: Json
 ) -> NegotiatedProtocol:
-    """Negotiate with the server behind `transport`. Raises `TransportError` or `JSONRPCError`.
+    """Negotiate era (legacy or modern) and version with the server behind `transport`.
 
-    `era_hint` is the era it spoke last time.
+    `era_hint` is the era that the server spoke last time. Raises `TransportError` or `JSONRPCError` if the server
+    cannot be reached, or rejects the negotiation.
     """
     if setting == "modern":
         return await _require_modern(transport, info, capabilities)
@@ -58,7 +59,11 @@ async def negotiate(
 
 
 async def initialize(transport: Transport, info: Json, capabilities: Json) -> NegotiatedProtocol:
-    """Send `initialize`: at the start, and again if a legacy server lost its session."""
+    """Send `initialize` and `notifications/initialized`, and return the agreed legacy protocol.
+
+    Used at the start, and again if a legacy server lost its session. Raises `TransportError` if the server requires
+    an unknown version.
+    """
     params = versions.initialize_params(info, capabilities)
     result = await transport.request(Request("initialize", params, silent_cancel=True))
     version = versions.agreed_legacy_version(result)
@@ -82,7 +87,7 @@ async def initialize(transport: Transport, info: Json, capabilities: Json) -> Ne
 
 
 async def _detect_era(transport: Transport, info: Json, capabilities: Json) -> NegotiatedProtocol:
-    """Detect the era: send `server/discover`, and `initialize` too if there is no response."""
+    """Detect the server's era: send `server/discover`, and after a silence `initialize` too."""
     discover = asyncio.create_task(_discover(transport, info, capabilities))
     tasks = [discover]
     try:
@@ -108,11 +113,14 @@ def _succeeded(task: asyncio.Task[NegotiatedProtocol]) -> bool:
 
 
 class _LegacyServer(Exception):
-    """Raised if the server answered `server/discover` as only a legacy server does."""
+    """Raised if the server answered `server/discover` as only a server before 2026-07-28 does."""
 
 
 async def _discover(transport: Transport, info: Json, capabilities: Json) -> NegotiatedProtocol:
-    """Send `server/discover`. Raises `_LegacyServer` if the response proves the legacy era."""
+    """Send `server/discover` and return the agreed modern protocol.
+
+    Raises `_LegacyServer` if the response proves the legacy era.
+    """
     try:
         result = await _send_discover(transport, versions.PREFERRED_VERSION, info, capabilities)
     except JSONRPCError as exc:
@@ -142,7 +150,10 @@ async def _discover(transport: Transport, info: Json, capabilities: Json) -> Neg
 
 
 async def _require_modern(transport: Transport, info: Json, capabilities: Json) -> NegotiatedProtocol:
-    """Send `server/discover` to a server that is configured as modern. Raises `TransportError`."""
+    """Send `server/discover` to a server that is configured as modern.
+
+    Raises `TransportError` if the server proves to be legacy.
+    """
     try:
         return await _discover(transport, info, capabilities)
     except _LegacyServer:
@@ -182,9 +193,9 @@ _NOT_IMPLEMENTED: Final = 501
 def may_be_legacy_sse(server: Server, exc: TransportError | JSONRPCError) -> bool:
     """Return True if a URL that rejected `initialize` with `exc` should be tried with HTTP+SSE.
 
-    By the rule of the protocol, a POST rejected with a status such as 400, 404 or 405 is followed by a GET. A legacy
-    server answers it with the endpoint for messages. Rejections that concern the client or the time, and failures, do
-    not reveal the transport of a server.
+    By the rule of the protocol, a POST rejected with a status such as 400, 404 or 405 is followed by a GET. A
+    server of the old HTTP+SSE transport answers the GET with its endpoint for messages. Rejections that concern the
+    client or the time, and failures, do not reveal the transport of a server.
     """
     if server.transport != "http" or server.era == "modern":
         return False

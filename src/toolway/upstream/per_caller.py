@@ -29,7 +29,7 @@ PER_CALLER_IDLE_TIMEOUT_S: Final = 300.0  # without a call; then the upstream is
 
 
 class CallerUpstreamContext:
-    """Upstream context of a per-caller connection; its events reach only that caller."""
+    """Upstream context of a connection for one caller; its events reach only that caller."""
 
     def __init__(self, context: UpstreamContext, caller: str = "") -> None:
         self._context = context
@@ -39,14 +39,17 @@ class CallerUpstreamContext:
         return self._context.open_transport(name, server, caller or self._caller)
 
     def emit(self, event: Event) -> None:
-        """Forward only resource updates and log messages, marked with the caller."""
+        """Forward only resource updates and log messages to the hub, marked with this caller."""
         if self._caller and isinstance(event, ResourceUpdated | ServerLog):
             self._context.emit(retold(event, caller=self._caller))
 
     def update_list(
         self, server: str, kind: ListKind, items: list[Any], problems: list[str], era: Era
     ) -> CatalogChanged | None:
-        """Discard a list unless the shared connection has none because it has no login."""
+        """Discard the list, unless the server's shared connection has none because it has no login.
+
+        In that case, the list of this caller's connection is stored.
+        """
         if not self._caller or not self._context.is_list_missing(server, kind):
             return None
         return self._context.update_list(server, kind, items, problems, era)
@@ -68,7 +71,7 @@ class CallerUpstreamContext:
 
 
 class PerCallerUpstreams:
-    """Upstreams per server and caller, started on demand; idle ones are evicted if full."""
+    """Upstreams per server and caller, started on demand; if too many, an unused one is stopped."""
 
     def __init__(self, context: UpstreamContext, max_upstreams: int = MAX_PER_CALLER_UPSTREAMS) -> None:
         self._context = context
@@ -77,9 +80,9 @@ class PerCallerUpstreams:
         self._stopping: set[asyncio.Task[None]] = set()
 
     def get_or_start(self, name: str, server: Server, caller: str) -> Upstream:
-        """Return the caller's upstream, started if needed.
+        """Return the caller's upstream of the server `name`, started if needed.
 
-        Raises `Overloaded` if there are too many.
+        Raises `Overloaded` if there are too many upstreams and all of them are in use.
         """
         key = (name, caller)
         found = self._upstreams.get(key)
@@ -93,11 +96,14 @@ class PerCallerUpstreams:
         return found
 
     def get(self, name: str, caller: str) -> Upstream | None:
-        """Return the caller's upstream, or None."""
+        """Return the caller's upstream of the server `name`, or None if there is none."""
         return self._upstreams.get((name, caller))
 
     def _evict_if_full(self, name: str) -> None:
-        """Stop the least recently used idle upstream if the limit is reached. Raises `Overloaded`."""
+        """Stop the least recently used upstream that is not in use, if the limit is reached.
+
+        Raises `Overloaded` if all upstreams are in use.
+        """
         if len(self._upstreams) < self._max_upstreams:
             return
         evictable = next((key for key, upstream in self._upstreams.items() if upstream.is_unused), None)
@@ -117,7 +123,10 @@ class PerCallerUpstreams:
         task.add_done_callback(self._stopping.discard)
 
     def remove(self, name: str | None = None) -> list[Upstream]:
-        """Remove and return the upstreams of one server, or all. The caller must stop them."""
+        """Remove and return the upstreams of one server, or all if `name` is None.
+
+        The caller of this method must stop them.
+        """
         keys = [key for key in self._upstreams if name in (None, key[0])]
         return [self._upstreams.pop(key) for key in keys]
 

@@ -26,7 +26,10 @@ _log = logging.getLogger(__name__)
 
 
 class ServerRequestRouter:
-    """Routes server requests to calls. `callbacks` answers if a call has none."""
+    """Routes the requests that a server sends to the callbacks of the call that caused them.
+
+    `callbacks` answers if the call has no callbacks.
+    """
 
     def __init__(self, server: str, callbacks: ClientCallbacks) -> None:
         self._server = server
@@ -43,16 +46,19 @@ class ServerRequestRouter:
         self._calls[id(call.state)] = call
 
     async def wait_for_turn(self, call: Call) -> None:
-        """Wait, on a pipe, until a server request would be attributed to this call."""
+        """Wait until a server request on the shared pipe would be attributed to this call."""
         await self._turns.wait_first_turn(call)
 
     def on_result(self, call: Call) -> None:
-        """Record that the server has sent the result of the call."""
+        """Record that the server has sent the result of the call.
+
+        It shows if the called tool sends server requests.
+        """
         if call.callbacks is not None:
             self._turns.on_result(call)
 
     def remove(self, call: Call) -> None:
-        """Remove an ended call and cancel its open server requests."""
+        """Remove a call that has ended, and cancel its server requests that are still unanswered."""
         self._calls.pop(id(call.state), None)
         if call.callbacks is not None:
             self._turns.remove(call)
@@ -63,9 +69,9 @@ class ServerRequestRouter:
     # -- server requests ----------------------------------------------------------------------------------------------
 
     async def handle(self, method: str, params: Json, call_state: CallState | None) -> Json:
-        """Answer a request that a legacy server sends during a call.
+        """Answer a request that a legacy server sends during a call, by the call's callbacks.
 
-        Raises `JSONRPCError` if there is no answer.
+        Raises `JSONRPCError` if no call is running, or if its callbacks give no answer.
         """
         if not self._calls:
             raise JSONRPCError(INVALID_REQUEST, "no call is under way")
@@ -92,11 +98,11 @@ class ServerRequestRouter:
             tasks.discard(task)
 
     async def forward(self, call: Call, method: str, params: Json) -> Json:
-        """Forward a server request to the caller of `call`.
+        """Forward a server request to the callbacks of `call` and return the answer.
 
-        The caller's time does not count for the deadline.
-
-        Raises `LookupError`, `CallbackError` and any exception of the callback.
+        The time that the user takes does not count for the call's deadline. Raises `LookupError` if no callback
+        supports the method, `CallbackError` if the callback rejects it, `TimeoutError` after 15 minutes, or the
+        callback's own exception.
         """
         loop = asyncio.get_running_loop()
         call.state.begin_user_wait(loop.time())
@@ -107,7 +113,7 @@ class ServerRequestRouter:
             call.state.end_user_wait(loop.time())
 
     def _pick_call(self, method: str, call_state: CallState | None) -> Call:
-        """Return the call that a server request most likely belongs to."""
+        """Return the running call that most likely caused a server request."""
         if call_state is not None and id(call_state) in self._calls:
             return self._calls[id(call_state)]
         if self._turns.current is not None:
@@ -127,9 +133,9 @@ class ServerRequestRouter:
     # -- log messages -------------------------------------------------------------------------------------------------
 
     def notify(self, method: str, params: Json, call_state: CallState | None) -> bool:
-        """Deliver a log message to the calls it belongs to.
+        """Deliver a log message of the server to the running calls it may belong to.
 
-        Return False if it was delivered to none.
+        Return False if it was delivered to none, for instance because the calls have different callers.
         """
         if call_state is not None and id(call_state) in self._calls:
             calls = [self._calls[id(call_state)]]
@@ -158,11 +164,12 @@ MAX_KNOWN_TOOLS: Final = 10_000  # tools whose behaviour is remembered
 
 
 class TurnQueue:
-    """Queue of calls on one pipe that may cause server requests, to attribute requests that name no call.
+    """Queue that lets calls on one pipe take turns, to attribute server requests to a call.
 
-    Among calls whose tools send requests, only one runs at a time, so a server request belongs to that call. While a
-    call waits for its client's answer, it gives up the turn and takes it again afterwards. A tool that once ended
-    without a server request is treated as silent and runs in parallel with all calls.
+    On a pipe, a server request names no call. Among calls whose tools send requests, only one runs at a time, so a
+    server request belongs to that call. While a call waits for its client's answer, it gives up the turn and takes
+    it again afterwards. A tool that once ended without a server request is treated as silent and runs in parallel
+    with all calls.
     """
 
     def __init__(self) -> None:
@@ -176,9 +183,9 @@ class TurnQueue:
         self._without_turn: dict[int, Call] = {}
 
     async def wait_first_turn(self, call: Call) -> None:
-        """Wait for the first turn of a call.
+        """Wait, before a call is sent, until it has the turn if its tool sends server requests.
 
-        The library needs none: all its calls have the same caller.
+        Calls of the library need no turn: they all have the same caller.
         """
         if call.callbacks is None:
             return
@@ -192,7 +199,11 @@ class TurnQueue:
             self._without_turn[id(call.state)] = call
 
     async def _await_trial(self, name: str) -> None:
-        """Let the first call of an unknown tool pass; let later ones wait for what it shows."""
+        """Let the first call of an unknown tool pass; let later calls wait for what it shows.
+
+        The first call shows if the tool sends server requests. After `TRIAL_TIMEOUT_S` seconds it counts as a
+        tool that does not.
+        """
         trial = self._trials.get(name)
         if trial is None:
             self._trials[name] = asyncio.Event()
@@ -212,7 +223,7 @@ class TurnQueue:
             trial.set()
 
     async def resume(self, call: Call) -> None:
-        """Wait for another turn after the caller has answered a server request."""
+        """Wait until the call has the turn again, after its client has answered a server request."""
         if id(call.state) in self._members and self.current is not call:
             await self._acquire(call)
 
@@ -236,13 +247,13 @@ class TurnQueue:
                 self._queue.remove(waiter)
 
     def _is_busy(self) -> bool:
-        """Return True if a server request could belong to a call that is already running."""
+        """Return True if a new server request could belong to a call that is already running."""
         return self.current is not None or any(
             self._sends_requests.get(call.name) for call in self._without_turn.values()
         )
 
     def on_server_request(self, call: Call) -> None:
-        """Record a server request of the call, and pass on its turn after a moment."""
+        """Record that the call caused a server request; soon pass its turn on to the next call."""
         if call.callbacks is not None:
             self._record_behavior(call.name, sends_requests=True)
             self._members.add(id(call.state))
@@ -262,7 +273,7 @@ class TurnQueue:
             future.set_result(None)
 
     def on_result(self, call: Call) -> None:
-        """Record the result of a call; a tool that sent no request counts as silent."""
+        """Record the result of a call. If it caused no server request, its tool counts as silent."""
         if call.callbacks is not None and not call.state.has_waited_for_user:
             self._record_behavior(call.name, sends_requests=False)
 

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class Session:
-    """Connection to one server after negotiation; sends requests and receives notifications."""
+    """One negotiated connection to a server: sends requests, receives notifications."""
 
     def __init__(
         self, server: str, transport: Transport, callbacks: ClientCallbacks, listener: NotificationListener
@@ -67,9 +67,10 @@ class Session:
     async def open(
         self, setting: EraSetting, era_hint: Era | None, fallback_transport: FallbackTransport | None = None
     ) -> None:
-        """Open the transport and negotiate the era. Raises `TransportError` or `JSONRPCError`.
+        """Open the transport and negotiate the protocol era.
 
-        `fallback_transport` provides another transport if the error suggests that this one is of the wrong kind.
+        `fallback_transport` provides another transport if the error suggests that this one is of the wrong
+        kind. Raises `TransportError` or `JSONRPCError` if opening or negotiation fails with both.
         """
         await self.transport.open(self)
         try:
@@ -92,9 +93,9 @@ class Session:
         return await negotiation.negotiate(self.transport, setting, era_hint, CLIENT_INFO, self._callbacks.capabilities)
 
     async def _switch_transport(self, transport: Transport) -> bool:
-        """Switch this session to `transport` if it opens. Return False if it does not.
+        """Switch this session to `transport` if that opens in time. Return False if it does not.
 
-        Raises `TransportError` if the transport is of the right kind but the server is faulty.
+        Raises `TransportError` if the server speaks this transport but names an endpoint that must not be used.
         """
         try:
             async with asyncio.timeout(SSE_PROBE_TIMEOUT_S):
@@ -110,7 +111,7 @@ class Session:
 
     @property
     def protocol(self) -> negotiation.NegotiatedProtocol:
-        """Return the negotiated protocol of an open session."""
+        """Return the negotiated era, version and capabilities. The session must be open."""
         assert self.negotiated is not None, "the session is not open"
         return self.negotiated
 
@@ -118,13 +119,14 @@ class Session:
 
     @property
     def in_flight(self) -> int:
-        """Return the number of running calls."""
+        """Return the number of calls that are running in this session."""
         return len(self._router)
 
     async def call(self, call: Call, input_schema: object = None) -> Json:
-        """Send a call and answer the input requests of the server.
+        """Send a call, answer the server's requests for input, and return the final result.
 
-        Raises `TransportError` or `JSONRPCError`.
+        Raises `TransportError` if there is no usable response, and `JSONRPCError` if the server answers with an
+        error.
         """
         params = call.params
         token = self._register_progress(call.on_progress) if call.on_progress is not None else None
@@ -166,7 +168,8 @@ class Session:
     ) -> Json:
         """Send one request and return its result unchanged.
 
-        Raises `TransportError` or `JSONRPCError`.
+        If the server lost the session, it is initialized again and the request sent once more. Raises
+        `TransportError` if there is no usable response, and `JSONRPCError` if the server answers with an error.
         """
         call_state = call_state if call_state is not None else CallState()
         if self._session_lost:
@@ -189,7 +192,7 @@ class Session:
         raise AssertionError("unreachable")
 
     async def ping(self) -> None:
-        """Check that the server responds in any way. Raises `TransportError` if it does not."""
+        """Check that the server responds, if only with an error. Raises `TransportError` if not."""
         try:
             if self.protocol.era == "modern":
                 await self.request("server/discover", {})
@@ -199,16 +202,20 @@ class Session:
             pass
 
     async def listen_for_list_changes(self) -> bool:
-        """Receive list changes until the server ends the stream. Return False if it offers none."""
+        """Receive list changes until the stream ends. Return False if the server offers no stream.
+
+        Raises `TransportError` if the connection is lost.
+        """
         filters = versions.listen_filter(self.protocol.capabilities)
         if self.protocol.era != "modern" or not filters:
             return False
         return await self._open_stream(filters)
 
     async def listen_for_resources(self, filters: Mapping[str, Sequence[str]], acknowledged: asyncio.Event) -> bool:
-        """Receive changes of these resources and tasks of a modern server.
+        """Receive changes of these resources and tasks of a modern server until the stream ends.
 
-        `acknowledged` is set when it begins.
+        `acknowledged` is set when the server has accepted the subscription. Return False if the server has no
+        subscriptions.
         """
         self._acknowledged = acknowledged
         return await self._open_stream(dict(filters))
@@ -226,7 +233,7 @@ class Session:
     def _build_request(
         self, method: str, params: Json, call_state: CallState, input_schema: object, capabilities: Json | None
     ) -> Request:
-        """Build a request, with protocol metadata if the era is modern."""
+        """Build a JSON-RPC request; in the modern era, with version, client info and capabilities."""
         protocol, version = self.protocol, None
         if protocol.era == "modern":
             version = protocol.version
@@ -236,9 +243,10 @@ class Session:
         return Request(method, params, call_state, version, input_schema, method == "tools/call")
 
     async def _reinitialize(self, initialize_count: int) -> None:
-        """Send `initialize` once for all requests that found the session lost.
+        """Send `initialize` once for all requests that found their session lost by the server.
 
-        Until it succeeds, every request tries it first. Raises `TransportError`; the request itself was not executed.
+        Until it succeeds, every request tries it first. Raises `TransportError` if it fails; the request itself
+        was not executed.
         """
         async with self._reinit_lock:
             if self._initialize_count != initialize_count and not self._session_lost:
@@ -260,7 +268,10 @@ class Session:
     async def _run_input_rounds(
         self, call: Call, params: Json, result: Json, input_schema: object, capabilities: Json | None
     ) -> Json:
-        """Answer input requests of the server until the call has a final result."""
+        """Answer the server's requests for input and send the call again, until the final result.
+
+        Raises `TransportError` after too many rounds, or if a request for input has no answer.
+        """
         for _ in range(MAX_INPUT_ROUNDS - 1):
             call.state.highest_certainty = Certainty.UNKNOWN
             next_params = {**params, "inputResponses": await self._answer_input_requests(call, result)}
@@ -281,9 +292,9 @@ class Session:
         )
 
     async def _answer_input_requests(self, call: Call, result: Json) -> Json:
-        """Answer all input requests of a result concurrently.
+        """Answer all input requests in an `input_required` result concurrently.
 
-        Raises `TransportError` if one has no answer.
+        Raises `TransportError` if one of them has no answer.
         """
         requests = result.get("inputRequests")
         requests = requests if isinstance(requests, dict) else {}
@@ -305,9 +316,10 @@ class Session:
             ) from None
 
     async def _request_log_level(self, level: str | None, params: Json) -> Json:
-        """Request log messages from this level on, as the era requires. Return the changed params.
+        """Request log messages of this level and above from the server. Return the changed params.
 
-        Without a level, a legacy server keeps its own.
+        A modern server gets the level in the params, a legacy server by `logging/setLevel`. Without a level, a
+        legacy server keeps its own.
         """
         if self.protocol.era == "modern":
             return _with_meta(params, LOG_LEVEL_META_KEY, level or DEFAULT_LOG_LEVEL)
@@ -378,7 +390,10 @@ def _with_meta(params: Json, key: str, value: object) -> Json:
 
 
 class TokenBucket:
-    """Token bucket that allows `rate` events per second and bursts of `burst` events. Pure: `now` is an argument."""
+    """Token bucket that allows `rate` events per second and bursts of `burst` events.
+
+    No I/O: `now` is an argument.
+    """
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
         self._rate = rate
@@ -387,7 +402,7 @@ class TokenBucket:
         self._updated_at = now
 
     def try_acquire(self, now: float) -> bool:
-        """Take one token. Return False if the rate is exceeded."""
+        """Take one token for an event. Return False, and take none, if the rate is exceeded."""
         self._level = min(self._burst, self._level + (now - self._updated_at) * self._rate)
         self._updated_at = now
         if self._level < 1:

@@ -1,4 +1,4 @@
-"""Rules for starts of a server: restart delays after failures, and a limit for concurrent starts.
+"""Rules for server starts: restart delays after failures, and a limit on concurrent starts.
 
 `FailureHistory` and `RestartBackoff` are pure: time and random source are arguments. The supervisor does the waiting.
 
@@ -27,7 +27,7 @@ EXPECTED_LIFETIME_S: Final = 5.0  # after this time the expected end of a connec
 
 
 class FailureHistory:
-    """Failures of one upstream: its last end, the next start time, and the status that follows from them."""
+    """Failures of one upstream: its last end, next start time, and the status that follows."""
 
     __slots__ = ("backoff", "last_failure", "last_transport_info", "retry_at", "start_failures", "state_since")
 
@@ -40,7 +40,10 @@ class FailureHistory:
         self.state_since = now  # start of the current state
 
     def record_end(self, disconnect: Disconnect, ready_for: float, now: float) -> StateEvent:
-        """Record the end of a transport after `ready_for` seconds; 0 for a failed start."""
+        """Record the end of a transport and schedule the next start; return the state event for it.
+
+        `ready_for` is the number of seconds that the server was ready, 0 for a failed start.
+        """
         self.last_failure = disconnect
         if disconnect.expected and ready_for >= EXPECTED_LIFETIME_S:
             self.backoff.reset()
@@ -49,13 +52,16 @@ class FailureHistory:
         return StateEvent.GAVE_UP if gave_up else StateEvent.ENDED
 
     def is_terminal(self, max_wait: float, now: float) -> bool:
-        """Return True if a caller that waits `max_wait` seconds cannot expect a successful start."""
+        """Return True if a call that waits `max_wait` seconds cannot expect a successful start."""
         return self.start_failures > 0 or self.retry_at - now > max_wait
 
     def build_status(
         self, name: str, server: Server, state: State, session: Session | None, era_hint: Era | None, now: float
     ) -> ServerStatus:
-        """Return the status of the server. `era_hint` is its last known era."""
+        """Return the server's status for operators: state, last error, its likely cause and a hint.
+
+        `era_hint` is the last known protocol era of the server.
+        """
         negotiated = session.negotiated if session is not None else None
         version = negotiated.version if negotiated else None
         info = session.transport.info() if session is not None else self.last_transport_info
@@ -81,7 +87,10 @@ class FailureHistory:
         )
 
     def _diagnose(self, server: Server, info: TransportInfo) -> tuple[str, str]:
-        """Return the likely cause of the last failure, "" if its reason says it all, and a hint."""
+        """Return the likely cause of the last failure and a hint, both empty if unknown.
+
+        The cause is also empty if the failure has its own hint.
+        """
         failure = self.last_failure
         if failure is None or failure.hint:
             return "", failure.hint if failure else ""
@@ -91,7 +100,10 @@ class FailureHistory:
 
 
 def start_failure(exc: Exception, limit: float) -> Disconnect:
-    """Describe a start that failed with an exception, or took longer than `limit` seconds."""
+    """Return the `Disconnect` for a start that failed with `exc`.
+
+    A `TimeoutError` means that the start took longer than `limit` seconds.
+    """
     if isinstance(exc, TimeoutError):
         hint = f'increase the timeout: "startTimeout": "{2 * limit:g}s"'
         return Disconnect(f"no response within {limit:g} s", "E-START-TIMEOUT", hint=hint)
@@ -106,7 +118,7 @@ def start_failure(exc: Exception, limit: float) -> Disconnect:
 class RestartBackoff:
     """Counts the ends of a server and computes the delay before its next start.
 
-    Delays are random and grow exponentially. Too many restarts in a time window count as failed.
+    Delays are random and grow exponentially. After too many ends in a time window, the server counts as failed.
     """
 
     def __init__(self, policy: RestartPolicy, random: Callable[[], float]) -> None:
@@ -117,9 +129,9 @@ class RestartBackoff:
         self.total = 0
 
     def next_delay(self, now: float, ready_for: float) -> tuple[float, bool]:
-        """Record an end after `ready_for` healthy seconds (0 for a failed start).
+        """Record the end of a server that was ready for `ready_for` seconds (0 for a failed start).
 
-        Return the seconds to wait, and True if the server counts as failed.
+        Return the seconds to wait before the next start, and True if the server counts as failed.
         """
         policy = self._policy
         if ready_for >= policy.reset_after:
@@ -137,7 +149,7 @@ class RestartBackoff:
         return ceiling * self._random(), False
 
     def reset(self) -> None:
-        """Reset the backoff, for instance because an operator requested a restart."""
+        """Forget earlier ends, so that the next delay is short, for instance after a manual restart."""
         self._end_times.clear()
         self._consecutive = 0
 
@@ -148,14 +160,14 @@ MAX_PERMIT_HOLD_S: Final = 1.0  # a slow server no longer delays the queue after
 
 
 class StartLimiter:
-    """Limits how many servers start at the same time."""
+    """Limits how many servers start at the same time, by permits."""
 
     def __init__(self, permits: int) -> None:
         self._available = permits
         self._queue: deque[asyncio.Future[None]] = deque()
 
     async def acquire(self, urgent: LightEvent) -> StartPermit:
-        """Wait for a permit, or return at once when `urgent` is set."""
+        """Wait for a start permit. If `urgent` is set, return an empty permit without waiting."""
         permit = StartPermit(self)
         if self._available > 0:
             self._available -= 1
@@ -187,7 +199,7 @@ class StartLimiter:
 
 
 class StartPermit:
-    """Permit to start a server; released once, by `release` or by a timer."""
+    """Permit to start a server; given back once, by `release` or by a timer after a second."""
 
     def __init__(self, limiter: StartLimiter) -> None:
         self._limiter = limiter

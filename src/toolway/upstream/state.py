@@ -65,11 +65,11 @@ TRANSITIONS: Final[Mapping[State, Mapping[StateEvent, State]]] = {
 
 
 class IllegalEvent(Exception):
-    """Raised for an event that cannot happen in a state: a bug in Toolway."""
+    """Raised if an event occurs in a lifecycle state that does not allow it: a bug in Toolway."""
 
 
 def step(state: State, event: StateEvent) -> State:
-    """Return the state that follows. Raises `IllegalEvent`."""
+    """Return the state that follows `state` after `event`. Raises `IllegalEvent` if none does."""
     try:
         return TRANSITIONS[state][event]
     except KeyError:
@@ -77,7 +77,7 @@ def step(state: State, event: StateEvent) -> State:
 
 
 def diagram() -> str:
-    """Return the table as a Mermaid state diagram, for the documentation."""
+    """Return the table of states and events as a Mermaid state diagram, for the documentation."""
     lines = ["stateDiagram-v2", f"    [*] --> {State.IDLE}"]
     for state, row in TRANSITIONS.items():
         lines += [f"    {state} --> {after}: {event}" for event, after in row.items()]

@@ -53,7 +53,7 @@ def describe_state(
     wait: float | None,
     transport: str = "",
 ) -> str:
-    """Explain in a sentence why a server is in its state."""
+    """Return a text that explains to operators why a server is in its state."""
     reason = _describe_failure(disconnect, cause, stderr)
     match state:
         case State.READY:

@@ -27,9 +27,9 @@ TASK_KIND: Final = "taskIds"
 
 
 class Subscriptions:
-    """Wanted subscriptions of one server.
+    """Reference-counted subscriptions that callers want from one server.
 
-    `on_update` gets the URI of each resource that may have changed.
+    `on_update` is called with the URI of each resource that may have changed.
     """
 
     def __init__(self, on_update: Callable[[str], None], random: Callable[[], float]) -> None:
@@ -46,7 +46,7 @@ class Subscriptions:
     async def add(self, kind: SubscriptionKind, name: str) -> None:
         """Subscribe to a resource or a task.
 
-        Returns when the server has acknowledged it, or after 5 s.
+        Returns when the server has acknowledged the subscription, or after 5 s in any case; it is kept.
         """
         self._counts[kind, name] += 1
         if self._counts[kind, name] > 1 and self._acknowledged.is_set():
@@ -70,7 +70,7 @@ class Subscriptions:
         return sorted(name for each_kind, name in self._counts if each_kind == kind)
 
     async def run(self, session: Session) -> None:
-        """Send the subscriptions to the server, now and after each change, until cancelled."""
+        """Send the wanted subscriptions to the server, now and after each change, until cancelled."""
         if self._counts:
             self._mark_changed()
             if self._ever_acknowledged:
@@ -85,7 +85,7 @@ class Subscriptions:
             self._on_update(uri)
 
     async def _run_legacy(self, session: Session) -> None:
-        """Legacy: send one request for each resource."""
+        """Subscribe at a legacy server: one `resources/subscribe` request for each resource."""
         subscribed: set[str] = set()
 
         def on_reinitialized() -> None:
@@ -108,7 +108,10 @@ class Subscriptions:
                 self._on_acknowledged()
 
     async def _run_modern(self, session: Session) -> None:
-        """Modern: keep one stream for all; the next one is opened before the last is closed."""
+        """Subscribe at a modern server: one stream for all resources and tasks.
+
+        After a change, the next stream is opened before the previous one is closed.
+        """
         stream: asyncio.Task[None] | None = None
         try:
             while True:

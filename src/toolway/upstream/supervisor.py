@@ -35,9 +35,9 @@ _log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Drives one upstream through its states.
+    """Drives one upstream through its states: start, ready, backoff, stop.
 
-    Other components request things only through its events.
+    Other components set its events (`start_requested`, `stop_requested` …) and never change its state.
     """
 
     def __init__(self, name: str, server: Server, context: UpstreamContext, era_hint: Era | None = None) -> None:
@@ -64,7 +64,7 @@ class Supervisor:
         self._predecessor: asyncio.Task[None] | None = None  # the previous upstream, which must stop before our start
 
     async def run(self, after: asyncio.Task[None] | None) -> None:
-        """Run the upstream until it is stopped. The first start waits until `after` is done."""
+        """Run the upstream until it is stopped. The first start waits until the task `after` ends."""
         self._predecessor = after
         states: dict[State, Callable[[], Coroutine[Any, Any, StateEvent]]] = {
             State.IDLE: self._idle,
@@ -88,7 +88,7 @@ class Supervisor:
             self.waiters.reject(self.create_unavailable_error)
 
     async def _on_internal_error(self, exc: Exception) -> StateEvent:
-        """Handle a bug in Toolway: it costs this upstream a restart, and other upstreams nothing."""
+        """Handle a bug in Toolway: this upstream restarts or stops, other upstreams are unaffected."""
         _log.exception("unexpected error in upstream %s", self.name, exc_info=exc)
         await self._close_session()
         if self.state in (State.STARTING, State.READY):
@@ -125,7 +125,7 @@ class Supervisor:
         return event
 
     async def _try_start(self) -> StateEvent | None:
-        """Try one start.
+        """Try to start the server once, and return the state event for the result.
 
         Return None if the server moved to another node meanwhile: then nothing has failed.
         """
@@ -158,7 +158,7 @@ class Supervisor:
         return StateEvent.CONNECTED
 
     async def _acquire_start_permit(self) -> StartPermit:
-        """Wait for a start permit. Only processes that no call waits for are queued."""
+        """Wait for a permit to start. Only server processes that no call waits for are queued."""
         if self.server.transport != "stdio":
             self._urgent.set()
         return await wait_unless(self.stop_requested, self.context.start_limiter.acquire(self._urgent))
@@ -169,13 +169,13 @@ class Supervisor:
             await self.lists.fetch_tools(session)
 
     def _legacy_sse_fallback(self, exc: TransportError | JSONRPCError) -> Transport | None:
-        """Return an HTTP+SSE transport for a URL that rejected Streamable HTTP, or None."""
+        """Return an HTTP+SSE transport if the error suggests that the URL speaks that; else None."""
         if not may_be_legacy_sse(self.server, exc):
             return None
         return self.context.open_transport(self.name, replace(self.server, sse=True))
 
     async def _explain_start_failure(self, session: Session, exc: Exception) -> Disconnect:
-        """Return the reason of a failed start: the exit of the process if there was one."""
+        """Return the reason of a failed start: the exit of the server process if there was one."""
         if (
             isinstance(exc, TransportError)
             and exc.code.startswith("E-STDIO-")
@@ -193,7 +193,7 @@ class Supervisor:
         return event
 
     async def _serve_session(self) -> StateEvent | None:
-        """Serve until the connection ends.
+        """Watch the session, refresh lists and subscriptions until it ends; return the state event.
 
         Return None if the idle timeout fired while the server was in use.
         """
@@ -277,7 +277,7 @@ class Supervisor:
         return bool(busy) or self._loop.time() < self.last_used + self.server.idle_timeout
 
     def _on_notification(self, method: str, params: Json) -> None:
-        """Handle a notification that belongs to no call."""
+        """Handle a server notification that belongs to no call: refresh a list or emit an event."""
         if method in LIST_CHANGES:
             for kind in LIST_CHANGES[method]:
                 self.lists.refresh(kind)
@@ -287,9 +287,9 @@ class Supervisor:
     # -- waiting callers ----------------------------------------------------------------------------------------------
 
     async def wait_session(self, call_state: CallState, *, urgent: bool = True) -> Session:
-        """Return the session as soon as calls can be sent.
+        """Return the session as soon as calls can be sent; start the server if needed.
 
-        Raises `CallError` if that cannot be expected soon.
+        Raises `CallError` if the server is stopping, or if its start fails or is not expected soon.
         """
         if self.state is State.READY and self.session is not None and not self.draining:
             return self.session
@@ -302,7 +302,10 @@ class Supervisor:
         return await self.waiters.wait()
 
     def _should_fail_now(self) -> bool:
-        """Return True if a call should fail now: calls do not wait for a retry of a failed start."""
+        """Return True if a call must fail at once instead of waiting for the server to be ready.
+
+        Calls do not wait for the retry of a failed start.
+        """
         if self.draining or self.state in (State.STOPPING, State.STOPPED):
             return True
         if self._is_restart_pending() or self.state not in (State.BACKING_OFF, State.FAILED):
@@ -312,11 +315,14 @@ class Supervisor:
         return self.history.is_terminal(self.server.timeout.queue, self._loop.time())
 
     def _is_restart_pending(self) -> bool:
-        """Return True if a requested restart is pending; the last failure is then irrelevant."""
+        """Return True if the server has failed and a requested restart has not begun yet.
+
+        Its last failure is then irrelevant for calls.
+        """
         return self.restart_requested.is_set() and self.state in (State.BACKING_OFF, State.FAILED)
 
     def create_unavailable_error(self) -> CallError:
-        """Return the error for a call that cannot be sent now."""
+        """Return the error for a call that cannot be sent now; it explains the server's state."""
         failure = self.history.last_failure
         return unavailable_error(self.status(), failure.code if failure else "", permanent=self.draining)
 
@@ -330,7 +336,7 @@ class Supervisor:
 
 
 class SessionWaiters:
-    """Futures of callers that wait for the session of an upstream."""
+    """Futures of callers that wait until an upstream is ready and has a session."""
 
     __slots__ = ("_futures",)
 
@@ -341,7 +347,7 @@ class SessionWaiters:
         return len(self._futures)
 
     async def wait(self) -> Session:
-        """Wait for the session. Raises `CallError` if there will be none."""
+        """Wait for the upstream's session. Raises `CallError` if the server does not become ready."""
         waiter: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
         self._futures.add(waiter)
         try:
@@ -355,7 +361,7 @@ class SessionWaiters:
                 waiter.set_result(session)
 
     def reject(self, create_error: Callable[[], CallError]) -> None:
-        """Fail every waiter, each with its own error object."""
+        """Fail every caller that waits for the session, each with its own error object."""
         for waiter in self._futures:
             if not waiter.done():
                 waiter.set_exception(create_error())
@@ -369,7 +375,7 @@ MISS_RETRY_DELAY_S = 1.0  # a refused connection fails at once; do not count thr
 
 
 async def watch_health(session: Session, health: HealthCheck, check_requested: LightEvent) -> Disconnect:
-    """Ping a silent server until it misses too many responses.
+    """Ping a silent server; return a `Disconnect` when it has missed too many responses.
 
     `check_requested` triggers a ping at once.
     """
@@ -411,7 +417,7 @@ async def _wait_for_silence(left: float | None, check_requested: LightEvent) -> 
 
 
 def event_from_notification(server: str, method: str, params: Json) -> Event | None:
-    """Return the event for a notification that belongs to no call, or None if it is irrelevant."""
+    """Return the hub event for a notification that belongs to no call; None if there is none."""
     match method:
         case "notifications/resources/updated":
             return ResourceUpdated(server, str(params.get("uri")))

@@ -47,7 +47,7 @@ WRONG_NODE: Final = "E-NOT-HERE"  # the sender must find the node that runs the 
 
 
 class Request(msgspec.Struct, gc=False):
-    """One JSON-RPC request. The transport assigns its id."""
+    """One JSON-RPC request to a server. The transport assigns its id."""
 
     method: str
     params: Json
@@ -59,7 +59,7 @@ class Request(msgspec.Struct, gc=False):
 
 
 class TransportError(Exception):
-    """Raised if a request got no usable response, with the known facts about it."""
+    """Raised if a request got no usable response; says if the server may have executed it."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class TransportError(Exception):
 
 
 class JSONRPCError(Exception):
-    """JSON-RPC error sent by the server, unchanged."""
+    """Raised for a JSON-RPC error response of the server, with its code, message and data."""
 
     def __init__(self, code: int, message: str, data: object = None, *, status: int | None = None) -> None:
         super().__init__(message)
@@ -97,7 +97,7 @@ class JSONRPCError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Reason why a transport ended."""
+    """Reason why a transport ended or could not be opened."""
 
     reason: str
     code: str = "E-LINK"
@@ -109,7 +109,7 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class TransportInfo:
-    """Information about a transport for operators."""
+    """Facts about a transport for operators, such as the pid, last lines of stderr and counters."""
 
     pid: int | None = None
     stderr: str = ""  # the last lines
@@ -121,7 +121,7 @@ class TransportInfo:
 
 
 class InboundHandler(Protocol):
-    """Receiver of notifications and requests of the server.
+    """Receiver of the notifications and requests that the server sends.
 
     `call_state` is that of the call they belong to, if known. `on_notification` must return at once.
     """
@@ -129,48 +129,49 @@ class InboundHandler(Protocol):
     def on_notification(self, method: str, params: Json, call_state: CallState | None = None) -> None: ...
 
     async def on_request(self, method: str, params: Json, call_state: CallState | None = None) -> Json | None:
-        """Return the result for the server, None for no response, or raise `JSONRPCError`.
+        """Answer a request of the server: return the result, or None to send no response.
 
-        The transport runs it in a separate task.
+        Raises `JSONRPCError` to send that error. The transport runs this method in a separate task.
         """
         ...
 
 
 class Transport(Protocol):
-    """One connection to a server. Opened once, closed once, never reused."""
+    """One connection to a server, with any transport. Opened once, closed once, never reused."""
 
     async def open(self, inbound: InboundHandler) -> None:
-        """Open the connection. Raises `TransportError` (not sent)."""
+        """Open the connection. Raises `TransportError` if that fails; no request was sent then."""
         ...
 
     async def request(self, request: Request) -> Json:
-        """Send a request and return its result. Raises `TransportError` or `JSONRPCError`.
+        """Send a request and return its result.
 
-        Cancelling it sends a cancel notification to the server.
+        Raises `TransportError` if there is no usable response, and `JSONRPCError` if the server answers with an
+        error. If the task is cancelled, the server is notified as the protocol requires.
         """
         ...
 
     async def notify(self, method: str, params: Json) -> None:
-        """Send a notification. Raises `TransportError`."""
+        """Send a notification to the server. Raises `TransportError` if it cannot be sent."""
         ...
 
     def set_protocol(self, era: Era, version: str) -> None:
-        """Set the negotiated protocol, before the first request in that era."""
+        """Set the negotiated era and version, before the first request in that era."""
         ...
 
     def reset_session(self) -> None:
-        """Discard the legacy session because the server no longer knows it."""
+        """Discard the session of a legacy server, because the server no longer knows it."""
         ...
 
     async def wait_closed(self) -> Disconnect:
-        """Wait until the connection ends by itself.
+        """Wait until the connection ends, and return the reason.
 
         A transport without a persistent connection waits forever.
         """
         ...
 
     def info(self) -> TransportInfo:
-        """Return current information about the connection, for operators."""
+        """Return current facts about the connection for operators, such as the pid and stderr."""
         ...
 
     async def close(self) -> None:
@@ -180,7 +181,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TransportServices:
-    """Services of the hub that a transport may need."""
+    """Services of the hub that a transport may need: process spawner, environment, credentials."""
 
     spawner: Spawner
     environ: Mapping[str, str]

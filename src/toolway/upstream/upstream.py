@@ -40,16 +40,16 @@ class Upstream:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, after: asyncio.Task[None] | None = None) -> None:
-        """Start the supervisor task. The first start of the server waits until `after` is done."""
+        """Start the supervisor task. The server's first start waits until the task `after` is done."""
         if not self.server.lazy:
             self._supervisor.start_requested.set()
         name = f"toolway upstream {self.name}"
         self._task = asyncio.get_running_loop().create_task(self._supervisor.run(after), name=name)
 
     def drain(self, context: UpstreamContext) -> None:
-        """Stop accepting calls. Calls in flight finish, queued calls fail as not sent.
+        """Stop accepting calls. Calls in flight finish; calls that wait for the server fail.
 
-        Later events go to `context` only.
+        A failed call was not sent. Later events of this upstream are emitted to `context` only.
         """
         supervisor = self._supervisor
         supervisor.draining = True
@@ -59,13 +59,16 @@ class Upstream:
         supervisor.waiters.reject(supervisor.create_unavailable_error)
 
     async def stop(self) -> None:
-        """Stop the server and free its resources, at most about 6 s."""
+        """Stop the server and free its resources.
+
+        A server process that does not exit is killed, so this takes about 6 s at most.
+        """
         self._supervisor.stop_requested.set()
         if self._task is not None:
             await asyncio.shield(self._task)
 
     def ensure_started(self) -> None:
-        """Start the server unless it runs, also if earlier starts failed."""
+        """Start the server unless it is running, even if earlier starts failed."""
         if self.state in (State.BACKING_OFF, State.FAILED):
             self.restart()
         self._supervisor.start_requested.set()
@@ -79,7 +82,10 @@ class Upstream:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     async def call(self, call: Call, input_schema: object = None) -> Json:
-        """Send a call. Waits for a server that is starting. Raises `CallError`."""
+        """Send a call and return its result. Waits for a server that is starting.
+
+        Raises `CallError` if the server is not available, or if the call fails.
+        """
         supervisor, clock = self._supervisor, self._clock
         for retries in range(MAX_MOVES + 1):
             session = supervisor.session
@@ -101,7 +107,10 @@ class Upstream:
         raise AssertionError("unreachable")
 
     def _is_session_stale(self, exc: TransportError | JSONRPCError) -> bool:
-        """Return True if the session is obsolete: its process died, or the server changed its era."""
+        """Return True if `exc` shows that the session is obsolete and the call was not executed.
+
+        Its process died, or the server changed its era. A health check or a restart is then requested.
+        """
         if isinstance(exc, JSONRPCError):
             if exc.code == UNSUPPORTED_PROTOCOL_VERSION:
                 self._supervisor.era_hint = None
@@ -113,7 +122,7 @@ class Upstream:
         return stale
 
     async def _session_replaced(self, session: Session) -> bool:
-        """Return True if `session` has ended, or ends within half a second."""
+        """Wait at most half a second for `session` to end. Return True if it has ended."""
         for _ in range(10):
             if self._supervisor.session is not session or self.state is not State.READY:
                 return True
@@ -121,9 +130,9 @@ class Upstream:
         return False
 
     async def ping(self) -> None:
-        """Check that the server responds within its health timeout.
+        """Check that the server responds within its health timeout; start it if needed.
 
-        Raises `CallError` if it does not.
+        Raises `CallError` if it does not become ready or does not respond.
         """
         session = await self._supervisor.wait_session(CallState())
         try:
@@ -135,7 +144,7 @@ class Upstream:
             raise self._supervisor.create_unavailable_error() from None
 
     async def refresh_now(self, kind: ListKind) -> None:
-        """Fetch a list now. Raises `CallError`."""
+        """Fetch a list of the server now. Raises `CallError` if the server is not ready or fails."""
         session = await self._supervisor.wait_session(CallState())
         try:
             await self._supervisor.lists.fetch(session, kind)
@@ -143,11 +152,11 @@ class Upstream:
             raise call_error(exc, self.name, "") from exc
 
     def refresh(self, kind: ListKind) -> None:
-        """Mark a list for an early refresh."""
+        """Mark a list of the server (such as its tools) as changed; it is fetched again soon."""
         self._supervisor.lists.refresh(kind)
 
     async def subscribe(self, kind: SubscriptionKind, name: str) -> None:
-        """Subscribe to a resource or a task, and start the server for it."""
+        """Subscribe to a resource or a task of the server, and start the server if needed."""
         self._supervisor.start_requested.set()
         await self.subscriptions.add(kind, name)
 
@@ -158,15 +167,18 @@ class Upstream:
     # -- waiting ------------------------------------------------------------------------------------------------------
 
     async def wait_ready(self, call_state: CallState | None = None, *, urgent: bool = True) -> None:
-        """Wait until calls can be sent. Raises `ServerUnavailable` if the current start fails."""
+        """Wait until calls can be sent. Raises `CallError` if the server stops or cannot start."""
         await self._supervisor.wait_session(call_state if call_state is not None else CallState(), urgent=urgent)
 
     async def wait_first_start(self) -> None:
-        """Wait until the first start has succeeded or failed."""
+        """Wait until the first start of the server has succeeded or failed, without a time limit."""
         await self._supervisor.first_start_done.wait()
 
     async def wait_list_fetched(self, kind: ListKind, *, urgent: bool = True) -> None:
-        """Wait until the server has sent this list, or offers none."""
+        """Wait until the server is ready and this list of it is fetched, or known to be missing.
+
+        Raises `CallError` if the server is stopping or cannot start.
+        """
         await self._supervisor.wait_session(CallState(), urgent=urgent)
         await self._supervisor.lists.wait_fetched(kind)
 
@@ -181,7 +193,7 @@ class Upstream:
 
     @property
     def session(self) -> Session | None:
-        """Return the current session, ready or not, or None."""
+        """Return the current session with the server, ready or not; None if there is no connection."""
         return self._supervisor.session
 
     @property
@@ -191,7 +203,7 @@ class Upstream:
 
     @property
     def is_draining(self) -> bool:
-        """Return True if the upstream accepts no more calls."""
+        """Return True if this upstream was removed or replaced, and accepts no more calls."""
         return self._supervisor.draining
 
     @property
@@ -206,18 +218,18 @@ class Upstream:
 
     @property
     def is_unused(self) -> bool:
-        """Return True if there are no running calls, waiting callers or subscriptions."""
+        """Return True if this upstream has no running calls, waiting callers or subscriptions."""
         return not (self.is_busy or self._supervisor.waiters or self.subscriptions)
 
     @property
     def negotiated(self) -> NegotiatedProtocol | None:
-        """Return the negotiated protocol, or None if the server is not ready."""
+        """Return the negotiated era, version and capabilities, or None if the server is not ready."""
         session = self._supervisor.session
         return session.negotiated if session is not None and self.state is State.READY else None
 
     @property
     def is_modern(self) -> bool:
-        """Return True if the server is ready and speaks the modern era."""
+        """Return True if the server is ready and speaks the modern protocol (2026-07-28 or later)."""
         supervisor = self._supervisor
         session = supervisor.session
         if session is None or session.negotiated is None or supervisor.state is not State.READY:
@@ -226,11 +238,11 @@ class Upstream:
 
     @property
     def era(self) -> Era | None:
-        """Return the era of the server, or the last known one if it is not ready."""
+        """Return the server's protocol era (legacy or modern); if not ready, the last known or None."""
         negotiated = self.negotiated
         return negotiated.era if negotiated is not None else self._supervisor.era_hint
 
 
 def _max_session_retries(exc: TransportError | JSONRPCError) -> int:
-    """Return how many further sessions an unsent call may try: more if the server is moving."""
+    """Return how many more sessions an unsent call may try: more if the server changes its node."""
     return MAX_MOVES if isinstance(exc, TransportError) and exc.code == SERVER_MOVED else 1

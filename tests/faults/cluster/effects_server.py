@@ -15,9 +15,9 @@ from typing import Any
 
 def entry(name: str, effects: str, era: str) -> dict[str, Any]:
     """What a configuration file has of it."""
-    from toolway.testing import fakes
+    from toolway import testing
 
-    package = str(Path(fakes.__file__).parents[2])
+    package = str(Path(testing.__file__).parents[1])
     words = ["-I", "-S", str(Path(__file__).resolve()), package, "--name", name, "--effects", effects, "--era", era]
     return {"command": sys.executable, "args": words}
 

@@ -1,4 +1,4 @@
-"""Command functions with their arguments and options.
+"""Functions of all commands, with their arguments and options.
 
-The work is imported when a command runs: `--help` stays fast.
+The modules that do the work are imported when a command runs, so that `--help` stays fast.
 """

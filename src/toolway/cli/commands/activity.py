@@ -1,4 +1,4 @@
-"""`toolway ui`, `top`, `calls` and `trace`: activity of a running gateway, read from its `/admin` API."""
+"""`toolway ui`, `top`, `calls` and `trace`: activity of a gateway, from its `/admin` API."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ui(
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the link only.")] = False,
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="Port of the demo; 0 = any.")] = 0,
 ) -> CommandResult:
-    """The link works once. The browser then has a session of twelve hours."""
+    """The dashboard link works once. The browser then has a session of twelve hours."""
     if demo:
         from toolway.cli.demo.run import run_demo
 
@@ -51,7 +51,7 @@ def ui(
 def top(
     context: CommandContext, once: Annotated[bool, typer.Option("--once", "-1", help="Print once and exit.")] = False
 ) -> CommandResult:
-    """Repeat until Ctrl-C. Print once if stdout is not a terminal."""
+    """Update the view every two seconds until Ctrl-C. Print once if stdout is not a terminal."""
     return run_top(context, once=once)
 
 
@@ -83,7 +83,7 @@ def calls(
     limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=500, help="Maximum number.")] = 50,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new calls until Ctrl-C.")] = False,
 ) -> CommandResult:
-    """Show the calls recorded by the gateway, newest last."""
+    """Show the recent calls that the gateway has recorded, newest last."""
     from toolway.config.field_reader import parse_duration
 
     filters = {
@@ -102,7 +102,7 @@ def trace(
     context: CommandContext,
     id_: Annotated[str, typer.Argument(metavar="ID", help="Id of the call, see `toolway calls`.", show_default=False)],
 ) -> CommandResult:
-    """Show every attempt and the time of each phase."""
+    """Show every attempt of the call and the time of each phase."""
     return run_trace(context, id_)
 
 
@@ -110,7 +110,10 @@ def trace(
 
 
 async def find_running_gateway(output: Output, target_options: TargetOptions) -> GatewayClient:
-    """Return the gateway to send requests to. Raises `GatewayError` if none is running."""
+    """Return the gateway that the options select, or one that runs on this machine.
+
+    Raises `GatewayError` if no gateway is running.
+    """
     from toolway.cli.targets import find_gateway
 
     gateway = await find_gateway(output, target_options)
@@ -122,7 +125,7 @@ async def find_running_gateway(output: Output, target_options: TargetOptions) ->
 
 
 async def run_ui(context: CommandContext, *, browser: bool) -> ExitCode:
-    """Open the dashboard with a one-time link."""
+    """Open the gateway's dashboard in a browser with a one-time link, or print the link."""
     output = context.output
     link = await create_dashboard_link(await find_running_gateway(output, context.target_options))
     if output.as_json:
@@ -133,7 +136,7 @@ async def run_ui(context: CommandContext, *, browser: bool) -> ExitCode:
 
 
 async def create_dashboard_link(gateway: GatewayClient) -> str:
-    """Return a dashboard link that works once, within two minutes."""
+    """Request a dashboard link from the gateway. It works once, within two minutes."""
     return f"{gateway.url}{(await gateway.request_admin('POST', 'dashboard-links'))['path']}"
 
 
@@ -150,7 +153,7 @@ def open_dashboard(output: Output, link: str, *, browser: bool) -> None:
 
 
 def _write_redirect_page(link: str) -> Path:
-    """Write a private page that redirects to the link, and return its path.
+    """Write an HTML page that redirects to the dashboard link, and return its path.
 
     Every user of the machine can read a browser's command line, but only the owner can read this file.
     """
@@ -222,7 +225,7 @@ def _server_row(row: Json) -> tuple[str, ...]:
 
 
 def sparkline(values: list[int]) -> str:
-    """Return counts as a sparkline of block characters."""
+    """Return counts as a sparkline: one block character per count, as high as the count."""
     highest = max([*values, 1])
     return "".join(_SPARK_CHARS[-(-value * (len(_SPARK_CHARS) - 1) // highest)] for value in values)
 
@@ -231,7 +234,7 @@ def sparkline(values: list[int]) -> str:
 
 
 async def run_calls(context: CommandContext, filters: Mapping[str, str], *, follow: bool) -> ExitCode:
-    """Print recent calls, newest last, and with `follow` new calls as they end."""
+    """Print recent calls of the gateway, newest last, and with `follow` new calls as they end."""
     output = context.output
     gateway = await find_running_gateway(output, context.target_options)
     query = urlencode({key: value for key, value in filters.items() if value})
@@ -279,7 +282,7 @@ def _call_row(call: Json) -> tuple[str, ...]:
 
 
 async def run_trace(context: CommandContext, id_: str) -> ExitCode:
-    """Print the attempts of a call and how long each phase took."""
+    """Print the attempts of one recorded call and how long each phase took."""
     output = context.output
     gateway = await find_running_gateway(output, context.target_options)
     call = await gateway.request_admin("GET", f"calls/{quote(id_, safe='')}")
@@ -293,7 +296,7 @@ async def run_trace(context: CommandContext, id_: str) -> ExitCode:
 
 
 def format_waterfall(call: Json, width: int) -> list[tuple[str, str]]:
-    """Return a call as styled lines: its outcome, then one bar per phase of each attempt."""
+    """Return a recorded call as styled lines: its outcome, then a bar per phase of each attempt."""
     succeeded = call["outcome"] == "ok"
     attempts = "1 attempt" if call["attempts"] == 1 else f"{call['attempts']} attempts"
     outcome = f"{call['outcome']} in {format_seconds(call['seconds'])}, {attempts}, executed: {call['executed']}"
@@ -319,7 +322,7 @@ def _waterfall_bar(begin: float, share: float, width: int) -> str:
 
 
 async def run_replay(context: CommandContext, id_: str, *, yes: bool) -> ExitCode:
-    """Repeat a recorded call with the same arguments and print its result."""
+    """Let the gateway repeat a recorded call with the same arguments, and print the result."""
     output = context.output
     gateway = await find_running_gateway(output, context.target_options)
     response = await gateway.request_admin("POST", f"calls/{quote(id_, safe='')}/replay", {"confirm": yes})

@@ -1,4 +1,4 @@
-"""`toolway add`: create an entry from a URL, a command, a package or a bundle."""
+"""`toolway add`: create a server entry from a URL, a command, a package or a bundle."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def run_add(
     plain: bool,
     dry_run: bool,
 ) -> ExitCode:
-    """Add an entry to a config file.
+    """Add a server entry to one of Toolway's config files.
 
     Tokens are moved to the secret store, and the entry references them.
     """
@@ -156,7 +156,10 @@ def run_add(
 
 
 def parse_spec(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Return the server name and the entry for the command line words. Raises `UsageError`."""
+    """Return server name and entry for the words of `toolway add`: a source or a command.
+
+    Raises `UsageError` if the name or the source is invalid.
+    """
     if len(words) == 1:
         return _entry_from_source(words[0])
     if len(words) == 2 and _is_source(words[1]):
@@ -183,7 +186,7 @@ def _entry_from_source(word: str) -> tuple[str, dict[str, Any]]:
 
 
 def _openapi_entry(url_or_path: str) -> tuple[str, dict[str, Any]]:
-    """Return name and entry of an HTTP API, given the URL or file of its OpenAPI document."""
+    """Return server name and entry of an HTTP API from the URL or path of its OpenAPI document."""
     from toolway.config.loader import normalize_name
 
     if _HTTP_URL.match(url_or_path):
@@ -249,9 +252,9 @@ class _AnyVariable(dict[str, str]):
 def entry_from_file(
     output: Output, file: Path, answers: Mapping[str, str], offer: int, *, dry_run: bool
 ) -> tuple[str, dict[str, Any]]:
-    """Return the name and entry that a file describes.
+    """Return server name and entry that an MCPB bundle or a server.json file describes.
 
-    Missing inputs are taken from `answers` or prompted for.
+    Its inputs are taken from `answers` or prompted for.
     """
     if file.suffix == ".json":
         return _entry_from_server_json(output, file, answers, offer, dry_run)
@@ -301,7 +304,10 @@ def _entry_from_server_json(
 
 
 def _apply_answers(entry: dict[str, Any], asks: Sequence[InstallInput], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Write answers for env, headers and args into the entry. Other values stay as described."""
+    """Write the user's inputs for env, headers and args into a server entry, and return it.
+
+    Secrets and other inputs are not written.
+    """
     for ask in asks:
         field, _, name = ask.target.partition(".")
         if ask.name in values and not ask.secret and field in ("env", "headers") and name:
@@ -315,9 +321,10 @@ def _apply_answers(entry: dict[str, Any], asks: Sequence[InstallInput], values: 
 def _collect_answers(
     output: Output, asks: Sequence[InstallInput], answers: Mapping[str, str], dry_run: bool
 ) -> dict[str, Any]:
-    """Return the inputs that the description asks for.
+    """Return the values of the inputs that a bundle or server.json asks for, except secrets.
 
-    Secrets go only to the secret store. Raises `UsageError`.
+    They are taken from `answers` or prompted for. Secrets are prompted for and go only to the secret store. Raises
+    `UsageError` for an unknown input, a secret in `answers`, or a missing value without a terminal.
     """
     unknown = answers.keys() - {ask.name for ask in asks}
     if unknown:

@@ -48,7 +48,7 @@ def audit_verify(
         typer.Option("--head", metavar="NUMBER:HASH", help="Head printed by an earlier verify.", show_default=False),
     ] = None,
 ) -> CommandResult:
-    """Exit with 9 if a record was changed, removed or added."""
+    """Exit with 9 if a record of the log was changed, removed or added."""
     return run_audit_verify(context, log, head)
 
 
@@ -69,7 +69,7 @@ def audit_ls(
     since: Since = "",
     lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=1, help="Number of records.")] = 50,
 ) -> CommandResult:
-    """Show the intent and the outcome of calls."""
+    """Show the recorded intents and outcomes of calls, and other events."""
     field_filters = {"server": server, "tool": tool, "call": call, "caller": caller, "outcome": outcome, "key": key}
     return run_audit_ls(context, log, field_filters, kind, since, lines)
 
@@ -83,7 +83,7 @@ def audit_export(
     kind: Kind = "",
     since: Since = "",
 ) -> CommandResult:
-    """Write the oldest record first."""
+    """Write the oldest record of the log first."""
     return run_audit_export(context, log, kind, since, to)
 
 
@@ -91,7 +91,7 @@ def audit_export(
 
 
 def run_audit_verify(context: CommandContext, file: str | None, head: str | None) -> ExitCode:
-    """Verify the whole log. Returns 9 if it was altered."""
+    """Verify all records of the audit log and print a summary. Returns 9 if it was altered."""
     from toolway.audit.sink import SinkBroken
     from toolway.audit.verify import TamperedLog, verify_log
 
@@ -129,7 +129,7 @@ def run_audit_ls(
     since: str,
     limit: int,
 ) -> ExitCode:
-    """Print the newest matching records."""
+    """Print the newest audit records that match the filters."""
     from toolway.audit.verify import find_newest
 
     output, settings = context.output, _audit_settings(context, file)
@@ -152,7 +152,7 @@ def run_audit_ls(
 
 
 def run_audit_export(context: CommandContext, file: str | None, kind: str, since: str, to: Path | None) -> ExitCode:
-    """Write records as JSON lines, oldest first, with their hashes."""
+    """Write audit records as JSON lines, oldest first, with their hashes, to a file or stdout."""
     from toolway.audit.verify import find_all
 
     output, settings = context.output, _audit_settings(context, file)
@@ -170,9 +170,9 @@ def run_audit_export(context: CommandContext, file: str | None, kind: str, since
 
 
 def _audit_settings(context: CommandContext, file: str | None) -> AuditSettings:
-    """Return the settings of the given log, the configured one, or the default one.
+    """Return the settings of the audit log `file`, the configured log, or the default log.
 
-    Raises `ConfigError`.
+    Raises `ConfigError` if the config file cannot be read.
     """
     from toolway.cli.targets import load_masked_config
     from toolway.config.settings import AuditSettings
@@ -192,9 +192,9 @@ def _audit_settings(context: CommandContext, file: str | None) -> AuditSettings:
 
 @contextmanager
 def _open_logs(settings: AuditSettings) -> Iterator[Sequence[AuditSink]]:
-    """Open the log for reading, or the logs of all gateways that share its name.
+    """Open the audit log for reading, or the logs of all gateways that share its name.
 
-    Raises `ConfigError`.
+    Raises `ConfigError` if the log does not exist or cannot be read.
     """
     from toolway.audit.log import create_sink, list_logs
     from toolway.secrets.detection import mask_secrets

@@ -1,4 +1,7 @@
-"""`toolway cluster`: list and drain the nodes of a cluster through any of them, and generate its key."""
+"""`toolway cluster`: list and drain the nodes of a cluster, and generate the cluster key.
+
+Any node of the cluster can answer.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def nodes(
     context: CommandContext,
     node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="Show this node and its servers.")] = None,
 ) -> CommandResult:
-    """Use the gateway that runs here, or the one of --gateway. Every node knows the whole cluster."""
+    """Query the local gateway, or that of --gateway. Every node knows the whole cluster."""
     return run_nodes(context, node)
 
 
@@ -57,7 +60,7 @@ def keygen(
 
 
 async def run_nodes(context: CommandContext, node: str | None) -> ExitCode:
-    """Print one line per node, or one node with the servers it owns."""
+    """Print one line per node of the cluster, or one node with the servers it owns."""
     output, gateway = context.output, await _cluster_gateway(context)
     found = await gateway.request_admin("GET", f"nodes/{quote(node, safe='')}" if node else "nodes")
     if output.as_json:
@@ -70,7 +73,7 @@ async def run_nodes(context: CommandContext, node: str | None) -> ExitCode:
 
 
 def _needs_attention(found: Json) -> bool:
-    """Return True if there is an unowned server, a silent node, or no NATS connection."""
+    """Return True if the cluster has an unowned server, a silent node, or no NATS connection."""
     return bool(found["unowned"] or not found["nats"] or any(each["state"] == "silent" for each in found["nodes"]))
 
 
@@ -110,7 +113,10 @@ def _print_node(output: Output, found: Json) -> None:
 
 
 async def run_drain(context: CommandContext, node: str, wait: float) -> ExitCode:
-    """Drain a node and wait at most `wait` seconds until it owns no server."""
+    """Drain a cluster node and wait at most `wait` seconds until it owns no server.
+
+    Returns 7 if it then still owns servers; the node goes on draining.
+    """
     output, gateway = context.output, await _cluster_gateway(context)
     node_id = str((await gateway.request_admin("POST", f"nodes/{quote(node, safe='')}/drain"))["draining"])
     left = await _owned_count(gateway, node_id)
@@ -144,7 +150,7 @@ async def _cluster_gateway(context: CommandContext) -> GatewayClient:
 
 
 async def _owned_count(gateway: GatewayClient, id_: str) -> int:
-    """Return the number of servers that a node owns, 0 if it has left the cluster."""
+    """Return the number of servers that a cluster node owns; 0 if it has left the cluster."""
     found = (await gateway.request_admin("GET", "nodes"))["nodes"]
     return sum(int(each["servers"]) for each in found if each["id"] == id_)
 

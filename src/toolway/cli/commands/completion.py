@@ -23,7 +23,7 @@ def completion(
     ] = None,
     install: Annotated[bool, typer.Option("--install", help="Install the script for the shell.")] = False,
 ) -> CommandResult:
-    """Also complete names of servers and tools."""
+    """Print a script for the shell that completes commands, options, servers and tools."""
     return run_completion(context, shell, install=install)
 
 

@@ -44,7 +44,7 @@ def diff(context: CommandContext, version: VersionNumber = 1) -> CommandResult:
 
 
 def history(context: CommandContext) -> CommandResult:
-    """Every change made by toolway keeps the previous version."""
+    """Every change of the config file by toolway keeps the previous version."""
     return run_config_history(context)
 
 
@@ -53,7 +53,7 @@ def rollback(
     version: VersionNumber = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Show the change without making it.")] = False,
 ) -> CommandResult:
-    """Restore the file. A rollback can be undone with another rollback."""
+    """Restore the config file. A rollback can be undone with another rollback."""
     return run_config_rollback(context, version, dry_run=dry_run)
 
 
@@ -81,7 +81,7 @@ def run_config_path(context: CommandContext) -> ExitCode:
 
 
 def run_config(context: CommandContext, *, origin: bool) -> ExitCode:
-    """Print every effective value with secrets masked, and with `origin` its file and line."""
+    """Print every effective config value, secrets masked, and with `origin` its file and line."""
     from toolway.cli.file_changes import explicit_file, with_tilde
     from toolway.config import scopes
 
@@ -100,7 +100,7 @@ def run_config(context: CommandContext, *, origin: bool) -> ExitCode:
 
 
 def _values_in_file(file: Path) -> list[ValueWithOrigin]:
-    """Return the values of one explicitly named file. No other file is effective then."""
+    """Return all values of the config file named by --config. No other file is effective then."""
     from toolway.config.editing import jsonc
     from toolway.config.loader import TOOLWAY_BLOCK, decode_config, find_server_map, read_config_bytes
     from toolway.config.scopes import MAX_LINE_LEVELS, Provenance, list_values
@@ -129,7 +129,7 @@ def _value_to_json(value: ValueWithOrigin) -> dict[str, Any]:
 
 
 def run_config_validate(context: CommandContext) -> ExitCode:
-    """Print whether every entry is usable, without starting a server."""
+    """Print the problems of all config entries; starts no server. Returns 3 on an error."""
     from toolway.cli.file_changes import with_tilde
     from toolway.cli.targets import load_masked_config
 
@@ -215,7 +215,7 @@ def run_config_rollback(context: CommandContext, number: int, *, dry_run: bool) 
 
 
 def _versioned_file(context: CommandContext) -> Path:
-    """Return the config file to show versions of: the named one, or the one changed last."""
+    """Return the config file whose versions are shown: the named one, or the one changed last."""
     from toolway.cli.file_changes import explicit_file, list_versions
     from toolway.config import scopes
 
@@ -228,7 +228,7 @@ def _versioned_file(context: CommandContext) -> Path:
 
 
 def _masked_edit(output: Output, file: Path, before: bytes | None, after: bytes) -> Edit:
-    """Return the edit, with the secrets of both versions masked in the output."""
+    """Return a change of a config file; the secrets of both versions are masked in the output."""
     from toolway.cli.file_changes import mask_secrets
     from toolway.config.editing.document import Edit
 

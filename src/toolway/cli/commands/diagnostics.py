@@ -75,7 +75,7 @@ def lint(
     refresh: Refresh = False,
     wait: Wait = 30.0,
 ) -> CommandResult:
-    """Exit with 9 if OpenAI, Anthropic or Gemini would reject a tool."""
+    """Check tool definitions. Exit with 9 if OpenAI, Anthropic or Gemini would reject a tool."""
     return run_lint(context, name, strict=strict, wait=wait, refresh=refresh)
 
 
@@ -86,7 +86,7 @@ def logs(
     lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=1, help="Number of lines per server.")] = 50,
     wait: Wait = 30.0,
 ) -> CommandResult:
-    """Read the logs of the running gateway. Without one, the servers are started."""
+    """Read the output from the running gateway. Without a gateway, the servers are started."""
     return run_logs(context, name, follow=follow, lines=lines, wait=wait)
 
 
@@ -104,7 +104,10 @@ def ps(
 async def run_doctor(
     context: CommandContext, name: str | None, *, all_files: bool, client: str | None, project: bool, fix: bool
 ) -> ExitCode:
-    """Check one server, our own files, one client's files, or everything, and print a report."""
+    """Check one server, Toolway's own files, one client's files, or all, and print a report.
+
+    With `fix`, automatic fixes are applied and the checks run again.
+    """
     from toolway.doctor.client_checks import plan_client_files
 
     output, environ, directory = context.output, os.environ, Path.cwd()
@@ -132,9 +135,9 @@ async def run_doctor(
 def _own_or_client_files(
     output: Output, environ: Mapping[str, str], directory: Path, config: Path | None, project: bool
 ) -> CheckPlan:
-    """Return our own config files, or those of clients if there are none yet.
+    """Check Toolway's own config files, or those of other clients if there are none yet.
 
-    Raises `ConfigError`.
+    Raises `ConfigError` if no client has a server either, or if a file cannot be used.
     """
     from toolway.doctor.client_checks import plan_all_clients
     from toolway.doctor.file_checks import plan_own_files
@@ -152,7 +155,7 @@ def _own_or_client_files(
 
 
 def _all_files(environ: Mapping[str, str], directory: Path, config: Path | None, project: bool) -> CheckPlan:
-    """Return our own config files, if there are any, and those of all clients."""
+    """Check Toolway's own config files, if there are any, and those of all clients."""
     from toolway.doctor.client_checks import plan_all_clients
     from toolway.doctor.file_checks import CheckPlan, plan_own_files
 
@@ -167,7 +170,10 @@ def _all_files(environ: Mapping[str, str], directory: Path, config: Path | None,
 
 
 def select_server(scene: CheckPlan, name: str | None) -> CheckPlan:
-    """Restrict the checks to one server and to broken files. Raises `NotFound`."""
+    """Restrict a check plan to the server `name` and its files, or to broken files if not found.
+
+    Raises `NotFound` if there is neither such a server nor a broken file.
+    """
     from toolway.middleware.resolve import require_server
 
     if name is None:
@@ -219,7 +225,7 @@ def _print_report(output: Output, report: Report, name: str | None, fixed: list[
 
 
 def exit_code_for_report(report: Report) -> ExitCode:
-    """Return the exit code of a report.
+    """Return the exit code of `toolway doctor` for a report.
 
     0 no failure, 3 broken files or entries, 6 only credential failures, 4 no server usable, 8 some servers usable.
     """
@@ -242,9 +248,9 @@ def _is_usable(subject: SubjectReport) -> bool:
 
 
 async def run_lint(context: CommandContext, name: str | None, *, strict: bool, wait: float, refresh: bool) -> ExitCode:
-    """Print the findings for every tool of one server, or of all.
+    """Print the lint findings for the tools of one server, or of all servers.
 
-    Returns 9 if a provider would reject a tool.
+    Returns 9 if a model provider would reject a tool.
     """
     from toolway.cli.targets import find_target
     from toolway.doctor.lint import lint_tools
@@ -265,7 +271,7 @@ async def run_lint(context: CommandContext, name: str | None, *, strict: bool, w
 async def _collect_tools(
     output: Output, target: Target, name: str | None, wait: float, refresh: bool
 ) -> dict[str, list[Json]]:
-    """Return the tools by server, from the cache or from the started servers."""
+    """Return the tool definitions by server, from the disk cache or from the started servers."""
     from toolway.cli.targets import wait_for_tools
 
     cached: CachedLists | None = target.cached(name)
@@ -309,7 +315,7 @@ def _print_finding(output: Output, finding: Finding) -> None:
 
 
 async def run_logs(context: CommandContext, name: str | None, *, follow: bool, lines: int, wait: float) -> ExitCode:
-    """Print the last stderr lines, and with `follow` new lines until Ctrl-C."""
+    """Print the last stderr lines of servers, and with `follow` new lines until Ctrl-C."""
     from toolway.cli.targets import find_target, wait_for_tools
 
     output = context.output
@@ -347,7 +353,7 @@ def _stderr_lines(statuses: Mapping[str, ServerStatus], name: str | None) -> dic
 
 
 def new_lines(before: Sequence[str], now: Sequence[str]) -> list[str]:
-    """Return the new lines of `now`.
+    """Return the lines of `now` that were added since `before`.
 
     Both arguments hold only the last lines, so they may overlap partly or not at all.
     """
@@ -371,9 +377,9 @@ def _print_lines(output: Output, lines: Mapping[str, Sequence[str]], *, show_nam
 
 
 async def run_ps(context: CommandContext, *, orphans: bool, kill: bool) -> ExitCode:
-    """Print running server processes, or with `orphans` orphaned ones.
+    """Print the server processes of the running gateway, or with `orphans` leftover processes.
 
-    `kill` terminates the orphaned ones.
+    `kill` terminates the leftover ones, whose client has ended.
     """
     from toolway.cli.targets import find_gateway
 

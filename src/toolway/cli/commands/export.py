@@ -1,4 +1,4 @@
-"""`toolway export` and `toolway sync`: write our servers to client config files."""
+"""`toolway export` and `toolway sync`: write Toolway's servers to client config files."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def sync(context: CommandContext, yes: Yes = False, dry_run: DryRun = False) -> 
 
 @dataclass(frozen=True)
 class ClientExport:
-    """A planned change of one client config file."""
+    """Planned export to one client: its config file and the change of that file."""
 
     config_file: ClientConfigFile
     plan: ExportPlan
@@ -97,7 +97,7 @@ def run_export(
     yes: bool,
     dry_run: bool,
 ) -> ExitCode:
-    """Export our servers to client files. Each change is shown and confirmed first."""
+    """Export Toolway's servers to client config files. Each change is shown and confirmed first."""
     from toolway.cli.file_changes import explicit_file
     from toolway.cli.targets import load_masked_config
 
@@ -122,9 +122,9 @@ def run_export(
 
 
 def run_sync(context: CommandContext, *, yes: bool, dry_run: bool) -> ExitCode:
-    """Import the clients' new servers, then export all servers to every client.
+    """Import new servers from all clients, then export all servers to every client.
 
-    A client that uses the Toolway entry keeps only that entry.
+    A client that uses the entry of Toolway itself keeps only that entry.
     """
     from toolway.cli.commands.import_ import import_servers
 
@@ -138,7 +138,10 @@ def run_sync(context: CommandContext, *, yes: bool, dry_run: bool) -> ExitCode:
 
 
 def read_effective_entries(context: CommandContext) -> dict[str, dict[str, Any]]:
-    """Return our entries of all effective config files, with variables not expanded."""
+    """Return the server entries of all effective Toolway config files, by name.
+
+    Their variables are not expanded.
+    """
     from toolway.cli.file_changes import explicit_file, own_config_file, read_own_entries
     from toolway.config import scopes
     from toolway.config.clients import read_client_file, to_portable
@@ -157,9 +160,9 @@ def read_effective_entries(context: CommandContext) -> dict[str, dict[str, Any]]
 
 
 def _client_file(client: str, scope: str) -> ClientConfigFile:
-    """Return the file of a client to write.
+    """Return the config file of a client to which servers are exported.
 
-    Raises `ConfigError`, or `UsageError` if it has no file of this scope.
+    Raises `ConfigError` if the client is unknown, and `UsageError` if it has no file of this scope.
     """
     from toolway.config.clients import CLIENTS, find_client_files, get_client
 
@@ -196,7 +199,10 @@ def _installed_client_files(scope: str) -> list[ClientConfigFile]:
 def _plan_client_export(
     config_file: ClientConfigFile, own_entries: Mapping[str, dict[str, Any]], hub: dict[str, Any] | None
 ) -> ExportPlan:
-    """Plan the export of all servers, or of the Toolway entry `hub` that replaces them."""
+    """Plan the export of all servers to a client, or of the entry `hub` that replaces them.
+
+    The entry `hub` starts Toolway itself.
+    """
     from toolway.cli.commands.import_ import server_identity
     from toolway.config.clients import plan_export, read_client_file, to_portable
 
@@ -215,9 +221,9 @@ def _plan_client_export(
 def _omit_plain_secrets(
     config_file: ClientConfigFile, entries: Mapping[str, dict[str, Any]]
 ) -> tuple[dict[str, dict[str, Any]], list[ConfigIssue]]:
-    """Return the entries that add no plain-text secret to the file.
+    """Split entries: those that add no plain-text secret to the client's file, and problems.
 
-    The second value has a problem for each omitted entry.
+    There is one problem for each omitted entry.
     """
     from toolway.config.secrets import find_unmovable_secrets, plan_secret_moves
 
@@ -251,7 +257,7 @@ def _omitted_problem(name: str, config_file: ClientConfigFile, field_names: Sequ
 def _use_client_names(
     own_entries: Mapping[str, dict[str, Any]], client_identities: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """Return our entries under the names that the client uses.
+    """Return Toolway's server entries under the names that the client uses.
 
     A server that the client already has keeps the client's name. Other servers get a name that is not taken.
     """
@@ -267,7 +273,7 @@ def _use_client_names(
 
 
 def build_hub_entry(config: Path | None = None) -> dict[str, Any]:
-    """Return the entry that starts Toolway over stdio, with the given config file if any.
+    """Return the client entry that starts Toolway over stdio, with the given config file if any.
 
     The command is an absolute path, because desktop applications have a different PATH than a shell.
     """
@@ -279,7 +285,7 @@ def build_hub_entry(config: Path | None = None) -> dict[str, Any]:
 
 
 def _find_hub_entry(config_file: ClientConfigFile) -> dict[str, Any] | None:
-    """Return the client's Toolway entry, None if it has none."""
+    """Return the entry in a client's file that starts Toolway itself; None if there is none."""
     from toolway.cli.commands.import_ import is_hub_entry
     from toolway.config.clients import read_client_file, to_portable
 
@@ -351,7 +357,7 @@ def _export_to_json(export: ClientExport, confirmed: bool) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ClientInstructions:
-    """Instructions to connect a client: what to do, and the text to paste."""
+    """Instructions to connect a client to the gateway: what to do, and the text to paste."""
 
     instruction: str
     text: str
@@ -386,7 +392,10 @@ async def run_print(output: Output, target_options: TargetOptions, client: str, 
 
 
 def _gateway_to_connect(output: Output, target_options: TargetOptions) -> GatewayClient:
-    """Return the named gateway, the running one, or the one that `toolway serve` would start."""
+    """Return the gateway to which a client shall connect.
+
+    It is the one of --gateway, the running one, or the one that `toolway serve` would start.
+    """
     from toolway.cli.gateway_client import GatewayClient, find_local_gateway, gateway_from_url
     from toolway.cli.targets import load_masked_config
     from toolway.gateway.state_dir import StateDir

@@ -1,4 +1,4 @@
-"""`toolway init` and `toolway import`: copy servers from client config files to ours.
+"""`toolway init` and `toolway import`: copy servers from client config files to Toolway's.
 
 Client files do not change.
 """
@@ -42,7 +42,7 @@ def import_(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> CommandResult:
-    """Import a server that is in two files once. Plain-text tokens can be moved to the secret store."""
+    """Import a server in two files only once. Plain-text tokens can go to the secret store."""
     return run_import(context, clients or [], project=project, scope=scope, plain=plain, yes=yes, dry_run=dry_run)
 
 
@@ -51,7 +51,7 @@ def import_(
 
 @dataclass(frozen=True)
 class DiscoveredServer:
-    """A server found in a client's file, and its import status."""
+    """A server found in a client's config file, and its import status: new, known or duplicate."""
 
     name: str
     client: str
@@ -72,7 +72,7 @@ def run_import(
     dry_run: bool,
     first_run: bool = False,
 ) -> ExitCode:
-    """Import new servers from clients into one of our files, and print the result."""
+    """Import new servers from clients into one of Toolway's config files, and print the result."""
     document = import_servers(context, clients, project=project, scope=scope, plain=plain, yes=yes, dry_run=dry_run)
     output = context.output
     if output.as_json:
@@ -92,9 +92,9 @@ def import_servers(
     yes: bool,
     dry_run: bool,
 ) -> dict[str, Any]:
-    """Import new servers and return the result as JSON.
+    """Import new servers from clients into one of Toolway's config files.
 
-    Prints messages too, unless --json is set.
+    Returns the result as JSON. Prints messages too, unless --json is set.
     """
     from toolway.cli.commands.trust import move_secrets_to_store
     from toolway.cli.file_changes import (
@@ -178,9 +178,9 @@ def _format_count(number: int) -> str:
 def discover_servers(
     clients: Sequence[str], known: Mapping[str, Any], *, project: bool
 ) -> tuple[list[DiscoveredServer], list[ConfigIssue]]:
-    """Read the servers of these clients, or of all clients.
+    """Read the servers in the config files of these clients, or of all clients.
 
-    `known` are the entries that we already have.
+    Returns them with the problems of the files. `known` are the entries that Toolway already has.
     """
     from toolway.config.clients import CLIENTS, find_client_files, get_client, read_client_file
 
@@ -201,10 +201,10 @@ def discover_servers(
 
 
 class _Deduplicator:
-    """Classifier of client entries: new, known or duplicate.
+    """Classifies the server entries of clients as new, known or duplicate.
 
-    Of several entries for the same server the first is kept, completed with the settings that the other entries add.
-    Entries with conflicting settings are different servers, for instance with two accounts.
+    Of several entries for the same server the first is kept, completed with the settings that the other entries
+    add. Entries with conflicting settings are different servers, for instance with two accounts.
     """
 
     def __init__(self, known: Mapping[str, Any]) -> None:
@@ -243,7 +243,7 @@ class _Deduplicator:
 
 
 def _has_conflict(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Return True if they set one name to two values.
+    """Return True if two entries set the same env variable or header to different values.
 
     An unresolved ${…} reference matches every value.
     """
@@ -256,7 +256,7 @@ def _has_conflict(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
 
 
 def _merge_missing(first: dict[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Add to `first` the env and headers that only `second` has, and return their names."""
+    """Add to the entry `first` the env and headers that only `second` has; return their names."""
     added: list[str] = []
     for field_ in ("env", "headers"):
         missing = {
@@ -269,7 +269,7 @@ def _merge_missing(first: dict[str, Any], second: Mapping[str, Any]) -> list[str
 
 
 def server_identity(entry: Mapping[str, Any]) -> str:
-    """Return the identity of a server: its URL, or its command with arguments."""
+    """Return a text that identifies an entry's server: its URL, or its command with arguments."""
     url = entry.get("url")
     if isinstance(url, str):
         return url.rstrip("/").lower()

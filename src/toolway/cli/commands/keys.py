@@ -57,7 +57,7 @@ def keys_revoke(
 
 
 def keys_local_token(context: CommandContext) -> CommandResult:
-    """Every program of your user account can read it. It has full access, also to /admin."""
+    """Every program of your user account can read the token. It has full access, even to /admin."""
     return run_local_token(context.output)
 
 
@@ -72,7 +72,7 @@ async def run_keys_create(
     admin: bool,
     rate: str | None = None,
 ) -> ExitCode:
-    """Create an API key and print it once."""
+    """Create an API key of the gateway and print its token, which is never shown again."""
     from toolway.cli.targets import find_gateway
     from toolway.gateway.rate_limit import Rate
     from toolway.gateway.state_dir import StateDir
@@ -104,7 +104,7 @@ async def run_keys_create(
 
 
 async def run_keys_ls(output: Output, target_options: TargetOptions) -> ExitCode:
-    """Print all API keys, without the secret tokens."""
+    """Print all API keys of the gateway, without their secret tokens."""
     from toolway.cli.targets import find_gateway
     from toolway.gateway.state_dir import StateDir
 
@@ -124,7 +124,7 @@ async def run_keys_ls(output: Output, target_options: TargetOptions) -> ExitCode
 
 
 async def run_keys_revoke(output: Output, target_options: TargetOptions, id_: str) -> ExitCode:
-    """Revoke an API key. Its holder is rejected from now on."""
+    """Revoke an API key of the gateway. Requests with this key are rejected from now on."""
     from toolway.cli.targets import find_gateway
     from toolway.gateway.state_dir import StateDir
 

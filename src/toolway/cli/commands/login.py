@@ -60,7 +60,7 @@ def logout(context: CommandContext, name: ServerName) -> CommandResult:
 
 
 async def run_login(output: Output, target_options: TargetOptions, name: str, *, with_browser: bool) -> int:
-    """Log in to a server in the browser and store the token."""
+    """Log in to a server with OAuth in the browser, and store the token."""
     from toolway.cli.gateway_client import gateway_from_url
     from toolway.cli.targets import load_masked_config, usable_server
     from toolway.config.schema import OAuth
@@ -83,7 +83,7 @@ async def run_login(output: Output, target_options: TargetOptions, name: str, *,
 
 
 async def run_logout(output: Output, target_options: TargetOptions, name: str) -> int:
-    """Delete a stored login and revoke it at its issuer."""
+    """Delete the stored login to a server and revoke its token at the issuer."""
     from toolway.cli.gateway_client import gateway_from_url
     from toolway.cli.targets import load_masked_config, usable_server
     from toolway.hub.hub import Hub
@@ -109,7 +109,10 @@ async def run_logout(output: Output, target_options: TargetOptions, name: str) -
 
 
 async def _login_through_gateway(output: Output, gateway: GatewayClient, name: str, with_browser: bool) -> int:
-    """Log in through a gateway. Only the browser and the callback port are on this machine."""
+    """Log in to a server through a gateway, which stores the token.
+
+    Only the browser and the callback port are on this machine.
+    """
     from toolway.config.schema import OAuth
 
     async with _listen_for_redirect(OAuth()) as callback:
@@ -137,7 +140,10 @@ def _report_login(output: Output, name: str, fields: dict[str, Any]) -> int:
 
 
 async def _count_tools(hub: Hub, name: str) -> tuple[int | None, str]:
-    """Return the number of tools, or None and an error. It shows the user that the login works."""
+    """Return the number of tools of a server and "", or None and an error text.
+
+    A number shows the user that the login works.
+    """
     try:
         return len(await hub.list_tools(server=name)), ""
     except ToolwayError as exc:
@@ -149,9 +155,10 @@ async def _count_tools(hub: Hub, name: str) -> tuple[int | None, str]:
 
 @asynccontextmanager
 async def _listen_for_redirect(settings: OAuth) -> AsyncIterator[RedirectServer]:
-    """Listen for the redirect of the login.
+    """Listen on a local port for the OAuth redirect that ends a login.
 
-    A pre-registered client accepts only its configured redirect URI.
+    A pre-registered OAuth client accepts only its configured redirect URI, so the port is then fixed. Raises
+    `UsageError` if the port is in use.
     """
     from toolway.auth.redirect_server import open_redirect_server
 
@@ -171,7 +178,10 @@ async def _listen_for_redirect(settings: OAuth) -> AsyncIterator[RedirectServer]
 
 
 class _BrowserLogin:
-    """The user's part of a login: opens the browser, or prints the URL and accepts a pasted one."""
+    """The user's part of an OAuth login: opens the browser or prints the URL.
+
+    Without a browser on this machine, the user can paste the final URL.
+    """
 
     def __init__(self, output: Output, callback: RedirectServer, with_browser: bool) -> None:
         self._output = output
@@ -201,7 +211,7 @@ class _BrowserLogin:
             self._output.info(address)
 
     async def _wait_for_redirect(self, url: str) -> str:
-        """Wait for the browser's redirect or a pasted redirect URL, and return the first."""
+        """Wait for the browser's redirect or a redirect URL that the user pastes; return the first."""
         from toolway.auth.redirect_server import state_from_url
 
         redirect = asyncio.ensure_future(self._callback.wait_for_redirect(url))
@@ -225,7 +235,10 @@ class _BrowserLogin:
 
 
 def encode_url(url: str) -> str:
-    """Return the URL with shell metacharacters percent-encoded. Raises `NotAuthorized`."""
+    """Return a login URL with shell metacharacters percent-encoded.
+
+    Raises `NotAuthorized` if it is not an acceptable OAuth URL.
+    """
     from toolway.auth.urls import check_oauth_url
 
     check_oauth_url(url)
@@ -233,9 +246,9 @@ def encode_url(url: str) -> str:
 
 
 def can_open_browser() -> bool:
-    """Return True if a graphical browser is available.
+    """Return True if this machine probably has a graphical browser for the user.
 
-    A text browser would take over this terminal.
+    A text browser does not count: it would take over this terminal.
     """
     return sys.platform == "darwin" or any(os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))
 

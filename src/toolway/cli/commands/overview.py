@@ -19,7 +19,7 @@ from toolway.errors import ConfigError
 
 
 async def show_overview(context: CommandContext) -> ExitCode:
-    """Print one line per server and the next step."""
+    """Print one line per server and the suggested next command. No server is started."""
     output = context.output
     gateway = await find_gateway(output, context.target_options)
     if gateway is not None:
@@ -133,7 +133,7 @@ def _report_no_config(output: Output, error: ConfigError) -> ExitCode:
 
 
 def _count_client_servers() -> int:
-    """Return the number of servers that the clients on this machine have configured."""
+    """Return the number of different servers in the config files of clients on this machine."""
     from toolway.cli.commands.import_ import discover_servers
 
     found, _ = discover_servers([], {}, project=False)

@@ -1,4 +1,4 @@
-"""Arguments and options shared by several commands."""
+"""Definitions of arguments and options that several commands have in common."""
 
 from __future__ import annotations
 

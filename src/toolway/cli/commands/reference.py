@@ -1,6 +1,6 @@
-"""`toolway explain` and `toolway agent-help`: error codes, and the CLI on one page for programs.
+"""`toolway explain` and `toolway agent-help`: error codes, and a CLI reference for programs.
 
-The error pages are those of docs/errors.
+The pages about error codes are those of docs/errors.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def explain(
         ),
     ] = None,
 ) -> CommandResult:
-    """Show its meaning, causes and fixes."""
+    """Show the meaning of the error code, its causes and fixes."""
     return run_explain(context, code)
 
 
@@ -105,7 +105,7 @@ def run_explain(context: CommandContext, code: str | None) -> ExitCode:
 
 
 def first_paragraph(page: Path) -> str:
-    """Return the first paragraph of a page, which states the meaning of the code."""
+    """Return the first paragraph of an error code's page, which states the meaning of the code."""
     return page.read_text(encoding="utf-8").split("\n\n")[1].replace("\n", " ")
 
 
@@ -113,7 +113,7 @@ def first_paragraph(page: Path) -> str:
 
 
 def run_agent_help(context: CommandContext) -> ExitCode:
-    """Print the reference as text or as JSON."""
+    """Print the one-page CLI reference for programs and agents, as text or as JSON."""
     if context.output.as_json:
         context.output.print_json(
             {"version": __version__, "commands": dict(_list_commands()), "exits": dict(_list_exit_codes())}

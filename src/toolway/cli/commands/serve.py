@@ -113,7 +113,7 @@ def run_serve(
     drain_delay: float,
     cluster: ClusterOptions | None = None,
 ) -> int:
-    """Run the gateway until a signal and return the exit code.
+    """Run the gateway until a signal stops it, and return the exit code.
 
     With `cluster`, run it as a cluster node.
     """
@@ -203,9 +203,9 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def read_cluster_options(**flags: str | None) -> ClusterOptions | None:
-    """Return the cluster options from flags and environment, None outside of a cluster.
+    """Return the cluster options from flags and environment; None outside of a cluster.
 
-    Raises `ConfigError`.
+    Raises `ConfigError` if they are incomplete or invalid, or if a needed package is not installed.
     """
     if not os.environ.get(CLUSTER_VARIABLE) and all(value is None for value in flags.values()):
         return None

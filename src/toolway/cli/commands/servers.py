@@ -1,4 +1,7 @@
-"""`toolway ls`, `status`, `restart`, `get`, `rm`, `enable`, `disable` and `edit`: servers and their entries."""
+"""`toolway ls`, `status`, `restart`, `get`, `rm`, `enable`, `disable`, `edit`.
+
+These commands show the states of servers and change their config entries.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def ls(
 
 
 def status(context: CommandContext, name: AnyServer = None, wait: Wait = 30.0) -> CommandResult:
-    """Show state, era, process, restarts, last error and the last stderr lines."""
+    """Show state, protocol era, process, restarts, last error and last stderr lines."""
     return run_status(context.output, context.target_options, wait, name)
 
 
@@ -52,7 +55,7 @@ def restart(context: CommandContext, name: ServerName) -> CommandResult:
 
 
 def get(context: CommandContext, name: ServerName) -> CommandResult:
-    """Print the entry without secrets, and its file."""
+    """Print the config entry of the server without secrets, and its file."""
     return run_get(context, name)
 
 
@@ -65,12 +68,12 @@ def enable(context: CommandContext, name: ServerName, dry_run: DryRun = False) -
 
 
 def disable(context: CommandContext, name: ServerName, dry_run: DryRun = False) -> CommandResult:
-    """Keep its entry in the config file."""
+    """The entry of the server stays in the config file."""
     return run_set_enabled(context, name, enabled=False, dry_run=dry_run)
 
 
 def edit(context: CommandContext, name: AnyServer = None, scope: Scope = None) -> CommandResult:
-    """Use $VISUAL or $EDITOR. A result that cannot be parsed is discarded."""
+    """Use the editor in $VISUAL or $EDITOR. A result that cannot be parsed is discarded."""
     return run_edit(context, name, scope=scope)
 
 
@@ -94,7 +97,7 @@ async def run_ls(output: Output, target_options: TargetOptions, wait: float, wat
 
 
 async def _wait_for_change(servers: HubApi, before: Collection[ServerStatus]) -> list[ServerStatus]:
-    """Poll until a server changes its state, tools or restarts, and return all statuses."""
+    """Poll until a server changes its state, tools or restarts; return the statuses of all."""
     previous = {s.server: (s.state, s.tools, s.restarts) for s in before}
     while True:
         await asyncio.sleep(_WATCH_INTERVAL_S)
@@ -114,12 +117,12 @@ def _output_list(output: Output, target: Target, statuses: Collection[ServerStat
 
 
 def owner_keys(statuses: Collection[ServerStatus]) -> tuple[str, ...]:
-    """Return the JSON key of the owner column; only in cluster mode."""
+    """Return the JSON key of the nodes that own a server; empty if no server is in a cluster."""
     return ("nodes",) if any(status.nodes for status in statuses) else ()
 
 
 async def run_status(output: Output, target_options: TargetOptions, wait: float, name: str | None) -> ExitCode:
-    """Print the full status of one server, or of each."""
+    """Print the full status of one server, or of all servers."""
     from toolway.cli.targets import exit_code_for_statuses, find_target, wait_for_tools
 
     target = await find_target(output, target_options)
@@ -268,7 +271,7 @@ def run_get(context: CommandContext, name: str) -> ExitCode:
 
 
 def run_rm(context: CommandContext, name: str, *, dry_run: bool) -> ExitCode:
-    """Remove the entry of a server from its file."""
+    """Remove the entry of a server from its config file."""
     from toolway.cli.file_changes import file_for_server, own_config_file, with_tilde
     from toolway.config.editing.document import ConfigDocument
 
@@ -280,7 +283,7 @@ def run_rm(context: CommandContext, name: str, *, dry_run: bool) -> ExitCode:
 
 
 def run_set_enabled(context: CommandContext, name: str, *, enabled: bool, dry_run: bool) -> ExitCode:
-    """Enable or disable a server in its file."""
+    """Enable or disable a server by changing its entry in the config file."""
     from toolway.cli.file_changes import file_for_server, own_config_file
     from toolway.config.editing.document import ConfigDocument
 
@@ -338,7 +341,10 @@ def run_edit(context: CommandContext, name: str | None, *, scope: str | None) ->
 
 
 def _locate_entry(file: Path, name: str) -> tuple[str, int | None]:
-    """Return a server's name as the file spells it, and the line of its entry."""
+    """Return a server's name as the config file spells it, and the line of its entry.
+
+    Raises `ConfigError` if the file has no such entry.
+    """
     from toolway.cli.file_changes import own_config_file
     from toolway.config.editing.document import ConfigDocument
     from toolway.config.loader import normalize_name
@@ -369,7 +375,10 @@ def _apply_and_report(context: CommandContext, document: ConfigDocument, message
 
 
 def _open_editor(data: bytes, file: Path, line: int | None) -> bytes:
-    """Return the content after the user edited a copy of it in an editor. Raises `UsageError`."""
+    """Let the user edit a copy of a file's content in $VISUAL or $EDITOR; return the result.
+
+    Raises `UsageError` if no editor is set, or if it cannot be started or fails.
+    """
     command = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "")
     if not command:
         raise UsageError(

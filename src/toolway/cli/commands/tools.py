@@ -108,7 +108,10 @@ def call(
 def run_tools(
     context: CommandContext, words: Sequence[str], server: str | None, *, wait: float, refresh: bool, tokens: bool
 ) -> ExitCode | Coroutine[Any, Any, ExitCode]:
-    """Print the tools that contain all words. Runs synchronously if all lists are cached."""
+    """Print the tools whose name, title or description contains all words.
+
+    Returns the exit code if all tool lists are cached, else a coroutine that starts servers.
+    """
     from toolway.cli.targets import file_without_gateway
 
     query = " ".join(words)
@@ -177,7 +180,7 @@ def _output_tools(
 async def _fetch_tools(
     output: Output, target: Target, query: str, server: str | None, wait: float
 ) -> tuple[list[Tool], list[ServerStatus]]:
-    """Start the servers and return their current tools and statuses."""
+    """Start the servers, or only `server`; return their tools that match `query`, and statuses."""
     from toolway.cli.targets import wait_for_tools
 
     async with target.open(server) as servers:
@@ -186,7 +189,10 @@ async def _fetch_tools(
 
 
 async def _fetch_uncached(output: Output, target: Target, cached: CachedLists, wait: float) -> list[ServerStatus]:
-    """Start the servers without a cached list, and add their tools to `cached`."""
+    """Start the servers without a cached tool list, and add their tools to `cached`.
+
+    Returns the statuses of these servers.
+    """
     from toolway.cli.targets import wait_for_tools
 
     if not cached.uncached:
@@ -235,7 +241,7 @@ def _first_line(tool: Tool) -> str:
 
 
 def _token_cost(tool: Tool) -> int:
-    """Return the token cost of a tool with the provider for which it is highest."""
+    """Return the estimated tokens of a tool definition, for the provider with the highest cost."""
     from toolway.doctor.lint import estimate_tokens
 
     return estimate_tokens([tool.raw]).highest
@@ -347,7 +353,7 @@ def _result_to_json(result: ToolResult) -> dict[str, Any]:
 
 
 def _content_texts(result: ToolResult) -> Iterator[str]:
-    """Yield the content blocks of a result as text; describe blocks that are not text."""
+    """Yield the content blocks of a tool result as text; describe blocks that are not text."""
     if not result.content and result.data is not None:
         yield json.dumps(result.data, ensure_ascii=False, indent=2)
     for block in result.content:
@@ -373,7 +379,10 @@ def _content_text(block: dict[str, Any]) -> str:
 
 
 def parse_arguments(words: Sequence[str]) -> dict[str, Any]:
-    """Parse tool arguments from command line words. Raises `UsageError`."""
+    """Parse tool arguments from command line words: `a=text`, `b:=json`, `c@=file` or JSON.
+
+    Raises `UsageError` if a word is invalid, a name is given twice or a file cannot be read.
+    """
     if len(words) == 1 and words[0].lstrip().startswith("{"):
         value = _parse_json("the JSON object", words[0])
         if not isinstance(value, dict):

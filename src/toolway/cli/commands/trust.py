@@ -45,7 +45,10 @@ def trust(
     ] = None,
     revoke: Annotated[bool, typer.Option("--revoke", help="No longer trust the file.")] = False,
 ) -> CommandResult:
-    """A project's file starts no server before you trust it. After a change it must be trusted again."""
+    """A project's config file starts no server before you trust it.
+
+    After a change of the file it must be trusted again.
+    """
     return run_trust_revoke(context.output, file) if revoke else run_trust(context.output, file, digest)
 
 
@@ -54,12 +57,12 @@ def secrets_set(
     name: SecretName,
     extra: Annotated[str | None, typer.Argument(hidden=True)] = None,  # accepted only to explain why it is refused
 ) -> CommandResult:
-    """Prompt for the value, or read it from a pipe."""
+    """Prompt for the value of the secret, or read it from a pipe."""
     return run_secrets_set(context.output, name, extra)
 
 
 def secrets_ls(context: CommandContext) -> CommandResult:
-    """Show names only, with the servers that use them."""
+    """Show only the names of secrets, with the servers that use them."""
     return run_secrets_ls(context.output, context.target_options.config)
 
 
@@ -71,11 +74,11 @@ def secrets_rm(context: CommandContext, name: SecretName) -> CommandResult:
 
 
 def run_trust(output: Output, file: Path | None, digest: str | None) -> ExitCode:
-    """Show the project files that are not trusted yet.
+    """Show the project config files that are not trusted yet, and trust those the user confirms.
 
-    Trust each in its current content if the user confirms or its digest was given. Commands and arguments are shown in
-    full, with invisible characters escaped: the user must see what is trusted. Only values in `env` and `headers` that
-    are clearly secrets are masked.
+    Trust is for the current content. A given digest replaces the confirmation. Commands and arguments are shown in
+    full, with invisible characters escaped: the user must see what is trusted. Only values in `env` and `headers`
+    that are clearly secrets are masked.
     """
     from toolway.config.scopes import open_trust_store
 
@@ -104,7 +107,7 @@ def run_trust(output: Output, file: Path | None, digest: str | None) -> ExitCode
 
 
 def run_trust_revoke(output: Output, file: Path | None) -> ExitCode:
-    """Revoke the trust in a file, so that it is no longer used."""
+    """Revoke the trust in a project's config file, so that it is no longer used."""
     from toolway.config.scopes import find_config_paths, open_trust_store
 
     files = [file] if file is not None else list(find_config_paths(os.environ, Path.cwd()).project)
@@ -119,7 +122,10 @@ def run_trust_revoke(output: Output, file: Path | None) -> ExitCode:
 
 
 def _files_to_trust(file: Path | None) -> Sequence[UntrustedFile]:
-    """Return the files to trust: the named one, or the untrusted ones of this project."""
+    """Return the config files to review: the named one, or the untrusted ones of this project.
+
+    Raises `UsageError` if the named file is not a project's config file.
+    """
     from toolway.config.loader import read_config_bytes
     from toolway.config.scopes import UntrustedFile, find_config_paths, load_scopes
 
@@ -264,7 +270,7 @@ def run_secrets_ls(output: Output, config: Path | None) -> ExitCode:
 
 
 def run_secrets_rm(output: Output, config: Path | None, name: str) -> ExitCode:
-    """Delete a secret from the store."""
+    """Delete a secret from the secret store."""
     from toolway.secrets import check_secret_name, open_store
 
     check_secret_name(name)
@@ -281,7 +287,10 @@ def run_secrets_rm(output: Output, config: Path | None, name: str) -> ExitCode:
 
 
 def _read_secret_value(name: str) -> str:
-    """Read the value from a prompt or a pipe, without the final line break."""
+    """Read the value of a secret from a prompt or a pipe, without the final line break.
+
+    Raises `UsageError` if the value is empty or too long.
+    """
     from toolway.secrets import remember_secret
 
     if sys.stdin.isatty():
@@ -318,7 +327,7 @@ def _servers_by_secret(output: Output, config: Path | None) -> Mapping[str, list
 
 
 def find_plain_secrets(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, list[SecretMove]]:
-    """Return the plain-text secrets of each server that can be moved to the store."""
+    """Return the plain-text secrets in server entries that can be moved to the secret store."""
     from toolway.config.secrets import plan_secret_moves
 
     found = {name: plan_secret_moves(name, entry) for name, entry in entries.items()}
@@ -326,7 +335,10 @@ def find_plain_secrets(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, li
 
 
 def move_secrets_to_store(output: Output, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Move plain-text secrets to the store; return the entries with references to them."""
+    """Move plain-text secrets of server entries to the secret store.
+
+    Return the entries with references to the secrets.
+    """
     from toolway.config.secrets import migrate_secrets
     from toolway.secrets import open_store
 

@@ -42,7 +42,7 @@ DEMO_CALLS: Final[Sequence[tuple[str, int, Json]]] = (
 
 
 def run_demo(output: Output, port: int, *, browser: bool) -> int:
-    """Run the demo until Ctrl-C. Its temporary folder is deleted at the end."""
+    """Run the demo gateway until Ctrl-C. Its temporary folder is deleted at the end."""
     with tempfile.TemporaryDirectory(prefix="toolway-demo-", ignore_cleanup_errors=True) as folder:
         os.environ["XDG_STATE_HOME"] = folder  # keeps the backups of the demo's config file out of the user's state
         with suppress(KeyboardInterrupt):
@@ -81,7 +81,7 @@ async def _run_gateway(output: Output, folder: Path, port: int, browser: bool) -
 
 
 def _write_config(folder: Path) -> Path:
-    """Write a config file with a few earlier versions, and return its path."""
+    """Write the demo's config file with a few earlier versions, and return its path."""
     file = folder / "mcp.json"
     (folder / "python").symlink_to(sys.executable)  # so that the displayed command is the same on every machine
     (folder / "server.py").write_bytes(SERVER_SCRIPT.read_bytes())

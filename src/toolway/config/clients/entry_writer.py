@@ -1,4 +1,4 @@
-"""Conversion of entries from the common form to a client's spelling."""
+"""Conversion of server entries from the common form to the spelling of an MCP client."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ _CONVERTED_KEYS: Final = frozenset(
 def denormalize_entry(
     client: str, title: str, dialect: Dialect, name: str, value: Mapping[str, Any]
 ) -> tuple[EntryDict | None, list[ConfigIssue]]:
-    """Convert an entry to the client's spelling. Return None if the client cannot represent it."""
+    """Convert a server entry from the common form to a client's spelling; also return issues.
+
+    The entry is None if the client cannot represent it. Each unsupported setting is an issue.
+    """
     if dialect.is_own:
         return dict(value), []
     writer = _EntryWriter(client, title, dialect, name, value)
@@ -190,7 +193,10 @@ class _EntryWriter:
             self._write(self._dialect.oauth, written)
 
     def _write_extras(self, transport: Transport) -> None:
-        """Write back the keys that only this client understands."""
+        """Write the keys in `extras` that only this client understands.
+
+        Keys of other clients are reported as notes.
+        """
         extras = self._value.get("extras")
         for client, left in extras.items() if isinstance(extras, Mapping) else ():
             if client != self._client:
@@ -210,7 +216,10 @@ class _EntryWriter:
             self._report(key, "unknown key", severity="note")
 
     def _translate(self, field: str, value: Any, *, leave_out: bool = False) -> Any:
-        """Translate the variables of a text; None if unsupported and `leave_out` is set."""
+        """Translate the variables of a text to the client's syntax, and report unsupported ones.
+
+        With `leave_out`, return None if the client cannot express a variable.
+        """
         if isinstance(value, list | tuple):
             return [self._translate(field, each) for each in value]
         if not isinstance(value, str):

@@ -1,6 +1,6 @@
-"""Export of entries in the common form: planned edit of a client's file.
+"""Export of server entries to the configuration file of an MCP client, as a planned edit.
 
-Other content stays unchanged.
+All other content of the file stays unchanged.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def plan_export(
 
 
 class _ExportPlanner:
-    """Desired servers of a client file. All changes are written at once."""
+    """Planned changes to the servers of a client's file. `write_to` applies all at once."""
 
     def __init__(self, client: Client, file: ClientConfigFile, document: ConfigDocument) -> None:
         self.unsupported: list[ConfigIssue] = []
@@ -99,7 +99,7 @@ class _ExportPlanner:
             self._servers[name] = new
 
     def _keep_inexpressible(self, raw: Any, new: dict[str, Any], value: Mapping[str, Any]) -> None:
-        """Keep existing variables and headers that the client's syntax cannot express."""
+        """Keep existing `env` and `headers` values if the client cannot express the new ones."""
         for ours, theirs in (("env", self._client.dialect.env), ("headers", self._client.dialect.headers)):
             existing = raw.get(theirs) if theirs and isinstance(raw, Mapping) else None
             desired = value.get(ours)
@@ -115,7 +115,7 @@ class _ExportPlanner:
         return next(((key, raw) for key, each, raw in entries if each == name), None)
 
     def _is_equivalent(self, name: str, raw: Any, new: Any) -> bool:
-        """Return True if both entries have the same meaning, in any spelling."""
+        """Return True if the existing and the new server entry have the same meaning."""
         return isinstance(raw, Mapping) and is_same_value(self._meaning(name, raw), self._meaning(name, new))
 
     def _meaning(self, name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,13 +127,13 @@ class _ExportPlanner:
 
 
 def _keep_extras(value: dict[str, Any], existing: Mapping[str, Any], client: str) -> dict[str, Any]:
-    """Keep the client's own keys of the existing entry, if the new entry has none of them."""
+    """Return `value` with the client's own keys of the existing entry, if it has none itself."""
     theirs, ours = existing.get("extras", {}), value.get("extras", {})
     return value if client in ours or client not in theirs else {**value, "extras": {**ours, client: theirs[client]}}
 
 
 def _drop_spelling(entry: dict[str, Any]) -> None:
-    """Remove keys without meaning: a redundant type, empty lists, an `enabled` that is true."""
+    """Remove keys that do not change an entry: a type in `extras`, empty lists, `enabled: true`."""
     extras = {client: dict(left) for client, left in entry.pop("extras", {}).items()}
     for left in extras.values():
         for key in ("type", "transport"):
@@ -150,9 +150,9 @@ def _drop_spelling(entry: dict[str, Any]) -> None:
 
 
 def _add_missing_inputs(client: Client, document: ConfigDocument, root: RootPath) -> None:
-    """Describe the inputs that the servers of a file use and the file does not describe yet.
+    """Add a description to `inputs` for each input that the servers of a file use without one.
 
-    VS Code prompts for `${input:id}`, and needs its description in `inputs`.
+    VS Code prompts for `${input:id}`, and needs its description in `inputs`. Other clients have no inputs.
     """
     if "input" not in client.dialect.syntax.forms:
         return
@@ -184,7 +184,7 @@ def _iter_input_names(value: Any) -> Iterator[str]:
 
 
 def _find_plain_secrets(document: Any) -> frozenset[str]:
-    """Return the plain-text secrets of a document, which are masked in its diff."""
+    """Return the plain-text secrets in a client's file, which are masked in the diff."""
     return frozenset(secret for secret in _iter_plain_secrets(document, ()) if len(secret) >= MIN_SECRET_CHARS)
 
 

@@ -1,4 +1,4 @@
-"""Import of entries from client configuration files into the common form."""
+"""Import of server entries from configuration files of MCP clients into the common form."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _HEADER_KEYS: Final = ("headers", "http_headers")
 def find_client_files(
     environment: Mapping[str, str] | None = None, directory: Path | None = None, platform: Platform | None = None
 ) -> list[ClientConfigFile]:
-    """Return every file that a client would read, existing or not."""
+    """Return every configuration file that a supported MCP client would read, existing or not."""
     system = platform or cast(Platform, sys.platform if sys.platform in ("darwin", "win32") else "linux")
     paths = ClientPaths(os.environ if environment is None else environment, directory or Path.cwd(), system)
     found: dict[tuple[str, Path, RootPath], ClientConfigFile] = {}
@@ -65,9 +65,9 @@ def find_client_files(
 
 
 def read_client_file(file: ClientConfigFile) -> ImportResult:
-    """Read the entries of a client file.
+    """Read the server entries of a client's configuration file, in the common form.
 
-    A missing file is empty; an unreadable file is reported as an issue.
+    A missing file has no entries; an unreadable file is reported as an issue.
     """
     client = get_client(file.client)
     try:
@@ -102,7 +102,7 @@ def _read_entries(
 
 
 def iter_entries(client: Client, container: Any) -> Iterator[tuple[str | int, str, Any]]:
-    """Yield key, name and value of each entry of a map or list."""
+    """Yield key or index, server name and value of each entry of a client's server map or list."""
     if isinstance(container, Mapping):
         for key, raw in container.items():
             yield key, str(key), raw
@@ -113,7 +113,10 @@ def iter_entries(client: Client, container: Any) -> Iterator[tuple[str | int, st
 
 
 def find_root(client: Client, file: ClientConfigFile, document: ConfigDocument) -> RootPath:
-    """Return the path of the server map in this file. New client versions may use another one."""
+    """Return the key path of the server map in a client's file.
+
+    Newer versions of some clients use `mcp.servers` instead of `mcp`.
+    """
     newer = (*file.root, "servers")
     found = document.get(newer)
     # A server may be named `servers`; it then has the keys of an entry.
@@ -124,7 +127,10 @@ def find_root(client: Client, file: ClientConfigFile, document: ConfigDocument) 
 def _find_root_with_issues(
     client: Client, file: ClientConfigFile, document: ConfigDocument
 ) -> tuple[RootPath, list[ConfigIssue]]:
-    """Find the server map, also under the key of another client, with an issue in that case."""
+    """Return the key path of the server map in a client's file, and issues.
+
+    If the map is only under the key of another client, return that path and a warning.
+    """
     root = find_root(client, file, document)
     if document.get(root) is not None or file.scope == "local":
         return root, []
@@ -166,7 +172,10 @@ def _with_location(issue: ConfigIssue, file: ClientConfigFile, line: int | None)
 def normalize_entry(
     client: str, dialect: Dialect, name: str, raw: Mapping[str, Any]
 ) -> tuple[EntryDict, list[ConfigIssue]]:
-    """Convert an entry to the common form, with issues. Unknown keys are kept under `extras`."""
+    """Convert a client's server entry to the common form; also return issues.
+
+    Keys that only this client understands are kept under `extras`.
+    """
     if dialect.is_own:
         return {str(key): item for key, item in raw.items()}, []
     normalizer = _EntryNormalizer(client, dialect, name, raw)
@@ -174,7 +183,7 @@ def normalize_entry(
 
 
 def entry_transport(value: Mapping[str, Any]) -> Transport | None:
-    """Return the transport of an entry in the common form, or None if it is not a server."""
+    """Return the transport of an entry in the common form; None if it has no command or URL."""
     if isinstance(value.get("url"), str):
         return parse_transport(value.get("type", value.get("transport"))) or "http"
     return "stdio" if value.get("command") is not None else None
@@ -186,7 +195,10 @@ def parse_transport(spelling: Any) -> Transport | None:
 
 
 class _EntryNormalizer:
-    """Conversion of one entry. The spelling of every client is accepted in every file."""
+    """Conversion of one server entry of a client to the common form.
+
+    The spelling of every client is accepted in every file.
+    """
 
     def __init__(self, client: str, dialect: Dialect, name: str, raw: Mapping[str, Any]) -> None:
         self.value: EntryDict = {}
@@ -209,7 +221,7 @@ class _EntryNormalizer:
         return self.value
 
     def _drop_fixed(self) -> None:
-        """Remove keys that are the same in every entry."""
+        """Remove the keys that this client writes in every entry: the name and fixed values."""
         if self._dialect.name_key:
             self._unread.pop(self._dialect.name_key, None)
         for key, fixed in self._dialect.fixed.items():
@@ -238,7 +250,10 @@ class _EntryNormalizer:
         return parse_transport(self._unread.get("type")) or parse_transport(self._unread.get("transport"))
 
     def _read_type(self) -> None:
-        """Set the type if the URL does not imply it. An unusual spelling is kept under `extras`."""
+        """Set `type` for SSE and WebSocket, because a URL implies HTTP.
+
+        An unusual spelling of the type is kept under `extras`.
+        """
         raw = self._raw_transport()
         if raw in ("sse", "ws") and "url" in self.value:
             self.value["type"] = raw
@@ -301,7 +316,10 @@ class _EntryNormalizer:
         return None if found is None else self._unread.pop(found)
 
     def _translate(self, field: str, value: Any) -> Any:
-        """Translate the variables of a text to our syntax. Other values are returned unchanged."""
+        """Translate the client's variables in a text or list to our syntax.
+
+        Other values are returned unchanged. Text that only appears to contain a variable causes a warning.
+        """
         if isinstance(value, list):
             return [self._translate(field, each) for each in value]
         if not isinstance(value, str):
@@ -324,5 +342,5 @@ class _EntryNormalizer:
 
 
 def integral_to_int(number: float) -> float:
-    """Convert an integral float to int: 30, not 30.0."""
+    """Convert a float without a fraction to int, so that a file contains 30, not 30.0."""
     return int(number) if float(number).is_integer() else number

@@ -1,4 +1,4 @@
-"""Clients with JSON files: Claude, editors and their extensions, terminal agents, desktop programs."""
+"""MCP clients with JSON config files: Claude, editors, terminal agents, desktop programs."""
 
 from __future__ import annotations
 
@@ -309,7 +309,7 @@ def _kimi_files(paths: ClientPaths) -> list[ClientConfigFile]:
 
 
 def _gemini_to_common(value: EntryDict, unread: EntryDict) -> None:
-    """Set the type to SSE if the URL ends with `/sse`.
+    """Set the type of a Gemini CLI entry to SSE if it has no type and its URL ends with `/sse`.
 
     Older versions of Gemini CLI use SSE for `url`; newer ones try both transports.
     """

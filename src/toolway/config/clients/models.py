@@ -1,4 +1,4 @@
-"""Frozen values about clients, their configuration files and entries.
+"""Data types for MCP clients, their configuration files and their server entries.
 
 Entries of all clients are converted to one common form, that of our own file: `command`, `args`, `env`, `cwd`, `url`,
 `headers`, `type` (`sse` and `ws` only), `timeout` and `startTimeout` (milliseconds), `enabled`, `tools: {allow, deny}`,
@@ -31,7 +31,7 @@ FromCommon = Callable[[EntryDict, EntryDict], list[tuple[str, str]]]
 
 @dataclass(frozen=True, slots=True)
 class ClientConfigFile:
-    """Configuration file of a client.
+    """Configuration file of an MCP client: path, format, scope, and path of its server map.
 
     `directory` is the working directory of its servers, if that is fixed.
     """
@@ -47,7 +47,7 @@ class ClientConfigFile:
 
 @dataclass(frozen=True, slots=True)
 class ClientEntry:
-    """Server entry of a client's file."""
+    """Server entry of a client's file: as written there, and converted to the common form."""
 
     name: str  # as written in the file
     value: Mapping[str, Any] = field(repr=False)  # in the common form, variables not expanded
@@ -58,7 +58,7 @@ class ClientEntry:
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """Entries and issues of a client's file.
+    """Server entries of a client's file, and the issues found in it.
 
     An entry that is not a server appears only as an issue.
     """
@@ -80,7 +80,10 @@ class ExportPlan:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Program that reads MCP servers from files. Of each scope, the first file is written."""
+    """MCP client: a program that reads servers from its configuration files.
+
+    If a scope has several files, the first one is written.
+    """
 
     name: str  # claude-code
     title: str  # Claude Code
@@ -105,7 +108,7 @@ def make_config_file(
 
 
 class UnsupportedEntry(Exception):
-    """Raised by a `FromCommon` function if the client cannot represent the server at all."""
+    """Raised by a client's `from_common` function if the client cannot represent the server."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(reason)
@@ -122,7 +125,7 @@ def _no_unsupported(_value: EntryDict, _written: EntryDict) -> list[tuple[str, s
 
 @dataclass(frozen=True, slots=True)
 class TimeoutKey:
-    """Key with a duration, and the milliseconds of its unit."""
+    """Name of a client's key for a duration, and the unit of its value in milliseconds."""
 
     key: str
     unit_ms: int = 1
@@ -130,10 +133,10 @@ class TimeoutKey:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Spelling of entries in a client's file: keys, units, keys that are always written.
+    """Spelling of server entries in a client's file: names of keys, units, fixed keys.
 
-    Reading accepts the spelling of every client; a dialect defines how entries are *written*. None: the client has no
-    such key.
+    Reading accepts the spelling of every client; a dialect defines how entries are *written*. If a field is None, the
+    client has no such key.
     """
 
     command: str = "command"
@@ -190,7 +193,7 @@ class ClientPaths:
 
     @property
     def app_support(self) -> Path:
-        """Return the settings folder of desktop programs."""
+        """Return the folder in which desktop programs keep their settings on this platform."""
         if self.platform == "darwin":
             return self.home / "Library" / "Application Support"
         if self.platform == "win32":
@@ -202,9 +205,10 @@ class ClientPaths:
         return Path(self.environment[variable]) if self.environment.get(variable) else default
 
     def find_nearest(self, name: str) -> Path:
-        """Return the nearest file of that name in this directory or a parent in the repository.
+        """Return the nearest file `name` in the working directory or a parent in the repository.
 
-        A file in the home folder belongs to the user, not to the projects below it.
+        If there is none, return its path in the working directory. A file in the home folder belongs to the user, not
+        to the projects below it.
         """
         for folder in (self.directory, *self.directory.parents):
             if folder == self.home and folder != self.directory:

@@ -20,15 +20,18 @@ _UNSAFE_CHARS: Final = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def to_portable(entry: ClientEntry) -> dict[str, Any]:
-    """Return the entry with an explicit working directory.
+    """Return a client's server entry in a form that keeps its meaning in any other file.
 
-    `toolway import` writes this to our file.
+    The working directory is explicit, and secrets refer to our secret store. `toolway import` writes this to our file.
     """
     return to_explicit(entry.name, entry.value, entry.file)
 
 
 def to_explicit(name: str, value: Mapping[str, Any], file: ClientConfigFile) -> dict[str, Any]:
-    """Make the directory and host variables of an entry explicit. The entry is in common form."""
+    """Return a common-form entry with explicit `cwd` and without client-specific references.
+
+    `${workspaceFolder}` becomes a path. Inputs and secrets of the client refer to our secret store.
+    """
     replacer = _ReferenceReplacer(name, file.directory)
     explicit = {key: replacer.replace(item) for key, item in value.items() if key != "extras"}
     if "extras" in value:
@@ -41,7 +44,7 @@ def to_explicit(name: str, value: Mapping[str, Any], file: ClientConfigFile) -> 
 
 
 def drop_default_cwd(value: Mapping[str, Any], file: ClientConfigFile) -> dict[str, Any]:
-    """Drop `cwd` if it is the default directory of this file, as `to_explicit` would add it."""
+    """Return the entry without `cwd`, if that is the fixed working directory of this file."""
     entry = dict(value)
     if file.directory is not None and entry.get("cwd") == str(file.directory):
         del entry["cwd"]
@@ -51,9 +54,9 @@ def drop_default_cwd(value: Mapping[str, Any], file: ClientConfigFile) -> dict[s
 def restore_spelling(
     name: str, value: Mapping[str, Any], raw: Mapping[str, Any], file: ClientConfigFile
 ) -> dict[str, Any]:
-    """Return `value` with the spelling of `raw` in all parts with the same meaning.
+    """Return `value` with the spelling of `raw`, the existing entry, in parts of equal meaning.
 
-    Both are in the common form.
+    So `${workspaceFolder}` in the file is not replaced by its path. Both entries are in the common form.
     """
     return dict(_restore_value(value, to_explicit(name, raw, file), raw))
 
@@ -81,7 +84,7 @@ def _resolve_cwd(cwd: Any, directory: Path) -> Any:
 
 
 class _ReferenceReplacer:
-    """Replacement of client-specific references: project folder, and secrets of the client."""
+    """Replacement of client-specific references in an entry: project folder, inputs, secrets."""
 
     def __init__(self, name: str, directory: Path | None) -> None:
         self._name = normalize_name(name)
@@ -112,9 +115,9 @@ class _ReferenceReplacer:
 
 
 def _unwrap_cmd(value: dict[str, Any]) -> None:
-    """Unwrap `cmd /c npx …`, which Windows clients need to find a script.
+    """Replace the command `cmd /c npx …` of an entry by `npx …`.
 
-    We find scripts ourselves.
+    Windows clients need `cmd` to find a script; Toolway finds scripts itself.
     """
     args = value.get("args")
     if str(value["command"]).lower() not in _SHELLS or not isinstance(args, list) or len(args) < 2:

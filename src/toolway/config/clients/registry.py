@@ -32,12 +32,15 @@ TOOLWAY: Final = Client("toolway", "Toolway", _no_files, Dialect(is_own=True, sy
 
 
 def toolway_file(path: Path, root: tuple[str, ...] = ("mcpServers",)) -> ClientConfigFile:
-    """Return our own file as a client file, so that it can be read and changed in the same way."""
+    """Return Toolway's own config file as a client file, to read and change it like one."""
     return make_config_file(TOOLWAY.name, "user", path, root=root)
 
 
 def get_client(name: str) -> Client:
-    """Return the client of this name. Raises `ConfigError` with the closest known name."""
+    """Return the MCP client with this name, such as `claude-code`.
+
+    Raises `ConfigError` if the name is unknown. Its hint is the closest known name.
+    """
     if name == TOOLWAY.name:
         return TOOLWAY
     if name not in CLIENTS:

@@ -48,7 +48,10 @@ def _vibe_files(paths: ClientPaths) -> list[ClientConfigFile]:
 
 
 def _codex_to_common(value: EntryDict, unread: EntryDict) -> None:
-    """Read the keys `env_vars`, `env_http_headers` and `bearer_token_env_var` of Codex."""
+    """Convert keys of a Codex entry that name variables to `env` and `headers` with `${VAR}`.
+
+    These are `env_vars`, `env_http_headers` and `bearer_token_env_var`. `startup_timeout_ms` becomes `startTimeout`.
+    """
     names = unread.get("env_vars")
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         value["env"] = {**value.get("env", {}), **{name: f"${{{name}}}" for name in unread.pop("env_vars")}}
@@ -86,7 +89,10 @@ def _codex_from_common(value: EntryDict, written: EntryDict) -> list[tuple[str, 
 
 
 def _vibe_to_common(value: EntryDict, unread: EntryDict) -> None:
-    """Read `api_key_env`, the variable of a token, and `api_key_format` of its header."""
+    """Convert the `api_key_…` keys of a Vibe entry to a header that contains a variable.
+
+    `api_key_env` names the variable, `api_key_header` the header; `api_key_format` is the form of its value.
+    """
     name = unread.get("api_key_env")
     if not isinstance(name, str):
         return
@@ -125,7 +131,7 @@ def _parse_if_text(text: Any) -> tuple[TextPiece, ...]:
 
 
 def _single_variable(text: Any) -> str | None:
-    """Return NAME if the text is exactly `${NAME}`, else None."""
+    """Return NAME if the text is exactly `${NAME}`, with or without a default, else None."""
     match _parse_if_text(text):
         case (VariableRef("env", name, _),):
             return name

@@ -42,9 +42,9 @@ def _continue_files(paths: ClientPaths) -> list[ClientConfigFile]:
 
 
 def _docker_files(paths: ClientPaths) -> list[ClientConfigFile]:
-    """Return all catalogs.
+    """Return the catalog files of the Docker MCP toolkit.
 
-    They offer hundreds of servers; `registry.yaml` names the enabled ones.
+    Catalogs offer hundreds of servers; `registry.yaml` names the enabled ones.
     """
     folder = paths.home / ".docker" / "mcp" / "catalogs"
     found: list[Path] = sorted(folder.glob("*.yaml")) if folder.is_dir() else []
@@ -64,9 +64,9 @@ def _docker_enabled_servers(file: ClientConfigFile) -> frozenset[str]:
 
 
 def _goose_to_common(value: EntryDict, unread: EntryDict) -> None:
-    """Read `env_keys`, names of secrets in Goose's store or of variables.
+    """Convert `env_keys` of a Goose entry to `env` with `${VAR}`.
 
-    Built-in extensions are not servers.
+    The keys are names of environment variables, or of secrets in Goose's store.
     """
     keys = unread.get("env_keys")
     if isinstance(keys, list) and keys and all(isinstance(key, str) for key in keys):
@@ -93,7 +93,7 @@ def _goose_from_common(value: EntryDict, written: EntryDict) -> list[tuple[str, 
 
 
 def _docker_to_common(value: EntryDict, unread: EntryDict) -> None:
-    """Convert the `image` or `remote` of a catalog entry to a command or URL."""
+    """Convert a Docker catalog entry: `image` to a `docker run` command, `remote` to a URL."""
     remote = unread.get("remote")
     if isinstance(remote, Mapping) and isinstance(remote.get("url"), str):
         value["url"] = remote["url"]
@@ -120,7 +120,10 @@ def _docker_to_common(value: EntryDict, unread: EntryDict) -> None:
 
 
 def _docker_from_common(value: EntryDict, written: EntryDict) -> list[tuple[str, str]]:
-    """Convert a `docker run` command to a catalog entry, or a URL to a remote."""
+    """Convert a `docker run` command to `image` of a Docker catalog entry, a URL to `remote`.
+
+    Raises `UnsupportedEntry` if the server has any other command.
+    """
     if isinstance(value.get("url"), str):
         kind = "sse" if value.get("type") == "sse" else "streamable-http"
         written["remote"] = {"transport_type": kind, "url": value.pop("url")}
@@ -145,7 +148,10 @@ def _docker_from_common(value: EntryDict, written: EntryDict) -> list[tuple[str,
 
 
 def _parse_docker_run(args: list[str]) -> tuple[list[str], str, list[str]] | None:
-    """Parse volumes, image and arguments of `docker run` in the form that we write, else None."""
+    """Return volumes, image and arguments of a `docker run` command; None for any other command.
+
+    A command with an option that we do not write also returns None.
+    """
     if not args or args[0] != "run":
         return None
     volumes, at = [], 1
@@ -172,9 +178,9 @@ def _secret_name(text: Any) -> str | None:
 
 
 def _pop_named_objects(unread: EntryDict, key: str, value: EntryDict) -> list[dict[str, Any]]:
-    """Remove and return a list of named objects; empty if it has another form.
+    """Remove the list of named objects under `key` from a catalog entry and return it.
 
-    `value` may already hold it.
+    The list is in `unread`, or already in `value`. Anything but a list of objects with a name stays; then return [].
     """
     found = unread.get(key, value.get(key))
     if not isinstance(found, list) or not all(isinstance(each, dict) and "name" in each for each in found):

@@ -1,4 +1,4 @@
-"""Configuration files in JSON, TOML or YAML: value, line numbers, planned edits, atomic writes, backups."""
+"""Editing of JSON, TOML and YAML files: read, plan an edit, back up, write atomically."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ _PRIVATE_MODE: Final = 0o600  # a new file may hold tokens
 
 
 class ConfigDocument:
-    """Configuration file and its edited text. Raises `ConfigError` if the file cannot be read."""
+    """Config file in JSON, TOML or YAML: its parsed value and text. A missing file is empty.
+
+    `set` changes value and text only in memory; `to_edit` returns the changes. Raises `ConfigError` if the file cannot
+    be read or parsed.
+    """
 
     def __init__(self, path: Path, format: FormatName | None = None) -> None:
         self.path = path
@@ -41,7 +45,7 @@ class ConfigDocument:
         self.value: Any = self._text_format.parse_text(self.text, str(path))
 
     def get(self, path: KeyPath) -> Any:
-        """Return the value at a path, or None if there is none."""
+        """Return the parsed value at a key path, or None if there is none."""
         value = self.value
         for key in path:
             try:
@@ -51,13 +55,13 @@ class ConfigDocument:
         return value
 
     def key_lines(self, root: KeyPath) -> dict[str | int, int]:
-        """Return the line number of each key or item below a path."""
+        """Return the line number of each key or list item directly below the key path `root`."""
         return self._text_format.key_lines(self.text, root)
 
     def set(self, path: KeyPath, value: Any) -> None:
-        """Set the value at a path.
+        """Set the value at a key path, in memory only.
 
-        Raises `ConfigError` and changes nothing if that would change unrelated text.
+        Raises `ConfigError` and changes nothing if unrelated text of the file would have to change.
         """
         self.text = apply_value(self._text_format, self.text, path, value, str(self.path))
         self.value = self._text_format.parse_text(self.text, str(self.path))
@@ -66,7 +70,7 @@ class ConfigDocument:
         self.set(path, REMOVED)
 
     def to_edit(self, secrets: frozenset[str] = frozenset()) -> Edit:
-        """Return all changes as one edit of the file."""
+        """Return all changes since the file was read as one edit; its diff masks `secrets`."""
         if self._before is None and not self.text:
             return Edit(self.path, None, b"", secrets)
         return Edit(self.path, self._before, self.text.encode(), secrets)
@@ -74,9 +78,9 @@ class ConfigDocument:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Planned edit: content of a file before and after it. It can be shown as a diff before it is applied.
+    """Planned edit of a file: its content before and after. It can be shown as a diff first.
 
-    `apply_edit` writes it if the file is unchanged.
+    `apply_edit` writes it if the file still has the content `before`.
     """
 
     path: Path
@@ -89,7 +93,7 @@ class Edit:
         return self.before != self.after
 
     def diff(self, context: int = 3) -> str:
-        """Return the edit in the format of `diff -u`, without secrets. Empty if nothing changes."""
+        """Return the edit in the format of `diff -u`, secrets masked. Empty if nothing changes."""
         old, new = (self._masked_lines(data) for data in (self.before or b"", self.after))
         name = str(self.path)
         source = name if self.before is not None else "/dev/null"
@@ -165,7 +169,10 @@ def _replace_file(path: Path, edit: Edit, backup_folder: Path) -> Path | None:
 
 
 def _write_synced(temporary: Path, data: bytes, like: Path) -> None:
-    """Write `data` to disk with the mode and owner of the file that it replaces."""
+    """Write `data` to the new file `temporary` and sync it, with the mode and owner of `like`.
+
+    `like` is the file that it will replace. If that does not exist, the mode is 0600.
+    """
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, _PRIVATE_MODE)
     with open(handle, "wb") as opened:
         with suppress(FileNotFoundError):
@@ -180,9 +187,9 @@ def _write_synced(temporary: Path, data: bytes, like: Path) -> None:
 
 
 def _remove_stale_files(path: Path) -> None:
-    """Remove temporary files of killed writers.
+    """Remove the temporary files that killed writers of `path` left behind.
 
-    The caller holds the lock, so no other writer is active.
+    The caller holds the lock on the folder, so no other writer is active.
     """
     for left in path.parent.glob(f".{_escape_glob(path.name)}.*{_TEMPORARY_SUFFIX}"):
         left.unlink(missing_ok=True)
@@ -202,7 +209,7 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a folder.
+    """Hold an exclusive lock on a folder, across all processes. Waits until the lock is free.
 
     The folder itself is locked, so no lock file is left behind.
     """
@@ -218,7 +225,10 @@ def _lock_folder(folder: Path) -> Iterator[None]:
 
 
 def read_file_bytes(path: Path) -> bytes | None:
-    """Read a file; return None if it does not exist. Raises `ConfigError`."""
+    """Return the content of a file, or None if the file does not exist.
+
+    Raises `ConfigError` if it cannot be read, or is larger than `MAX_EDITED_BYTES` (32 MiB).
+    """
     try:
         with path.open("rb") as opened:
             data = opened.read(MAX_EDITED_BYTES + 1)
@@ -249,7 +259,7 @@ def _unreadable_error(path: Path, detail: str, hint: str = "") -> ConfigError:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """Backup of a file, and its creation time.
+    """Backup of an earlier content of a config file, and the creation time of the backup.
 
     Backups are not kept next to the file: a project folder is shared, and a backup may hold secrets of the file.
     """
@@ -262,14 +272,14 @@ class Backup:
 
 
 def default_backup_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder with all backups of this user."""
+    """Return the folder with all backups of this user, `toolway/backups` in the state folder."""
     home = Path(environment.get("HOME") or Path.home())
     state = environment.get("XDG_STATE_HOME")
     return (Path(state) if state else home / ".local" / "state") / "toolway" / "backups"
 
 
 def list_backups(file: Path, backup_folder: Path) -> list[Backup]:
-    """Return the backups of a file, newest first."""
+    """Return the backups of a config file, newest first."""
     found = [
         (path, _parse_created(path)) for path in _backup_folder_for(file, backup_folder).glob(f"*{_BACKUP_SUFFIX}")
     ]
@@ -279,7 +289,10 @@ def list_backups(file: Path, backup_folder: Path) -> list[Backup]:
 
 
 def save_backup(file: Path, data: bytes, backup_folder: Path) -> Path:
-    """Save a backup of a file. It is synced to disk on return."""
+    """Save `data`, the old content of `file`, as a backup; sync it to disk and return its path.
+
+    Only the newest 50 backups of the file are kept.
+    """
     file_folder = _backup_folder_for(file, backup_folder)
     file_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = file_folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}{_BACKUP_SUFFIX}"

@@ -1,4 +1,4 @@
-"""JSON files with comments and trailing commas: parser, line numbers, and patches on the text.
+"""JSON files with comments and trailing commas: parser, line numbers and text patches.
 
 Comments and trailing commas are replaced by spaces, so that offsets stay valid. The rest must be strict JSON. Time and
 memory are linear in the text: an unclosed token extends to the end of the text and is not scanned again.
@@ -39,7 +39,7 @@ _K = TypeVar("_K", str, JsonPath)
 
 
 class DuplicateKey(NamedTuple):
-    """Key that occurs twice in one object, with both line numbers."""
+    """Key that occurs twice in one JSON object, with the line numbers of both occurrences."""
 
     path: JsonPath
     first: int
@@ -48,7 +48,10 @@ class DuplicateKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JsonDocument:
-    """Parsed JSON file. Of a duplicate key the last value counts, and `duplicates` reports it."""
+    """Parsed JSON file with the line numbers of its keys, and its duplicate keys.
+
+    The last value of a duplicate key counts.
+    """
 
     value: Any
     lines: dict[JsonPath, int]  # line of each key of the first `LINE_LEVELS` levels, except inside arrays
@@ -56,7 +59,10 @@ class JsonDocument:
 
 
 def parse_jsonc(text: str, file: str = "") -> JsonDocument:
-    """Parse JSON with comments. Raises `ConfigError` with file and line."""
+    """Parse JSON with comments and trailing commas.
+
+    Raises `ConfigError` with file and line if the text is invalid.
+    """
     plain = strip_comments_and_commas(text.removeprefix(_BOM))
     try:
         value = json.loads(plain, parse_constant=_reject_constant)
@@ -69,7 +75,7 @@ def parse_jsonc(text: str, file: str = "") -> JsonDocument:
 
 
 def strip_comments_and_commas(text: str) -> str:
-    """Replace comments and trailing commas by spaces. Offsets stay valid."""
+    """Replace comments and trailing commas in a JSON text by spaces, so that offsets stay valid."""
     return _blank_matches(_TRAILING_COMMA, strip_comments(text))
 
 
@@ -78,7 +84,7 @@ def strip_comments(text: str) -> str:
 
 
 def find_comments(text: str) -> list[tuple[int, int]]:
-    """Return the start and end offsets of all comments."""
+    """Return the start and end offsets of all comments in a JSON text."""
     return [found.span(1) for found in _COMMENT.finditer(text) if found[1] is not None]
 
 
@@ -90,9 +96,9 @@ def _blank_matches(pattern: re.Pattern[str], text: str) -> str:
 
 
 class _KeyCollector:
-    """Collector of the keys of a text.
+    """Collector of the lines of keys, and of duplicate keys, while a JSON text is scanned.
 
-    Deep paths are not kept: their size could exceed the file's many times.
+    Paths deeper than `levels` are not kept: together they could be many times larger than the file.
     """
 
     def __init__(self, levels: int = LINE_LEVELS) -> None:
@@ -119,7 +125,10 @@ class _KeyCollector:
             self.duplicates[prefix] = DuplicateKey(tuple(self._path), first, line)
 
     def _earlier_line(self, key: str, line: int) -> int | None:
-        """Return the line of an earlier occurrence of this key in the object, if any."""
+        """Return the line of an earlier occurrence of `key` in the open object; None if it is new.
+
+        A new key is recorded with its line.
+        """
         if len(self._path) > self._levels:
             return _record_first(self._deep_keys[-1], key, line)
         return _record_first(self.lines, tuple(self._path), line)
@@ -133,15 +142,15 @@ def _record_first(lines: dict[_K, int], key: _K, line: int) -> int | None:
 
 
 def find_key_lines(text: str, levels: int) -> dict[JsonPath, int]:
-    """Return the line of each key of the first `levels` levels.
+    """Return the line number of each key in the first `levels` levels of a JSON text, by path.
 
-    The text must be valid for `parse_jsonc`.
+    Keys inside arrays are left out. The text must be valid for `parse_jsonc`.
     """
     return _collect_keys(_blank_matches(_COMMENT, text.removeprefix(_BOM)), levels).lines
 
 
 def _collect_keys(text: str, levels: int = LINE_LEVELS) -> _KeyCollector:
-    """Collect the keys of valid JSON, except those inside arrays."""
+    """Return the key lines and duplicate keys of a valid JSON text, except inside arrays."""
     keys, arrays, line, counted = _KeyCollector(levels), 0, 1, 0
     for found in _KEY_OR_BRACKET.finditer(text):
         string, colon, opened, closed = found.groups()
@@ -177,15 +186,15 @@ def _syntax_error(detail: str, file: str, line: int | None) -> ConfigError:
 
 
 def parse_text(text: str, file: str = "") -> Any:
-    """Parse a JSON file with comments. An empty file is an empty object, as in all clients.
+    """Return the value of a JSON text with comments; {} if it is empty, as in all clients.
 
-    Raises `ConfigError`.
+    Raises `ConfigError` if the text is invalid.
     """
     return parse_jsonc(text, file).value if text.removeprefix(_BOM).strip() else {}
 
 
 def key_lines(text: str, root: KeyPath) -> dict[str | int, int]:
-    """Return the line number of each key or item below `root`."""
+    """Return the line number of each key or array item directly below the key path `root`."""
     text = text.removeprefix(_BOM)
     node = find_node(build_tree(text), root) if text.strip() else None
     if node is None:
@@ -196,14 +205,17 @@ def key_lines(text: str, root: KeyPath) -> dict[str | int, int]:
 
 
 def apply_patch(text: str, patch: Patch) -> str:
-    """Return the text with one patch. Raises `ConfigError` if the patch cannot be applied."""
+    """Return the JSON text with one patch applied. All other text and comments stay.
+
+    Raises `ConfigError` if the path of the patch does not exist in the text.
+    """
     bom = _BOM if text.startswith(_BOM) else ""
     text = text.removeprefix(_BOM)
     return bom + _JsonPatcher(text if text.strip() else f"{text}{{}}\n").apply(patch)
 
 
 class _JsonPatcher:
-    """Patch of one text. `plain` is the text with spaces instead of comments."""
+    """Patcher of one JSON text. `plain` is the text with spaces in place of comments."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -252,7 +264,10 @@ class _JsonPatcher:
         return self._with_text(insert_at, insert_at, f"{new},")
 
     def _with_first(self, parent: JsonNode, name: str, value: Any) -> str:
-        """Add the first member or item to an empty object or array, after any comments in it."""
+        """Return the text with a first member or item in an empty object or array.
+
+        It is added after any comments inside the brackets.
+        """
         outer = indent_at(self.text, parent.start)
         indent, newline = outer + self.style.indent, self.style.newline
         comments = self.text[parent.start + 1 : parent.end - 1].rstrip()
@@ -265,7 +280,10 @@ class _JsonPatcher:
         return indent_at(self.text, parent.start) + self.style.indent
 
     def _line_end_after(self, at: int, limit: int) -> int:
-        """Return the end of the line at `at`, including a trailing comment, but at most `limit`."""
+        """Return the offset to insert a line after `at`: behind a trailing comment, at most `limit`.
+
+        It is `at` itself if another value follows on the line, or a comment that continues on the next line.
+        """
         end = min(line_end(self.text, at), limit)
         if self.plain[at:end].strip() or self._in_comment(end):
             return at  # another value follows on this line, or a comment that continues on the next
@@ -274,7 +292,7 @@ class _JsonPatcher:
     # -- remove --------------------------------------------------------------------------------------------------------
 
     def _without(self, parent: JsonNode, key: str | int) -> str:
-        """Return the text without a member or item, its comma, and the line if it is then empty."""
+        """Return the text without a member or item and its comma; an empty line goes with them."""
         spans = _child_spans(parent)
         names: list[str | int] = [member.key for member in parent.members or []] or list(range(len(spans)))
         at = max(at for at, name in enumerate(names) if name == key)
@@ -290,9 +308,9 @@ class _JsonPatcher:
         return _collapse_empty(text, parent.start) if len(spans) == 1 else text
 
     def _range_to_remove(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the text range to remove with a member.
+        """Return the start and end offsets of the text to remove with a member.
 
-        It includes the whole lines and a trailing comment, if nothing else is on these lines.
+        They include the whole lines and a trailing comment, if nothing else is on these lines.
         """
         begin, end = line_start(self.text, start), line_end(self.text, stop)
         alone = not self.text[begin:start].strip()
@@ -309,7 +327,7 @@ class _JsonPatcher:
         return any(start < at < end for start, end in self.comments)
 
     def _comma_after(self, end: int) -> int | None:
-        """Return the offset of the comma after a value, skipping spaces and comments."""
+        """Return the offset of the comma after a value, behind spaces and comments, or None."""
         found = _COMMA.match(self.plain, end)
         return None if found is None else found.end() - 1
 
@@ -327,7 +345,7 @@ def _child_spans(parent: JsonNode) -> list[tuple[int, int]]:
 
 
 def _collapse_empty(text: str, start: int) -> str:
-    """Collapse an object that is now empty to `{}`, if it holds no comment."""
+    """Collapse the object or array at `start` to `{}` or `[]`, if it holds only white space."""
     found = _EMPTY.match(text, start)
     return text if found is None else text[: start + 1] + text[found.end() - 1 :]
 
@@ -337,7 +355,7 @@ def _collapse_empty(text: str, start: int) -> str:
 
 @dataclass(slots=True)
 class JsonNode:
-    """JSON value with its offsets and its children."""
+    """JSON value in a text: its start and end offsets, and its members or items."""
 
     start: int
     end: int = 0
@@ -360,7 +378,7 @@ class JsonMember:
 
 @dataclass(slots=True)
 class _OpenContainer:
-    """Object or array that is not closed yet."""
+    """Object or array that `build_tree` has not closed yet, with the key read last."""
 
     node: JsonNode
     key: str | None = None
@@ -369,7 +387,10 @@ class _OpenContainer:
 
 
 def build_tree(text: str) -> JsonNode:
-    """Build the tree of a valid JSON text, without recursion: files may be deeply nested."""
+    """Build the tree of the values of a valid JSON text, with their offsets.
+
+    It uses no recursion, because files may be deeply nested.
+    """
     open_: list[_OpenContainer] = []
     root = JsonNode(0)
     for found in _TOKEN.finditer(strip_comments_and_commas(text)):

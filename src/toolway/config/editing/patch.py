@@ -1,4 +1,4 @@
-"""Text patches that change the value of a document, computed difference by difference.
+"""Text patches that change single values of a config file and leave the rest of its text.
 
 Each file format implements three patches, which touch only the text of one value: `replace` for an existing value,
 `add` for a new key or item, `remove` for an old one. An edit is complete when the patched text, parsed again, has
@@ -31,9 +31,9 @@ class Patch(NamedTuple):
 
 
 class TextFormat(Protocol):
-    """Interface of a file format module.
+    """Interface of a file format module: `jsonc.py`, `toml.py` or `yaml.py`.
 
-    All are pure functions of the text; all raise `ConfigError`.
+    Its functions are pure. They raise `ConfigError` if the text is invalid or a patch cannot be applied.
     """
 
     def parse_text(self, text: str, file: str) -> Any: ...
@@ -44,9 +44,9 @@ class TextFormat(Protocol):
 
 
 def apply_value(text_format: TextFormat, text: str, path: KeyPath, value: Any, file: str = "") -> str:
-    """Return `text` with `value` at `path`, or with `path` removed if it is `REMOVED`.
+    """Return the text of a config file with `value` at `path`, or without that key if `REMOVED`.
 
-    Nothing else changes.
+    All other values stay unchanged. Raises `ConfigError` if the text is invalid or cannot be edited in this way.
     """
     current = text_format.parse_text(text, file)
     target = _with_value(current, path, value, file)
@@ -60,9 +60,10 @@ def apply_value(text_format: TextFormat, text: str, path: KeyPath, value: Any, f
 
 
 def _apply_patches(text_format: TextFormat, text: str, current: Any, target: Any, file: str) -> str:
-    """Apply all patches of one round.
+    """Return `text` with all patches that should change its value from `current` to `target`.
 
-    Their combined effect is computed, not parsed after each: that is slow.
+    The effect of each patch is computed, because parsing the text after each patch is slow. The caller parses the
+    result.
     """
     patch = next_patch(current, target)
     while patch is not None:
@@ -83,7 +84,7 @@ def cannot_edit_error(path: KeyPath, file: str = "") -> ConfigError:
 
 
 def is_same_value(one: Any, other: Any) -> bool:
-    """Return True if both values are equal.
+    """Return True if two parsed values are equal, including their types.
 
     `1`, `1.0` and `true` differ; the order of keys is ignored.
     """
@@ -95,7 +96,7 @@ def is_same_value(one: Any, other: Any) -> bool:
 
 
 def next_patch(current: Any, target: Any, path: KeyPath = ()) -> Patch | None:
-    """Return the first patch that is needed to change `current` into `target`, or None."""
+    """Return the first patch needed to change `current` into `target`; None if they are equal."""
     if current is target:
         return None
     if isinstance(current, Mapping) and isinstance(target, Mapping):
@@ -117,9 +118,9 @@ def _next_mapping_patch(current: Mapping[str, Any], target: Mapping[str, Any], p
 
 
 def _next_list_patch(current: list[Any], target: list[Any], path: KeyPath) -> Patch | None:
-    """Return the first patch for a list.
+    """Return the first patch needed to change one list into another; None if they are equal.
 
-    Lists are compared by item, so that comments between items stay.
+    Lists are compared by item, so that comments between unchanged items stay.
     """
     if is_same_value(current, target):
         return None
@@ -132,15 +133,15 @@ def _next_list_patch(current: list[Any], target: list[Any], path: KeyPath) -> Pa
 
 
 def _first_difference(current: list[Any], target: list[Any]) -> int:
-    """Return the index of the first difference of two lists."""
+    """Return the index of the first different item, or the length of the shorter list."""
     pairs = enumerate(zip(current, target, strict=False))
     return next((at for at, (one, other) in pairs if not is_same_value(one, other)), min(len(current), len(target)))
 
 
 def _with_value(document: Any, path: KeyPath, value: Any, file: str) -> Any:
-    """Return a copy of the document with `value` at `path`.
+    """Return a copy of the parsed document with `value` at `path`, or without it if `REMOVED`.
 
-    Raises `ConfigError` if a parent is a scalar.
+    Raises `ConfigError` if a parent on the path is neither a map nor a list.
     """
     if not path:
         return {} if value is REMOVED else value
@@ -173,13 +174,13 @@ def _get_item(container: Any, key: Any) -> Any:
 
 
 class InlineCollection:
-    """Comma-separated list or table in brackets, as in TOML and YAML, with the offsets of its items."""
+    """List or table in brackets in a TOML or YAML text, with the offsets of its items."""
 
     def __init__(self, text: str, start: int, end: int, spans: Sequence[tuple[int, int]]) -> None:
         self._text, self._start, self._end, self._spans = text, start, end, spans
 
     def with_item(self, new: str) -> str:
-        """Return the text with one more item at the end."""
+        """Return the whole text with `new`, a rendered item, at the end of the list or table."""
         text = self._text
         if not self._spans:
             space = " " if text[self._start] == "{" else ""
@@ -197,7 +198,7 @@ class InlineCollection:
         return f"{text[: comma + 1]}{lead}{new},{text[comma + 1 :]}"
 
     def without_items(self, numbers: Sequence[int]) -> str:
-        """Return the text without some of the items and their commas."""
+        """Return the whole text without the items at the indexes `numbers` and their commas."""
         text = self._text
         for number in sorted(numbers, reverse=True):
             start, end = self._spans[number]
@@ -223,7 +224,7 @@ class InlineCollection:
 
 
 class TextStyle(NamedTuple):
-    """Newline and indentation of a text."""
+    """Newline characters and unit of indentation that a config text uses."""
 
     newline: str
     indent: str  # one level of indentation
@@ -246,7 +247,7 @@ def line_end(text: str, at: int) -> int:
 
 
 def indent_at(text: str, at: int) -> str:
-    """Return the white space at the beginning of the line."""
+    """Return the white space at the beginning of the line that contains offset `at`."""
     begin = line_start(text, at)
     return text[begin : spaces_after(text, begin)]
 

@@ -1,4 +1,4 @@
-"""TOML files: parser, line numbers, and patches on the text.
+"""TOML files: parser, line numbers, and patches that keep comments and layout.
 
 `tomllib` parses the file. A scanner finds the statements of the valid text with their offsets, and only the edited part
 changes. A comment-preserving library would move comments between two tables together with the first table.
@@ -43,7 +43,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def parse_text(text: str, file: str = "") -> Any:
-    """Parse a TOML file. Raises `ConfigError`."""
+    """Return the value of a TOML text. Raises `ConfigError` if the text is invalid."""
     try:
         return tomllib.loads(text.removeprefix(_BOM))
     except (tomllib.TOMLDecodeError, RecursionError) as exc:
@@ -59,7 +59,7 @@ def parse_text(text: str, file: str = "") -> Any:
 
 
 def key_lines(text: str, root: KeyPath) -> dict[str | int, int]:
-    """Return the line number of each key or item below `root`."""
+    """Return the line number of each key or array item directly below the key path `root`."""
     text = text.removeprefix(_BOM)
     starts: dict[str | int, int] = {}
     for statement in parse_statements(text):
@@ -75,13 +75,16 @@ def key_lines(text: str, root: KeyPath) -> dict[str | int, int]:
 
 
 def apply_patch(text: str, patch: Patch) -> str:
-    """Return the text with one patch. Raises `ConfigError` if the patch cannot be applied."""
+    """Return the TOML text with one patch applied. All other text and comments stay.
+
+    Raises `ConfigError` if the path to remove does not exist, or if TOML cannot express the value.
+    """
     bom = _BOM if text.startswith(_BOM) else ""
     return bom + _TomlPatcher(text.removeprefix(_BOM)).apply(patch)
 
 
 class _TomlPatcher:
-    """Patch of one text, with its statements."""
+    """Patcher of one TOML text, with the offsets of its statements."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -131,7 +134,7 @@ class _TomlPatcher:
         return InlineCollection(self.text, node.start, node.end, _child_spans(node)).with_item(new)
 
     def _insert_tables(self, path: KeyPath, value: Any, at: int) -> str:
-        """Insert separate tables at an offset, with an empty line before them."""
+        """Return the text with new `[table]` sections at offset `at`, after an empty line."""
         before, after = self.text[:at], self.text[at:]
         if before and not before.endswith("\n"):
             before += self.newline
@@ -141,14 +144,20 @@ class _TomlPatcher:
         return before + "".join(f"{line}{self.newline}" for line in new) + after
 
     def _add_dotted_pair(self, parent: KeyPath, name: str, value: Any) -> str:
-        """Add a pair next to the dotted keys that define the table `parent`."""
+        """Return the text with a new pair next to the dotted keys that define `parent`.
+
+        Dotted keys define a table without a header: `parent.name = value`.
+        """
         last = [each for each in self.statements if each.kind == "pair" and _is_below(each.path, parent)][-1]
         header = self.statements[last.section].path if last.section >= 0 else ()
         key = render_dotted_key((*parent[len(header) :], name))
         return self._insert_after(last, f"{indent_at(self.text, last.start)}{key} = {render_inline(value)}")
 
     def _add_pair(self, header: Statement | None, new: str) -> str:
-        """Add a pair to the section of a header, or before all headers."""
+        """Return the text with the line `new` in the section of `header`.
+
+        Without a header, the line is added to the pairs before all headers.
+        """
         number = -1 if header is None else header.section
         pairs = [each for each in self.statements if each.kind == "pair" and each.section == number]
         if pairs:
@@ -179,7 +188,10 @@ class _TomlPatcher:
         return text
 
     def _orphaned_header(self, parent: KeyPath, removed: list[int]) -> str:
-        """Return the header of the parent table, if the removed statements were its only definition."""
+        """Return a header line for `parent`, if the removed statements were its only definition.
+
+        Else an empty text. Without that header, the now empty table would disappear.
+        """
         remaining = (each for at, each in enumerate(self.statements) if at not in removed)
         if not parent or isinstance(parent[-1], int) or any(each.path[: len(parent)] == parent for each in remaining):
             return ""
@@ -204,18 +216,21 @@ class _TomlPatcher:
     # -- offsets -------------------------------------------------------------------------------------------------------
 
     def _find_pair(self, path: KeyPath) -> Statement | None:
-        """Return the pair that has this path, or has it inside its value."""
+        """Return the `key = value` statement that has this path, or contains it in its value."""
         pairs = (each for each in self.statements if each.kind == "pair")
         return next((each for each in pairs if path[: len(each.path)] == each.path), None)
 
     def _is_dotted_table(self, parent: KeyPath) -> bool:
-        """Return True if a table is defined by dotted keys only."""
+        """Return True if the table `parent` is defined only by dotted keys such as `a.b = 1`."""
         below = [each for each in self.statements if _is_below(each.path, parent)]
         headers = any(each.kind != "pair" and each.path[: len(parent)] == parent for each in self.statements)
         return bool(parent) and bool(below) and not headers
 
     def _sections_end(self, parent: KeyPath) -> int:
-        """Return the offset after the last section of a table."""
+        """Return the offset after the last section of a table, including its subtables.
+
+        The end of the text if the table has no section.
+        """
         numbers = {
             at for at, each in enumerate(self.statements) if each.kind != "pair" and each.path[: len(parent)] == parent
         }
@@ -223,7 +238,7 @@ class _TomlPatcher:
         return self._next_line_offset(inner[-1]) if inner else len(self.text)
 
     def _next_line_offset(self, statement: Statement) -> int:
-        """Return the offset of the line after a statement."""
+        """Return the offset of the line that follows a statement."""
         return min(line_end(self.text, statement.end) + 1, len(self.text))
 
 
@@ -241,7 +256,10 @@ def _is_table_list(value: Any) -> bool:
 
 
 def _group_consecutive(numbers: list[int]) -> list[tuple[int, int]]:
-    """Merge consecutive numbers to ranges: text between consecutive statements belongs to them."""
+    """Merge consecutive statement indexes to ranges (first, last).
+
+    The text between consecutive statements is removed together with them.
+    """
     runs: list[tuple[int, int]] = []
     for number in numbers:
         if runs and runs[-1][1] == number - 1:
@@ -252,7 +270,7 @@ def _group_consecutive(numbers: list[int]) -> list[tuple[int, int]]:
 
 
 def _join_around_removed(before: str, after: str) -> str:
-    """Join the text around a removed part, with at most one of the empty lines around it."""
+    """Join the text before and after a removed part, and drop a redundant empty line there."""
     blank = re.match(r"[ \t]*\r?\n", after)
     above = _BLANK_ABOVE.search(before)
     if blank and (above or not before.strip()):
@@ -267,7 +285,7 @@ def _join_around_removed(before: str, after: str) -> str:
 
 @dataclass(slots=True)
 class TomlNode:
-    """Value of a pair, or a value inside of it, with its offsets."""
+    """TOML value of a `key = value` statement, or a value nested in it, with its offsets."""
 
     start: int
     end: int = 0
@@ -299,7 +317,7 @@ class Statement:
 
 @dataclass(slots=True)
 class _Scanner:
-    """Scanner of a text that is valid for `tomllib`."""
+    """Scanner that splits a valid TOML text into statements with their offsets."""
 
     text: str
     at: int = 0
@@ -396,7 +414,10 @@ def parse_statements(text: str) -> list[Statement]:
 
 
 def find_inline_node(node: TomlNode, path: KeyPath) -> TomlNode | None:
-    """Return the node at a path inside an inline value, or None."""
+    """Return the value at `path` inside an inline table or array; None if there is none.
+
+    An empty path returns `node` itself.
+    """
     if not path:
         return node
     if node.items is not None and isinstance(path[0], int):
@@ -441,12 +462,15 @@ def render_key(name: Any) -> str:
 
 
 def render_dotted_key(path: KeyPath) -> str:
-    """Render a dotted key. Array indexes are left out: the position in the file determines them."""
+    """Return a dotted key such as `a.b`, quoted if needed.
+
+    Array indexes are left out: the position in the file determines them.
+    """
     return ".".join(render_key(part) for part in path if isinstance(part, str))
 
 
 def render_tables(path: KeyPath, value: Any) -> Iterator[str]:
-    """Yield the lines of a table and its subtables; a list of tables as `[[…]]`."""
+    """Yield the lines of a `[table]` and its subtables, or of a list of tables as `[[…]]`."""
     if isinstance(value, list):
         for item in value:
             yield from _render_table(path, item, f"[[{render_dotted_key(path)}]]", inline_below=True)

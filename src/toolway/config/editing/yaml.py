@@ -1,4 +1,4 @@
-"""YAML files: parser, line numbers, and patches on the text.
+"""YAML files: parser, line numbers, and patches that keep comments and layout.
 
 The offsets of values come from the marks of PyYAML's nodes, with corrected ends: the parser's end of a block is the
 next token, after comments and empty lines that belong to the following item.
@@ -53,9 +53,9 @@ _PLAIN_TYPES: Final = (
 
 
 def parse_text(text: str, file: str = "") -> Any:
-    """Parse a YAML file. An empty file is an empty map; all keys become text.
+    """Return the value of a YAML text: {} if it is empty; all keys are converted to text.
 
-    Raises `ConfigError`.
+    Raises `ConfigError` if the text is invalid or has a duplicate key.
     """
     try:
         value = yaml.load(text.removeprefix(_BOM), _Loader)
@@ -65,7 +65,7 @@ def parse_text(text: str, file: str = "") -> Any:
 
 
 def key_lines(text: str, root: KeyPath) -> dict[str | int, int]:
-    """Return the line number of each key or item below `root`."""
+    """Return the line number of each key or list item directly below the key path `root`."""
     text = text.removeprefix(_BOM)
     node = find_node(_compose_tree(text), root)
     if node is None:
@@ -76,13 +76,16 @@ def key_lines(text: str, root: KeyPath) -> dict[str | int, int]:
 
 
 def apply_patch(text: str, patch: Patch) -> str:
-    """Return the text with one patch. Raises `ConfigError` if the patch cannot be applied."""
+    """Return the YAML text with one patch applied. All other text and comments stay.
+
+    Raises `ConfigError` if the path does not exist, or if the change would affect unrelated text.
+    """
     bom = _BOM if text.startswith(_BOM) else ""
     return bom + _YamlPatcher(text.removeprefix(_BOM)).apply(patch)
 
 
 class _YamlPatcher:
-    """Patch of one text, with the offsets of its values."""
+    """Patcher of one YAML text, with the offsets of its values."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -116,7 +119,7 @@ class _YamlPatcher:
         return self.text[: node.start] + (f" {new}" if node.is_empty else new) + self.text[node.end :]
 
     def _replace_block(self, member: YamlMember, value: Any) -> str:
-        """Set the value of a key in a block, if the old or the new value is a block."""
+        """Return the text with a new value of a key, if the old or new value is an indented block."""
         node = member.value
         if node.is_flow:
             text = self.text[: member.colon] + self.text[node.end :]
@@ -172,7 +175,7 @@ class _YamlPatcher:
         return next((each for each in (parent.members or []) if each.key == path[-1]), None) if parent else None
 
     def _is_in_block(self, path: KeyPath) -> bool:
-        """Return True if no ancestor is a flow collection (in brackets)."""
+        """Return True if no parent of the value at `path` is a flow collection (in brackets)."""
         above = [find_node(self.root, path[:depth]) for depth in range(len(path))]
         return all(node is not None and not node.is_flow for node in above)
 
@@ -188,7 +191,7 @@ class _YamlPatcher:
 
 
 def _next_line_offset(text: str, at: int) -> int:
-    """Return the offset of the next line."""
+    """Return the offset of the line after the one that contains offset `at`."""
     return min(line_end(text, at) + 1, len(text))
 
 
@@ -201,7 +204,10 @@ def _child_spans(node: YamlNode) -> list[tuple[int, int]]:
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """Loader with the plain scalars of YAML 1.2. A duplicate key is an error."""
+    """PyYAML loader that reads plain scalars as YAML 1.2 does: `on` and `yes` are text.
+
+    A duplicate key is an error.
+    """
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
@@ -230,7 +236,10 @@ def _compose_tree(text: str) -> YamlNode | None:
 
 @dataclass(slots=True)
 class YamlNode:
-    """YAML value with its offsets. `start` is `NO_OFFSET` for the target of an alias."""
+    """YAML value with its offsets in the text, and its members or items.
+
+    `start` is `NO_OFFSET` for a list item that is empty or an alias: it cannot be edited.
+    """
 
     start: int
     end: int
@@ -254,7 +263,7 @@ class YamlMember:
 
 
 def build_tree(composed: Any, text: str) -> YamlNode | None:
-    """Build the tree from the nodes of the parser. None for an empty document."""
+    """Build the tree of values with offsets from PyYAML's nodes; None for an empty document."""
     return None if composed is None or _is_empty_node(composed) else _build_node(composed, text, 0)
 
 
@@ -350,12 +359,12 @@ def render_inline(value: Any) -> str:
 
 
 def is_block_value(value: Any) -> bool:
-    """Return True if the value is rendered over several lines."""
+    """Return True if `value` is rendered as an indented block: a non-empty map or list."""
     return isinstance(value, Mapping | list) and bool(value)
 
 
 def render_member(key: str, value: Any, unit: str) -> Iterator[str]:
-    """Yield the lines of `key: value`, without their common indentation."""
+    """Yield the YAML lines of `key: value`, without the indentation of the parent map."""
     if not is_block_value(value):
         yield f"{render_scalar(key)}: {render_inline(value)}"
         return
@@ -373,7 +382,7 @@ def render_block(value: Any, unit: str) -> Iterator[str]:
 
 
 def render_item(value: Any, unit: str) -> Iterator[str]:
-    """Yield the lines of `- value`."""
+    """Yield the YAML lines of the list item `- value`, without the indentation of the list."""
     if not is_block_value(value):
         yield f"- {render_inline(value)}"
         return

@@ -1,6 +1,6 @@
 """OpenAPI 3.1 description of `/admin`, built from the route table: `GET /admin/openapi.json`.
 
-`Operation` is the described part of a row of that table. The shapes of bodies and replies are in `SCHEMAS`; those of
+`AdminOperation` is the described part of a row of that table. The shapes of bodies and replies are in `SCHEMAS`; those of
 data classes are derived from the classes.
 """
 
@@ -27,7 +27,7 @@ _CLUSTER_NOTES: Final = {
 
 
 @dataclass(frozen=True)
-class Operation:
+class AdminOperation:
     """One method of one path. Every operation requires an administrator."""
 
     method: str
@@ -40,7 +40,7 @@ class Operation:
     streams: bool = field(default=False, kw_only=True)  # replies with events if the client accepts text/event-stream
 
 
-def build_description(operations: Iterable[Operation]) -> Json:
+def build_description(operations: Iterable[AdminOperation]) -> Json:
     """Return the OpenAPI document of these operations."""
     paths: dict[str, Json] = {}
     for operation in operations:
@@ -62,7 +62,7 @@ def build_description(operations: Iterable[Operation]) -> Json:
     }
 
 
-def _describe(operation: Operation) -> Json:
+def _describe(operation: AdminOperation) -> Json:
     reply: Json = {"description": "OK", **_content(operation.response)}
     if operation.streams:
         reply["content"]["text/event-stream"] = {"schema": _STRING}

@@ -18,7 +18,7 @@ from toolway._version import __version__
 from toolway.errors import CallError, ConfigError, NotFound, ToolwayError
 from toolway.events import AccessEvent
 from toolway.gateway.admin.calls import CALL_QUERY, CallsAdmin
-from toolway.gateway.admin.openapi import Operation, build_description
+from toolway.gateway.admin.openapi import AdminOperation, build_description
 from toolway.gateway.admin.overview import EVENT_QUERY, OverviewAdmin
 from toolway.gateway.admin.servers import ServersAdmin
 from toolway.gateway.authenticator import json_error
@@ -54,7 +54,7 @@ Handler = Callable[["AdminEndpoint", AdminRequest], Json | Awaitable[Json]]
 
 
 @dataclass(frozen=True)
-class Route(Operation):
+class Route(AdminOperation):
     """One row of the table: an operation and its handler."""
 
     handler: Handler

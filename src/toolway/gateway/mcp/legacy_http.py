@@ -145,7 +145,7 @@ class LegacyHttpEndpoint:
     ) -> LegacySession | None:
         """Return the session that the request names.
 
-        CallResult and return None if it is invalid or unknown.
+        Reply and return None if it is invalid or unknown.
         """
         headers = exchange.request.headers
         version = headers.get(VERSION_HEADER)

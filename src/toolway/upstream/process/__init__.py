@@ -1,1 +1,1 @@
-"""Child processes, started through a reaper so that none outlives us."""
+"""Server processes, started through a reaper process so that none outlives the hub."""

@@ -42,7 +42,7 @@ KILL_ALL_TIMEOUT_S = 1.5  # to kill everything when the hub is gone
 class Child:
     """Main process of one server.
 
-    After its exit, its leftover processes are killed at `kill_at`.
+    After its exit, processes that it left behind are killed at the time `kill_at`.
     """
 
     def __init__(self, id: int, pid: int, tag: str) -> None:
@@ -54,7 +54,7 @@ class Child:
 
 
 class Reaper:
-    """Executes the hub's commands, reaps children, and kills them all when the hub is gone."""
+    """Executes the hub's commands, reaps server processes, and kills all when the hub is gone."""
 
     def __init__(self, control: socket.socket, runtime_dir: str) -> None:
         self.control = control
@@ -87,7 +87,7 @@ class Reaper:
     # -- control ------------------------------------------------------------------------------------------------------
 
     def _receive(self) -> bool:
-        """Process what the hub sent. Return False if the hub is gone."""
+        """Execute the commands that the hub sent. Return False if the control socket is closed."""
         try:
             data, fds = _recv_with_fds(self.control)
         except BlockingIOError:
@@ -174,14 +174,17 @@ class Reaper:
                 self._send({"id": child.id, "exit": os.waitstatus_to_exitcode(status)})
 
     def _terminate_leftovers(self, child: Child) -> None:
-        """Send SIGTERM to the group and the orphans of a server whose main process has ended."""
+        """Send SIGTERM to the group and the orphans of a server whose main process has ended.
+
+        They are killed after `TERM_GRACE_S` seconds.
+        """
         child.kill_at = time.monotonic() + TERM_GRACE_S
         _signal_group(child.pid, signal.SIGTERM)
         for pid in _tagged_processes(child.tag):
             _signal(pid, signal.SIGTERM)
 
     def _kill_all_of(self, child: Child) -> None:
-        """Kill all processes of a server until none is found: one may fork before it is killed."""
+        """Kill all processes of a server, repeatedly: one may fork before it is killed."""
         _signal_group(child.pid, signal.SIGKILL)
         for _ in range(10):
             found = _descendants(child.pid) | _tagged_processes(child.tag)
@@ -200,12 +203,15 @@ class Reaper:
             self.pid_file.drop(child.pid)
 
     def _poll_timeout_ms(self) -> float | None:
-        """Return the milliseconds until the next kill is due, or None to wait for messages only."""
+        """Return the milliseconds until leftover processes must be killed; None if there are none."""
         due = [c.kill_at for c in self.children.values() if c.exited]
         return max(0.0, (min(due) - time.monotonic()) * 1000) if due else None
 
     def _kill_everything(self) -> None:
-        """Kill all children without a grace period, because the hub is gone."""
+        """Kill all server processes and their descendants without a grace period: the hub is gone.
+
+        Gives up after `KILL_ALL_TIMEOUT_S` seconds.
+        """
         end = time.monotonic() + KILL_ALL_TIMEOUT_S
         while time.monotonic() < end:
             for child in self.children.values():
@@ -222,7 +228,7 @@ class Reaper:
 
 
 class PidFile:
-    """File with the processes of this reaper, for the next reaper after a crash."""
+    """File that lists this reaper's server processes, so that the next one can kill leftovers."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -252,7 +258,7 @@ class PidFile:
                 os.unlink(self.path)
 
     def sweep(self) -> None:
-        """Kill the processes that a crashed reaper left running."""
+        """Kill the server processes that crashed reapers left running, and delete their pid files."""
         with contextlib.suppress(OSError):
             for name in os.listdir(self.folder) if self.folder else ():
                 if name.endswith(".json"):
@@ -282,7 +288,10 @@ class PidFile:
 
 
 def _become_server(command: dict, stdio: list[int], report: int) -> None:  # type: ignore[type-arg]
-    """Become the server, in the forked child, or write the error to `report`. Never returns."""
+    """Become the server process, in the forked child; on failure write the error to `report`.
+
+    Never returns.
+    """
     try:
         parent = command["keeper"]
         os.setsid()
@@ -338,7 +347,10 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat after the process name, which may contain anything."""
+    """Return the fields of /proc/PID/stat after the process name; empty if the process is gone.
+
+    The name is skipped, because it may contain anything.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().decode("utf-8", "replace").rpartition(")")[2].split()
@@ -361,7 +373,7 @@ def _boot_id() -> str:
 
 
 def _descendants(root: int) -> set[int]:
-    """Return all running descendants of `root`, without zombies."""
+    """Return the pids of all running descendants of the process `root`, without zombies."""
     children: dict[int, list[int]] = {}
     for pid in _pids():
         fields = _stat(pid)
@@ -378,7 +390,7 @@ def _descendants(root: int) -> set[int]:
 
 
 def _tagged_processes(tag: str) -> set[int]:
-    """Return the running processes that have a server's tag in their environment."""
+    """Return the pids of processes that have a server's random tag in their environment."""
     variable = f"{TAG_VARIABLE}={tag}".encode()
     found = set()
     for pid in _pids():
@@ -395,7 +407,10 @@ def _tagged_processes(tag: str) -> set[int]:
 
 
 def _signal_pipe() -> int:
-    """Return a descriptor that becomes readable whenever a child ends."""
+    """Return a file descriptor that becomes readable whenever a child process ends.
+
+    Also lets the process ignore SIGINT, SIGTERM and SIGHUP.
+    """
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)

@@ -1,4 +1,4 @@
-"""Spawner of server processes: client of the reaper, which starts them and reports their exit.
+"""Spawner of server processes: client of the reaper process, which starts and watches them.
 
 One `Spawner` belongs to one hub. It starts its reaper with the first process, and a new one if the reaper dies.
 `build_environment` returns the variables of a process: fixed base variables plus those of its config entry.
@@ -39,7 +39,7 @@ class SpawnError(Exception):
 
 @dataclass(slots=True)
 class Process:
-    """Process of a server: our ends of its pipes, and its exit code."""
+    """Running server process: its pid, our ends of its pipes, and a future of its exit code."""
 
     pid: int
     stdin: int
@@ -53,11 +53,14 @@ class Process:
         self._spawner.send_command({"op": "signal", "id": self._id, "signal": int(signum)})
 
     def kill_tree(self) -> None:
-        """Kill the process, its group and its leftover processes at once."""
+        """Kill the process, its process group and all its descendants at once."""
         self._spawner.send_command({"op": "end", "id": self._id})
 
     async def stop(self, eof: float, term: float) -> int | None:
-        """Wait `eof` seconds for exit, send SIGTERM to the group, wait `term` seconds, then kill."""
+        """Wait `eof` seconds for exit, send SIGTERM to the group, wait `term` seconds, then kill.
+
+        Return the exit code, or None if the exit is not reported within a second after the kill.
+        """
         for grace, step in ((eof, None), (term, signal.SIGTERM)):
             if step is not None:
                 self.signal_group(step)
@@ -71,7 +74,7 @@ class Process:
 
 @dataclass(slots=True)
 class _Command:
-    """Command that is not yet completely sent to the reaper."""
+    """Command to the reaper that is not yet completely sent."""
 
     data: bytes
     fds: tuple[int, ...]
@@ -80,7 +83,7 @@ class _Command:
 
 
 class Spawner:
-    """Starts processes through a reaper."""
+    """Starts server processes through a reaper process, which it starts on first use."""
 
     def __init__(self, runtime_dir: Path | None = None) -> None:
         self._runtime_dir = runtime_dir
@@ -93,7 +96,11 @@ class Spawner:
         self._last_id = 0
 
     async def start(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Process:
-        """Start `argv`. Raises `SpawnError`."""
+        """Start `argv` as a child process with pipes for stdin, stdout and stderr, and return it.
+
+        Raises `SpawnError` if the program is not found or cannot be executed, or if the reaper cannot be
+        started.
+        """
         loop = asyncio.get_running_loop()
         self._ensure_reaper(loop)
         assert self._reaper is not None
@@ -128,12 +135,12 @@ class Spawner:
         return Process(pid, *our_fds, exited, self, number)
 
     def send_command(self, command: dict[str, Any]) -> None:
-        """Send a command to the reaper. Ignored without a reaper: then no process is left."""
+        """Send a command to the reaper. Ignored if no reaper runs: then no server process is left."""
         if self._control is not None:
             self._send(command)
 
     async def close(self) -> None:
-        """Close the connection to the reaper, which then kills the remaining processes."""
+        """Close the control socket of the reaper, which then kills the remaining server processes."""
         reaper_process, self._reaper = self._reaper, None
         self._drop_control("the hub is closing")
         if reaper_process is not None:
@@ -249,9 +256,10 @@ class Spawner:
         loop.remove_writer(self._control)
 
     def _retry_later(self, command: _Command, exc: OSError) -> None:
-        """Retry a command later.
+        """Retry a command to the reaper after a transient error of the system.
 
-        A spawn that fails too often is dropped; other commands must arrive.
+        A spawn that fails too often is dropped, and its start fails. All other commands are retried until they
+        are sent.
         """
         max_attempts, pause = SEND_RETRIES
         command.attempts += 1
@@ -270,7 +278,7 @@ def _send_command(control: socket.socket, command: _Command) -> int:
 
 
 def _pipes() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """Create three pipes. Return (child ends, our ends), each as (stdin, stdout, stderr)."""
+    """Create pipes for a child's stdin, stdout and stderr. Return (child's ends, our ends)."""
     made: list[int] = []
     try:
         for _ in range(3):
@@ -301,7 +309,7 @@ def _resolve_future(future: asyncio.Future[int] | None, outcome: int | SpawnErro
 
 
 async def _wait_for_exit(process: subprocess.Popen[bytes], limit: float = 2.0) -> None:
-    """Wait for the reaper's exit; kill it, and so its children, after `limit` seconds."""
+    """Wait for the reaper's exit; after `limit` seconds kill it, which ends its children too."""
     end = asyncio.get_running_loop().time() + limit
     while process.poll() is None:
         if asyncio.get_running_loop().time() > end:
@@ -349,7 +357,10 @@ PRIVATE_VARIABLES: Final = ("TOOLWAY_TOKEN", "TOOLWAY_SECRETS_PASSPHRASE")
 
 
 def build_environment(own: Mapping[str, str], policy: EnvPolicy, entry: Mapping[str, str]) -> dict[str, str]:
-    """Build the environment of a server from our variables `own` and those of its config entry."""
+    """Build the environment of a server from our variables `own` and those of its config entry.
+
+    `policy` decides which of ours are passed on. The variables of the entry have precedence.
+    """
     if policy == "inherit":
         passed = {name: value for name, value in own.items() if name not in PRIVATE_VARIABLES}
     else:

@@ -4,7 +4,7 @@ The certainty of an error decides if a call may be repeated. So only a response 
 process the request counts as REJECTED. Everything else may have been processed (UNKNOWN).
 
 `send_with_auth` sends a request with a credential, and again with a new one after a 401 or 403: a server that rejects
-the credential has not executed the request. Everything else here is pure.
+the credential has not executed the request. The functions that classify responses do no I/O.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ _JSON_TYPE: Final = "application/json"
 
 
 def error_from_http(error: HttpError) -> TransportError:
-    """Convert an error of the HTTP client."""
+    """Convert an `HttpError` of the HTTP client to a `TransportError` with the same certainty."""
     return TransportError(error.reason, error.certainty, code=error.code, hint=error.hint)
 
 
 def media_type(headers: Mapping[str, str]) -> str:
-    """Return the media type of a response, without parameters."""
+    """Return the media type of a response in lower case, without parameters such as charset."""
     value = headers.get("content-type", "")
     return value if value == _JSON_TYPE else value.partition(";")[0].strip().lower()
 
 
 def is_same_id(received: jsonrpc.MessageId | None, ours: int) -> bool:
-    """Return True if a response id matches our request id.
+    """Return True if the JSON-RPC id of a response matches our request id.
 
-    Some servers return the number as a string.
+    Some servers return the number as a string, which matches too.
     """
     return received == ours or received == str(ours)
 
@@ -66,7 +66,8 @@ def is_same_id(received: jsonrpc.MessageId | None, ours: int) -> bool:
 def extract_result(message: jsonrpc.Message, id_: int, status: int) -> Json:
     """Return the result in `message`, the response to request `id_`.
 
-    Raises `JSONRPCError`, or `TransportError` if the message is not the response to this request.
+    Raises `JSONRPCError` if the message is an error, and `TransportError` if it is not the response to this
+    request.
     """
     if message.kind in ("request", "notification"):
         raise TransportError(
@@ -83,13 +84,13 @@ def extract_result(message: jsonrpc.Message, id_: int, status: int) -> Json:
 
 
 def error_for_bad_message(bad: jsonrpc.InvalidMessage) -> TransportError:
-    """Return the error for a response that is not a valid message."""
+    """Return the error for a response that is not a valid JSON-RPC message."""
     reason = f"the server's response is invalid: {bad.reason}"
     return TransportError(reason, _UNKNOWN, code=bad.code or "E-HTTP-CONTENT", hint=bad.hint)
 
 
 def error_for_long_event(limit: int) -> TransportError:
-    """Return the error for an event over the limit."""
+    """Return the error for a server-sent event of more than `limit` bytes."""
     return TransportError(
         f"the server sent an event of more than {limit} bytes",
         _UNKNOWN,
@@ -99,7 +100,10 @@ def error_for_long_event(limit: int) -> TransportError:
 
 
 def error_for_legacy_sse() -> TransportError:
-    """Return the error for a server that answers a POST with the first event of HTTP+SSE."""
+    """Return the error for a server that answers a POST with the first event of HTTP+SSE.
+
+    HTTP+SSE is the transport of 2024-11-05, which preceded Streamable HTTP.
+    """
     return TransportError(
         "the server responded to a POST with the start of HTTP+SSE, the transport before Streamable HTTP",
         _REJECTED,
@@ -110,12 +114,12 @@ def error_for_legacy_sse() -> TransportError:
 
 
 def error_for_truncation(reason: str) -> TransportError:
-    """Return the error for a stream that ended before the response."""
+    """Return the error for an event stream that ended before the response to the request."""
     return TransportError(reason, _UNKNOWN, code="E-HTTP-CUT")
 
 
 def error_for_missing_response(status: int, headers: Mapping[str, str], start: bytes) -> TransportError:
-    """Return the error for a success status without an MCP response."""
+    """Return the error for a success status without an MCP response, such as a web page."""
     kind = media_type(headers) or "no content type"
     return TransportError(
         f"the server responded {status} with {sanitize(kind, 80)} instead of an MCP response{body_excerpt(start)}",
@@ -129,7 +133,11 @@ def error_for_missing_response(status: int, headers: Mapping[str, str], start: b
 def error_for_status(
     status: int, headers: Mapping[str, str], body: bytes, id_: int | None, *, in_session: bool
 ) -> TransportError | JSONRPCError:
-    """Return the error for a status of 400 or more. `body` may be truncated."""
+    """Return the error for an HTTP status of 400 or more. `body` may be truncated.
+
+    It is the JSON-RPC error in the body if the status is below 500 and neither a known rejection, such as 401, nor
+    a lost session. Else it is a `TransportError`.
+    """
     error = _parse_rpc_error(headers, body, id_)
     mentions_session = error is not None and "session" in error.message.lower()
     if in_session and (status == 404 or (status == 400 and mentions_session)):
@@ -158,7 +166,10 @@ def error_for_status(
 
 
 def error_for_notification(status: int, headers: Mapping[str, str], body: bytes, *, in_session: bool) -> TransportError:
-    """Return the error for a rejected notification, which has no JSON-RPC response."""
+    """Return the error for a notification that the server rejected with an HTTP status.
+
+    It is always a `TransportError`, because a notification has no JSON-RPC response.
+    """
     error = error_for_status(status, headers, body, None, in_session=in_session)
     if isinstance(error, TransportError):
         return error
@@ -181,9 +192,9 @@ def _parse_rpc_error(headers: Mapping[str, str], body: bytes, id_: int | None) -
 
 
 def follow_redirect(target: HttpTarget, status: int, headers: Mapping[str, str]) -> HttpTarget:
-    """Return the target of a redirect.
+    """Return the target of a redirect with status 307 or 308 within the same origin.
 
-    Raises `TransportError` if the redirect must not be followed.
+    Raises `TransportError` for every other redirect, which must not be followed.
     """
     location = headers.get("location", "")
     try:
@@ -203,14 +214,14 @@ def follow_redirect(target: HttpTarget, status: int, headers: Mapping[str, str])
 
 
 def error_for_redirect_loop() -> TransportError:
-    """Return the error for too many redirects."""
+    """Return the error for a server that redirects one request too many times."""
     return TransportError(
         "the server redirects too many times", _REJECTED, code="E-HTTP-REDIRECT", hint="check the url"
     )
 
 
 def body_excerpt(body: bytes) -> str:
-    """Return the start of an error body as a suffix for an error message."""
+    """Return a short, sanitized start of an error response's body, as a suffix for a message."""
     text = " ".join(sanitize(body[: 4 * _MAX_EXCERPT_CHARS].decode("utf-8", "replace"), _MAX_EXCERPT_CHARS).split())
     return f": {text}" if text else ""
 
@@ -222,7 +233,10 @@ _MAX_DATE_CHARS: Final = 64
 
 
 def parse_retry_after(value: str | None, date: str | None) -> float | None:
-    """Return the seconds to wait; None if the header is missing, invalid or in the past."""
+    """Return the seconds of a Retry-After header; None if it is missing, invalid or in the past.
+
+    If it is a date, it is compared with the `date` header of the response.
+    """
     if value is None:
         return None
     value = value.strip()
@@ -261,8 +275,8 @@ async def send_with_auth(
 ) -> T:
     """Call `send` with the Authorization header and return its result.
 
-    After a challenge, it is called again with a new credential.
-    Raises `TransportError`.
+    After a challenge (401 or 403), `send` is called again with a new credential. Raises `TransportError` if there
+    is no credential for the caller, if the server still rejects it, or if `send` fails.
     """
     if call_state is not None and call_state.caller and not authorizer.allows(call_state.caller):
         raise TransportError(
@@ -294,9 +308,9 @@ async def send_with_auth(
 
 
 async def fetch_auth_header(authorizer: Authorizer) -> str:
-    """Return the Authorization header, or an empty string.
+    """Return the value of the Authorization header, or an empty string to send none.
 
-    Raises `TransportError` (not sent) if the credential is missing.
+    Raises `TransportError` (not sent) if the credential cannot be loaded or refreshed.
     """
     try:
         return await authorizer.authorization_header()
@@ -307,11 +321,10 @@ async def fetch_auth_header(authorizer: Authorizer) -> str:
 async def _obtain_new_credential(
     authorizer: Authorizer, challenge: AuthChallenge, call_state: CallState | None
 ) -> bool:
-    """Return True if a new credential was obtained.
+    """Answer a challenge with a new credential. Return False if there is no new one to try.
 
-    The user's time for a login does not count for the call's deadline.
-
-    Raises `TransportError`.
+    The user's time for a login does not count for the call's deadline. Raises `TransportError` if the login or
+    refresh fails.
     """
     clock = asyncio.get_running_loop().time
     waits_for_user = call_state is not None and authorizer.is_interactive

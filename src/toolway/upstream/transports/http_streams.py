@@ -37,11 +37,10 @@ _TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
 
 
 async def read_events(response: HttpResponse, parser: SSEParser, deliver: DeliverEvent) -> str:
-    """Deliver events until `deliver` returns True.
+    """Pass the events of a response to `deliver` until that returns True.
 
-    Return the reason why the stream ended, or an empty string.
-
-    Raises `HttpError`.
+    Return an empty string then, or the reason if the stream ends earlier. Raises `HttpError` for failures other
+    than a lost connection.
     """
     try:
         async for chunk in response:
@@ -61,7 +60,7 @@ async def read_events(response: HttpResponse, parser: SSEParser, deliver: Delive
 async def follow_get_stream(
     open_stream: OpenStream, deliver: Callable[[SSEEvent], Awaitable[None]], limit: int
 ) -> None:
-    """Read the GET stream and reopen it when it is lost, until the server rejects it."""
+    """Read the server's GET stream, and reopen it after each loss, until the server rejects it."""
     parser = SSEParser(limit)
     failures = 0
 
@@ -84,9 +83,9 @@ async def follow_get_stream(
 
 
 async def resume_response(open_stream: OpenStream, parser: SSEParser, limit: int, deliver: DeliverEvent) -> None:
-    """Resume a broken response until `deliver` returns True.
+    """Resume a broken event-stream response by GET until `deliver` returns True.
 
-    Stop if an attempt brings no new event.
+    Returns without it if an attempt brings no new event.
     """
     before = ""
     while parser.id != before and header_safe_id(parser.id):
@@ -108,7 +107,7 @@ def _is_transient(status: int) -> bool:
 
 
 def header_safe_id(id_: str) -> str:
-    """Return the id if it can be sent in a header, else an empty string."""
+    """Return the event id if it can be sent in an HTTP header, else an empty string."""
     return id_ if id_.isascii() and id_.isprintable() else ""
 
 
@@ -125,9 +124,9 @@ MAX_SERVER_REQUESTS: Final = 4096  # in progress on one transport: the user behi
 
 
 class ServerRequests:
-    """Server requests in progress on one transport.
+    """Server requests that are being answered on one transport, each in a task.
 
-    `reply` posts an answer. Its errors are ignored if the server rejects the answer.
+    `reply` posts an answer to the server, and ignores a rejection of it.
     """
 
     def __init__(self, reply: Callable[[bytes], Awaitable[None]]) -> None:
@@ -136,9 +135,9 @@ class ServerRequests:
         self._count_by_stream: Counter[int] = Counter()
 
     def start(self, message: jsonrpc.Message, inbound: InboundHandler, call_state: CallState | None = None) -> bool:
-        """Start to answer a server request.
+        """Start a task that answers a server request.
 
-        Return False if too many are in progress or its id is a duplicate.
+        Return False, and drop the request, if too many are in progress or its id is a duplicate.
         """
         id_ = message.id
         assert id_ is not None
@@ -160,7 +159,7 @@ class ServerRequests:
         return True
 
     def cancel(self, params: Json) -> None:
-        """Cancel the server request that a cancellation notification of the server names."""
+        """Cancel the server request that a `notifications/cancelled` of the server names."""
         id_ = params.get("requestId")
         task = self._running.get(id_) if isinstance(id_, int | str) else None
         if task is not None:

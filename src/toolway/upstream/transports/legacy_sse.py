@@ -45,12 +45,12 @@ PostTask = asyncio.Task[jsonrpc.Message | None]
 
 
 def create(server: Server, services: TransportServices) -> LegacySseTransport:
-    """Return a transport for the registry in `transports/__init__.py`."""
+    """Return an unopened HTTP+SSE transport, for the registry in `transports/__init__.py`."""
     return LegacySseTransport(server, authorizer=services.authorizer)
 
 
 class LegacySseTransport:
-    """HTTP+SSE transport: one stream for all responses, a POST for each message."""
+    """HTTP+SSE transport (2024-11-05): one stream for all responses, a POST for each message."""
 
     def __init__(
         self, server: Server, limits: ClientLimits | None = None, authorizer: Authorizer | None = None
@@ -84,7 +84,7 @@ class LegacySseTransport:
         await self._connect()
 
     async def _connect(self) -> SseChannel:
-        """Open a stream. Raises `TransportError`."""
+        """Open an event stream as the current one. Raises `TransportError` (not sent) if that fails."""
         assert self._sender is not None
         channel = SseChannel(
             self._sender.open_stream, self._sender.target, self._server.limits.max_message_bytes, self._on_message
@@ -101,7 +101,7 @@ class LegacySseTransport:
         return channel
 
     def _on_channel_ended(self, channel: SseChannel) -> None:
-        """End the transport if the stream that has ended is the current one."""
+        """End the transport if the event stream that has ended is the current, not a retired one."""
         if channel is self._channel:
             self._disconnect(replace(channel.disconnected.result(), expected=True))
 
@@ -114,9 +114,9 @@ class LegacySseTransport:
         self._sender.set_version(version if version >= FIRST_HEADER_VERSION else "")
 
     def reset_session(self) -> None:
-        """Retire the stream of a forgotten session; the next `initialize` opens a new one.
+        """Retire the stream of a session that the server lost; the next `initialize` opens another.
 
-        Requests that the server accepted before may still be answered on the old stream.
+        Requests that the server accepted before may still be answered on the retired stream.
         """
         channel, self._channel = self._channel, None
         if self._sender is not None:
@@ -196,9 +196,9 @@ class LegacySseTransport:
             channel.remove(id_)
 
     async def _channel_for(self, method: str) -> SseChannel:
-        """Return the current channel, or open one for `initialize`.
+        """Return the current stream; if there is none, open one for `initialize`.
 
-        Raises `TransportError` (not sent).
+        Raises `TransportError` (not sent) for other methods, because the server has lost the session.
         """
         if self._channel is None and method == "initialize" and not self._closed:
             return await self._connect()
@@ -207,9 +207,9 @@ class LegacySseTransport:
         return self._channel
 
     async def _await_result(self, post: PostTask, result: asyncio.Future[Json], call_state: CallState) -> Json:
-        """Return the result from the stream or the POST, whichever is first.
+        """Return the result from the stream or from the POST's response, whichever is first.
 
-        Raise the POST's error if it is final.
+        Raises the error of the POST if no result can follow on the stream.
         """
         try:
             both: set[asyncio.Future[Any]] = {post, result}
@@ -229,7 +229,7 @@ class LegacySseTransport:
             self._finish_in_background(post)
 
     def _finish_in_background(self, post: PostTask) -> None:
-        """Let a POST finish in the background after its result has arrived, within a time limit."""
+        """Let a POST finish in the background after its result has arrived; cancel it after 10 s."""
         post.add_done_callback(retrieve_exception)
         if post.done():
             return
@@ -242,7 +242,10 @@ class LegacySseTransport:
         post.add_done_callback(lambda _: timer.cancel())
 
     def _check_stream_if_silent(self, channel: SseChannel, received_before: int) -> None:
-        """Check if the stream is alive, after a cancelled call during which nothing was received."""
+        """Start a ping of the stream if nothing was received during a call that was cancelled.
+
+        If the ping gets no response either, the transport ends.
+        """
         if (
             channel.received == received_before
             and channel is self._channel
@@ -311,7 +314,7 @@ class LegacySseTransport:
 
 
 def _encode_request(id_: int, request: Request) -> bytes:
-    """Encode a request. Raises `TransportError` (not sent)."""
+    """Encode a JSON-RPC request. Raises `TransportError` (not sent) if it cannot be encoded."""
     try:
         return jsonrpc.encode_request(id_, request.method, request.params)
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
@@ -327,9 +330,9 @@ _PROXY_STATUSES: Final = (502, 504)  # statuses of a proxy that lost the server'
 
 
 async def resolve_post_outcome(post: PostTask, result: asyncio.Future[Json]) -> None:
-    """Wait for the POST. Return if the result can only arrive on the stream.
+    """Wait for the POST of a request. Return if its result is set, or can follow on the stream.
 
-    Raises `TransportError` or `JSONRPCError`.
+    Raises `TransportError` if the POST failed and no result can follow.
     """
     try:
         message = await post
@@ -351,7 +354,7 @@ async def resolve_post_outcome(post: PostTask, result: asyncio.Future[Json]) -> 
 
 
 async def cancel_post(post: PostTask) -> None:
-    """Cancel the POST, and wait until it is known if it was sent."""
+    """Cancel a POST, and wait at most a second until it is known if it was sent."""
     post.cancel()
     await asyncio.wait({post}, timeout=1.0)
 

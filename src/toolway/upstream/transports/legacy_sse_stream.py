@@ -1,4 +1,4 @@
-"""Stream of the 2024-11-05 transport: its events, its pending requests, and the POSTs that belong to it.
+"""Event stream of HTTP+SSE (2024-11-05): its events, pending requests, and their POSTs.
 
 Rule 1. The first event must name the URL for messages within a time limit. Otherwise opening the channel fails.
 Rule 2. A lost stream is reopened from its last event id, if its events have ids. If the server resumes there, nothing
@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 
 class SseChannel:
-    """Event stream of one session, with its pending requests."""
+    """Event stream of one HTTP+SSE session, with the requests that wait for a response on it."""
 
     def __init__(
         self, open_stream: OpenSseStream, target: HttpTarget, max_message_bytes: int, on_message: MessageHandler
@@ -85,13 +85,16 @@ class SseChannel:
         self._task = self._loop.create_task(self._run())
 
     async def open(self) -> None:
-        """Wait until messages can be sent. Raises `TransportError`."""
+        """Wait until the server has named the URL for messages.
+
+        Raises `TransportError` if the stream cannot be opened, or does not name the URL in time.
+        """
         await asyncio.shield(self._ready)
 
     async def wait_connected(self) -> HttpTarget:
-        """Return the URL for messages when responses can be received.
+        """Wait until the stream can receive responses, and return the URL for messages.
 
-        Raises `TransportError` (not sent).
+        Raises `TransportError` (not sent) if the channel has ended.
         """
         if not self._connected.is_set():
             await self._connected.wait()
@@ -105,13 +108,13 @@ class SseChannel:
         return self.endpoint
 
     def remove(self, id_: int) -> None:
-        """Remove a request that is finished or cancelled."""
+        """Remove a request that is finished or cancelled from the pending ones."""
         self.pending.remove(id_)
         if self._idle is not None and not len(self.pending):
             self._idle.set()
 
     async def wait_idle(self, timeout: float) -> None:
-        """Wait until no request is pending or the channel has ended, at most `timeout` seconds."""
+        """Wait until no request is pending or the channel has ended; return after `timeout` seconds."""
         self._idle = asyncio.Event()
         if len(self.pending) and not self.disconnected.done():
             with contextlib.suppress(TimeoutError):
@@ -119,7 +122,7 @@ class SseChannel:
                     await self._idle.wait()
 
     def end(self, disconnect: Disconnect) -> None:
-        """End the channel at once, with the given reason."""
+        """End the channel at once and fail its pending requests with the reason in `disconnect`."""
         self._end(disconnect)
         self._task.cancel()
 
@@ -146,9 +149,9 @@ class SseChannel:
             self._end(disconnect)
 
     async def _read_and_resume(self) -> str:
-        """Read the stream and resume it after a loss if possible. Return the reason of its end.
+        """Read the stream, and resume it after a loss if its events have ids. Return the end reason.
 
-        Raises `TransportError`.
+        Raises `TransportError` if the stream cannot be opened, or if the server violates the protocol.
         """
         end_reason = await self._read_stream(await self._open_stream(""))
         resumed_from = ""
@@ -167,9 +170,9 @@ class SseChannel:
         return end_reason
 
     async def _read_stream(self, response: HttpResponse) -> str:
-        """Deliver events until the stream ends. Return the reason of its end.
+        """Deliver the events of `response` until the stream ends. Return the reason of its end.
 
-        Raises `TransportError`.
+        Raises `TransportError` if it ends before the endpoint event, or if an event does not end.
         """
         timer = self._loop.call_later(ENDPOINT_TIMEOUT_S, self._on_endpoint_timeout)
         end_reason = "the server ended its stream of events"
@@ -196,7 +199,10 @@ class SseChannel:
         return end_reason
 
     def _check_stalled(self, before: int) -> None:
-        """End the channel if an unfinished event has stalled while requests wait."""
+        """End the channel if a partly received event has stalled while requests wait.
+
+        `before` is the number of bytes received at the previous check.
+        """
         self._stall_timer = None
         if not self._parser.has_partial_event or not len(self.pending) or self.disconnected.done():
             return
@@ -283,9 +289,9 @@ class SseChannel:
 
 
 class Sender:
-    """HTTP client for one server. `target` is the URL of the stream.
+    """HTTP client for one HTTP+SSE server. `target` is the URL of the event stream.
 
-    Raises `ValueError` for invalid URL or headers.
+    The constructor raises `ValueError` if the URL or the headers of the entry are invalid.
     """
 
     def __init__(self, server: Server, limits: ClientLimits | None, authorizer: Authorizer | None) -> None:
@@ -297,7 +303,7 @@ class Sender:
         self._version_header = NO_AUTH_HEADER  # header with the protocol version, if it must be sent
 
     def set_version(self, version: str) -> None:
-        """Send this protocol version with every following message; none if it is empty."""
+        """Send this protocol version in a header of every following POST; no header if it is empty."""
         self._version_header = encode_headers({streamable_http.VERSION_HEADER: version} if version else {})
 
     def close(self) -> None:
@@ -306,9 +312,9 @@ class Sender:
     # -- stream -------------------------------------------------------------------------------------------------------
 
     async def open_stream(self, last_id: str) -> HttpResponse:
-        """Open the event stream after the event with this id. The caller must abandon it.
+        """Open the event stream after the event `last_id`. The caller must abandon the response.
 
-        Raises `TransportError`.
+        Raises `TransportError` if the server does not respond with an event stream.
         """
         resume_header = encode_headers({streamable_http.LAST_EVENT_HEADER: last_id} if last_id else {})
         return await self._send_with_auth(partial(self._open_get_stream, resume_header), "GET")
@@ -342,9 +348,9 @@ class Sender:
     async def request(
         self, target: HttpTarget, id_: int, body: bytes, operation: str, call_state: CallState, new_connection: bool
     ) -> jsonrpc.Message | None:
-        """Send a request. Return its result if it is in the POST response, else None.
+        """Send a request by POST. Return its response if that is in the POST's body, else None.
 
-        Raises `TransportError` or `JSONRPCError`.
+        Raises `TransportError` or `JSONRPCError` if the POST fails or is rejected.
         """
 
         async def handle_response(response: HttpResponse) -> jsonrpc.Message | None:
@@ -366,7 +372,7 @@ class Sender:
         return await self._send_with_auth(send, operation, call_state)
 
     async def notify(self, target: HttpTarget, body: bytes, operation: str = "") -> None:
-        """Send a message that has no response. Raises `TransportError`."""
+        """Send a message that has no response. Raises `TransportError` if it is not accepted."""
         await self._send_with_auth(lambda token: self._post(target, body, token, _check_accepted), operation)
 
     async def _send_with_auth(
@@ -413,7 +419,7 @@ class Sender:
 
 
 async def _check_accepted(response: HttpResponse) -> None:
-    """Check that the server accepted a message that has no response. Raises `TransportError`."""
+    """Raise `TransportError` if the server rejected a message that has no response."""
     if 200 <= response.status < 300:
         response.finish_soon()
         return
@@ -437,9 +443,9 @@ _STREAM_REDIRECTS: Final = (301, 302, 303, 307, 308)  # redirects that keep the 
 
 
 def parse_endpoint(stream: HttpTarget, data: bytes) -> HttpTarget:
-    """Return the URL for messages that the first event of the stream names.
+    """Return the URL for messages, which the endpoint event of the stream names.
 
-    Raises `TransportError`.
+    Raises `TransportError` if the URL is invalid, or not of the stream's origin.
     """
     text = data.decode("utf-8", "replace").strip()
     try:
@@ -460,7 +466,10 @@ def parse_endpoint(stream: HttpTarget, data: bytes) -> HttpTarget:
 
 
 def error_for_missing_endpoint(problem: str) -> TransportError:
-    """Return the error for a stream that does not start with an endpoint event."""
+    """Return the error for a stream that does not start with an endpoint event.
+
+    That event names the URL for messages.
+    """
     return TransportError(
         f"the server's stream does not start with the URL for messages: {problem}",
         Certainty.NOT_SENT,
@@ -474,9 +483,9 @@ def _bad_endpoint_error(reason: str, hint: str = "ask the server's operator to c
 
 
 def error_for_missing_stream(status: int, headers: Mapping[str, str], body: bytes) -> TransportError:
-    """Return the error for a GET without an event stream.
+    """Return the error for a GET that the server did not answer with an event stream.
 
-    It may be a rejected credential (REJECTED).
+    Its certainty is REJECTED if, for instance, the server rejected the credential.
     """
     if status >= 400:
         return http_responses.error_for_notification(status, headers, body, in_session=False)
@@ -491,9 +500,9 @@ def error_for_missing_stream(status: int, headers: Mapping[str, str], body: byte
 
 
 def follow_stream_redirect(target: HttpTarget, status: int, headers: Mapping[str, str]) -> HttpTarget:
-    """Return the target of a redirect of the stream.
+    """Return the target of a redirect of the GET that opens the stream.
 
-    Raises `TransportError` if the redirect must not be followed.
+    Raises `TransportError` if the redirect leads to another origin.
     """
     return http_responses.follow_redirect(target, 307 if status in _STREAM_REDIRECTS else status, headers)
 
@@ -501,7 +510,7 @@ def follow_stream_redirect(target: HttpTarget, status: int, headers: Mapping[str
 def error_for_post_status(
     status: int, headers: Mapping[str, str], body: bytes, id_: int | None
 ) -> TransportError | JSONRPCError:
-    """Return the error for a POST response with a status of 400 or more."""
+    """Return the error for a POST response with a status of 400 or more, such as a lost session."""
     text = len(body) <= _MAX_SESSION_ERROR_BYTES and http_responses.media_type(headers) != "application/json"
     if status == 400 and text and _UNKNOWN_SESSION.search(body):
         reason = "the server no longer knows the session (400)"
@@ -513,9 +522,9 @@ def error_for_post_status(
 
 
 def parse_post_response(status: int, headers: Mapping[str, str], body: bytes, id_: int) -> jsonrpc.Message | None:
-    """Return the result if it is in the POST response instead of on the stream, else None.
+    """Return the JSON-RPC response if it is in the POST's body and not on the stream, else None.
 
-    Raises `TransportError` for a response that no MCP server sends.
+    Raises `TransportError` for a web page, which no MCP server sends.
     """
     kind = http_responses.media_type(headers)
     if kind == "text/html":

@@ -32,12 +32,12 @@ from toolway.upstream.transports.pending_requests import PendingRequests
 
 
 def create(server: Server, services: TransportServices) -> MemoryTransport:
-    """Return a transport for the registry in `transports/__init__.py`."""
+    """Return an unopened in-process transport, for the registry in `transports/__init__.py`."""
     return MemoryTransport(server)
 
 
 class MemoryTransport:
-    """Transport to an SDK server object in this process."""
+    """Transport to an SDK server object in this process, over memory streams."""
 
     def __init__(self, server: Server) -> None:
         self._server = server.instance
@@ -55,7 +55,7 @@ class MemoryTransport:
         await asyncio.shield(self._opened)
 
     async def _run_session(self) -> None:
-        """Enter and exit the SDK's transport in one task, as the SDK requires."""
+        """Run the SDK's memory transport until it ends: the SDK requires enter and exit in one task."""
         disconnect = Disconnect("closed by us", "E-CLOSED")
         try:
             async with InMemoryTransport(self._server) as (reader, writer):
@@ -135,10 +135,10 @@ class MemoryTransport:
         await self._send(JSONRPCNotification(jsonrpc="2.0", method=method, params=params))
 
     def set_protocol(self, era: Era, version: str) -> None:
-        """Do nothing: the streams carry both eras."""
+        """Do nothing: memory streams carry the messages of both protocol eras."""
 
     def reset_session(self) -> None:
-        """Do nothing: the session is the stream."""
+        """Do nothing: the session is the memory stream and cannot be lost separately."""
 
     async def wait_closed(self) -> Disconnect:
         return await asyncio.shield(self._disconnected)

@@ -19,7 +19,7 @@ _NOT_FOUND: Final = (None, None)
 
 
 class PendingRequests:
-    """Requests in flight on one connection, by JSON-RPC id."""
+    """Requests in flight on one connection, by JSON-RPC id; matches responses to them."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[Request, asyncio.Future[Json]]] = {}
@@ -32,7 +32,7 @@ class PendingRequests:
         return len(self._waiting)
 
     def add(self, request: Request) -> tuple[int, asyncio.Future[Json]]:
-        """Assign an id to the request. Return the id and the future of its result."""
+        """Assign an id to the request and add it. Return the id and the future of its result."""
         self._last_id += 1
         future: asyncio.Future[Json] = self._loop.create_future()
         self._waiting[self._last_id] = (request, future)
@@ -40,7 +40,7 @@ class PendingRequests:
         return self._last_id, future
 
     def remove(self, id: int) -> None:
-        """Remove a request that is finished or cancelled."""
+        """Remove a request that is finished or cancelled; a late response can still be reported."""
         request, _ = self._waiting.pop(id, _NOT_FOUND)
         if request is not None and request.call_state.on_late_result is not None:
             self._abandoned[id] = request
@@ -48,7 +48,10 @@ class PendingRequests:
                 del self._abandoned[next(iter(self._abandoned))]
 
     def resolve(self, message: jsonrpc.Message, frame: bytes = b"") -> None:
-        """Resolve the request that a result or error belongs to. `frame` is the message as received."""
+        """Set the result or error in `message` as the outcome of its request; count it if unmatched.
+
+        `frame` is the message as received.
+        """
         id_ = message.id if type(message.id) is int else _normalize_id(message.id)
         request, future = self._waiting.pop(id_, _NOT_FOUND)
         if future is None or request is None or future.done():
@@ -64,7 +67,7 @@ class PendingRequests:
             future.set_exception(JSONRPCError(*jsonrpc.parse_error(message.body)))
 
     def reject(self, id: jsonrpc.MessageId | None, reason: str, code: str = "E-ANSWER", hint: str = "") -> bool:
-        """Fail the request that an invalid response belongs to. Return False if there is none."""
+        """Fail the pending request `id`, whose response is invalid. Return False if there is none."""
         future = self._pop(id)
         if future is None:
             return False
@@ -72,12 +75,12 @@ class PendingRequests:
         return True
 
     def method_for(self, id: jsonrpc.MessageId | None) -> str:
-        """Return the method of the request with this id, or an empty string if none waits."""
+        """Return the method of the pending request with this id, or an empty string without one."""
         id = _normalize_id(id)
         return self._waiting[id][0].method if id in self._waiting else ""
 
     def fail_all(self, reason: str, code: str, hint: str = "") -> None:
-        """Fail all requests with their current certainty, because the transport has ended."""
+        """Fail all pending requests, each with its current certainty: the transport has ended."""
         waiting, self._waiting = self._waiting, {}
         for request, future in waiting.values():
             if not future.done():
@@ -89,7 +92,7 @@ class PendingRequests:
 
 
 def _normalize_id(id: jsonrpc.MessageId | None) -> int:
-    """Return the id as it was sent, or 0, which is never sent, if it cannot be one of ours."""
+    """Return a response's id as our integer, or 0 (never sent) if it cannot be one of ours."""
     if isinstance(id, str) and id.isdecimal() and len(id) <= 15:
         return int(id)  # some servers return our number as a string; we send no strings, so this is unambiguous
     return id if isinstance(id, int) else 0
@@ -101,15 +104,18 @@ GIL_YIELD_S: Final = 0.0002  # seconds: enough for the event loop to wake up and
 
 
 async def parse_large(frame: bytes, method: str) -> jsonrpc.Message:
-    """Decode a large response to a request for `method` in a thread. Raises `InvalidMessage`."""
+    """Decode a large response to a request for `method` in a thread.
+
+    Raises `InvalidMessage` if it is not a valid JSON-RPC message.
+    """
     return await asyncio.to_thread(jsonrpc.parse_in_slices, frame, versions.ITEMS_KEY.get(method, ""), _yield_gil)
 
 
 async def decode_large(data: bytes) -> Any:
-    """Decode any large JSON value in a thread. Raises `ValueError`."""
+    """Decode any large JSON value in a thread. Raises `ValueError` if it is not valid JSON."""
     return await asyncio.to_thread(jsonrpc.decode_json_in_slices, data, "", _yield_gil)
 
 
 def _yield_gil() -> None:
-    """Yield the GIL to the event loop."""
+    """Sleep shortly in a decoding thread, so that the event loop gets the GIL."""
     time.sleep(GIL_YIELD_S)

@@ -24,7 +24,7 @@ _MAX_RETRY_DIGITS: Final = 9
 
 
 class EventTooLong(Exception):
-    """An event grew beyond the limit."""
+    """Raised if a server-sent event grows beyond the limit of the parser."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"an event of more than {limit} bytes")
@@ -32,7 +32,7 @@ class EventTooLong(Exception):
 
 
 class SSEEvent(NamedTuple):
-    """One event. `id` is the last id that the stream has set, as the standard requires."""
+    """One server-sent event. `id` is the last id set on the stream, as the standard requires."""
 
     data: bytes
     type: str
@@ -40,7 +40,7 @@ class SSEEvent(NamedTuple):
 
 
 class SSEParser:
-    """Parser state of one event stream."""
+    """Incremental parser of one stream of server-sent events."""
 
     __slots__ = (
         *(
@@ -74,11 +74,14 @@ class SSEParser:
 
     @property
     def has_partial_event(self) -> bool:
-        """Return True if the parser holds an unfinished event."""
+        """Return True if an event was received only partly so far."""
         return bool(self._data or self._line)
 
     def feed(self, chunk: bytes) -> list[SSEEvent]:
-        """Return the events that `chunk` completes. Raises `EventTooLong`."""
+        """Return the events that `chunk` completes.
+
+        Raises `EventTooLong` if an event exceeds the limit and oversized events are not skipped.
+        """
         if self._bom_prefix is not None:
             chunk = self._without_bom(chunk)
         if not chunk:
@@ -115,7 +118,10 @@ class SSEParser:
         return seen.removeprefix(_BOM)
 
     def _fits_limit(self, more: bytes) -> bool:
-        """Return True if `more` fits into the limit of the current event. Raises `EventTooLong`."""
+        """Return True if `more` bytes fit into the current event; False if the event is skipped.
+
+        Raises `EventTooLong` if oversized events are not skipped.
+        """
         if not self.skipped and len(self._data) + len(self._line) + len(more) <= self._limit:
             return True
         if not self._skip_oversized:

@@ -46,12 +46,12 @@ _EMBEDDED_MESSAGE: Final = re.compile(rb'\{"(?:jsonrpc"\s*:\s*"2\.0"|result"\s*:
 
 
 def create(server: Server, services: TransportServices) -> StdioTransport:
-    """Return a transport for the registry in `transports/__init__.py`."""
+    """Return an unopened stdio transport, for the registry in `transports/__init__.py`."""
     return StdioTransport(server, services.spawner, services.environ)
 
 
 class StdioTransport:
-    """Transport to a server that runs as a child process."""
+    """Transport to a server that runs as a child process, over its stdin and stdout."""
 
     def __init__(self, server: Server, spawner: Spawner, environ: Mapping[str, str]) -> None:
         assert server.command is not None
@@ -105,7 +105,7 @@ class StdioTransport:
         return await asyncio.shield(self._disconnected)
 
     async def close(self) -> None:
-        """Close stdin, wait, send SIGTERM to the process group, wait, kill; at most 6 s."""
+        """Close stdin, wait, send SIGTERM to the process group, wait, then kill; about 6 s at most."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -123,7 +123,7 @@ class StdioTransport:
                 task.cancel()
 
     def set_protocol(self, era: Era, version: str) -> None:
-        """Do nothing: on a pipe, both eras use the same bytes."""
+        """Do nothing: on a pipe, messages of both protocol eras are framed alike."""
 
     def reset_session(self) -> None:
         """Do nothing: a pipe has no session apart from its process."""
@@ -137,9 +137,10 @@ class StdioTransport:
         )
 
     def _disconnect(self, disconnect: Disconnect) -> None:
-        """End the transport once: record the reason and fail all requests.
+        """End the transport once: record the reason and fail all pending requests.
 
-        Queued frames must not be written any more: their callers learn that nothing was sent, and may resend elsewhere.
+        Queued frames must not be written any more: their callers learn that nothing was sent, and may resend
+        elsewhere.
         """
         if self._writer is not None:
             self._writer.close()
@@ -150,9 +151,9 @@ class StdioTransport:
         self._pending.fail_all(disconnect.reason, disconnect.code, disconnect.hint)
 
     def _disconnect_after(self, disconnect: Disconnect, grace: float) -> None:
-        """End the transport after `grace` seconds and after all received output is read.
+        """End the transport after `grace` seconds and after all received output is decoded.
 
-        That output may contain a response.
+        That output may contain a response. Decoding is awaited for at most `LAST_OUTPUT_TIMEOUT_S` seconds.
         """
         deadline = self._loop.time() + LAST_OUTPUT_TIMEOUT_S
         if grace:
@@ -294,9 +295,9 @@ class StdioTransport:
             self._on_message(message)
 
     async def _on_large_line(self, line: bytes) -> None:
-        """Decode a large line in a thread.
+        """Decode a large line of the server's output in a thread, and process its message.
 
-        Reading pauses meanwhile, so that only one is decoded at a time.
+        Reading pauses meanwhile, so that only one line is decoded at a time.
         """
         stdout = self._process.stdout if self._process is not None else -1
         if stdout in self._readers:
@@ -350,7 +351,10 @@ class StdioTransport:
             self._disconnect(Disconnect(reason, "E-FRAME-LIMIT", hint="raise `limits.maxMessageBytes` of this server"))
 
     def _check_stalled(self, before: int) -> None:
-        """End the transport if an unfinished message has stalled while requests wait."""
+        """End the transport if a partly received message has stalled while requests wait.
+
+        `before` is the number of bytes received at the previous check.
+        """
         self._stall_timer = None
         if not self._framer.partial_head or not self._pending:
             return
@@ -389,7 +393,7 @@ class StdioTransport:
 
 
 class StderrTail:
-    """Buffer that keeps only the last `limit` bytes of a stream."""
+    """Buffer that keeps only the last `limit` bytes of a server's stderr."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -409,13 +413,13 @@ class StderrTail:
             self._size = len(self._chunks[0])
 
     def text(self, lines: int = 20) -> str:
-        """Return the last lines as text."""
+        """Return the last lines of the buffer as text."""
         whole = b"".join(self._chunks).decode("utf-8", "replace")
         return "\n".join(whole.rstrip().splitlines()[-lines:])
 
 
 def describe_exit(code: int) -> str:
-    """Return a sentence for an exit code; negative codes are signals."""
+    """Return a sentence about the exit code of a server process; a negative code is a signal."""
     if code >= 0:
         return f"the server's process ended with exit code {code}"
     return f"the server's process was ended by signal {-code}"

@@ -25,13 +25,13 @@ OVERSIZED_HEAD_BYTES = 4096  # bytes kept of an oversized line: enough to read a
 
 @dataclass(frozen=True, slots=True)
 class OversizedLine:
-    """A line that exceeds the limit. `head` is its first bytes."""
+    """Line of the server's output that exceeds the limit. `head` is its first bytes."""
 
     head: bytes
 
 
 class Framer:
-    """Incremental line splitter for one stream."""
+    """Incremental splitter of a server's output into lines, with a limit for each line."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -41,16 +41,19 @@ class Framer:
 
     @property
     def has_partial(self) -> bool:
-        """Return True if the buffer holds an unfinished line."""
+        """Return True if a line was received only partly so far."""
         return bool(self._buffer)
 
     @property
     def partial_head(self) -> bytes:
-        """Return the first bytes of the unfinished line; empty if there is none."""
+        """Return the first bytes of the partly received line; empty if there is none."""
         return bytes(self._buffer[:OVERSIZED_HEAD_BYTES])
 
     def feed(self, chunk: bytes) -> list[bytes | OversizedLine]:
-        """Return the lines that `chunk` completes, without their newlines."""
+        """Return the lines that `chunk` completes, without newlines.
+
+        A line over the limit is reported once, as an `OversizedLine`, as soon as it exceeds the limit.
+        """
         *lines, rest = chunk.split(b"\n")
         out: list[bytes | OversizedLine] = []
         for line in lines:
@@ -93,7 +96,7 @@ MAX_FRAMES_PER_WRITE: Final = 64  # frames in one system call
 
 
 class Frame:
-    """One queued frame."""
+    """One message (line) in the write queue of a pipe, with its sent and cancelled flags."""
 
     __slots__ = ("cancelled", "data", "on_sent", "sent")
 
@@ -105,17 +108,17 @@ class Frame:
 
 
 class PipeFull(Exception):
-    """The write queue is at its limit."""
+    """Raised if a frame would exceed the byte limit of the write queue."""
 
 
 class PipeBroken(Exception):
-    """The reader of the pipe has closed it."""
+    """Raised if a frame is written to a pipe that is closed, by us or by its reader."""
 
 
 class PipeWriter:
-    """Write queue of one pipe.
+    """Write queue of one pipe to a server process.
 
-    Calls `on_stuck` if the reader stops reading, and `on_broken` if the pipe breaks.
+    Calls `on_stuck` if the server reads nothing for `stuck_timeout` seconds, and `on_broken` if the pipe breaks.
     """
 
     def __init__(
@@ -135,7 +138,10 @@ class PipeWriter:
         self.closed = False
 
     def write_nowait(self, data: bytes, on_sent: Callable[[], None] | None = None) -> Frame:
-        """Queue `data` and return its frame. Raises `PipeFull` or `PipeBroken`."""
+        """Queue `data` as one frame and return the frame.
+
+        Raises `PipeFull` if the queue is at its limit, and `PipeBroken` if the pipe is closed.
+        """
         if self.closed:
             raise PipeBroken
         if self._queued_bytes + len(data) > MAX_QUEUED_BYTES:
@@ -150,9 +156,9 @@ class PipeWriter:
         return frame
 
     def cancel(self, frame: Frame) -> bool:
-        """Cancel a queued frame.
+        """Cancel a queued frame, so that it is never written.
 
-        Return False if it is partly or fully written; a partial one is completed.
+        Return False if it is partly or fully written; a partly written frame is completed.
         """
         if frame.sent or (self._offset and self._queue and self._queue[0] is frame):
             return False
@@ -160,7 +166,7 @@ class PipeWriter:
         return True
 
     def close(self) -> None:
-        """Close the pipe and drop all queued frames."""
+        """Close the pipe and drop all queued frames, which are then never written."""
         if self.closed:
             return
         self.closed = True
@@ -199,7 +205,7 @@ class PipeWriter:
         self._stop_waiting()
 
     def _next_buffers(self) -> list[bytes | memoryview]:
-        """Return the buffers to write next: the rest of the first frame, and the frames after it."""
+        """Return the buffers of the next write: the rest of the first frame, and frames after it."""
         first = self._queue[0].data
         pieces: list[bytes | memoryview] = [memoryview(first)[self._offset :] if self._offset else first]
         pieces += [frame.data for frame in islice(self._queue, 1, MAX_FRAMES_PER_WRITE) if not frame.cancelled]
@@ -208,7 +214,7 @@ class PipeWriter:
     def _on_written(self, written: int) -> None:
         """Advance the queue by `written` bytes and mark the frames that are fully written.
 
-        Cancelled ones are skipped.
+        Cancelled frames are removed.
         """
         while self._queue:
             frame = self._queue[0]

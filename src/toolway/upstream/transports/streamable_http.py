@@ -63,12 +63,12 @@ T = TypeVar("T")
 
 
 def create(server: Server, services: TransportServices) -> StreamableHttpTransport:
-    """Return a transport for the registry in `transports/__init__.py`."""
+    """Return an unopened Streamable HTTP transport, for the registry `transports/__init__.py`."""
     return StreamableHttpTransport(server, authorizer=services.authorizer)
 
 
 class StreamableHttpTransport:
-    """Streamable HTTP transport.
+    """Streamable HTTP transport for both eras: a separate POST for each request.
 
     A `client` that is passed in is shared with other transports and not closed here.
     """
@@ -106,7 +106,10 @@ class StreamableHttpTransport:
     # -- open and close -----------------------------------------------------------------------------------------------
 
     async def open(self, inbound: InboundHandler) -> None:
-        """Prepare URL and headers. Nothing is sent yet. Raises `TransportError`."""
+        """Prepare the URL and the headers. Nothing is sent yet.
+
+        Raises `TransportError` if the URL or a header in the server's entry is invalid.
+        """
         assert self._server.url is not None
         self._inbound = inbound
         if HEADERS_MODULE not in _imported_modules:
@@ -239,7 +242,7 @@ class StreamableHttpTransport:
     ) -> T:
         """Send a POST, follow redirects within the origin, and return `handle_response(response)`.
 
-        `head` is the cached form of `headers`. Raises `TransportError`.
+        `head` is the cached, encoded form of `headers`. Raises `TransportError` if the POST fails.
         """
         target = self._target
         try:
@@ -261,9 +264,9 @@ class StreamableHttpTransport:
         raise http_responses.error_for_redirect_loop()
 
     def _prepare_headers(self, request: Request) -> tuple[HeaderBlock, RequestTemplate | None, bool]:
-        """Return the headers of `request`, their cached head or None, and if they name a session.
+        """Return the headers of `request`, their encoded head if cached, and True if in a session.
 
-        Raises `ValueError`.
+        Raises `ValueError` if a header is invalid.
         """
         name = request.params.get("name")
         key = (request.version, request.method, name if isinstance(name, str) else "")
@@ -359,7 +362,7 @@ class StreamableHttpTransport:
     async def _dispatch_event(
         self, event: SSEEvent, id_: int | None, request: Request | None
     ) -> jsonrpc.Message | None:
-        """Deliver the message in `event` to its receiver; return it if it is a response.
+        """Deliver the message in `event` to its receiver; return the message if it is a response.
 
         `request` is the request whose response the stream carries, or None for the GET stream.
         """
@@ -425,7 +428,7 @@ class StreamableHttpTransport:
             yield response
 
     async def _auth_headers(self) -> dict[str, str]:
-        """Return the Authorization header for background requests; empty if there is no credential."""
+        """Return the Authorization header for background requests; empty without a credential."""
         value = ""
         if self._authorizer is not None:
             with contextlib.suppress(TransportError):
@@ -469,15 +472,15 @@ class StreamableHttpTransport:
 
 
 async def _parse_message(frame: bytes, method: str) -> jsonrpc.Message:
-    """Decode a response to a request for `method`, in a thread if it is large.
+    """Decode a message on the response stream of `method`, in a thread if it is large.
 
-    Raises `InvalidMessage`.
+    Raises `InvalidMessage` if it is not a valid JSON-RPC message.
     """
     return await parse_large(frame, method) if jsonrpc.is_large(frame) else jsonrpc.parse_message(frame)
 
 
 async def _check_accepted(in_session: bool, response: HttpResponse) -> None:
-    """Check that the server accepted a message that has no response. Raises `TransportError`."""
+    """Raise `TransportError` if the server rejected a message that has no response."""
     if not 200 <= response.status < 300:
         body = await read_error_body(response)
         raise http_responses.error_for_notification(response.status, response.headers, body, in_session=in_session)
@@ -485,9 +488,9 @@ async def _check_accepted(in_session: bool, response: HttpResponse) -> None:
 
 
 async def read_error_body(response: HttpResponse, timeout: float = ERROR_BODY_TIMEOUT_S) -> bytes:
-    """Return the start of an error body, as far as it arrives in time.
+    """Return the start of an error response's body, as far as it arrives in `timeout` seconds.
 
-    The status already determines the error.
+    A missing body is no failure: the status already determines the error.
     """
     body = bytearray()
     with contextlib.suppress(HttpError, TimeoutError):
@@ -521,16 +524,16 @@ _RESERVED_HEADERS: Final = frozenset(
 
 
 class BaseHeaders(NamedTuple):
-    """Encoded base headers of POST and GET requests."""
+    """Encoded headers that all POST and all GET requests to a server have in common."""
 
     post: HeaderBlock
     get: HeaderBlock
 
 
 def build_base_headers(server: Server) -> BaseHeaders:
-    """Return the encoded base headers of all POST and GET requests to the server.
+    """Return the encoded headers that all POST and GET requests to the server have in common.
 
-    Raises `ValueError`.
+    Raises `ValueError` if a header in the server's entry is invalid.
     """
     configured = {
         name.lower(): (name, value) for name, value in server.headers.items() if name.lower() not in _RESERVED_HEADERS
@@ -544,7 +547,7 @@ def build_base_headers(server: Server) -> BaseHeaders:
 
 
 def client_limits_for(server: Server) -> ClientLimits:
-    """Return the HTTP client limits of the server's entry."""
+    """Return the HTTP client limits (timeouts, compression) that the server's entry configures."""
     timeout = server.timeout
     return ClientLimits(
         connect_timeout=timeout.connect, write_timeout=timeout.write, accept_compression=server.limits.compression

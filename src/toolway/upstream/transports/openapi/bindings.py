@@ -1,4 +1,4 @@
-"""Binding of an OpenAPI document to a server entry: each tool gets its operation, base URL and fixed headers.
+"""Binding of an OpenAPI document to a server entry: operation, base URL, headers per tool.
 
 A document itself names the URL of its API. So an attacker who can change the document could redirect our credentials.
 Credentials are therefore sent only to addresses that the operator chose: the `url` of the entry, the origin of the
@@ -35,7 +35,7 @@ _PARSER_MODULE: Final = "toolway.openapi.loader"  # imports a YAML parser, which
 
 @dataclass(frozen=True, slots=True)
 class OperationBinding:
-    """One operation with all parts of its requests that do not depend on the arguments.
+    """One API operation with all parts of its requests that do not depend on the arguments.
 
     Contains credentials.
     """
@@ -52,7 +52,7 @@ class OperationBinding:
 
 @dataclass(frozen=True, slots=True)
 class ApiBinding:
-    """OpenAPI document, bound to one server entry."""
+    """OpenAPI document bound to one server entry: its tools, and the operation behind each tool."""
 
     title: str
     version: str
@@ -66,11 +66,10 @@ class ApiBinding:
 async def bind_document(
     data: bytes, source: str, server: Server, spawner: Spawner, environ: Mapping[str, str]
 ) -> ApiBinding:
-    """Parse a document and bind it to the entry.
+    """Parse an OpenAPI document and bind it to the server entry.
 
-    Runs off the event loop, because large ones take seconds.
-
-    Raises `TransportError`.
+    Runs off the event loop, because large documents take seconds. Raises `TransportError` if the document is
+    invalid or contains no usable operation.
     """
     assert server.openapi is not None
     choice, preset_parameters = _operation_choice(server.openapi), _preset_parameters(server)
@@ -175,7 +174,7 @@ def _no_tools_error(document: ApiDocument, source: str, unbound: list[tuple[Oper
 
 
 def _credential_notes(bindings: Iterable[OperationBinding]) -> list[str]:
-    """Return notes about credentials that the document requires and the entry lacks."""
+    """Return notes about credentials that the OpenAPI document requires and the entry lacks."""
     counts = Counter(name for binding in bindings for name in binding.missing_credentials)
     return [
         f"{count} operation{'s need' if count > 1 else ' needs'} the credential {name}, but the entry has none: add "
@@ -203,7 +202,7 @@ def _to_picks(picks: OpenApiFilter) -> models.OperationFilter:
 
 
 def _preset_parameters(server: Server) -> frozenset[str]:
-    """Return the names of request parameters that the entry itself sets."""
+    """Return the names of request parameters that the server entry sets, so that callers cannot."""
     assert server.openapi is not None
     keys = {each.name for each in server.openapi.credentials if each.kind == "apiKey"}
     header = {server.openapi.idempotency_header} if server.openapi.idempotency_header is not None else set()
@@ -218,7 +217,7 @@ _NO_URL_REASON: Final = "the document names no URL for its API"
 
 
 class NoBaseUrl(Exception):
-    """No base URL can be used for an operation; has the reason and a hint."""
+    """Raised if no base URL can be used for an API operation; has the reason and a hint."""
 
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(reason)
@@ -227,14 +226,17 @@ class NoBaseUrl(Exception):
 
 
 class RequestBase(NamedTuple):
-    """Base URL of requests."""
+    """Base URL of the requests of an API operation."""
 
     target: HttpTarget  # its path is the start of every request path
     prefix: str  # that path without the slash at its end
 
 
 def base_url_for(operation: Operation, document: ApiDocument, server: Server) -> RequestBase:
-    """Return the base URL of an operation. Raises `NoBaseUrl`."""
+    """Return the base URL of an API operation, from the entry or the OpenAPI document.
+
+    Raises `NoBaseUrl` if the URL is missing or invalid, or must not get the entry's credentials.
+    """
     assert server.openapi is not None
     if server.url is not None:
         return _parse_base_url(server.url)
@@ -253,7 +255,7 @@ def base_url_for(operation: Operation, document: ApiDocument, server: Server) ->
 
 
 def has_credentials(server: Server) -> bool:
-    """Return True if the entry has any credential, header or OAuth setting."""
+    """Return True if the server entry has any API credential, header or OAuth setting."""
     assert server.openapi is not None
     return bool(server.openapi.credentials or server.headers or server.auth is not None)
 
@@ -288,7 +290,7 @@ _COOKIE_SAFE: Final = "!#$&'()*+-./:<=>?@[]^_`{|}~"
 
 @dataclass(frozen=True, slots=True)
 class RequestCredentials:
-    """Credentials that are added to every request of an operation. Never shown."""
+    """Credentials that are added to every request of an API operation. Hidden in `repr`."""
 
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     query: str = field(default="", repr=False)  # encoded
@@ -298,7 +300,7 @@ class RequestCredentials:
 def select_credentials(
     operation: Operation, schemes: Mapping[str, SecurityScheme], credentials: Iterable[ApiCredential]
 ) -> tuple[RequestCredentials, tuple[str, ...]]:
-    """Return the credentials for an operation, and the security schemes that the entry lacks."""
+    """Return the credentials for an API operation, and the security schemes that are missing."""
     credentials = tuple(credentials)
     by_scheme = {each.name: each for each in credentials if each.kind == "scheme"}
     chosen, missing = _choose_schemes(operation, by_scheme)
@@ -320,9 +322,10 @@ def select_credentials(
 
 
 def _choose_schemes(operation: Operation, by_scheme: Mapping[str, ApiCredential]) -> tuple[list[str], tuple[str, ...]]:
-    """Return the security schemes to use for an operation, and the missing ones.
+    """Return the security schemes to use for an API operation, and the missing ones.
 
-    That is the first alternative that the entry fully covers, else the covered part of the first one.
+    That is the first alternative of the document that the entry fully covers, else the covered part of the first
+    one.
     """
     for needed in operation.security:
         if needed and all(name in by_scheme for name in needed):
@@ -347,7 +350,7 @@ def _is_key_parameter(operation: Operation, scheme: SecurityScheme | None) -> bo
 
 
 def _locate_credential(credential: ApiCredential, scheme: SecurityScheme | None) -> tuple[str, str, str]:
-    """Return (location, name, value) of a credential in the request."""
+    """Return location (header, query, cookie), name and value of a credential in the request."""
     if credential.kind == "apiKey":
         return credential.location, credential.name, credential.value
     if scheme is not None and scheme.kind == "apiKey":

@@ -1,4 +1,4 @@
-"""Source of an API's document: a URL, a file or the entry itself, with a check for changes.
+"""Source of an OpenAPI document: a URL, a file or the entry itself; checked for changes.
 
 A fetched document is cached on disk. So a start need not fetch it again if it is unchanged, and works if it cannot be
 fetched. The size of all input is limited before it is parsed.
@@ -41,23 +41,26 @@ _TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
 
 
 class DocumentSource(Protocol):
-    """Source of one document. `note` is a remark for the user about how it was loaded."""
+    """Source of one OpenAPI document. `note` is a remark for the user about the last load."""
 
     location: str
     check_interval: float  # seconds until the next check for a change; 0 = never
     note: str
 
     async def load(self) -> bytes:
-        """Return the document. Raises `TransportError`."""
+        """Return the OpenAPI document. Raises `TransportError` if it cannot be read or fetched."""
         ...
 
     async def reload(self) -> bytes | None:
-        """Return the document if it has changed, else None. Raises `TransportError`."""
+        """Return the OpenAPI document if it has changed since the last load, else None.
+
+        Raises `TransportError` if it cannot be read or fetched.
+        """
         ...
 
 
 def create_document_source(server: Server, client: HttpClient, environ: Mapping[str, str]) -> DocumentSource:
-    """Return the source that the entry configures."""
+    """Return the source of the OpenAPI document that the server entry configures."""
     openapi = server.openapi
     assert openapi is not None
     if openapi.url is not None:
@@ -66,7 +69,7 @@ def create_document_source(server: Server, client: HttpClient, environ: Mapping[
 
 
 class _InlineSource:
-    """Document inside the entry."""
+    """OpenAPI document inside the server entry; it never changes."""
 
     location = "the document in the entry"
     check_interval = 0.0
@@ -83,7 +86,7 @@ class _InlineSource:
 
 
 class _FileSource:
-    """Document in a file."""
+    """OpenAPI document in a file, which is read again if its inode, size or time has changed."""
 
     note = ""
 
@@ -123,7 +126,7 @@ class _FileSource:
 
 
 class _UrlSource:
-    """Document at a URL."""
+    """OpenAPI document at a URL, fetched with conditional requests and cached on disk."""
 
     def __init__(self, server: Server, openapi: OpenApi, client: HttpClient, environ: Mapping[str, str]) -> None:
         assert openapi.url is not None
@@ -225,9 +228,9 @@ async def _read_document(response: HttpResponse, location: str) -> CachedDocumen
 
 
 def _fetch_headers(server: Server, openapi: OpenApi, target: HttpTarget) -> dict[str, str]:
-    """Return the headers for the fetch.
+    """Return the headers of the request that fetches the OpenAPI document.
 
-    Those of the entry are added only if its `url` names the same origin.
+    The headers of the entry are added only if its `url` has the origin of the document.
     """
     headers = {"Accept": "application/json, application/yaml;q=0.9, */*;q=0.5", "Accept-Encoding": "identity"}
     if server.url is not None and HttpTarget.parse(server.url).origin == target.origin:
@@ -236,7 +239,7 @@ def _fetch_headers(server: Server, openapi: OpenApi, target: HttpTarget) -> dict
 
 
 def _is_transient(error: TransportError) -> bool:
-    """Return True if an error is transient or says nothing about the document."""
+    """Return True if a failed fetch is transient or says nothing about the OpenAPI document."""
     return error.status is None or error.status >= 500 or error.status in _TRANSIENT_STATUSES
 
 
@@ -257,7 +260,7 @@ _MAX_VALIDATOR_CHARS: Final = 1000  # characters of an ETag or Last-Modified val
 
 
 class CachedDocument(NamedTuple):
-    """Cached document, with the validators of its version."""
+    """Cached OpenAPI document, with the ETag and Last-Modified values of its version."""
 
     data: bytes
     etag: str = ""
@@ -265,14 +268,17 @@ class CachedDocument(NamedTuple):
 
     @property
     def conditions(self) -> dict[str, str]:
-        """Return the headers of a conditional request for a newer version."""
+        """Return If-None-Match or If-Modified-Since for this version; empty if it has no validator."""
         if _is_header_safe(self.etag):
             return {"If-None-Match": self.etag}
         return {"If-Modified-Since": self.modified} if _is_header_safe(self.modified) else {}
 
 
 class DocumentCache:
-    """Disk cache entry of one document: a private file per URL. Errors are ignored, because the cache is optional."""
+    """Disk cache entry of one OpenAPI document: a private file per URL.
+
+    Errors are ignored, because the cache is optional.
+    """
 
     def __init__(self, folder: Path, url: str) -> None:
         self._folder = folder
@@ -280,7 +286,7 @@ class DocumentCache:
 
     @classmethod
     def for_url(cls, environ: Mapping[str, str], url: str) -> DocumentCache | None:
-        """Return the cache entry of `url`, or None if there is no cache folder."""
+        """Return the disk cache entry of `url`, or None without XDG_CACHE_HOME and HOME."""
         cache = environ.get("XDG_CACHE_HOME") or (f"{environ['HOME']}/.cache" if "HOME" in environ else "")
         return cls(Path(cache) / "toolway" / "openapi", url) if cache else None
 
@@ -297,7 +303,7 @@ class DocumentCache:
             return None
 
     def save(self, document: CachedDocument) -> None:
-        """Save the document, and delete the oldest ones over the limit."""
+        """Save the OpenAPI document; delete the least recently used documents over the limit."""
         with suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             head = msgspec.json.encode(
@@ -333,11 +339,14 @@ _OPERATIONS_PER_YIELD: Final = 10  # operations between two pauses
 
 
 class SubprocessUnavailable(Exception):
-    """The subprocess cannot be started here, or ended without a complete result."""
+    """Raised if the parser subprocess cannot be started, or ends without a complete result."""
 
 
 class _ParserOutput(msgspec.Struct):
-    """First frame of the subprocess's output: an error, or the document without its operations."""
+    """First frame of the parser subprocess's output: an error, or the document.
+
+    The operations of the document follow in separate frames.
+    """
 
     reason: str = ""
     fix: str = ""
@@ -353,9 +362,11 @@ async def parse_in_subprocess(
     spawner: Spawner,
     environ: Mapping[str, str],
 ) -> ApiDocument:
-    """Parse a document in a subprocess, and decode its output in small steps, so that other tasks run.
+    """Parse an OpenAPI document in a subprocess, so that the event loop is not blocked.
 
-    Raises `InvalidDocument` or `SubprocessUnavailable`."""
+    The output is decoded in small steps. Raises `InvalidDocument` if the document is invalid or takes too much time
+    or memory, and `SubprocessUnavailable` if no subprocess can run.
+    """
     command = [sys.executable, "-I", subprocess_main.__file__, str(Path(toolway.__file__).parent.parent)]
     try:
         process = await spawner.start(command, build_environment(environ, "none", {}), None)
@@ -379,17 +390,17 @@ async def parse_in_subprocess(
 
 
 def _run_parser(process: Process, request: bytes) -> ApiDocument | None:
-    """Return the document that the subprocess parses, or None if its output is incomplete.
+    """Return the OpenAPI document from the parser subprocess; None if its output is incomplete.
 
-    Raises `InvalidDocument`.
+    Raises `InvalidDocument` if the subprocess reports that the document is invalid.
     """
     return _decode_output(_exchange(process, memoryview(request)))
 
 
 def _exchange(process: Process, request: memoryview) -> bytes:
-    """Write the request and read stdout at the same time, then close the pipes.
+    """Write the request to the subprocess and return its stdout, then close the pipes.
 
-    Stderr is ignored.
+    Both run at the same time, so that neither side blocks. Stderr is ignored.
     """
     output = bytearray()
     pipes = {process.stdin, process.stdout, process.stderr}
@@ -423,7 +434,7 @@ def _exchange(process: Process, request: memoryview) -> bytes:
 
 
 def _write_some(fd: int, request: memoryview) -> memoryview:
-    """Write one chunk and return the rest; empty if the subprocess reads no more."""
+    """Write one chunk of the request and return the rest; empty if the subprocess reads no more."""
     try:
         return request[os.write(fd, request[:_PIPE_CHUNK_BYTES]) :]
     except BlockingIOError:
@@ -462,7 +473,7 @@ def _decode_output(output: bytes) -> ApiDocument | None:
 
 
 def _split_frames(output: bytes) -> Iterator[bytes]:
-    """Yield the length-prefixed frames.
+    """Yield the length-prefixed frames of the parser subprocess's output.
 
     A truncated frame yields b"", which makes the whole output invalid.
     """

@@ -51,7 +51,7 @@ _DEFAULT_TYPE: Final = "application/octet-stream"
 
 
 def result_from_json(operation: Operation, status: int, headers: Mapping[str, str], body: bytes, value: Any) -> Json:
-    """Return the tool result for a JSON response. `value` is the decoded `body`."""
+    """Return the MCP tool result for a JSON response of the API. `value` is the decoded `body`."""
     result = _base_result(status, headers, [_text_block(body.decode("utf-8", "replace"))])
     if status < 400:
         wraps = operation.wraps_result if has_output_schema(operation) else not isinstance(value, dict)
@@ -60,7 +60,7 @@ def result_from_json(operation: Operation, status: int, headers: Mapping[str, st
 
 
 def result_from_bytes(operation: Operation, status: int, headers: Mapping[str, str], body: bytes) -> Json:
-    """Return the tool result for a response that is empty or not JSON."""
+    """Return the MCP tool result for a response of the API that is empty or not JSON."""
     result = _base_result(status, headers, [_content_block(operation, headers, body)] if body else [])
     if status < 400 and has_output_schema(operation):
         result["structuredContent"] = {}  # the output schema has no required fields
@@ -68,7 +68,7 @@ def result_from_bytes(operation: Operation, status: int, headers: Mapping[str, s
 
 
 def with_next_page(result: Json, arguments: Json) -> Json:
-    """Return the result with the arguments of the next page added."""
+    """Return the tool result with the arguments for the next page added, as text and in `_meta`."""
     hint = _text_block(
         f"There is more. The next part: call the same tool with {msgspec.json.encode(arguments).decode()}"
     )
@@ -80,7 +80,7 @@ def with_next_page(result: Json, arguments: Json) -> Json:
 
 
 def media_type(headers: Mapping[str, str]) -> str:
-    """Return the media type of a response, without parameters."""
+    """Return the media type of a response in lower case, without parameters such as charset."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -89,12 +89,12 @@ def is_json(headers: Mapping[str, str]) -> bool:
 
 
 def has_output_schema(operation: Operation) -> bool:
-    """Return True if the tool of the operation has an output schema."""
+    """Return True if the tool made from this API operation has an output schema."""
     return "outputSchema" in operation.tool
 
 
 def is_declared_type(operation: Operation, headers: Mapping[str, str]) -> bool:
-    """Return True if the document allows a response that is not JSON.
+    """Return True if the OpenAPI document allows this response, which is not JSON.
 
     It does if it declares the media type, or if the tool has no output schema.
     """
@@ -178,16 +178,19 @@ _MAX_EXCERPT_CHARS: Final = 200
 
 
 def is_final_status(status: int) -> bool:
-    """Return True if the status is the API's final answer to the request, positive or negative."""
+    """Return True if this HTTP status is the API's final answer to the request, good or bad.
+
+    Other statuses mean that the request was not processed, or that its outcome is unknown.
+    """
     return status < 500 and status not in _REJECTION_STATUSES and status not in _UNPROCESSED_STATUSES
 
 
 def error_for_status(
     status: int, headers: Mapping[str, str], body: bytes, missing: Sequence[str] = ()
 ) -> TransportError:
-    """Return the error for a status that is not an answer.
+    """Return the error for a status by which the API did not answer the request.
 
-    `missing` are credentials that the document requires.
+    `missing` are credentials that the document requires and the entry lacks.
     """
     retry_after = parse_retry_after(headers.get("retry-after"), headers.get("date"))
     problem, hint = _REJECTION_STATUSES.get(status, ("failed", ""))
@@ -208,7 +211,7 @@ def error_for_status(
 
 
 def _credential_hint(missing: Sequence[str]) -> str:
-    """Return the hint for a 401."""
+    """Return the hint for a 401: the setting that adds the missing credentials, or a check."""
     if missing:
         settings = ", ".join(f'"{name}": "${{keyring:NAME}}"' for name in missing)
         return f'set what its document requires: "openapi": {{"security": {{{settings}}}}}'
@@ -218,9 +221,9 @@ def _credential_hint(missing: Sequence[str]) -> str:
 def follow_redirect(
     operation: Operation, target: HttpTarget, status: int, headers: Mapping[str, str]
 ) -> HttpTarget | None:
-    """Return the target of a redirect, or None if the document declares it as a result.
+    """Return the target of a redirect, or None if the OpenAPI document declares it as a result.
 
-    Raises `TransportError` if the redirect must not be followed.
+    Raises `TransportError` if the redirect must not be followed, for instance to another origin.
     """
     location = headers.get("location", "")
     try:
@@ -245,17 +248,17 @@ def follow_redirect(
 
 
 def error_for_redirect_loop() -> TransportError:
-    """Return the error for too many redirects."""
+    """Return the error for an API that redirects one request too many times."""
     return TransportError("the API redirects too many times", _REJECTED, code="E-HTTP-REDIRECT", hint="check the url")
 
 
 def error_for_bad_response(reason: str) -> TransportError:
-    """Return the error for a response that cannot be converted."""
+    """Return the error for an API response that cannot be converted to a tool result."""
     return TransportError(f"the API's response is invalid: {reason}", _MAYBE_EXECUTED, code="E-HTTP-CONTENT")
 
 
 def status_phrase(status: int) -> str:
-    """Return a status with its phrase, such as "404 Not Found"."""
+    """Return an HTTP status with its phrase, such as "404 Not Found"."""
     try:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:

@@ -59,7 +59,7 @@ _LIST_CHANGED: Final = "notifications/tools/list_changed"
 
 
 def create(server: Server, services: TransportServices) -> OpenApiTransport:
-    """Return a transport for the registry in `transports/__init__.py`."""
+    """Return an unopened transport to an HTTP API, for the registry in `transports/__init__.py`."""
     return OpenApiTransport(server, services.spawner, services.environ, services.authorizer)
 
 
@@ -116,10 +116,10 @@ class OpenApiTransport:
                 self._refresh_problem = f"the document may be outdated, because {reason}"
 
     def set_protocol(self, era: Era, version: str) -> None:
-        """Do nothing: this transport is always modern."""
+        """Do nothing: this transport always speaks the modern protocol era."""
 
     def reset_session(self) -> None:
-        """Do nothing: there is no session."""
+        """Do nothing: an HTTP API has no MCP session."""
 
     async def wait_closed(self) -> Disconnect:
         never: asyncio.Future[Disconnect] = asyncio.get_running_loop().create_future()
@@ -153,12 +153,12 @@ class OpenApiTransport:
         raise JSONRPCError(METHOD_NOT_FOUND, f"an API does not support {request.method}")
 
     async def notify(self, method: str, params: Json) -> None:
-        """Do nothing: a cancelled call closes its connection."""
+        """Do nothing: an HTTP API gets no notifications, and a cancelled call closes its connection."""
 
     async def _discover(self, api: ApiBinding) -> Json:
-        """Connect to the API as a health check, and describe it.
+        """Return the `server/discover` result, after a connection to the API as a health check.
 
-        Its requests themselves are checked by real calls.
+        Only the connection is checked; no request is sent. Raises `TransportError` if it fails.
         """
         try:
             await self._client.connect(api.origin)
@@ -206,7 +206,10 @@ class OpenApiTransport:
     def _build_request(
         self, binding: OperationBinding, encoded: EncodedRequest, params: Json
     ) -> tuple[HttpTarget, HeaderBlock]:
-        """Return the target and the headers of a call's request. Raises `ValueError`."""
+        """Return the target and the headers of the HTTP request for a tool call.
+
+        Raises `ValueError` if the path or a header is invalid.
+        """
         path = encoded.target
         if binding.query:
             path = f"{path}{'&' if '?' in path else '?'}{binding.query}"
@@ -224,7 +227,7 @@ class OpenApiTransport:
         return HttpTarget(binding.origin, path), encode_headers(headers) if headers else NO_AUTH_HEADER
 
     def _idempotency_header(self, params: Json) -> tuple[str, str] | None:
-        """Return the idempotency key of the call as (header name, value), or None."""
+        """Return the idempotency key of the call as (header name, value), or None if it has none."""
         name = self._openapi.idempotency_header
         meta = params.get("_meta") if name is not None else None
         key = meta.get(self._server.idempotency_meta_key) if isinstance(meta, dict) else None
@@ -239,9 +242,10 @@ class OpenApiTransport:
         arguments: Json,
         call_state: CallState,
     ) -> Json:
-        """Send a call's request, follow redirects within the origin, and return the tool result.
+        """Send the HTTP request of a call, follow redirects, and return the tool result.
 
-        Raises `TransportError`.
+        Only redirects within the origin are followed. Raises `TransportError` if the request fails or gets no
+        answer.
         """
         method = binding.operation.method
         try:
@@ -269,7 +273,11 @@ class OpenApiTransport:
     async def _to_result(
         self, binding: OperationBinding, target: HttpTarget, response: HttpResponse, arguments: Json
     ) -> Json:
-        """Convert the API's response to a tool result. Raises `TransportError`."""
+        """Convert the API's response to a tool result.
+
+        Raises `TransportError` if its status is no answer to the request, or if its body is not as the document
+        promises.
+        """
         operation, status, headers = binding.operation, response.status, response.headers
         if status >= 400:
             body = await read_error_body(response, ERROR_BODY_TIMEOUT_S)
@@ -294,7 +302,7 @@ class OpenApiTransport:
 
 
 async def _decode_body(body: bytes) -> Any:
-    """Decode a JSON body, in a thread if it is large. Raises `TransportError`."""
+    """Decode a JSON body, in a thread if it is large. Raises `TransportError` if it is invalid."""
     try:
         return await decode_large(body) if jsonrpc.is_large(body) else jsonrpc.decode_json(body)
     except (ValueError, RecursionError) as exc:
@@ -346,12 +354,12 @@ class _QueryParameter(NamedTuple):
 def next_page_arguments(
     operation: Operation, arguments: Mapping[str, Any], url: str, headers: Mapping[str, str], value: Any
 ) -> Json | None:
-    """Return the arguments for the next page, or None if there is none or it is unknown.
+    """Return the tool arguments for the next page of results, or None if none is known.
 
-    An API announces the next page in one of a few ways: a `Link` header or a URL in the body, a cursor for a parameter,
-    or a "has more" flag with a parameter that counts pages. If this cannot be converted to arguments of the same tool,
-    the caller must read it from the response. A URL is never opened: only its query is parsed, and only if its path is
-    that of `url`, the request URL.
+    An API announces the next page in one of a few ways: a `Link` header or a URL in the body, a cursor for a
+    parameter, or a "has more" flag with a parameter that counts pages. If this cannot be converted to arguments of
+    the same tool, the caller must read it from the response. A URL is never opened: only its query is parsed, and
+    only if its path is that of `url`, the request URL.
     """
     if operation.method != "GET":
         return None
@@ -370,7 +378,7 @@ def next_page_arguments(
 
 
 def _argument_schema(operation: Operation, argument: str) -> Json:
-    """Return the schema of an argument, with one `$ref` resolved."""
+    """Return the JSON schema of a tool argument, with one `$ref` resolved; empty if unknown."""
     schema = operation.tool.get("inputSchema", {})
     found = schema.get("properties", {}).get(argument, {})
     ref = found.get("$ref", "") if isinstance(found, dict) else ""
@@ -400,9 +408,9 @@ def _paging_objects(value: Any) -> Iterator[Json]:
 
 
 def _from_next_url(parameters: Mapping[str, _QueryParameter], next_url: str, url: str) -> Json | None:
-    """Return the arguments in the query of a next-page URL.
+    """Return the tool arguments in the query of a next-page URL, or None if they do not fit.
 
-    Its host is ignored: nothing is sent there.
+    The host of the URL is ignored: nothing is sent there.
     """
     try:
         ours, theirs = urlsplit(url), urlsplit(next_url)
@@ -448,7 +456,7 @@ def _from_page_number(
 
 
 def _convert(parameter: _QueryParameter, text: str) -> Any:
-    """Convert text to the type of the parameter."""
+    """Convert text from a URL or cursor to the parameter's type: integer, boolean or string."""
     kind = parameter.schema.get("type")
     kinds = kind if isinstance(kind, list) else [kind]
     if "integer" in kinds and re.fullmatch(r"-?[0-9]{1,18}", text):
