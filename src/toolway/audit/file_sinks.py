@@ -1,14 +1,17 @@
-"""Audit logs in files: SQLite, or JSON lines for log collectors.
+"""Audit logs in files: a SQLite file, or JSON lines for log collectors.
+
+Each record contains the hash of the record before it as `prev`, so the records form a hash chain.
 
 SQLite: a group of records is one statement, and so one transaction and one fsync (`synchronous=FULL`), without holding
-the GIL. The only columns are a record's bytes and its hash, so no other column can contradict them.
+the GIL. The only columns are a record's number, hash and bytes, so no other column can contradict them.
 
 JSON lines: every line ends with its hash, computed over the line without it.
 
     {"seq":7,"prev":"…","kind":"call.intent",…,"hash":"…"}
 
-A file that exceeds the size limit is renamed with its first record number, and a new file is started. Expired records
-are removed by whole files. A partially written last line is moved to a separate file.
+A JSON lines file that exceeds the size limit is renamed with its first record number, and a new file is started.
+Expired records are removed by whole files; in SQLite, by rows. A partially written last line is moved to a separate
+file.
 """
 
 from __future__ import annotations

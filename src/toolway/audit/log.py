@@ -159,10 +159,12 @@ def load_redactor(settings: AuditSettings, *, create: bool = True) -> Redactor:
 
 
 def audit(recorder: AuditRecorder) -> Middleware:
-    """Create the audit middleware: a call that changes something is sent only after its intent is on disk.
+    """Create the middleware that records the intent of a call on disk before the call is sent.
 
-    It runs immediately before the first attempt of a call. Idempotency keys, cache and deduplication run earlier,
-    because they may answer a call without making it. Retry runs later: one intent covers all attempts of a call."""
+    Only calls that may change something or have an idempotency key get an intent. The middleware runs immediately
+    before the first attempt of a call. Idempotency keys, cache and deduplication run earlier, because they may
+    answer a call without making it. Retry runs later: one intent covers all attempts of a call.
+    """
 
     def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:
         if needs_intent(call):

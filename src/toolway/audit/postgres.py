@@ -1,4 +1,4 @@
-"""Audit logs in a PostgreSQL table: one hash chain per log name, and one per node of a cluster.
+"""Audit logs in a PostgreSQL table: one hash chain of records per log or cluster node.
 
 Several gateways can use one table: each has its own chain, by the log's name. The writer of a chain holds an advisory
 lock, which ends with its connection. A group of records is one statement and one commit. A commit is on disk before it

@@ -1,4 +1,4 @@
-"""Asynchronous writer of the audit log: group commit, and buffering while the log is unwritable.
+"""Asynchronous writer of the audit log: group commit, and a buffer for times of failure.
 
 Theory of operation
 ===================
@@ -339,9 +339,11 @@ def _reject(waiters: list[asyncio.Future[None]], reason: str) -> None:
 
 
 class WriterThread:
-    """Daemon thread that runs blocking jobs of the audit log in order, and reports each result to the event loop.
+    """Daemon thread that runs the blocking jobs of the audit log, one after the other.
 
-    Not an executor: the interpreter waits for executor threads on exit, and a disk may never respond."""
+    It reports each result to the event loop. Not an executor: the interpreter waits for executor threads on exit,
+    and a disk may never respond.
+    """
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Root command of the CLI.
+"""Root command `toolway` of the CLI: global options, `--version` and the table of commands.
 
 `table.py` lists the commands, `options.py` the options that all commands share.
 """

@@ -1,4 +1,4 @@
-"""Alerts: conditions that an operator must resolve, each as one readable file and one webhook message.
+"""Alerts: conditions that an operator must resolve, each as a file and a webhook message.
 
     login-needed      a server requires a login by a user
     given-up          a server failed too often, and is now restarted only rarely

@@ -69,7 +69,7 @@ async def _never(context: HttpFaultContext) -> None:
 
 @http_fault("status", early=True)
 async def _status(context: HttpFaultContext) -> None:
-    """Send status VALUE (default 500) with Retry-After=retry_after, WWW-Authenticate=challenge."""
+    """Send the status VALUE (default 500); options: retry_after, challenge (WWW-Authenticate)."""
     headers = {"Retry-After": context.option("retry_after"), "WWW-Authenticate": context.option("challenge")}
     context.exchange.extra_headers.update({name: value for name, value in headers.items() if value})
     context.exchange.respond(int(context.setting.number(500)), b"Not today.\n", {"Content-Type": "text/plain"})
@@ -145,7 +145,7 @@ async def _cut_body(context: HttpFaultContext) -> None:
 
 @http_fault("wrong_length")
 async def _wrong_length(context: HttpFaultContext) -> None:
-    """Add VALUE (default -10: surplus bytes) to Content-Length; if positive, it never ends."""
+    """Send a Content-Length off by VALUE (default -10); if positive, the body never ends."""
     body = encode(context.response)
     context.exchange.write_head(
         200, {**JSON_HEADERS, "Content-Length": str(len(body) + int(context.setting.number(-10)))}
@@ -223,7 +223,7 @@ async def _id_of_other(context: HttpFaultContext) -> None:
 
 @http_fault("cut_sse")
 async def _cut_sse(context: HttpFaultContext) -> None:
-    """End SSE early, VALUE (before, between, inside) events; ids=1: with ids; clean=1: orderly."""
+    """Cut SSE before, between or inside events (VALUE); ids=1: with event ids; clean=1: orderly."""
     cut_position, has_ids = context.setting.value or "before", context.option("ids") in ("1", "True")
     exchange = context.open_stream()
     event_id = f"event-{context.endpoint.next_id()}" if has_ids else ""

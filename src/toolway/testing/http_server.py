@@ -1,4 +1,4 @@
-"""Fake HTTP MCP server of both eras that misbehaves on request.
+"""Fake HTTP MCP server, legacy (before 2026-07-28) and modern, that misbehaves on request.
 
     python -m toolway.testing.http_server --list-modes
     python -m toolway.testing.http_server --port 0 --era legacy --answer sse
@@ -209,12 +209,12 @@ _PLAIN_TEXT_HEADERS = {"Content-Type": "text/plain"}
 
 
 class SseEndpoint(Endpoint):
-    """HTTP+SSE endpoint: event streams, and the messages posted to them.
+    """Fake endpoint of HTTP+SSE, the MCP transport of 2024-11-05.
 
-    `GET /sse` opens the stream of a session. The session ends with its stream, unless a fault mode cut the stream and
-    gave its events ids. A POST to the address that the stream names gets the status 202, and its response is sent on
-    the stream. Fault modes of the HTTP response affect the POST. Fault modes of the JSON-RPC response or its events
-    affect the stream, after the POST was accepted.
+    `GET /sse` opens the event stream of a session. The session ends with its stream, unless a fault mode cut the
+    stream and gave its events ids. A POST to the address that the stream names gets the status 202, and its
+    response is sent on the stream. Fault modes of the HTTP response affect the POST. Fault modes of the JSON-RPC
+    response or its events affect the stream, after the POST was accepted.
     """
 
     path = "/sse"

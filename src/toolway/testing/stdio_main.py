@@ -1,4 +1,4 @@
-"""Fake stdio MCP server of both eras that misbehaves on request.
+"""Fake stdio MCP server, legacy (before 2026-07-28) and modern, that misbehaves on request.
 
     python -m toolway.testing.stdio_main --list-modes
     python -m toolway.testing.stdio_main --mode garbage --era legacy

@@ -63,9 +63,12 @@ def add(
     plain: Plain = False,
     dry_run: DryRun = False,
 ) -> CommandResult:
-    """toolway add https://mcp.example.com/mcp, toolway add npm:PACKAGE, toolway add files -- npx -y PACKAGE /folder.
+    """Examples: toolway add https://mcp.example.com/mcp, toolway add npm:PACKAGE.
 
-    Tokens are moved to the secret store, and the entry references them."""
+    A server name and its command: toolway add files -- npx -y PACKAGE /folder.
+
+    Tokens are moved to the secret store, and the entry references them.
+    """
     from toolway.cli.commands.add import run_add
 
     return run_add(

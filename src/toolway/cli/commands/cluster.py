@@ -42,8 +42,11 @@ def drain(
         float, typer.Option("--wait", "-w", metavar="SECONDS", min=0, help="Time to wait until it owns no server.")
     ] = 60.0,
 ) -> CommandResult:
-    """The node accepts no more servers, and hands over each of its servers when their calls have ended. Stop the node
-    afterwards. After a restart it accepts servers again."""
+    """The draining node accepts no more servers, and hands over those it owns.
+
+    Each server is handed over when its calls have ended. Stop the node afterwards. After a restart it accepts
+    servers again.
+    """
     return run_drain(context, node, wait)
 
 
@@ -51,8 +54,10 @@ def keygen(
     context: CommandContext,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write it to a private file.")] = None,
 ) -> CommandResult:
-    """Give the same key to every node, with --cluster-key-file or as TOOLWAY_CLUSTER_KEY. The cluster accepts everyone
-    who has the key as a node."""
+    """Give the same cluster key to every node: --cluster-key-file or TOOLWAY_CLUSTER_KEY.
+
+    The cluster accepts everyone who has the key as a node.
+    """
     return run_keygen(context.output, out)
 
 

@@ -51,10 +51,12 @@ def doctor(
     refresh: Refresh = False,
     wait: Wait = 30.0,
 ) -> CommandResult:
-    """Start every server once and check command, variables, start, stdout, protocol and tools, and whether model
-    providers accept them. The first line names the cause.
+    """Start every server once and check command, variables, start, stdout, protocol and tools.
 
-    With --tools, exit with 9 if OpenAI, Anthropic or Gemini would reject a tool."""
+    Also check if model providers accept the tools. The first line of the report names the cause.
+
+    With --tools, exit with 9 if OpenAI, Anthropic or Gemini would reject a tool.
+    """
     file_checks = {"--all": everything, "--client": client, "--project": project, "--fix": fix}
     tool_checks = {"--strict": strict, "--refresh": refresh, "--gateway": context.target_options.gateway}
     unsupported = [option for option, value in (file_checks if tools else tool_checks).items() if value]

@@ -54,10 +54,13 @@ def export(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> CommandResult:
-    """Show each change first, report settings that the client does not support, and back up the old file.
+    """Show each change of a client's file before it is made, and back up the old file.
 
-    With --via-gateway --print, print a command, or lines for the client's file, to connect it to the running gateway or
-    the one of --gateway. Nothing is changed."""
+    Settings that the client does not support are reported.
+
+    With --via-gateway --print, print a command, or lines for the client's file, to connect it to the running
+    gateway or the one of --gateway. Nothing is changed.
+    """
     if print_only:
         if not via_gateway or all_clients or len(clients or ()) != 1:
             raise UsageError("--print needs one client", hint="toolway export CLIENT --via-gateway --print")
@@ -71,8 +74,10 @@ def export(
 
 
 def sync(context: CommandContext, yes: Yes = False, dry_run: DryRun = False) -> CommandResult:
-    """Copy new servers of clients to your file, and from there to all clients. A client that uses toolway keeps only
-    that entry."""
+    """Copy new servers of clients to your config file, and from there to all clients.
+
+    A client that uses toolway keeps only that entry.
+    """
     return run_sync(context, yes=yes, dry_run=dry_run)
 
 

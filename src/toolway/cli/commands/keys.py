@@ -1,4 +1,4 @@
-"""`toolway keys`: manage API keys of the gateway, and show the token of this machine's gateway.
+"""`toolway keys`: manage API keys of the gateway, and show this machine's access token.
 
 Keys are changed through the running gateway, or else in its key file.
 """
@@ -161,7 +161,7 @@ def _format_date(seconds: float) -> str:
 
 
 def run_local_token(output: Output) -> int:
-    """Print the access token of this machine's gateway."""
+    """Print the access token with which programs on this machine use its gateway."""
     from toolway.gateway.state_dir import StateDir
 
     state = StateDir.default(os.environ)

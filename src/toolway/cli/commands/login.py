@@ -47,8 +47,11 @@ def login(
         bool, typer.Option("--no-browser", help="Print the login URL; accepts the final URL if you paste it.")
     ] = False,
 ) -> CommandResult:
-    """Open the browser. All your programs then use the token, including those already running. With --gateway and an
-    API key, the gateway stores the token for that key."""
+    """Open the browser for the login to the server, and store the token.
+
+    All your programs then use the token, including those already running. With --gateway and an API key, the
+    gateway stores the token for that key.
+    """
     return run_login(context.output, context.target_options, name, with_browser=not no_browser)
 
 
@@ -237,7 +240,7 @@ class _BrowserLogin:
 def encode_url(url: str) -> str:
     """Return a login URL with shell metacharacters percent-encoded.
 
-    Raises `NotAuthorized` if it is not an acceptable OAuth URL.
+    Raises `AuthError` if the URL is neither https nor http on this machine.
     """
     from toolway.auth.urls import check_oauth_url
 

@@ -70,7 +70,10 @@ def serve(
         str | None, typer.Option("--nats-credentials", metavar="FILE", help="NATS credentials file (.creds).")
     ] = None,
 ) -> CommandResult:
-    """Cluster options can also be set in the environment: TOOLWAY_CLUSTER, TOOLWAY_DATABASE and so on."""
+    """Run the gateway until Ctrl-C, alone or as a node of a cluster.
+
+    Cluster options can also be set in the environment: TOOLWAY_CLUSTER, TOOLWAY_DATABASE and so on.
+    """
     options = read_cluster_options(
         cluster=cluster,
         database=database,

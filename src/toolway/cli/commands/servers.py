@@ -50,7 +50,10 @@ def status(context: CommandContext, name: AnyServer = None, wait: Wait = 30.0) -
 
 
 def restart(context: CommandContext, name: ServerName) -> CommandResult:
-    """Restart the server in any state. Calls in flight fail with an error that says whether they were executed."""
+    """Restart the server in any state.
+
+    Calls in flight fail with an error that says whether they were executed.
+    """
     return run_restart(context.output, context.target_options, name)
 
 

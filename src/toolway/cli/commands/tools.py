@@ -57,7 +57,10 @@ def tools(
     tokens: Annotated[bool, typer.Option("--tokens", help="Show the approximate token cost of each tool.")] = False,
     wait: Wait = 30.0,
 ) -> CommandResult:
-    """Read the lists that earlier runs cached on disk. Only servers without a cached list are started."""
+    """Read the tool lists that earlier runs cached on disk.
+
+    Only servers without a cached list are started.
+    """
     return run_tools(context, words or [], server, wait=wait, refresh=refresh, tokens=tokens)
 
 
@@ -89,7 +92,10 @@ def call(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Repeat a call even if it may change something.")] = False,
 ) -> CommandResult:
-    """Start only the server of the tool. With --replay, the arguments are those of the recorded call."""
+    """Start only the server of the called tool.
+
+    With --replay, the arguments are those of the recorded call.
+    """
     if replay is not None:
         if tool is not None or timeout is not None or raw:
             raise UsageError("--replay accepts no tool, arguments, --timeout or --raw", hint="toolway call --replay ID")

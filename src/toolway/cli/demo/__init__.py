@@ -1,1 +1,1 @@
-"""Demo for `toolway ui --demo`: a gateway with healthy and faulty servers, and constant calls."""
+"""Demo for `toolway ui --demo`: a gateway with healthy and faulty servers and many calls."""

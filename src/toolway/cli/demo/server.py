@@ -1,4 +1,4 @@
-"""Small MCP server over stdio with a selectable behaviour.
+"""Simulated MCP server over stdio for the demo gateway, with a selectable behaviour.
 
 Run by its path; needs only Python.
 

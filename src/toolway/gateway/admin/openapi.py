@@ -1,7 +1,7 @@
 """OpenAPI 3.1 description of `/admin`, built from the route table: `GET /admin/openapi.json`.
 
-`AdminOperation` is the described part of a row of that table. The shapes of bodies and replies are in `SCHEMAS`; those of
-data classes are derived from the classes.
+`AdminOperation` is the described part of a row of that table. The shapes of bodies and replies are in `SCHEMAS`; those
+of data classes are derived from the classes.
 """
 
 from __future__ import annotations
