@@ -33,7 +33,7 @@ def test_mypy_sees_a_mistake(tmp_path: Path) -> None:
     assert code == 1 and "attempts" in text
 
 
-@pytest.mark.skipif(not PYRIGHT.exists() and not shutil.which("pyright"), reason="pyright is not installed: make pyright")
+@pytest.mark.skipif(not PYRIGHT.exists() and not shutil.which("pyright"), reason="not installed: make pyright")
 def test_pyright_accepts_it() -> None:
     command = str(PYRIGHT) if PYRIGHT.exists() else "pyright"
     code, text = run(command, "--pythonpath", sys.executable, str(PROGRAM))

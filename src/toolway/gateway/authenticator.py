@@ -23,7 +23,7 @@ _HOST_HEADER: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9
 
 
 class RequestDenied(Exception):
-    """A request that is denied with this HTTP status."""
+    """Raised if authentication denies an HTTP request; carries the HTTP status of the response."""
 
     def __init__(self, status: int, message: str, hint: str = "", headers: Headers = ()) -> None:
         super().__init__(message)
@@ -56,7 +56,10 @@ class Authenticator:
         self.configure(hosts, origins)
 
     def configure(self, hosts: Iterable[str], origins: Iterable[str]) -> None:
-        """Accept these hosts and origins from now on, besides our own addresses."""
+        """Accept these values of the Host and Origin headers from now on.
+
+        Loopback, the bound address and the advertised host of the gateway are always accepted too.
+        """
         self._change_count += 1
         self._configured_hosts, self._configured_origins = tuple(hosts), tuple(origins)
         self._hosts = frozenset(
@@ -72,23 +75,23 @@ class Authenticator:
 
     @property
     def version(self) -> int:
-        """Version of the access rules: grows with every change of keys, hosts or origins."""
+        """Number that grows with every change of API keys, hosts or origins; caches compare it."""
         return self._change_count + (self._api_keys.change_count if self._api_keys is not None else 0)
 
     def set_bound_address(self, host: str, port: int) -> None:
-        """Accept the address we listen on as a host, and pages served from it as origins."""
+        """Accept the address that the gateway listens on in Host and Origin headers."""
         self._bound_address = (host, port)
         self.configure(self._configured_hosts, self._configured_origins)
 
     def set_advertised_host(self, host: str) -> None:
-        """Accept the host name under which other nodes of the cluster reach us."""
+        """Accept in Host headers the host name under which other cluster nodes reach this gateway."""
         self._advertised_hosts = (f"[{host}]" if ":" in host else host.lower(),)
         self.configure(self._configured_hosts, self._configured_origins)
 
     def check_host_and_origin(self, request: HttpRequest) -> None:
-        """Check Host and Origin, against DNS rebinding and foreign web pages.
+        """Check the Host and Origin headers, against DNS rebinding and foreign web pages.
 
-        Raises `RequestDenied`.
+        Raises `RequestDenied` if Host is missing, repeated or unknown, or if Origin is not accepted.
         """
         headers = request.headers
         host = headers.get("host")
@@ -102,7 +105,11 @@ class Authenticator:
             raise RequestDenied(403, "origin not allowed", "add it to toolway.gateway.origins")
 
     def authenticate_token(self, request: HttpRequest) -> Principal:
-        """Return the principal of the bearer token. Raises `RequestDenied`."""
+        """Return the principal of the request's bearer token: local administrator, API key or node.
+
+        Raises `RequestDenied` if the token is missing or unknown. If authentication is off, all requests are the local
+        administrator's.
+        """
         if self._api_keys is None:
             return LOCAL_ADMIN
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -122,7 +129,7 @@ class Authenticator:
 
 
 def preflight_headers(request: HttpRequest) -> Headers:
-    """Return the CORS preflight headers for an allowed origin."""
+    """Return the response headers for a CORS preflight whose Origin was checked before."""
     requested = request.headers.get("access-control-request-headers", "")
     return (
         *cors_headers(request),
@@ -145,7 +152,7 @@ def cors_headers(request: HttpRequest) -> Headers:
 
 
 def json_error(status: int, message: str, **facts: object) -> tuple[int, bytes, Headers]:
-    """Return a non-MCP error response as (status, JSON body, headers)."""
+    """Return an error response for a request outside of MCP, as (status, JSON body, headers)."""
     body: Json = {"error": {"message": message, **facts}}
     return status, encode_json(body), (("content-type", JSON_TYPE),)
 
@@ -159,7 +166,7 @@ MAX_THROTTLED_KEYS: Final = 1000  # keys for which the time of the last event is
 
 
 class DenialLog:
-    """Emits an event for denied requests, at most `MAX_DENIALS_PER_SECOND`."""
+    """Emits an event per denied request, at most `MAX_DENIALS_PER_SECOND` each second."""
 
     def __init__(self, emit: Callable[[Event], None], now: Callable[[], float] = time.monotonic) -> None:
         self._emit = emit
@@ -182,7 +189,7 @@ class DenialLog:
 
 
 class ThrottleLog:
-    """Emits an event for API keys that exceed their rate limit, at most one per key and minute."""
+    """Emits an event if an API key exceeds its rate limit, at most one per API key and minute."""
 
     def __init__(self, emit: Callable[[Event], None], now: Callable[[], float] = time.monotonic) -> None:
         self._emit = emit

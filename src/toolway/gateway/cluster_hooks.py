@@ -22,33 +22,37 @@ from toolway.types import Json
 
 
 class ClusterHooks:
-    """Questions of a gateway to its cluster. The answers here are those of a gateway without a cluster."""
+    """Interface through which a gateway queries its cluster.
+
+    This base class is for a gateway without a cluster: there are no other nodes, and all servers are local.
+    """
 
     @property
     def session_peers(self) -> SessionPeers | None:
-        """The other nodes, for legacy sessions; None without a cluster."""
+        """Access to the other nodes that share legacy client sessions; None without a cluster."""
         return None
 
     @property
     def admin(self) -> ClusterAdmin | None:
-        """Admin operations of the cluster; None without a cluster."""
+        """Operations of `/admin` that concern the cluster; None without a cluster."""
         return None
 
     def authenticate_node(self, token: str) -> Principal | None:
-        """Return the node with this token, or None if it is no token of a node."""
+        """Return the principal of the node that owns this token, or None if it is no node token."""
         return None
 
     def verify_call_token(
         self, server: str, params: Json, view: EndpointView | None
     ) -> tuple[Principal, EndpointView, ForwardedCall]:
-        """Return principal, view and data of a call that another node forwards. Raises `RpcFailure`.
+        """Verify the token of a call forwarded by another node; return principal, view and data.
 
-        `view` is the view of the server, if it is known.
+        `view` is the view of the whole server, if the caller has it. Raises `RpcFailure` if the call token is invalid
+        or cluster mode is off.
         """
         raise RpcFailure(INVALID_REQUEST, "cluster mode is off", {"executed": "no"})
 
     def is_remote(self, server: str) -> bool:
-        """Return True if another node owns the server."""
+        """Return True if calls to the server are forwarded to another node, which owns it."""
         return False
 
     def is_draining(self) -> bool:
@@ -56,7 +60,7 @@ class ClusterHooks:
         return False
 
     def gauges(self) -> Mapping[str, float]:
-        """Return the gauges of this node by name, without the prefix `toolway_cluster_`."""
+        """Return cluster metrics of this node: value by name without prefix `toolway_cluster_`."""
         return {}
 
 
@@ -64,20 +68,20 @@ NO_CLUSTER: Final = ClusterHooks()
 
 
 class ClusterAdmin(Protocol):
-    """Admin operations of a cluster node: its nodes, owners of servers, restarts."""
+    """Operations of `/admin` that concern a cluster: its nodes, owners of servers, restarts."""
 
     async def list_nodes(self) -> Json: ...
 
     async def get_node(self, name: str) -> Json:
-        """Return one node with its servers. Raises `NotFound`."""
+        """Return one node with its servers. Raises `NotFound` if there is no such node."""
         ...
 
     async def drain_node(self, name: str) -> Json:
-        """Make a node release its servers. Raises `NotFound`."""
+        """Make a node release all servers it owns. Raises `NotFound` if there is no such node."""
         ...
 
     async def owners_by_server(self) -> Mapping[str, Sequence[str]]:
-        """Return the ids of the nodes that own each server, as far as known."""
+        """Return the ids of the nodes that own each server, by server name, as last known."""
         ...
 
     def restart(self, server: str) -> None:
@@ -86,29 +90,30 @@ class ClusterAdmin(Protocol):
 
 
 class SessionPeers(Protocol):
-    """The other nodes of a cluster, which share the state of legacy sessions.
+    """The other nodes of a cluster, which share the state of legacy client sessions.
 
-    A client may send every request to another node. What it sends back carries a tag of the node that it belongs to:
-    the id of a response, the last event id, the URL of an SSE message.
+    Legacy means before protocol version 2026-07-28. A load balancer may route each request of a session to a different
+    node. State that exists on one node only is found by the node's tag, which the client sends back: in the id of a
+    response, in the last event id, or in the URL of an SSE message.
     """
 
     @property
     def node_tag(self) -> str:
-        """Tag of this node: letters and digits."""
+        """Short id of this node (letters and digits), put into ids that clients send back."""
         ...
 
     # -- session state ------------------------------------------------------------------------------------------------
 
     def on_session_started(self, id_: str) -> None:
-        """Note a session that starts on this node: no other node has state for it."""
+        """Record that a legacy session starts on this node, so no other node has state for it yet."""
         ...
 
     def on_session_loaded(self, session: LegacySession) -> None:
-        """Note that this node holds state of the session from now on."""
+        """Record that this node holds state of the session from now on and needs its changes."""
         ...
 
     def is_current(self, session: LegacySession) -> bool:
-        """Return True if the changes that other nodes made to the session are known here."""
+        """Return True if this node knows all changes that other nodes made to the session."""
         ...
 
     async def load_state(self, session: LegacySession) -> None:
@@ -124,33 +129,39 @@ class SessionPeers(Protocol):
         remove_uri: str = "",
         ended: bool = False,
     ) -> None:
-        """Publish a change of the session made on this node.
+        """Store a change of the session and publish it to the other nodes.
 
-        It may change the log level, add or remove a resource, or end the session.
+        The arguments set the log level, add or remove a subscribed resource URI, or end the session.
         """
         ...
 
     def on_stream_opened(self, session: LegacySession) -> None:
-        """Announce that the client's notification stream is on this node now, and on no other."""
+        """Announce to the other nodes that the client's notification stream is now on this node."""
         ...
 
     # -- forwarding ---------------------------------------------------------------------------------------------------
 
     async def forward(self, session: LegacySession, message: Message) -> None:
-        """Forward a response or cancellation that matches nothing on this node."""
+        """Forward a client's response or cancellation whose request is not on this node to its node."""
         ...
 
     async def resume_stream(self, session: LegacySession, last_event_id: str, stream: EventStream) -> bool:
-        """Send the rest of a stream that started on another node. Return False if there is none."""
+        """Send the client the rest of an event stream that began on another node and broke.
+
+        Return False if no node has that stream.
+        """
         ...
 
     async def forward_sse_message(self, node_tag: str, id_: str, principal_id: str, message: Message) -> int:
-        """Forward a message to the node that holds the `/sse` stream.
+        """Forward a posted client message to the node that holds the client's `/sse` stream.
 
         Return the HTTP status for the client.
         """
         ...
 
     async def handle_node_request(self, params: Json, notify: Notify) -> Json:
-        """Handle a session request that another node forwards to this node. Raises `RpcFailure`."""
+        """Handle a session request that another node forwards to this node.
+
+        Raises `RpcFailure` if the request or its token is invalid.
+        """
         ...

@@ -53,7 +53,7 @@ CLOSE_TIMEOUT_S: Final = 3.0  # seconds that clients may take to read the last b
 
 
 class Gateway:
-    """One gateway around a hub.
+    """One MCP gateway: serves the servers of a hub to HTTP or stdio clients.
 
     If `api_keys` is None, authentication is off: for tests, or behind another proxy. `cluster` connects the gateway to
     the other nodes of a cluster.
@@ -132,9 +132,9 @@ class Gateway:
         self._started_at = time.time()
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Start listening.
+        """Start listening for HTTP clients.
 
-        Return the port, which differs from `port` if that is 0. Raises `OSError`.
+        Return the port, which differs from `port` if that is 0. Raises `OSError` if the address cannot be bound.
         """
         self.subscriptions.start()
         self._uses_tls = tls is not None
@@ -144,18 +144,21 @@ class Gateway:
 
     @property
     def handle_forwarded(self) -> Callable[[str, Message, Notify], Coroutine[Any, Any, RpcResult]]:
-        """Handler of a request that another node forwards without HTTP. Raises `RpcFailure`."""
+        """Handler for calls that another node forwards by NATS instead of HTTP.
+
+        It raises `RpcFailure` if the call is rejected or fails.
+        """
         return self._modern.handle_forwarded
 
     def set_advertised_host(self, host: str) -> None:
-        """Accept this host name too; other nodes use it. An empty name is ignored."""
+        """Accept this name, by which other nodes reach the gateway, as Host; "" is ignored."""
         if host:
             self._authenticator.set_advertised_host(host)
 
     def stdio_client(self) -> StdioClient:
-        """Return the stdio client.
+        """Return the handler that serves one client over stdin and stdout.
 
-        Stops recording activity: with stdio there is no dashboard to show it.
+        Recording of recent activity stops: with stdio there is no dashboard to show it.
         """
         self._hub.remove_sink(self.activity)
         self.subscriptions.start()
@@ -178,7 +181,7 @@ class Gateway:
         }
 
     def on_config_changed(self, hosts: Iterable[str], origins: Iterable[str]) -> None:
-        """Apply a changed configuration to hosts, origins, views and lists of new servers."""
+        """Apply a changed configuration: accepted hosts and origins, tool filters, new servers."""
         self._authenticator.configure(hosts, origins)
         self.router.refresh_views()
         self.subscriptions.recheck()
@@ -189,11 +192,10 @@ class Gateway:
     async def drain(
         self, skip_waiting: asyncio.Event, delay: float = DRAIN_DELAY_S, timeout: float = DRAIN_TIMEOUT_S
     ) -> None:
-        """Shut down: reject new work, finish active calls, then cancel the rest.
+        """Shut down: reject new requests, let active calls finish, then cancel the rest.
 
-        A cancelled call gets an error that says if it may have been executed.
-
-        Setting `skip_waiting` skips the waiting.
+        Load balancers get `delay` seconds to notice, active calls at most `timeout` seconds. Setting `skip_waiting`
+        ends both waits. A cancelled call gets an error that says if it may have been executed.
         """
         self.router.ready = False
         await _wait_first(skip_waiting.wait(), asyncio.sleep(delay), delay)

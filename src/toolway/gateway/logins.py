@@ -34,7 +34,7 @@ _NO_STORE_HEADERS: Final = (("content-type", JSON_TYPE), ("cache-control", "no-s
 
 @dataclass
 class PendingLogin:
-    """A login in progress, with its principal and server."""
+    """An OAuth login in progress, of one principal at one server."""
 
     principal_id: str
     server: str
@@ -43,7 +43,7 @@ class PendingLogin:
     redirected_to: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     async def wait_for_redirect(self, server: str, url: str) -> str:
-        """Publish the authorization URL, then wait for the URL that the browser was redirected to."""
+        """Publish the authorization URL for the browser; return the URL it is finally redirected to."""
         self.url.set_result(url)
         return await self.redirected_to
 
@@ -53,7 +53,7 @@ class PendingLogin:
 
 
 class LoginEndpoint:
-    """Handler of all `/login` requests.
+    """Handler of all `/login` requests: OAuth logins of principals at servers.
 
     `can_access` returns True if a principal may see any tool of a server.
     """
@@ -141,9 +141,9 @@ class LoginEndpoint:
 
 
 def _check_loopback_uri(uri: Any) -> str:
-    """Return `uri` if it is a loopback HTTP URL; other targets could leak the code.
+    """Return `uri` if it is a loopback HTTP URL; another target could leak the OAuth code.
 
-    Raises `ValueError`.
+    Raises `ValueError` if not.
     """
     parts = urlsplit(uri) if isinstance(uri, str) and len(uri) < MAX_URL_CHARS else None
     if parts is None or parts.scheme != "http" or not is_loopback(parts.hostname or "") or parts.username is not None:

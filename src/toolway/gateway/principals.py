@@ -29,7 +29,7 @@ _MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """The authenticated sender of a request."""
+    """Authenticated sender of a request: the local administrator, an API key or a cluster node."""
 
     id: str
     name: str
@@ -40,7 +40,10 @@ class Principal(msgspec.Struct, frozen=True):
     is_node: bool = False  # another node of the cluster, which forwards calls of callers named by a call token
 
     def can_access(self, endpoint: str) -> bool:
-        """Return True if this principal may use the endpoint: a group, `server/name`, or "" for all."""
+        """Return True if this principal may use an MCP endpoint.
+
+        `endpoint` is the name of a group, `server/name`, or "" for `/mcp`, which every principal may use.
+        """
         return self.scopes is None or not endpoint or endpoint in self.scopes
 
 
@@ -68,9 +71,9 @@ class _KeysFile(msgspec.Struct):
 
 
 class ApiKeyStore(ABC):
-    """The local token and all API keys, in memory.
+    """The token of this machine and all API keys, in memory; subclasses store the API keys.
 
-    A lookup costs one hash, independent of the number of keys.
+    A lookup costs one hash, independent of the number of API keys.
     """
 
     def __init__(self, token: str) -> None:
@@ -80,11 +83,11 @@ class ApiKeyStore(ABC):
         self._revocation_callbacks: list[Callable[[str], None]] = []
 
     def on_revoked(self, callback: Callable[[str], None]) -> None:
-        """Call `callback` with the id of every key that is revoked or changed from now on."""
+        """Call `callback` with the id of every API key that is revoked or changed from now on."""
         self._revocation_callbacks.append(callback)
 
     def authenticate(self, token: str) -> Principal | None:
-        """Return the principal of a token, or None if it is unknown."""
+        """Return the principal of a bearer token, or None if the token is unknown."""
         hashed = _hash_token(token)
         if hmac.compare_digest(hashed, self._token_hash):
             return LOCAL_ADMIN
@@ -92,7 +95,7 @@ class ApiKeyStore(ABC):
         return key.to_principal() if key is not None else None
 
     def principal_for(self, id: str) -> Principal | None:
-        """Return the principal of the API key with this id, or None if it was revoked."""
+        """Return the principal of the API key with this id; None if there is no such key (any more)."""
         return next((key.to_principal() for key in self._keys.values() if key.id == id), None)
 
     def list_keys(self) -> Sequence[ApiKey]:
@@ -102,14 +105,17 @@ class ApiKeyStore(ABC):
     async def create_key(
         self, name: str, scopes: Iterable[str] | None, admin: bool, now: float, rate: Rate | None = None
     ) -> tuple[str, ApiKey]:
-        """Create an API key.
+        """Create and store an API key. Return its token, shown only once, and its stored entry.
 
-        Return its token, which is not stored, and its entry. Raises `OSError`, `Unavailable`.
+        Raises `OSError` if the file cannot be written, `ServerUnavailable` if the cluster database does not respond.
         """
 
     @abstractmethod
     async def revoke_key(self, id: str) -> bool:
-        """Revoke an API key. Return False if it is unknown. Raises `OSError`, `Unavailable`."""
+        """Revoke an API key. Return False if there is no key with this id.
+
+        Raises `OSError` if the file cannot be written, `ServerUnavailable` if the cluster database does not respond.
+        """
 
     @abstractmethod
     def reload(self) -> None:
@@ -125,7 +131,7 @@ class ApiKeyStore(ABC):
 
 
 class FileApiKeyStore(ApiKeyStore):
-    """API keys in a JSON file."""
+    """Store of API keys in a JSON file, which several processes may change."""
 
     def __init__(self, file: Path, token: str) -> None:
         super().__init__(token)
@@ -144,14 +150,20 @@ class FileApiKeyStore(ApiKeyStore):
     def create_key_sync(
         self, name: str, scopes: Iterable[str] | None, admin: bool, now: float, rate: Rate | None = None
     ) -> tuple[str, ApiKey]:
-        """Create an API key, as `create_key`. Raises `OSError`."""
+        """Create an API key and write the file; blocks. Return its token and its stored entry.
+
+        Raises `OSError` if the file cannot be written.
+        """
         token, key = generate_key(name, scopes, admin, now, rate)
         with self._locked():
             self._save([*self._keys.values(), key])
         return token, key
 
     def revoke_key_sync(self, id: str) -> bool:
-        """Revoke an API key, as `revoke_key`. Raises `OSError`."""
+        """Revoke an API key and write the file; blocks. Return False if the id is unknown.
+
+        Raises `OSError` if the file cannot be written.
+        """
         with self._locked():
             remaining = [key for key in self._keys.values() if key.id != id]
             if len(remaining) == len(self._keys):
@@ -160,7 +172,7 @@ class FileApiKeyStore(ApiKeyStore):
         return True
 
     def reload(self) -> None:
-        """Load the file if another process changed it. Raises `ConfigError` if it is invalid."""
+        """Read the file again if another process changed it. Raises `ConfigError` if it is invalid."""
         try:
             stat = self._file.stat()
         except FileNotFoundError:
@@ -207,16 +219,16 @@ class FileApiKeyStore(ApiKeyStore):
 def generate_key(
     name: str, scopes: Iterable[str] | None, admin: bool, now: float, rate: Rate | None
 ) -> tuple[str, ApiKey]:
-    """Generate an API key. Return its token and its entry, which contains only the hash."""
+    """Generate an API key. Return its token and the entry to store, which has only a hash."""
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     scope_names = tuple(scopes) if scopes is not None else None
     return token, ApiKey(secrets.token_hex(4), name, _hash_token(token), scope_names, admin, now, rate)
 
 
 def read_local_token(file: Path) -> str:
-    """Return the token of this machine, created at first use.
+    """Return the administrator token of this machine from `file`, which is created at first use.
 
-    Raises `OSError`, `ConfigError` if too short.
+    Raises `OSError` if the file is not accessible, `ConfigError` if the token is too short.
     """
     token = read_or_create(file, lambda: (TOKEN_PREFIX + secrets.token_urlsafe(32)).encode()).decode("latin-1").strip()
     if len(token) < _MIN_TOKEN_CHARS:

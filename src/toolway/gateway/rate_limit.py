@@ -32,7 +32,7 @@ class Rate(msgspec.Struct, frozen=True):
 
     @staticmethod
     def parse(text: str) -> Rate:
-        """Parse a rate such as `600/min`. Raises `ValueError`."""
+        """Parse a rate such as `600/min`. Raises `ValueError` if the text has another form."""
         found = _RATE_PATTERN.fullmatch(text)
         if found is None:
             raise ValueError(f"invalid rate {text[:40]!r}: write it as 10/s, 600/min, 1000/h or 5000/day")
@@ -47,17 +47,17 @@ class Rate(msgspec.Struct, frozen=True):
 
     @property
     def per_second(self) -> float:
-        """Tokens per second."""
+        """Calls per second that this rate allows on average."""
         return self.calls / self.period_s
 
 
 class RateLimiter(Protocol):
-    """Rate limiter of API keys."""
+    """Interface of a rate limiter for the calls of API keys."""
 
     def try_acquire(self, key_id: str, rate: Rate) -> float:
-        """Take one token for a call. Return 0.0, or the seconds until a token may be available.
+        """Take a token of this API key for one call: return 0.0 if taken, so the call may proceed.
 
-        Never blocks and does no I/O.
+        If there is none, return the seconds until one may be available. Never blocks and does no I/O.
         """
         ...
 
@@ -75,14 +75,14 @@ class RateBucket:
     def refill(self, now: float) -> None:
         """Add the tokens gained since the last refill.
 
-        Time never goes back, even if a remote clock is behind.
+        If `now` is before the last refill, because a remote clock is behind, nothing is added.
         """
         gained = max(0.0, now - self.updated_at) * self.rate.per_second
         self.tokens = min(float(self.rate.calls), self.tokens + gained)
         self.updated_at = max(self.updated_at, now)
 
     def try_acquire(self, now: float) -> float:
-        """Take one token. Return 0.0, or the seconds until one is available."""
+        """Take one token and return 0.0; if there is none, return the seconds until there is."""
         self.refill(now)
         if self.tokens < 1.0:
             return (1.0 - self.tokens) / self.rate.per_second
@@ -91,7 +91,7 @@ class RateBucket:
 
 
 class LocalRateLimiter:
-    """Rate limiter with buckets in this process only."""
+    """Rate limiter that counts only the calls of this process, in one token bucket per API key."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -107,7 +107,7 @@ class LocalRateLimiter:
         return bucket.try_acquire(now)
 
     def _drop_full_buckets(self, now: float) -> None:
-        """Drop full buckets: a new bucket is equal to a full one."""
+        """Drop full buckets to free memory: a dropped bucket is created full again when needed."""
         for key, bucket in list(self._buckets.items()):
             bucket.refill(now)
             if bucket.tokens >= bucket.rate.calls:

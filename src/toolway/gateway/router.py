@@ -52,7 +52,10 @@ _GROUP_PATH: Final = re.compile(r"/mcp/([a-z0-9-]{1,64})")
 
 
 class AuthenticatedRequest(msgspec.Struct, frozen=True, gc=False):
-    """Result of authenticating a request by its head; reused for requests with an equal head."""
+    """Result of authenticating a request by its HTTP head (request line and headers).
+
+    It is reused for later requests with an equal head.
+    """
 
     auth_version: int  # `Authenticator.version` at the time of the check
     principal: Principal
@@ -61,9 +64,9 @@ class AuthenticatedRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Router:
-    """Entry point of all HTTP requests of a gateway.
+    """Entry point of all HTTP requests of a gateway: authenticates them and selects the handler.
 
-    `groups` is called for every request: groups change with the configuration.
+    `groups` returns the configured tool groups. It is called for every request, because a reload may change them.
     """
 
     def __init__(
@@ -138,10 +141,10 @@ class Router:
     # -- authentication -----------------------------------------------------------------------------------------------
 
     def authenticate(self, request: HttpRequest) -> AuthenticatedRequest | None:
-        """Authenticate a request by its head; None if it needs no principal. Raises `RequestDenied`.
+        """Authenticate a request by its HTTP head; return None if it is public (no principal).
 
-        A token result is cached for equal heads until keys or hosts change. A browser session is checked each time,
-        because it expires.
+        Raises `RequestDenied` if host, origin, token or session are not accepted. A token result is cached for equal
+        heads until keys or hosts change. A browser session is checked each time, because it expires.
         """
         authenticated: AuthenticatedRequest | None = request.notes.authenticated
         version = self._authenticator.version
@@ -165,9 +168,9 @@ class Router:
         return authenticated
 
     def authenticate_head(self, request: HttpRequest) -> Rejection | str:
-        """Authenticate a request that has a body, before it is read; return a rejection, or the principal's id.
+        """Authenticate a request by its HTTP head, before its body is read.
 
-        The body of a denied request is never read.
+        Return the principal's id, or the rejection to send: the body of a denied request is never read.
         """
         try:
             authenticated = self.authenticate(request)
@@ -182,7 +185,10 @@ class Router:
         return denied.status, denied.body, denied.headers
 
     def _handle_public(self, exchange: Exchange) -> None:
-        """Answer a request that needs no principal. Raises `RequestDenied`: the dashboard has its own login."""
+        """Answer a request that needs no principal: CORS preflight, health check or dashboard page.
+
+        Raises `RequestDenied` if a login at the dashboard fails.
+        """
         request = exchange.request
         if _is_preflight(request):
             exchange.reply(204, b"", preflight_headers(request))
@@ -257,7 +263,7 @@ class Router:
     def _route_mcp(
         self, exchange: Exchange, message: jsonrpc.Message, principal: Principal, endpoint: str
     ) -> Awaitable[None] | None:
-        """Return the coroutine that answers the message, or None if it was rejected here."""
+        """Return the coroutine that answers an MCP message; None if the message was rejected here."""
         view = self.view_for(principal, endpoint) if not principal.is_node else self.server_view(endpoint)
         if view is None:
             exchange.reply(*json_error(404, "unknown endpoint"))
@@ -270,7 +276,10 @@ class Router:
         return None
 
     async def _route_session(self, exchange: Exchange, principal: Principal, endpoint: str) -> None:
-        """Handle GET and DELETE on an MCP endpoint, which exist only in legacy sessions."""
+        """Handle GET and DELETE on an MCP endpoint, which only legacy clients send.
+
+        Legacy means before protocol version 2026-07-28.
+        """
         method, view = exchange.request.method, self.view_for(principal, endpoint)
         if view is None:
             exchange.reply(*json_error(404, "unknown endpoint"))
@@ -283,7 +292,7 @@ class Router:
             exchange.reply(status, body, (*fields, ("allow", "POST")))
 
     def _parse_message(self, exchange: Exchange) -> jsonrpc.Message | None:
-        """Parse the JSON-RPC message of a POST. Reply and return None if it is invalid."""
+        """Parse the JSON-RPC message of a POST. If it is invalid, send an error and return None."""
         try:
             return jsonrpc.parse_message(exchange.request.body) if _check_content_type(exchange) else None
         except jsonrpc.InvalidMessage as bad:
@@ -291,9 +300,9 @@ class Router:
             return None
 
     async def _parse_large_message(self, exchange: Exchange) -> jsonrpc.Message | None:
-        """Parse a JSON-RPC message of any size.
+        """Parse a JSON-RPC message of any size; a large one off the event loop.
 
-        One that is slow to parse is parsed off the event loop.
+        If the message is invalid, send an error and return None.
         """
         body = exchange.request.body
         if not jsonrpc.is_large(body):
@@ -305,16 +314,16 @@ class Router:
             return None
 
     def _reject_shutting_down(self, exchange: Exchange, id_: jsonrpc.MessageId | None = None) -> None:
-        """Reject a new request during shutdown.
+        """Reply 503 to a new request during shutdown.
 
-        Cancellations and client responses are still accepted.
+        Not used for cancellations and client responses: these are still accepted.
         """
         self._reject(exchange, 503, SHUTTING_DOWN, "the gateway is shutting down", id_)
 
     def _reject(
         self, exchange: Exchange, status: int, code: int, message: str, id_: jsonrpc.MessageId | None = None
     ) -> None:
-        """Reply with a retryable error for a request that was not executed."""
+        """Reply with a JSON-RPC error that says: not executed, retry after one second."""
         data = {
             "executed": "no",
             "certainty": Certainty.NOT_SENT.code,
@@ -327,9 +336,9 @@ class Router:
     # -- views --------------------------------------------------------------------------------------------------------
 
     def view_for(self, principal: Principal, endpoint: str) -> EndpointView | None:
-        """Return the view of an endpoint for a principal.
+        """Return the view of an endpoint for a principal: the tools and other items it may see.
 
-        None if it does not exist or is not permitted.
+        None if the endpoint does not exist or the principal may not use it.
         """
         tool_filter, single_server = self._filter_for(endpoint)
         if tool_filter is None or not principal.can_access(endpoint):
@@ -348,14 +357,14 @@ class Router:
         return cached[1]
 
     def server_view(self, endpoint: str) -> EndpointView | None:
-        """Return the view of a whole server, for another node.
+        """Return the unfiltered view of a server (`server/name`), for calls from another node.
 
-        That node has already checked the permissions of its caller.
+        That node has already checked the permissions of its caller. None for other endpoints.
         """
         return self.view_for(_UNRESTRICTED, endpoint) if endpoint.startswith("server/") else None
 
     def refresh_views(self) -> None:
-        """Apply changed groups to all views, including those that clients are using."""
+        """Apply changed tool groups to all cached views, including those that clients are using."""
         for key, (_, view) in list(self._views.items()):
             endpoint, scopes = key
             tool_filter, _ = self._filter_for(endpoint)
@@ -378,9 +387,9 @@ class Router:
         return self._permitted_tools(principal.scopes).may_include(server)
 
     def _permitted_tools(self, scopes: tuple[str, ...] | None) -> ToolFilter:
-        """Return the union of all groups and servers that the scopes permit.
+        """Return the filter of all tools that these scopes of an API key permit, on any endpoint.
 
-        It does not depend on the endpoint.
+        It is the union of the groups and servers in the scopes; None permits all tools.
         """
         if scopes is None:
             return ALL_TOOLS
@@ -418,7 +427,7 @@ def _endpoint_for(path: str) -> str | None:
 
 
 def _is_public(request: HttpRequest) -> bool:
-    """Return True if a request needs no principal: health checks, pages of the dashboard, CORS preflights."""
+    """Return True if a request needs no principal: health check, dashboard, CORS preflight."""
     return request.path in _HEALTH_PATHS or is_dashboard_path(request.path) or _is_preflight(request)
 
 

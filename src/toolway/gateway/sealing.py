@@ -27,9 +27,9 @@ _MAX_HANDLE_CHARS: Final = 64 * 1024  # no sealed handle is longer
 
 
 class Sealer:
-    """Seals values into handles and opens them.
+    """Seals values into encrypted text handles and opens them.
 
-    `now` is wall time: a handle outlives the process that made it.
+    `now` returns wall time, because a handle may outlive the process that made it.
     """
 
     def __init__(self, key: bytes, now: Callable[[], float]) -> None:
@@ -37,13 +37,16 @@ class Sealer:
         self._now = now
 
     def seal(self, kind: str, value: Any, seconds: float) -> str:
-        """Return a handle that contains `value` and expires after `seconds`."""
+        """Return an encrypted handle that contains `value` and expires after `seconds`.
+
+        It can be opened only with the same `kind`.
+        """
         plain = msgspec.json.encode([self._now() + seconds, value])
         nonce = os.urandom(_NONCE_BYTES)
         return _encode_base64(nonce + self._aead.encrypt(nonce, plain, kind.encode()))
 
     def open(self, kind: str, text: str) -> Any:
-        """Return the sealed value; None if the handle is invalid, expired or of another kind."""
+        """Return the value in a sealed handle; None if it is invalid, expired or of another kind."""
         if len(text) > _MAX_HANDLE_CHARS or not text.isascii():
             return None
         try:
@@ -64,10 +67,10 @@ TASK_LIFETIME_S: Final = 30 * 86_400.0
 
 
 class ClientHandles:
-    """Handles that clients send back later: states of interrupted requests, and ids of tasks.
+    """Seals and opens handles that clients send back: states of interrupted requests, task ids.
 
     A state is bound to one request (`binding`), a task id to a principal and an endpoint (`owner`). In a cluster any
-    node can open a handle of another node, and leaves it as it is.
+    node can open the handles of all nodes.
     """
 
     def __init__(self, sealer: Sealer) -> None:
@@ -77,7 +80,10 @@ class ClientHandles:
         return self._sealer.seal(STATE_KIND, [kind, value, binding], seconds)
 
     def open_state(self, state: object, binding: tuple[str, ...]) -> tuple[str, str] | None:
-        """Return (kind, value) of a state; None if it is invalid, expired or bound to another request."""
+        """Return (kind, value) of a sealed request state.
+
+        None if the state is invalid, expired or bound to another request.
+        """
         found = self._sealer.open(STATE_KIND, state) if isinstance(state, str) else None
         return (found[0], found[1]) if found is not None and tuple(found[2]) == binding else None
 
@@ -87,7 +93,10 @@ class ClientHandles:
         return self._sealer.seal(TASK_KIND, [server, task_id, *owner], TASK_LIFETIME_S)
 
     def open_task_id(self, sealed_id: object, owner: tuple[str, str] | None) -> tuple[str, str] | None:
-        """Return (server, the server's task id). None if it is invalid or of another owner; None means any owner."""
+        """Return (server, the server's own task id) of a sealed task id.
+
+        None if the sealed id is invalid or belongs to another owner. If `owner` is None, any owner is accepted.
+        """
         found = self._sealer.open(TASK_KIND, sealed_id) if isinstance(sealed_id, str) else None
         if found is None or (owner is not None and found[2:] != [*owner]):
             return None
@@ -99,9 +108,9 @@ def _encode_base64(data: bytes) -> str:
 
 
 def read_sealing_key(file: Path) -> bytes:
-    """Return the sealing key in `file`, created at first use.
+    """Return the sealing key in `file`, which is created at first use.
 
-    Raises `OSError`, `ConfigError` if invalid.
+    Raises `OSError` if the file is not accessible, `ConfigError` if its length is wrong.
     """
     key = read_or_create(file, lambda: secrets.token_bytes(KEY_BYTES))
     if len(key) != KEY_BYTES:
@@ -118,11 +127,10 @@ def read_sealing_key(file: Path) -> bytes:
 
 
 def read_or_create(file: Path, make: Callable[[], bytes]) -> bytes:
-    """Return the content of a private file; create it with `make()` if missing.
+    """Return the content of a file private to its user; create it with `make()` if missing.
 
-    Raises `OSError`.
-
-    If several processes create it concurrently, all return the content of the first.
+    If several processes create it concurrently, all return the content of the first. Raises `OSError` if the file
+    cannot be read or written.
     """
     with suppress(FileNotFoundError):
         return _read_private(file)
@@ -136,7 +144,10 @@ def read_or_create(file: Path, make: Callable[[], bytes]) -> bytes:
 
 
 def write_private(file: Path, data: bytes) -> None:
-    """Replace a file that only its user can read, atomically. Raises `OSError`."""
+    """Write a file that only its user can read; replaces an existing file atomically.
+
+    Raises `OSError` if the file cannot be written.
+    """
     new = _write_temporary(file, data)
     try:
         os.replace(new, file)
@@ -146,7 +157,10 @@ def write_private(file: Path, data: bytes) -> None:
 
 
 def _read_private(file: Path) -> bytes:
-    """Read a private file; revoke access of other users if it is too open. Raises `OSError`."""
+    """Read a private file. If other users have access, revoke it.
+
+    Raises `OSError` if the file cannot be read.
+    """
     with open(file, "rb") as opened:
         if os.fstat(opened.fileno()).st_mode & 0o077:
             os.fchmod(opened.fileno(), 0o600)
@@ -154,7 +168,7 @@ def _read_private(file: Path) -> bytes:
 
 
 def _write_temporary(file: Path, data: bytes) -> Path:
-    """Write a new private file next to `file`, synced to disk. Return its path."""
+    """Write `data` to a new private file next to `file`, synced to disk. Return the new path."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

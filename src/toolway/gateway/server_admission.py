@@ -30,7 +30,10 @@ _CODE_VARIABLE: Final = re.compile(
 
 
 def as_untrusted(server: Server) -> Server:
-    """Return the server with a network policy that ignores addresses named by its own entry."""
+    """Return the server with a network policy that does not trust addresses in its own entry.
+
+    For servers added through `/admin`, which the operator did not write.
+    """
     return replace(server, network_policy=replace(server.network_policy, trusts_entries=False))
 
 
@@ -58,9 +61,9 @@ def rejection_reason(
 
 
 def _address_rejection(server: Server, addresses: NetworkPolicy) -> str | None:
-    """Return why a literal address in a URL is rejected, or None.
+    """Return why an IP address in the URLs of a server is rejected; None if it is accepted.
 
-    No DNS lookup: host names are checked when connecting.
+    Host names are not resolved here: their addresses are checked when connecting.
     """
     document = server.openapi.url if server.openapi is not None else None
     for url in filter(None, (server.url, document)):
@@ -76,9 +79,9 @@ def _is_runner(command: str) -> bool:
 
 
 def _leading_flags(server: Server) -> Iterable[str]:
-    """Yield the leading flags, which the command itself reads.
+    """Yield the flags before the first other argument, which the server's command itself reads.
 
-    Later words belong to the package or script.
+    Later arguments belong to the package or script that the command runs.
     """
     for word in server.args:
         if not word.startswith("-"):

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class RunningGateway(msgspec.Struct, frozen=True):
-    """Address and process id of a running gateway.
+    """Address and process id of a running gateway: the content of `running.json`.
 
-    The command line finds the gateway by it.
+    The command line reads that file to find the gateway.
     """
 
     url: str
@@ -33,14 +33,20 @@ class RunningGateway(msgspec.Struct, frozen=True):
 
 
 class StateDir:
-    """Access to the files of a state directory."""
+    """State directory of a gateway: paths and content of its files.
+
+    These are the token of this machine, the sealing key, the API keys and `running.json`.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @staticmethod
     def default(environ: Mapping[str, str]) -> StateDir:
-        """Return `$TOOLWAY_STATE`, or the system's usual directory for state. Raises `ConfigError`."""
+        """Return the state directory: `$TOOLWAY_STATE`, or the system's usual one for state.
+
+        Raises `ConfigError` if the environment names no directory.
+        """
         folder = gateway_state_folder(environ)
         if folder is None:
             raise ConfigError(
@@ -79,7 +85,7 @@ class StateDir:
             (self.folder / "running.json").unlink(missing_ok=True)
 
     def read_running(self) -> RunningGateway | None:
-        """Return the gateway in `running.json`, or None if its process is not alive."""
+        """Return the content of `running.json`; None if it is missing or its process is not alive."""
         try:
             found = msgspec.json.decode((self.folder / "running.json").read_bytes(), type=RunningGateway)
             os.kill(found.pid, 0)

@@ -16,7 +16,10 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class ToolFilter:
-    """A filter over the tools of all servers, by patterns. Without patterns it includes nothing."""
+    """Filter over the tools of all servers, by patterns on `server.tool`.
+
+    The last matching pattern decides; a tool without a match is excluded.
+    """
 
     patterns: tuple[str, ...] = ("*",)
     renames: Mapping[str, str] = field(default_factory=dict)  # `server.tool` → the name that clients see
@@ -39,18 +42,18 @@ class ToolFilter:
 
     @staticmethod
     def union(filters: Sequence[ToolFilter]) -> ToolFilter:
-        """Return a filter that includes everything that any of the filters includes."""
+        """Return a filter that includes every tool that at least one of `filters` includes."""
         return filters[0] if len(filters) == 1 else _UnionFilter(tuple(filters))
 
     def includes_server(self, server: str) -> bool:
-        """Return True if all of a server is included.
+        """Return True if the filter includes all tools of a server.
 
-        Only then are its resources included, because no pattern can name them.
+        Only then are its resources included too, because patterns cannot name resources.
         """
         return _whole_server_name(server) in self
 
     def may_include(self, server: str) -> bool:
-        """Return True if some tool of a server may be included, even if its tools are unknown."""
+        """Return True if the filter may include some tool of a server, judged without its tool list."""
         found = False
         for pattern, (includes, compiled) in zip(self.patterns, self._compiled, strict=True):
             if includes is not found and (
@@ -77,7 +80,7 @@ class _UnionFilter(ToolFilter):
 
 
 def _whole_server_name(server: str) -> str:
-    """Return a name that only a pattern for the whole server matches.
+    """Return an artificial tool name that only patterns for all tools of the server match.
 
     It is longer than any tool name.
     """
@@ -85,7 +88,7 @@ def _whole_server_name(server: str) -> str:
 
 
 def _may_match(pattern: str, server: str) -> bool:
-    """Return True if the literal prefix of `pattern` can match some tool of `server`."""
+    """Return True if the part of `pattern` before the first `*` fits a tool of `server`."""
     prefix = re.split(r"[*?]", pattern, maxsplit=1)[0]
     return prefix.startswith(f"{server}.") or (prefix != pattern and f"{server}.".startswith(prefix))
 

@@ -53,7 +53,7 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class GatewayProcess:
-    """One gateway process with its configuration file, state directory and cluster node."""
+    """The process of `toolway serve`: a gateway with configuration file, state and cluster node."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class GatewayProcess:
     def _config_path(self) -> str:
         """Absolute path of the configuration file.
 
-        Empty if a cluster node has none and uses the database only.
+        Empty if this is a cluster node without a file: its configuration is in the database.
         """
         return os.path.abspath(self._file_config.file) if self._file_config.file else ""
 
@@ -122,7 +122,11 @@ class GatewayProcess:
     async def run(
         self, host: str, port: int, tls: ssl.SSLContext | None, on_ready: Callable[[str], None], delay: float
     ) -> None:
-        """Serve until a signal arrives. Raises `ConfigError` if the address is not available."""
+        """Serve HTTP clients until a signal stops the process; then drain for load balancers.
+
+        `on_ready` is called with the gateway's URL, `delay` is the first wait of the drain. Raises `ConfigError` if the
+        address cannot be bound, or if it is public and authentication is off.
+        """
         if self._api_keys is None and not is_loopback_host(host):
             raise no_auth_error(host)
         raise_file_limit()
@@ -167,11 +171,10 @@ class GatewayProcess:
 
     @asynccontextmanager
     async def _cluster_connection(self, host: str, port: int, tls: ssl.SSLContext | None) -> AsyncIterator[None]:
-        """Connect to the database and load the cluster's configuration.
+        """Connect this node to its cluster while the context is open; no-op without a cluster.
 
-        Retry until a signal arrives.
-
-        Raises `Unavailable` if a signal arrives first.
+        On entry, connects to the database and loads the shared configuration, retried without a limit. Raises
+        `ServerUnavailable` if a stop signal arrives first.
         """
         if self._cluster_node is None:
             yield
@@ -198,16 +201,16 @@ class GatewayProcess:
             self.gateway.router.ready = True
 
     async def _freeze_gc(self) -> None:
-        """Call `gc.freeze()` after startup.
+        """Call `gc.freeze()` after the first servers have started.
 
-        A full collection of the objects created by then would block the loop for 50 ms.
+        Otherwise each full garbage collection would scan all those objects and block the event loop for 50 ms.
         """
         await self.hub.wait_first_starts(STARTUP_WINDOW_S)
         gc.collect()
         gc.freeze()
 
     async def run_stdio(self) -> None:
-        """Serve one client over stdin and stdout, until it closes our input or a signal arrives."""
+        """Serve one client over stdin and stdout, until the client closes stdin or a signal arrives."""
         raise_file_limit()
         self._install_signal_handlers()
         async with self.hub:
@@ -229,7 +232,7 @@ class GatewayProcess:
             loop.add_signal_handler(signal.SIGHUP, self._schedule_reload)
 
     def stop(self) -> None:
-        """Drain and stop; a second call stops at once."""
+        """Request a stop after a drain that lets active calls finish; a second call skips it."""
         if self._stop_requested.is_set():
             self._fast_shutdown.set()
         self._stop_requested.set()
@@ -237,9 +240,9 @@ class GatewayProcess:
     # -- configuration file -------------------------------------------------------------------------------------------
 
     async def reload(self) -> Json:
-        """Read and apply the configuration file.
+        """Read the configuration file again and apply it. Return the changes as JSON.
 
-        Raises `ConfigError`; the old configuration then stays in use.
+        Raises `ConfigError` if the file is invalid; the old configuration then stays in use.
         """
         async with self._reload_lock:
             if self._api_keys is not None:
@@ -261,7 +264,7 @@ class GatewayProcess:
             await self._apply_config(loaded)
 
     async def _apply_config(self, loaded: LoadedConfig) -> Json:
-        """Apply `loaded`; restart only the servers that changed."""
+        """Apply the configuration `loaded`: restart only the servers that changed."""
         servers = self._cluster_node.local_servers(loaded.servers) if self._cluster_node is not None else loaded.servers
         changes = await self.hub.reload(replace(loaded, servers=servers))
         previous, self._active_config = self._active_config.gateway, loaded
@@ -304,11 +307,17 @@ class GatewayProcess:
                 await self._reload_and_log()
 
     def _file_stamps(self) -> list[tuple[int, int, int] | None]:
-        """Return the stamps of the configuration file and of the files that it depends on."""
+        """Return modification stamps of the configuration file and of the files it depends on.
+
+        A stamp is None for a missing file.
+        """
         return [_file_stamp(file) for file in (self._file_config.file, *self._file_config.watched_files)]
 
     def _reload_keys(self) -> None:
-        """Reload the file of API keys, which another process may have changed. Log an error once."""
+        """Reload the file of API keys, which another process may have changed.
+
+        If that fails, the old API keys stay valid; an error that repeats is logged once.
+        """
         if self._api_keys is None:
             return
         try:
@@ -345,7 +354,7 @@ def _create_cluster_node(cluster: ClusterOptions, state_dir: StateDir, *, auth: 
 
 
 def _reject_new_errors(before: LoadedConfig, now: LoadedConfig) -> None:
-    """Raise `ConfigError` if the new file has an invalid entry that was valid before.
+    """Raise `ConfigError` if a server's entry was valid before this reload and is invalid now.
 
     A user who breaks an entry while the gateway runs does not intend to remove the server.
     """

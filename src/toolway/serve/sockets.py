@@ -14,7 +14,7 @@ from toolway.errors import ConfigError
 
 
 def raise_file_limit() -> None:
-    """Raise the limit of open files to the hard limit, for as many connections as possible."""
+    """Raise the process's limit of open files to the hard limit, for more connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1_048_576
     if soft < wanted:
@@ -23,7 +23,10 @@ def raise_file_limit() -> None:
 
 
 def tls_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
-    """Load the TLS certificate and key of the server. Raises `ConfigError`."""
+    """Return the TLS context of the gateway with this certificate and private key.
+
+    Raises `ConfigError` if the files are not usable.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(certificate, key)
@@ -33,7 +36,10 @@ def tls_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
 
 
 def check_bindable(host: str, port: int) -> None:
-    """Check that the address can be bound, without listening on it. Raises `ConfigError`."""
+    """Check that the gateway can bind this address, without listening on it.
+
+    Raises `ConfigError` if not.
+    """
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             if probe.family == socket.AF_INET6:
@@ -46,7 +52,7 @@ def check_bindable(host: str, port: int) -> None:
 
 
 def is_loopback_host(host: str) -> bool:
-    """Return True if only programs on this machine can reach this address."""
+    """Return True if the host name or IP address is reachable only from this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -54,7 +60,7 @@ def is_loopback_host(host: str) -> bool:
 
 
 def no_auth_error(host: str) -> ConfigError:
-    """Return the error for a public address without authentication."""
+    """Return the error for a gateway on a public address without authentication."""
     return ConfigError(
         "a gateway without authentication may listen on this machine only",
         detail=f"the requested address is {host}",
@@ -74,5 +80,5 @@ def listen_error(host: str, port: int, exc: OSError) -> ConfigError:
 
 
 def format_host(host: str) -> str:
-    """Return the host as it is written in a URL."""
+    """Return the host as written in a URL: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host

@@ -26,14 +26,17 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class Telemetry:
-    """Metrics and traces of a gateway. `metrics` is None if they are off.
+    """Metrics and traces of a gateway. `metrics` is None if metrics are off.
 
-    A collector named in the configuration file must be valid. An invalid one that is named only by an environment
-    variable, which may be meant for other programs, is skipped with a warning.
+    A trace collector named in the configuration file must be valid. An invalid collector named only by environment
+    variables, which may be meant for other programs, is skipped with a warning.
     """
 
     def __init__(self, settings: TelemetrySettings, environ: Mapping[str, str]) -> None:
-        """Raise `ConfigError` if the configured collector is invalid."""
+        """Create metrics and exporters from the settings.
+
+        Raises `ConfigError` if the collector in the configuration file is invalid.
+        """
         self.metrics = Metrics() if settings.metrics else None
         self._provider: TracerProvider | None = None
         self._pusher: MetricsPusher | None = None
@@ -70,7 +73,7 @@ class Telemetry:
             self._push_task = asyncio.get_running_loop().create_task(self._pusher.run())
 
     async def close(self) -> None:
-        """Send the remaining data, with a time limit."""
+        """Send the remaining metrics and traces to the collector; data not sent in time is lost."""
         pending = []
         if self._push_task is not None and self._pusher is not None:
             self._push_task.cancel()
@@ -85,7 +88,7 @@ class Telemetry:
 
 
 class GatewayAlerts:
-    """Alert files and webhook of one gateway, fed by the events of its hub."""
+    """Sends the alerts of one gateway to alert files and a webhook, from the events of its hub."""
 
     def __init__(
         self,

@@ -71,7 +71,10 @@ class ActivityRecorder:
         hint_for: Callable[[str], str] = lambda _: "",
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`hint_for` returns the current hint for a server, or an empty string."""
+        """Create an empty recorder. `hint_for` returns the current advice for a server, or "".
+
+        `servers` returns the configured servers by name; their secrets are masked in all stored texts.
+        """
         self._servers = servers
         self._hint_for = hint_for
         self._now = now
@@ -125,7 +128,7 @@ class ActivityRecorder:
             self.add_event("loop", "", f"event loop resumed after {event.seconds:.1f} s")
 
     def _raise_alert(self, fact: Event) -> None:
-        """Open an alert if the event is a reason for one and it is not open already."""
+        """Open an alert if this kind of event calls for one and the same alert is not open already."""
         found = alert_from_event(fact, self._hint_for)
         if found is None or found.key in self.alerts:
             return
@@ -137,7 +140,7 @@ class ActivityRecorder:
         self.add_event("alert", found.server, masked["message"])
 
     def add_event(self, kind: str, server: str, text: str, **more: str) -> None:
-        """Store an event for operators."""
+        """Add an entry to the event log that operators read in the dashboard and in `/admin/events`."""
         self.events.add({"at": self._now(), "kind": kind, "server": server, "text": text[:2000], **more})
 
     def recent_events(self, matches: Callable[[Json], bool], limit: int) -> list[Json]:
@@ -175,7 +178,10 @@ T = TypeVar("T")
 
 
 class EventLog(Generic[T]):
-    """Bounded log of recent events, oldest first. Each has a number, and readers continue after any number."""
+    """Bounded log of recent events, oldest first.
+
+    Each event has a number. A reader passes the last number it has seen and gets the events after it.
+    """
 
     def __init__(self, max_events: int = MAX_EVENTS) -> None:
         self._events: deque[tuple[int, T]] = deque(maxlen=max_events)
@@ -186,7 +192,7 @@ class EventLog(Generic[T]):
         self._events.append((self.last_number, fact))
 
     def after(self, number: int, limit: int = MAX_EVENTS_PER_READ) -> list[tuple[int, T]]:
-        """Return the events after a number, oldest first; if there are too many, only the newest."""
+        """Return the newest `limit` events whose number is above `number`, oldest first."""
         found = [each for each in islice(reversed(self._events), limit) if each[0] > number]
         return found[::-1]
 
@@ -213,7 +219,7 @@ class _MinuteCounts:
 
 
 class MinuteStats:
-    """Per-minute call statistics of one server or tool."""
+    """Number of calls, errors and latencies per minute, for one server or tool."""
 
     def __init__(self) -> None:
         self._minutes: deque[_MinuteCounts] = deque(maxlen=HISTORY_MINUTES)
@@ -230,7 +236,7 @@ class MinuteStats:
         minute.latencies[bucket] = minute.latencies.get(bucket, 0) + 1
 
     def recent_minutes(self, now: float) -> list[_MinuteCounts]:
-        """Return the minutes within the last `HISTORY_MINUTES`."""
+        """Return the counts of each minute with calls, for the last `HISTORY_MINUTES` minutes."""
         oldest = int(now // 60) - HISTORY_MINUTES
         return [minute for minute in self._minutes if minute.number > oldest]
 
@@ -258,7 +264,10 @@ def summarize_stats(stats: Iterable[MinuteStats], now: float) -> Json:
 
 
 def latency_percentile(latencies: list[int], quantile: float) -> float | None:
-    """Return the middle of the latency bucket at this quantile; None if there were no calls."""
+    """Return the latency in seconds at a quantile such as 0.95; None if there were no calls.
+
+    `latencies` counts the calls per bucket of `LATENCY_BUCKETS`. The result is the middle of the bucket that is hit.
+    """
     target, seen = quantile * sum(latencies), 0
     if not target:
         return None

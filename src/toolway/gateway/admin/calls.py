@@ -35,7 +35,7 @@ CallPredicate = Callable[[CallFinished], bool]
 
 
 class CallsAdmin:
-    """Handlers of `/admin/calls` and `/admin/call`."""
+    """Handlers of `/admin/calls` (recent calls) and `/admin/call` (call a tool by hand)."""
 
     def __init__(self, hub: HubCore, activity: ActivityRecorder, api_keys: ApiKeyStore | None) -> None:
         self._hub = hub
@@ -43,7 +43,7 @@ class CallsAdmin:
         self._api_keys = api_keys
 
     def key_names(self) -> dict[str, str]:
-        """Return the names of API keys by caller id."""
+        """Return a map from the caller id in call records to the name of the caller's API key."""
         keys = self._api_keys.list_keys() if self._api_keys is not None else ()
         return {key.to_principal().caller_id: key.name for key in keys}
 
@@ -68,7 +68,11 @@ class CallsAdmin:
         return servers.call_detail_to_json(fact, self._activity.masks.mask_for(fact.server), self.key_names())
 
     async def replay(self, id_: str, body: Json, principal: Principal) -> Json:
-        """Repeat a call with the same arguments. A call that may change something needs `confirm`."""
+        """Repeat a recorded tool call with the same arguments.
+
+        A call of a tool that is not known as idempotent needs `"confirm": true` in the body. Raises `ConfigError` if
+        that is missing, or if the arguments of the call were not stored.
+        """
         fact = self._find_call(id_)
         if fact.method != "tools/call" or not isinstance(fact.params, dict):
             raise ConfigError("call cannot be replayed", detail="its arguments are not stored")
@@ -106,9 +110,9 @@ class CallsAdmin:
 
 
 def build_call_filter(fields: Mapping[str, str], names: Mapping[str, str]) -> CallPredicate:
-    """Return a predicate that selects the calls matching all query fields (`CALL_QUERY`). Raises `ValueError`.
+    """Return a predicate that selects the calls matching all query fields (`CALL_QUERY`).
 
-    `names` maps caller ids to names of API keys.
+    `names` maps caller ids to names of API keys. Raises `ValueError` if the value of a field is invalid.
     """
     tests: list[CallPredicate] = []
     if "server" in fields:
@@ -145,12 +149,15 @@ def _status_predicate(wanted_status: str) -> CallPredicate:
 
 
 def parse_query_fields(query: str) -> dict[str, str]:
-    """Parse a query string; the last value of a repeated field wins. Raises `ValueError`."""
+    """Parse a URL query string; the last value of a repeated field wins.
+
+    Raises `ValueError` if there are more than 50 fields.
+    """
     return {key: values[-1] for key, values in parse_qs(query, max_num_fields=50).items()}
 
 
 def parse_number(text: str) -> int:
-    """Parse a non-negative decimal integer of at most 12 digits. Raises `ValueError`."""
+    """Parse a decimal integer of at most 12 digits. Raises `ValueError` for other text."""
     if not text.isascii() or not text.isdigit() or len(text) > 12:
         raise ValueError(f"invalid number {text[:20]!r}")
     return int(text)

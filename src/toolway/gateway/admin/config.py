@@ -27,9 +27,9 @@ from toolway.types import Json
 
 
 class ConfigHistory:
-    """Admin view of the configuration file.
+    """Text, versions, diffs and rollback of the gateway's configuration file, for `/admin`.
 
-    `get_loaded` returns the configuration in use; `reload` reads the file.
+    `get_loaded` returns the configuration in use; `reload` makes the gateway read and apply the file.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ConfigHistory:
         self._environ = environ
 
     def to_json(self) -> Json:
-        """Return the file's text, its versions and its problems, with secrets masked."""
+        """Return text, versions and problems of the configuration file, with secrets masked."""
         loaded = self._get_loaded()
         data = read_file_bytes(self._file) or b""
         versions = [
@@ -72,14 +72,18 @@ class ConfigHistory:
         return found
 
     def diff(self, number: int) -> Json:
-        """Return the diff that a rollback to an earlier version would apply. Raises `NotFound`."""
+        """Return the diff that a rollback to version `number` of the configuration file would apply.
+
+        Raises `NotFound` if there is no such version.
+        """
         edit = self._rollback_edit(number)
         return {"version": number, "diff": _mask_secrets(edit.diff(), [edit.before or b"", edit.after])}
 
     async def roll_back(self, number: int) -> Json:
-        """Restore an earlier version of the file and reload. The rollback itself can be rolled back.
+        """Restore version `number` of the configuration file and reload the gateway.
 
-        Raises `NotFound`, or `ConfigError` if the old version is invalid; the file is then unchanged.
+        The rollback itself can be rolled back. Raises `NotFound` if there is no such version. Raises `ConfigError` if
+        it is invalid; the file is then unchanged.
         """
         edit = self._rollback_edit(number)
         apply_edit(edit)
@@ -105,7 +109,10 @@ class ConfigHistory:
 
 
 def _entry_values(file: str, server: str) -> list[Json]:
-    """Return the values of a server's entry in `file`, with line numbers. Raises `ConfigError`."""
+    """Return the values of a server's entry in the configuration file `file`, with line numbers.
+
+    Raises `ConfigError` if the file cannot be read or parsed.
+    """
     text = decode_config(read_config_bytes(file), file)
     root, entries = find_server_map(jsonc.parse_jsonc(text, file), file)
     lines, origin = jsonc.find_key_lines(text, MAX_LINE_LEVELS), Provenance("user", file)
@@ -118,7 +125,7 @@ def _entry_values(file: str, server: str) -> list[Json]:
 
 
 def _mask_secrets(text: str, versions: list[bytes]) -> str:
-    """Mask the secrets of all servers defined in any of the versions."""
+    """Mask in `text` the secrets of all servers that any of these versions of the file defines."""
     servers: list[Server] = []
     for data in versions:
         try:

@@ -49,7 +49,7 @@ def is_dashboard_path(path: str) -> bool:
 
 
 class DashboardEndpoint:
-    """Handler of all `/dashboard` requests.
+    """Handler of all `/dashboard` requests: static files, and login and logout of a browser.
 
     `uses_tls` returns True if browsers reach the gateway by TLS.
     """
@@ -63,7 +63,10 @@ class DashboardEndpoint:
         self._files: dict[str, tuple[str, bytes, bytes]] = {}  # by name: content type, plain bytes, gzip bytes
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer a request whose host and origin were checked. Raises `RequestDenied`."""
+        """Answer a `/dashboard` request. The Host and Origin headers must have been checked before.
+
+        Raises `RequestDenied` if a login fails.
+        """
         request = exchange.request
         if request.path == SESSION_PATH:
             self._handle_session(exchange)
@@ -93,9 +96,9 @@ class DashboardEndpoint:
             exchange.reply(200, plain, fields)
 
     def _load_file(self, name: str) -> tuple[str, bytes, bytes] | None:
-        """Return (content type, plain, gzip) of a file, read and compressed at first use.
+        """Return content type, plain bytes and gzip bytes of a dashboard file; None if unknown.
 
-        None if unknown.
+        The file is read and compressed at first use.
         """
         known = self._files.get(name)
         if known is None:
@@ -109,9 +112,9 @@ class DashboardEndpoint:
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def _handle_session(self, exchange: Exchange) -> None:
-        """POST exchanges a code or a token for a session.
+        """Log a browser in (POST with a one-time code or a token) or out (DELETE clears the cookie).
 
-        DELETE clears the cookie. Raises `RequestDenied`.
+        Raises `RequestDenied` if the request is cross-origin or not from an administrator.
         """
         request = exchange.request
         host = request.headers.get("host", "")
@@ -132,9 +135,9 @@ class DashboardEndpoint:
             exchange.reply(status, body, (*more, ("allow", "POST, DELETE")))
 
     def _authenticate_admin(self, request: HttpRequest) -> Principal:
-        """Return the administrator who owns the code or token of the request.
+        """Return the administrator whose one-time code or bearer token the login request carries.
 
-        Raises `RequestDenied`.
+        Raises `RequestDenied` if the code or token is invalid, or its principal is no administrator.
         """
         code = request.headers.get(CODE_HEADER)
         if code is None:
@@ -170,9 +173,10 @@ PAGE_KEY_HEADER: Final = "x-toolway-page"
 
 
 class BrowserSessions:
-    """Issues one-time codes and authenticates browser sessions.
+    """Login of browsers to the dashboard: issues one-time codes and authenticates sessions.
 
-    `api_keys` is None if authentication is off.
+    A session needs a cookie and a page key, a secret that the page sends in a header. `api_keys` is None if
+    authentication is off.
     """
 
     def __init__(self, sealer: Sealer, api_keys: ApiKeyStore | None, now: Callable[[], float]) -> None:
@@ -182,7 +186,7 @@ class BrowserSessions:
         self._codes: OrderedDict[str, tuple[float, Principal]] = OrderedDict()
 
     def issue_code(self, principal: Principal) -> str:
-        """Return a one-time code that starts a session for this principal within `CODE_LIFETIME_S`."""
+        """Return a one-time code that logs a browser in as this principal within `CODE_LIFETIME_S`."""
         code = secrets.token_urlsafe(24)
         self._codes[_sha256_hex(code)] = (self._now() + CODE_LIFETIME_S, principal)
         while len(self._codes) > MAX_CODES:
@@ -190,19 +194,19 @@ class BrowserSessions:
         return code
 
     def redeem(self, code: str) -> Principal | None:
-        """Consume a code and return its principal; None if it is unknown, used or expired."""
+        """Consume a one-time code and return its principal; None if unknown, used or expired."""
         expires_at, principal = self._codes.pop(_sha256_hex(code), (0.0, None))
         return self._current_principal(principal.id) if principal is not None and self._now() < expires_at else None
 
     def start(self, principal: Principal) -> tuple[str, str]:
-        """Start a session. Return the cookie value and the page key."""
+        """Start a browser session. Return its cookie value and the page key for its requests."""
         page_key = secrets.token_urlsafe(24)
         return self._sealer.seal(
             BROWSER_SESSION_KIND, [principal.id, _sha256_hex(page_key)], SESSION_LIFETIME_S
         ), page_key
 
     def authenticate(self, request: HttpRequest) -> Principal | None:
-        """Return the principal of a same-origin request with a valid cookie and page key, or None."""
+        """Return the principal of a same-origin request with valid cookie and page key, or None."""
         headers = request.headers
         if headers.get("sec-fetch-site", "same-origin") != "same-origin" or PAGE_KEY_HEADER in request.repeated_headers:
             return None
@@ -216,14 +220,17 @@ class BrowserSessions:
         return self._current_principal(str(id_))
 
     def _current_principal(self, id_: str) -> Principal | None:
-        """Return the current principal of this id, or None if its API key was revoked."""
+        """Return the principal of this id with its current rights; None if its key was revoked."""
         if id_ == LOCAL_ADMIN.id:
             return LOCAL_ADMIN
         return self._api_keys.principal_for(id_) if self._api_keys is not None else None
 
 
 def cookie_name(host: str) -> str:
-    """Return the cookie name, which includes the port: gateways on one host share cookies."""
+    """Return the name of the session cookie for this Host header.
+
+    It includes the port, because browsers send cookies to all ports of a host: two gateways need different names.
+    """
     port = host.rpartition(":")[2]
     return f"toolway-{port}" if port.isdigit() else "toolway"
 

@@ -52,9 +52,9 @@ class MetricsEndpoint:
             exchange.reply(200, body, (("content-type", kind), ("cache-control", "no-store")))
 
     async def render(self, accept: str = "") -> tuple[bytes, str]:
-        """Return the exposition and its content type.
+        """Return the metrics in the Prometheus text format, and the content type.
 
-        Rendered in a thread, so that calls are not delayed.
+        `accept` is the Accept header. Rendered in a thread, so that the event loop is not blocked.
         """
         from toolway.telemetry.prometheus import (  # lazy: loads a library that a gateway may never need
             GaugeValue,

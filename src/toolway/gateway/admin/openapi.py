@@ -28,7 +28,10 @@ _CLUSTER_NOTES: Final = {
 
 @dataclass(frozen=True)
 class AdminOperation:
-    """One method of one path. Every operation requires an administrator."""
+    """Description of one HTTP method of one `/admin` path, for the OpenAPI document.
+
+    Every operation requires an administrator.
+    """
 
     method: str
     path: str  # with parameters in braces: /admin/servers/{name}
@@ -41,7 +44,7 @@ class AdminOperation:
 
 
 def build_description(operations: Iterable[AdminOperation]) -> Json:
-    """Return the OpenAPI document of these operations."""
+    """Return the OpenAPI 3.1 document that describes these operations of the admin API."""
     paths: dict[str, Json] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation)
@@ -105,7 +108,10 @@ def _nullable(kind: str) -> Json:
 
 
 def _object(fields: Mapping[str, Any], base: Json | None = None) -> Json:
-    """Return the schema of an object with these fields, and those of `base`. A name that ends with ? is optional."""
+    """Return the JSON schema of an object with these fields and those of the schema `base`.
+
+    A field whose name ends with ? is optional; the ? is removed.
+    """
     properties = {name.removesuffix("?"): schema for name, schema in fields.items()}
     required = [name for name in fields if not name.endswith("?")]
     if base is not None:
@@ -114,7 +120,7 @@ def _object(fields: Mapping[str, Any], base: Json | None = None) -> Json:
 
 
 def _object_from(cls: type) -> Json:
-    """Return the schema of a data class of which every field is written."""
+    """Return the JSON schema of a data class. All fields are required: replies contain all."""
     _, components = msgspec.json.schema_components([cls], ref_template="#/components/schemas/{name}")
     properties = components[cls.__name__]["properties"]
     for schema in properties.values():

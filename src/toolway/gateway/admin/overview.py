@@ -43,7 +43,8 @@ RunDoctor = Callable[[str | None], Awaitable[Json]]
 class OverviewAdmin:
     """Handlers of the `/admin` routes that are about the whole gateway.
 
-    `doctor` examines all servers or one. `config_history` is the configuration history. Each is None if not available.
+    `doctor` examines all servers or one, `config_history` manages the configuration file. Either is None if not
+    available.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class OverviewAdmin:
         self._tool_rows: dict[tuple[str, str], tuple[Any, Json]] = {}  # row of each tool, valid for this tool object
 
     def dashboard_url(self, principal: Principal) -> str:
-        """Return a dashboard path with a one-time login code for this principal."""
+        """Return the URL path of the dashboard with a one-time code that logs this principal in."""
         return f"/dashboard/#code={self._browser_sessions.issue_code(principal)}"
 
     # -- events -------------------------------------------------------------------------------------------------------
@@ -88,7 +89,7 @@ class OverviewAdmin:
         return {"alerts": [{"name": name, **asdict(each)} for name, each in self._activity.alerts.items()]}
 
     def resolve_alert(self, name: str) -> Json:
-        """Remove an alert that an operator has dealt with."""
+        """Remove an alert that an operator has dealt with. Raises `NotFound` if it is not open."""
         found = self._activity.alerts.pop(name, None)
         if found is None:
             raise NotFound(f"unknown alert {name!r}")
@@ -96,9 +97,9 @@ class OverviewAdmin:
         return {"resolved": name}
 
     async def stream_events(self, exchange: Exchange) -> None:
-        """Stream calls and events as they happen, until the client disconnects.
+        """Stream calls and events to a client as they happen, until the client disconnects.
 
-        This is `GET /admin/events` with `Accept: text/event-stream`.
+        This is `GET /admin/events` with `Accept: text/event-stream`. Raises `ConfigError` if too many streams are open.
         """
         if len(self._event_streams) >= MAX_EVENT_STREAMS:
             raise ConfigError("too many event streams", detail=f"{len(self._event_streams)} streams are open")
@@ -136,13 +137,13 @@ class OverviewAdmin:
     # -- tools --------------------------------------------------------------------------------------------------------
 
     def get_tools(self) -> Json:
-        """Return all tools as their servers list them."""
+        """Return all tools of all servers in full, as the servers list them."""
         return {"tools": [_tool_to_json(tool) for tool in self._hub.known_tools()]}
 
     async def list_tools(self) -> Json:
-        """Return one row per tool.
+        """Return one row per tool for the dashboard, with the size of its definition.
 
-        Computes sizes in batches, so that other requests are served meanwhile.
+        Computed in batches, so that the event loop serves other requests meanwhile.
         """
         rows, cached_rows = [], self._tool_rows
         self._tool_rows = {}

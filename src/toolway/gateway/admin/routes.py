@@ -35,7 +35,7 @@ _NO_STORE_HEADERS: Final = (("content-type", JSON_TYPE), ("cache-control", "no-s
 
 @dataclass(frozen=True, slots=True)
 class AdminRequest:
-    """A request that matched a route."""
+    """An `/admin` request that matched a route, with its path parameters, query and body."""
 
     params: dict[str, str]  # of the path, not decoded: every route has exactly one spelling
     query: str
@@ -46,7 +46,7 @@ class AdminRequest:
         return self.params[name]
 
     def decoded(self, name: str) -> str:
-        """Return a path parameter that may contain any character."""
+        """Return the path parameter `name` with percent-encoding removed."""
         return unquote(self.params[name])
 
 
@@ -55,7 +55,7 @@ Handler = Callable[["AdminEndpoint", AdminRequest], Json | Awaitable[Json]]
 
 @dataclass(frozen=True)
 class Route(AdminOperation):
-    """One row of the table: an operation and its handler."""
+    """One row of the route table: an `/admin` operation (method and path) and its handler."""
 
     handler: Handler
 
@@ -278,7 +278,7 @@ for _route in ROUTES:
 
 
 def match_route(method: str, path: str) -> tuple[Route, dict[str, str]] | None:
-    """Return the route of a path and its parameters, or None."""
+    """Return the route for method and path with its path parameters; None if no route matches."""
     parts = path.split("/")[2:]
     for route in _BY_SHAPE.get((method, len(parts)), ()):
         params = {}
@@ -293,7 +293,7 @@ def match_route(method: str, path: str) -> tuple[Route, dict[str, str]] | None:
 
 
 class AdminEndpoint:
-    """Handler of all `/admin` requests. `gateway_stats` returns the gateway's own counters."""
+    """Handler of all `/admin` requests. `gateway_stats` returns counters of the gateway itself."""
 
     def __init__(
         self,
@@ -362,7 +362,7 @@ class AdminEndpoint:
 
     @property
     def nodes(self) -> ClusterAdmin:
-        """Handlers of `/admin/nodes`. Raises `ConfigError` without a cluster."""
+        """Handlers of `/admin/nodes`. Raises `ConfigError` if cluster mode is off."""
         if self._cluster.admin is None:
             raise ConfigError(
                 "cluster mode is off",
@@ -373,9 +373,9 @@ class AdminEndpoint:
         return self._cluster.admin
 
     def _reject_in_cluster(self) -> None:
-        """Raise `ConfigError` in cluster mode.
+        """Raise `ConfigError` if the gateway is a cluster node: `/admin` cannot change its servers.
 
-        Other nodes would not know a server that was added to one node.
+        A server that was added to one node would be unknown to the rest of the cluster.
         """
         if self._cluster.admin is not None:
             raise ConfigError(
@@ -387,7 +387,7 @@ class AdminEndpoint:
 
 
 class KeysAdmin:
-    """Handlers of `/admin/keys`."""
+    """Handlers of `/admin/keys`: list, create and revoke API keys."""
 
     def __init__(self, hub: HubCore, api_keys: ApiKeyStore) -> None:
         self._hub = hub
@@ -397,7 +397,7 @@ class KeysAdmin:
         return {"keys": [_key_to_json(key) for key in self._api_keys.list_keys()]}
 
     async def create(self, body: Json) -> Json:
-        """Create an API key. Raises `ValueError` for invalid fields."""
+        """Create an API key; return it with its token. Raises `ValueError` if a field is invalid."""
         token, key = await self._api_keys.create_key(
             _read_text(body, "name"), _read_scopes(body), body.get("admin") is True, time.time(), _read_rate(body)
         )

@@ -62,11 +62,11 @@ class ServersAdmin:
         return {"servers": [self._status_row(status, owners) for status in self._hub.status().values()]}
 
     async def get_status(self, name: str) -> Json:
-        """Return the status of one server. Raises `NotFound`."""
+        """Return the status of one server as JSON. Raises `NotFound` if the server is unknown."""
         return self._status_row(self._find_status(name), await self._owners())
 
     async def _owners(self) -> Mapping[str, Sequence[str]]:
-        """Return the owner nodes by server; empty without a cluster."""
+        """Return the ids of the nodes that own each server, by server name; empty without a cluster."""
         return await self._cluster.admin.owners_by_server() if self._cluster.admin is not None else {}
 
     def _status_row(self, status: ServerStatus, owners: Mapping[str, Sequence[str]]) -> Json:
@@ -83,9 +83,9 @@ class ServersAdmin:
         return found
 
     async def get_overview(self) -> Json:
-        """Return one row per server with totals.
+        """Return one row per server with its status and load, and totals.
 
-        Works in batches, so that other requests are served meanwhile.
+        Computed in batches, so that the event loop serves other requests meanwhile.
         """
         now = time.time()
         activity, breakers, owners = self._activity, self._hub.breaker_status(), await self._owners()
@@ -117,7 +117,7 @@ class ServersAdmin:
     async def get_detail(self, name: str) -> Json:
         """Return status, timeline, settings, breakers and recent events of one server.
 
-        Raises `NotFound`.
+        Raises `NotFound` if the server is unknown.
         """
         status = await self.get_status(name)
         now = time.time()
@@ -140,9 +140,10 @@ class ServersAdmin:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     async def put(self, name: str, body: Json) -> Json:
-        """Add or replace a server until the next reload. Raises `ConfigError` if it is not permitted.
+        """Add or replace a server until the next reload of the configuration file.
 
-        References to our own environment variables are not resolved.
+        Raises `ConfigError` if the admission rules reject the server. References to environment variables of the
+        gateway in its entry are not resolved.
         """
         entry, problems = parse_entry_with_issues(body, {})
         server = as_untrusted(entry)
@@ -167,14 +168,17 @@ class ServersAdmin:
         return {"removed": name}
 
     def restart(self, name: str) -> Json:
-        """Restart a server; in a cluster, at its owner nodes too."""
+        """Restart a server. In a cluster, the nodes that own the server restart it too."""
         self._hub.restart_server(name)
         if self._cluster.admin is not None:
             self._cluster.admin.restart(name)
         return {"restarting": name}
 
     async def set_enabled(self, name: str, action: str) -> Json:
-        """Enable or disable a server until the next reload of the configuration file."""
+        """Enable or disable a server until the next reload. `action` is "enable" or "disable".
+
+        Raises `NotFound` if the server is unknown.
+        """
         server = self._hub.servers.get(name)
         if server is None:
             raise NotFound(f"unknown server {name!r}", server=name)
@@ -226,12 +230,18 @@ def status_to_json(facts: ServerStatus, mask: Mask) -> Json:
 
 
 def masked_call_to_json(fact: CallFinished, mask: Mask, names: Mapping[str, str]) -> Json:
-    """Return one call as a list row. `names` maps caller ids to names of API keys."""
+    """Return one call as a row for lists of calls, with secrets masked.
+
+    `names` maps caller ids to names of API keys.
+    """
     return _mask_and_name(call_to_json(fact), fact, mask, names)
 
 
 def call_detail_to_json(fact: CallFinished, mask: Mask, names: Mapping[str, str]) -> Json:
-    """Return one call in detail: its timing waterfall and its arguments."""
+    """Return one call in detail, with timing waterfall and arguments; secrets are masked.
+
+    `names` maps caller ids to names of API keys.
+    """
     return {**_mask_and_name(call_details_to_json(fact), fact, mask, names), "arguments": _masked_arguments(fact, mask)}
 
 
@@ -244,9 +254,9 @@ def _mask_and_name(facts: Json, fact: CallFinished, mask: Mask, names: Mapping[s
 
 
 def _masked_arguments(fact: CallFinished, mask: Mask) -> Any:
-    """Return the masked arguments.
+    """Return the arguments of a recorded call with secrets masked.
 
-    None if they are not stored, a truncated string if they are too long.
+    None if the arguments are not stored; truncated JSON text if they are too long.
     """
     if not isinstance(fact.params, dict) or "arguments" not in fact.params:
         return None
@@ -255,7 +265,10 @@ def _masked_arguments(fact: CallFinished, mask: Mask) -> Any:
 
 
 def tool_to_json(tool: Tool) -> Json:
-    """Return one tool as a list row, with a short description and its size in bytes."""
+    """Return one tool as a row for lists of tools.
+
+    It has a short description and the size in bytes of name, description and input schema as sent to a model.
+    """
     sent = {key: tool.raw[key] for key in ("name", "description", "inputSchema") if tool.raw.get(key)}
     notes = tool.annotations
     return {

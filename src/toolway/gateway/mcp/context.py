@@ -20,7 +20,7 @@ def _discard_notification(method: str, params: Json) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ForwardedCall:
-    """Data of a call that another node forwards."""
+    """Data of a client's call that another cluster node forwards to this node for execution."""
 
     call_id: str  # its id
     idempotency_key: str | None  # its idempotency key
@@ -29,7 +29,7 @@ class ForwardedCall:
 
 @dataclass(slots=True)
 class RequestContext:
-    """Principal, view and client data of one request, used by all code behind the transport."""
+    """Principal, endpoint view and client data of one MCP request, independent of its transport."""
 
     principal: Principal
     view: EndpointView
@@ -51,11 +51,11 @@ class RequestContext:
 
     @property
     def accepts_server_requests(self) -> bool:
-        """True if the client can answer any server request."""
+        """True if the client declares any capability to answer server requests (such as sampling)."""
         return any(name in self.capabilities for name in CALLBACK_CAPABILITIES.values())
 
     def wants_log_level(self, level: object) -> bool:
-        """Return True if the client wants log messages of this level."""
+        """Return True if the client of this request wants log messages of this level."""
         if self.log_level is None:
             return self.logs_without_level
         return log_verbosity(level) <= log_verbosity(self.log_level)
@@ -91,9 +91,9 @@ _ALL_CLIENT_CAPABILITIES: Final[Json] = {
 
 
 class NoHubCallbacks:
-    """`ClientCallbacks` of a hub behind a gateway: only its clients can answer server requests.
+    """`ClientCallbacks` of a hub behind a gateway: rejects server requests outside a client's call.
 
-    Server requests outside of a client's call are rejected.
+    Only a client of the gateway could answer a server request, and there is none.
     """
 
     @property

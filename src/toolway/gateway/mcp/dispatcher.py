@@ -73,7 +73,7 @@ GetBinding = Callable[[], tuple[str, ...]]
 
 
 class RequestDispatcher:
-    """Answers MCP requests of any client by calls through the hub."""
+    """Answers MCP requests of modern and legacy clients by calls to servers through the hub."""
 
     def __init__(
         self,
@@ -95,11 +95,14 @@ class RequestDispatcher:
         self.shutting_down = False  # during shutdown a cancelled request gets an error instead of no response
 
     def on_servers_changed(self) -> None:
-        """Let lists wait for the new servers."""
+        """After a change of the servers, let list requests wait for new servers for a short time."""
         self._lists.start_window()
 
     def dispatch(self, context: RequestContext, method: str, params: Json) -> Coroutine[Any, Any, RpcResult]:
-        """Return the coroutine that computes the result of a request. Raises `RpcFailure`."""
+        """Return the coroutine that computes the result of an MCP request.
+
+        Raises `RpcFailure` if the method is unknown; the coroutine raises it if the request fails.
+        """
         if method == "tools/call":
             return self._call_tool(context, params)
         if method in _KIND_BY_LIST_METHOD:
@@ -143,9 +146,9 @@ class RequestDispatcher:
         return self._call_item(context, params, tool)
 
     async def _call_when_listed(self, context: RequestContext, params: Json) -> RpcResult:
-        """Call a tool of a server that is still starting.
+        """Call a tool of a server that is still starting, after the server has listed its tools.
 
-        The time spent waiting counts against the timeout.
+        The time spent waiting counts against the timeout of the call.
         """
         timeout = _to_seconds(get_meta(params).get(TIMEOUT_META_KEY))
         clock = asyncio.get_running_loop().time
@@ -213,7 +216,7 @@ class RequestDispatcher:
     async def _forward_decoded(
         self, context: RequestContext, method: str, params: Json, server: str, name: str
     ) -> Json:
-        """Make one call through the hub; return its result as a dict."""
+        """Forward one request to a server through the hub; return the result as a dict."""
         result = await self._forward(context, method, params, server, name, keep_raw=False)
         assert isinstance(result, dict)
         return result
@@ -221,9 +224,9 @@ class RequestDispatcher:
     async def _forward(
         self, context: RequestContext, method: str, params: Json, server: str, name: str, *, keep_raw: bool
     ) -> RpcResult:
-        """Make one call through the hub, adapted to the eras of client and server.
+        """Forward one request to a server through the hub, adapted to the eras of client and server.
 
-        Raises `RpcFailure`.
+        The result may be raw bytes if `keep_raw` is True. Raises `RpcFailure` if the call fails.
         """
         may_suspend = context.era == "modern" and self._hub.era(server) != "modern"
 
@@ -266,7 +269,7 @@ class RequestDispatcher:
         return self._translate_result(context, result, get_binding)
 
     def _check_rate(self, principal: Principal, rate: Rate) -> None:
-        """Charge the call to the rate limit of the principal.
+        """Charge one call to the rate limit of the principal's API key.
 
         Raises `RpcFailure` if the limit is exceeded.
         """
@@ -286,7 +289,7 @@ class RequestDispatcher:
         may_suspend: bool,
         keep_raw: bool,
     ) -> tuple[Call, NotificationForwarder | None]:
-        """Build the call, and the forwarder of its notifications if the client wants any."""
+        """Return the call to the server, and a forwarder if the client wants notifications of the call."""
         meta = get_meta(params)
         upstream_params = params.copy()
         upstream_params.pop("_meta", None)
@@ -348,9 +351,10 @@ class RequestDispatcher:
     async def _start_pending(
         self, context: RequestContext, call: Call, forwarder: NotificationForwarder, get_binding: GetBinding
     ) -> RpcResult:
-        """Start a call that may need client input, and wait for its first result.
+        """Start a call that may need client input, and wait for its result or first input request.
 
-        A legacy server requests input in mid-call. If the era is unknown, the result may request it too.
+        A legacy server sends a request in mid-call. If the era of the server is unknown, its result may request input
+        too.
         """
         pending = PendingCall(
             forwarder, context.capabilities, supports_server_request, call.params.get("inputResponses")
@@ -363,9 +367,9 @@ class RequestDispatcher:
         return await self._wait_pending(context, pending, get_binding)
 
     async def _wait_pending(self, context: RequestContext, pending: PendingCall, get_binding: GetBinding) -> RpcResult:
-        """Wait until the server returns a result or requests input.
+        """Wait until the server returns a result or requests client input.
 
-        In the latter case suspend the call.
+        If it requests input, suspend the call and return the input request to the client.
         """
         try:
             found = await pending.wait_next()
@@ -406,9 +410,9 @@ class RequestDispatcher:
         return {**result, "taskId": sealed_id} if "taskId" in result else result
 
     def open_task_id(self, context: RequestContext, sealed_id: object) -> tuple[str, str]:
-        """Open a sealed task id of this principal.
+        """Open a sealed task id of this principal. Return (server, the server's own task id).
 
-        Return (server, the server's task id). Raises `RpcFailure`.
+        Raises `RpcFailure` if the sealed id is invalid or belongs to another principal.
         """
         # A node that subscribes for its own clients has no call id: it has checked the owner of the task itself.
         is_node_subscription = context.forwarded is not None and not context.forwarded.call_id

@@ -73,7 +73,7 @@ _MIN_RETRY_AFTER_S: Final = 1.0  # seconds, for `Retry-After` if no better value
 
 
 class RpcFailure(Exception):
-    """A request that is answered with a JSON-RPC error."""
+    """Raised if an MCP request is to be answered with a JSON-RPC error: code, message and data."""
 
     def __init__(
         self, code: int, message: str, data: Any = None, *, status: int | None = None, retry_after: float | None = None
@@ -94,7 +94,7 @@ def http_status_for(code: int) -> int:
 
 
 def failure_from_error(error: CallError, call_id: str, era: Era) -> RpcFailure:
-    """Convert the error of a failed call for a client of this era."""
+    """Return the JSON-RPC error for the exception of a failed call, in the form of the client's era."""
     if isinstance(error, ProtocolError) and error.rpc_code is not None:
         return _upstream_failure(error, call_id, era)
     code = _rpc_code_for(error)
@@ -145,7 +145,7 @@ def _call_data(call: Call, code: str) -> Json:
 
 
 def _upstream_failure(error: ProtocolError, call_id: str, era: Era) -> RpcFailure:
-    """Return the server's own error, with our facts added to its data."""
+    """Return the server's own JSON-RPC error, with facts of the gateway added to its data."""
     code = error.rpc_code
     assert code is not None
     if era == "modern" and code == RESOURCE_NOT_FOUND:

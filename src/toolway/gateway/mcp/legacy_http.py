@@ -25,7 +25,7 @@ EMPTY_EVENTS_SINCE: Final = "2025-11-25"  # first revision in which an event may
 
 
 class LegacyHttpEndpoint:
-    """HTTP endpoint of legacy sessions."""
+    """MCP endpoint for legacy clients (before 2026-07-28), which have sessions."""
 
     def __init__(self, sessions: LegacySessions) -> None:
         self._sessions = sessions
@@ -74,7 +74,10 @@ class LegacyHttpEndpoint:
         exchange.reply(200, jsonrpc.encode_result(message.id, result), (*JSON_HEADERS, (SESSION_HEADER, id_)))
 
     async def handle_get(self, exchange: Exchange, principal: Principal, view: EndpointView, endpoint: str) -> None:
-        """Serve the stream for messages that belong to no request, until client or session end it."""
+        """Serve the SSE stream (GET) for server messages that belong to no request of the client.
+
+        It ends when the client disconnects or the session ends.
+        """
         if EVENT_STREAM_TYPE not in exchange.request.headers.get("accept", ""):
             exchange.reply(
                 406, encode_error(None, INVALID_REQUEST, f"Accept must list {EVENT_STREAM_TYPE}"), JSON_HEADERS
@@ -111,7 +114,10 @@ class LegacyHttpEndpoint:
                 session.stream = None
 
     async def _resume(self, exchange: Exchange, buffer: ReplayBuffer, after: int) -> None:
-        """Send the rest of a stream whose connection broke, until its request is answered."""
+        """Send the rest of a request's event stream to a client that reconnected.
+
+        It ends when the request is answered or the client disconnects.
+        """
         stream = EventStream(exchange)
         stream.close_on_disconnect()
         buffer.resume(after, stream)
@@ -130,9 +136,9 @@ class LegacyHttpEndpoint:
         exchange.reply(204)
 
     async def _reject_if_ended(self, exchange: Exchange, session: LegacySession, peers: SessionPeers) -> bool:
-        """Load the session state from the other nodes if needed.
+        """Reply 404 and return True if the session has ended on any node of the cluster.
 
-        If it has ended, reply 404 and return True.
+        Loads the shared session state first, if this node's copy is not current.
         """
         if not peers.is_current(session):
             await peers.load_state(session)
@@ -143,9 +149,9 @@ class LegacyHttpEndpoint:
     def _find_session(
         self, exchange: Exchange, id_: jsonrpc.MessageId | None, principal: Principal, view: EndpointView, endpoint: str
     ) -> LegacySession | None:
-        """Return the session that the request names.
+        """Return the session that the headers of the request name.
 
-        Reply and return None if it is invalid or unknown.
+        If the session is invalid or unknown, reply with an error and return None.
         """
         headers = exchange.request.headers
         version = headers.get(VERSION_HEADER)

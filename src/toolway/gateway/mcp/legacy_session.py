@@ -29,9 +29,9 @@ SendMessage = Callable[[bytes], bool]
 
 
 class LegacySession:
-    """The part of a legacy client session that lives in this process.
+    """Session of a legacy client (before 2026-07-28): the part that lives in this process.
 
-    `tag` identifies this node in a cluster.
+    `tag` identifies this node in a cluster; it is part of the ids of requests to the client.
     """
 
     def __init__(self, facts: Json, principal: Principal, view: EndpointView, tag: str = "") -> None:
@@ -55,7 +55,7 @@ class LegacySession:
         self._request_numbers = itertools.count(1)
 
     def set_view(self, view: EndpointView) -> None:
-        """Replace the view: it may have changed with the configuration."""
+        """Replace the endpoint view, which may have changed with the configuration."""
         self.view = view
 
     def notify(self, method: str, params: Json) -> None:
@@ -64,7 +64,7 @@ class LegacySession:
             self.stream.send(jsonrpc.encode_notification(method, params))
 
     def forward_log(self, fact: ServerLog) -> None:
-        """Forward a server's log message if the client may see the server and wants this level."""
+        """Forward a server's log message to the client if it belongs to it and has a wanted level."""
         if (
             fact.delivered_to_caller
             or fact.caller != self.principal.caller_id
@@ -81,9 +81,9 @@ class LegacySession:
     # -- requests to the client ---------------------------------------------------------------------------------------
 
     async def send_request(self, send: SendMessage, method: str, params: Json) -> Json:
-        """Send a request to the client and return its result.
+        """Send a server request to the client and return its result.
 
-        Raises `LookupError` if it cannot be sent.
+        Raises `LookupError` if the client does not support the request or has too many open ones.
         """
         if (
             not supports_server_request(self.capabilities, method, params)
@@ -105,9 +105,9 @@ class LegacySession:
             del self._client_requests[id_]
 
     def handle_response(self, message: Message) -> bool:
-        """Complete the request that the client responds to.
+        """Pass a client's response to the server request that waits for it.
 
-        Return False if it is unknown or already completed.
+        Return False if no request with this id waits.
         """
         pending = self._client_requests.get(message.id) if isinstance(message.id, str) else None
         if pending is None or pending.done():
@@ -120,7 +120,7 @@ class LegacySession:
         return True
 
     def close(self) -> None:
-        """Cancel all requests in both directions and close the stream."""
+        """Cancel all open requests, of the client and to the client, and close the event stream."""
         for pending in self._client_requests.values():
             if not pending.done():
                 pending.cancel()
@@ -132,7 +132,7 @@ class LegacySession:
 
 @dataclass(slots=True)
 class ActiveRequest:
-    """A client request that is being handled."""
+    """A request of a legacy client that is being handled, with the task that handles it."""
 
     task: asyncio.Task[Any] | None
     cancelled: bool = False  # by the client, which then expects no response
@@ -144,9 +144,9 @@ class ActiveRequest:
 
 
 class SessionCallbacks:
-    """`ClientCallbacks` of one call in a legacy session.
+    """`ClientCallbacks` of one call in a legacy session: sends server requests to the client.
 
-    Server requests go to the stream that carries the response of the call.
+    They are sent on the stream that carries the response of the call.
     """
 
     def __init__(self, session: LegacySession, send: SendMessage) -> None:

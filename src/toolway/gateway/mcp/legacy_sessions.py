@@ -63,7 +63,10 @@ class LegacySessions:
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def initialize(self, principal: Principal, view: EndpointView, endpoint: str, params: Json) -> tuple[str, Json]:
-        """Start a session. Return its id and the result of `initialize`. Raises `RpcFailure`."""
+        """Start a session. Return its id and the result of `initialize`.
+
+        Raises `RpcFailure` if the client sends no protocol version.
+        """
         capabilities = params.get("capabilities")
         if not isinstance(params.get("protocolVersion"), str):
             raise RpcFailure(INVALID_PARAMS, "initialize requires a protocolVersion")
@@ -80,9 +83,9 @@ class LegacySessions:
         return id_, result
 
     def get_session(self, id_: str, principal: Principal, view: EndpointView, endpoint: str) -> LegacySession | None:
-        """Return the session of this id, or None.
+        """Return the legacy session with this id.
 
-        None also if it belongs to another principal or endpoint.
+        None if it is unknown, has ended, or belongs to another principal or endpoint.
         """
         session = self._sessions.get(id_)
         if session is not None:
@@ -98,7 +101,7 @@ class LegacySessions:
 
     @property
     def node_tag(self) -> str:
-        """Prefix of names that are unique to this node; empty if the gateway is not in a cluster."""
+        """Tag of this node with a final ".", a prefix for ids; empty without a cluster."""
         return f"{self.peers.node_tag}." if self.peers is not None else ""
 
     def add_session(self, id_: str, session: LegacySession) -> LegacySession:
@@ -121,7 +124,7 @@ class LegacySessions:
             self._ended_ids.popitem(last=False)
 
     def get_live(self, id_: str, principal_id: str) -> LegacySession | None:
-        """Return the session if this process holds state for it and it belongs to `principal_id`."""
+        """Return the session if this process holds its state and it belongs to the principal, or None."""
         found = self._sessions.get(id_)
         return found if found is not None and found.principal.id == principal_id else None
 
@@ -131,18 +134,18 @@ class LegacySessions:
             self.close_session(session)
 
     def close_session(self, session: LegacySession) -> None:
-        """Drop all state of a session in this process."""
+        """Cancel the requests of a session and drop its subscriptions in this process."""
         session.close()
         if session.subscriber is not None:
             self._subscriptions.remove(session.subscriber)
 
     @property
     def has_active_requests(self) -> bool:
-        """True if any request is active, including requests whose connection was lost."""
+        """True if a request of any session is active, also if its connection was lost."""
         return any(session.active_requests for session in self._sessions.values())
 
     def close_streams(self) -> None:
-        """Close the streams for messages that belong to no request."""
+        """Close the SSE streams for messages that belong to no request, in all sessions."""
         for session in self._sessions.values():
             if session.stream is not None:
                 session.stream.close()
@@ -154,7 +157,10 @@ class LegacySessions:
     # -- messages of a session ----------------------------------------------------------------------------------------
 
     def handle_message(self, session: LegacySession, message: Message) -> bool:
-        """Handle a notification or response. Return False if it matches nothing in this process."""
+        """Handle a client's notification or response.
+
+        Return False if the request it refers to is not in this process.
+        """
         if message.kind in ("result", "error"):
             return session.handle_response(message)
         if message.method == CANCELLED:
@@ -166,7 +172,10 @@ class LegacySessions:
         return True
 
     async def handle_request(self, session: LegacySession, message: Message, send: SendMessage) -> bytes | None:
-        """Return the encoded response; None if the client cancelled. `send` sends related messages."""
+        """Handle a client request and return its encoded response; None if the client cancelled it.
+
+        `send` sends related messages (notifications, server requests) before the response.
+        """
         id_ = message.id
         assert id_ is not None
         if id_ in session.active_requests:
@@ -237,7 +246,7 @@ class LegacySessions:
         return {}
 
     async def sync_subscriptions(self, session: LegacySession) -> None:
-        """Subscribe to the URIs in the session state, which may have changed on another node."""
+        """Subscribe to exactly the URIs in the session state, which another node may have changed."""
         if session.subscriber is None:
             return
         subscribed = set(session.subscriber.topics.values())
@@ -247,7 +256,7 @@ class LegacySessions:
             await self._subscriptions.add_uri(session.subscriber, uri)
 
     async def ensure_subscriber(self, session: LegacySession) -> Subscriber:
-        """Return the session's subscriber; create it and subscribe at first use."""
+        """Return the subscriber that receives changes for this session; created at first use."""
         if session.subscriber is None:
             session.subscriber = Subscriber(
                 session.view, frozenset(KINDS), session.notify, session.principal.caller_id, on_log=session.forward_log

@@ -36,7 +36,7 @@ _STATUS_MESSAGES: Final[dict[int, str]] = {
 
 
 class LegacySseEndpoint:
-    """Endpoint of the HTTP+SSE transport: open streams and the messages posted to them."""
+    """Endpoint of the old HTTP+SSE transport (2024-11-05): `/sse` streams and posted messages."""
 
     def __init__(self, sessions: LegacySessions, sealer: Sealer) -> None:
         self._sessions = sessions
@@ -45,7 +45,7 @@ class LegacySseEndpoint:
         self._streams: dict[str, tuple[LegacySession, EventStream, set[asyncio.Task[None]]]] = {}
 
     async def serve_stream(self, exchange: Exchange, principal: Principal, view: EndpointView) -> None:
-        """Serve the stream (GET) until the client disconnects."""
+        """Serve an `/sse` stream (GET), which carries all responses, until the client disconnects."""
         facts: Json = {"principal": principal.id, "endpoint": "", "version": "2024-11-05", "capabilities": {}}
         id_ = self._sealer.seal(SSE_KIND, [principal.id, self._sessions.node_tag], SSE_LIFETIME_S)
         session = LegacySession(facts, principal, view, self._sessions.node_tag)
@@ -64,7 +64,7 @@ class LegacySseEndpoint:
             self._sessions.close_session(session)
 
     async def handle_post(self, exchange: Exchange, message: Message, principal: Principal) -> None:
-        """Accept a client message (POST); its response is sent on the stream."""
+        """Accept a posted client message; its response is sent on the client's `/sse` stream."""
         session_id = parse_qs(exchange.request.query).get("session", [""])[0]
         peers = self._sessions.peers
         if session_id in self._streams or peers is None:
@@ -86,7 +86,7 @@ class LegacySseEndpoint:
             )
 
     def handle_message(self, id_: str, principal_id: str, message: Message) -> int:
-        """Handle a message for a stream of this process. Return the HTTP status for the client."""
+        """Handle a client message for an `/sse` stream of this process; return the HTTP status."""
         entry = self._streams.get(id_)
         if entry is None or entry[0].principal.id != principal_id:
             return HTTPStatus.NOT_FOUND
@@ -103,13 +103,13 @@ class LegacySseEndpoint:
         return HTTPStatus.ACCEPTED
 
     def close_streams(self) -> None:
-        """Close every stream as soon as all its responses are sent."""
+        """Close every `/sse` stream as soon as all its responses are sent."""
         self._closing = True
         for _, stream, tasks in list(self._streams.values()):
             self._close_if_done(stream, tasks)
 
     async def cancel_all(self, timeout: float = 1.0) -> None:
-        """Cancel all active requests and wait for their errors to be sent."""
+        """Cancel all active requests; wait at most `timeout` seconds for their errors to be sent."""
         tasks = [task for _, _, tasks in self._streams.values() for task in tasks]
         for task in tasks:
             task.cancel()

@@ -52,13 +52,13 @@ _DROPPED_CAPABILITIES: Final = frozenset({"tasks"})
 
 
 class Discovery:
-    """Builder of `server/discover` and `initialize` results."""
+    """Builds the results of `server/discover` (modern clients) and `initialize` (legacy clients)."""
 
     def __init__(self, hub: HubCore) -> None:
         self._hub = hub
 
     def discover(self, view: EndpointView) -> Json:
-        """Return the result of `server/discover`."""
+        """Return the result of `server/discover` for an endpoint view: capabilities and versions."""
         result: Json = {
             "resultType": "complete",
             "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
@@ -70,7 +70,10 @@ class Discovery:
         return self._with_instructions(result, view)
 
     def initialize(self, view: EndpointView, requested_version: object) -> Json:
-        """Return the result of `initialize` for a client that requests this protocol version."""
+        """Return the result of `initialize` for a legacy client that requests this protocol version.
+
+        If the version is unknown, the newest legacy version is offered.
+        """
         version = requested_version if requested_version in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION
         result: Json = {
             "protocolVersion": version,
@@ -135,7 +138,7 @@ def is_modern(request: HttpRequest, message: Message) -> bool:
 
 
 class ModernEndpoint:
-    """HTTP endpoint of the modern era, which also handles calls forwarded by other nodes."""
+    """MCP endpoint for modern clients (since 2026-07-28) and for calls forwarded by other nodes."""
 
     def __init__(
         self,
@@ -176,9 +179,9 @@ class ModernEndpoint:
             response.stop_keepalive()
 
     async def handle_forwarded(self, server: str, message: Message, notify: Notify) -> RpcResult:
-        """Return the result of a request that another node forwards without HTTP.
+        """Return the result of a request that another node forwards by NATS instead of HTTP.
 
-        Raises `RpcFailure`.
+        Raises `RpcFailure` if its call token is invalid or the request fails.
         """
         principal, view, forwarded = self._cluster.verify_call_token(server, message.body, None)
         meta = message.body["_meta"]  # exists: it contained the call token
@@ -208,7 +211,10 @@ class ModernEndpoint:
         return await self._dispatcher.dispatch(context, message.method, message.body)
 
     def _apply_forwarded_caller(self, context: RequestContext, message: Message) -> None:
-        """Replace the node by the forwarded caller in the context. Raises `RpcFailure`."""
+        """Replace the forwarding node in the request context by the caller it forwards for.
+
+        Raises `RpcFailure` if the call token is invalid.
+        """
         server = context.view.single_server
         assert server is not None  # a node uses the endpoints of single servers only
         context.principal, context.view, context.forwarded = self._cluster.verify_call_token(
@@ -226,7 +232,10 @@ class ModernEndpoint:
         endpoint: str,
         notify: Notify,
     ) -> RequestContext:
-        """Build the request context. Raises `RpcFailure` if headers and body of the request differ."""
+        """Build the context of an MCP request from HTTP headers and body.
+
+        Raises `RpcFailure` if headers and body differ or are invalid.
+        """
         routing: RoutingHeaders | None = request.notes.routing
         if routing is None:
             routing = request.notes.routing = _read_routing_headers(request)
@@ -254,7 +263,7 @@ class ModernEndpoint:
 
 
 class RoutingHeaders(msgspec.Struct, frozen=True, gc=False):
-    """The routing headers of a request, which repeat parts of its body."""
+    """MCP routing headers of a request: protocol version, method, name; they repeat body fields."""
 
     version: str | None
     method: str | None
@@ -263,7 +272,7 @@ class RoutingHeaders(msgspec.Struct, frozen=True, gc=False):
     idempotency_key: str | None
 
     def matches(self, method: str, params: Json, meta: Any) -> bool:
-        """Return True if the headers agree with this body.
+        """Return True if the routing headers agree with this request body.
 
         False also if the body lacks a required `_meta` key.
         """
@@ -276,7 +285,10 @@ class RoutingHeaders(msgspec.Struct, frozen=True, gc=False):
 
 
 def _read_routing_headers(request: HttpRequest) -> RoutingHeaders:
-    """Read the routing headers. Raises `RpcFailure` if they are invalid for any body."""
+    """Read the MCP routing headers of a request.
+
+    Raises `RpcFailure` if they are invalid regardless of the body, such as a repeated header.
+    """
     headers = request.headers
     _check_accept(headers)
     param_headers = {k: v for k, v in headers.items() if k.startswith("mcp-param-")}
@@ -290,7 +302,7 @@ def _read_routing_headers(request: HttpRequest) -> RoutingHeaders:
 
 
 def _raise_mismatch(request: HttpRequest, message: Message) -> None:
-    """Raise `RpcFailure` with the SDK's description of how headers and body differ, if they do."""
+    """Raise `RpcFailure` if headers and body of the request differ, with the MCP SDK's message."""
     headers = request.headers
     found = classify_inbound_request({"method": message.method, "params": message.body}, headers=headers)
     if isinstance(found, InboundLadderRejection):

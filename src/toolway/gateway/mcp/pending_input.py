@@ -40,22 +40,22 @@ class _InputRequest:
 
 
 class NotificationForwarder:
-    """Forwards notifications of a call to the client request that waits for it, if any.
+    """Forwards progress and log notifications of a call to the client request that waits for it.
 
-    These are progress and log notifications.
+    While no client request waits, notifications are dropped.
     """
 
     def __init__(self, context: RequestContext, meta: Json) -> None:
         self.attach(context, meta)
 
     def attach(self, context: RequestContext, meta: Json) -> None:
-        """Forward to this client request from now on."""
+        """Forward to this client request from now on, with its progress token."""
         token = meta.get("progressToken")
         self._token = token if isinstance(token, str | int) and not isinstance(token, bool) else None
         self._context: RequestContext | None = context
 
     def detach(self) -> None:
-        """Forward to no client request until the next `attach`."""
+        """Forward to no client request until the next `attach`: notifications are dropped."""
         self._context = None
 
     def forward_progress(self, progress: float, total: float | None, message: str | None) -> None:
@@ -86,9 +86,10 @@ class NoCallbacks:
 
 
 class PendingCall:
-    """One call of a modern client to a legacy server, over any number of rounds.
+    """Call of a modern client to a legacy server that may suspend to get client input.
 
-    It is the `ClientCallbacks` of the call: a server request waits here until the client has responded to it.
+    It is the `ClientCallbacks` of the call: a server request waits here until the client, in a later request, responds
+    to it. There may be any number of such rounds.
     """
 
     def __init__(
@@ -119,7 +120,10 @@ class PendingCall:
         self._task.add_done_callback(lambda _: self._changed.set())
 
     async def handle_request(self, server: str, method: str, params: Json) -> Json:
-        """Handle a server request: return the client's response once it arrives."""
+        """Handle a server request in mid-call: wait for the client's response and return it.
+
+        Raises `LookupError` if the client lacks the capability or too many requests wait.
+        """
         if len(self._input_requests) >= MAX_INPUT_REQUESTS:
             raise LookupError(method)
         if not self._supports_request(self.capabilities, method, params):
@@ -139,7 +143,7 @@ class PendingCall:
             del self._input_requests[key]
 
     def _input_key(self, params: Json) -> str:
-        """Return the key of a server request: the server's own if it is usable, or a numbered one."""
+        """Return the key of a server request for the client: the server's own if usable, or numbered."""
         meta = params.get("_meta")
         name = meta.get(INPUT_KEY_META_KEY) if isinstance(meta, dict) else None
         if isinstance(name, str) and 0 < len(name) <= MAX_INPUT_KEY_CHARS and name not in self._input_requests:
@@ -147,10 +151,10 @@ class PendingCall:
         return f"ask-{next(self._numbers)}"
 
     async def wait_next(self) -> CallResult | Json:
-        """Wait for the result, or for server requests that the client must answer.
+        """Wait for the result of the call, or for server requests that the client must answer.
 
-        Raises `CallError`, or `RpcFailure` if the call failed because the client lacks a capability. Cancelling this
-        coroutine cancels the call.
+        Raises `CallError` if the call failed, or `RpcFailure` if it failed because the client lacks a capability.
+        Cancelling this coroutine cancels the call.
         """
         assert self._task is not None
         try:
@@ -193,7 +197,7 @@ class PendingCall:
         }
 
     def add_responses(self, responses: object) -> None:
-        """Add the client's responses.
+        """Pass the client's responses to the server requests that wait for them.
 
         A server request without a response is sent to the client again.
         """
@@ -228,7 +232,7 @@ class PendingCall:
 
 
 class PendingCalls:
-    """The suspended calls of a gateway, bounded in number and time."""
+    """The suspended calls of a gateway, which wait for client input; bounded in number and time."""
 
     def __init__(self, max_calls: int = MAX_PENDING_CALLS, timeout: float = PENDING_TIMEOUT_S) -> None:
         self._calls: dict[str, PendingCall] = {}
@@ -242,9 +246,9 @@ class PendingCalls:
         return id in self._calls
 
     def suspend(self, pending: PendingCall, binding: tuple[str, ...]) -> str:
-        """Store a call until its client returns; return its id.
+        """Store a call until its client returns with input; return the id of the suspended call.
 
-        Raises `RpcFailure` if there are too many.
+        If there are too many, cancels the call and raises `RpcFailure`.
         """
         if len(self._calls) >= self._max_calls or self._count_for(binding[0]) >= max(1, self._max_calls // 2):
             pending.cancel()
@@ -260,9 +264,9 @@ class PendingCalls:
         return sum(pending.binding[0] == principal_id for pending in self._calls.values())
 
     def resume(self, id: str, binding: tuple[str, ...]) -> PendingCall | None:
-        """Remove and return a suspended call if `binding` matches, or return None.
+        """Remove and return the suspended call with this id if `binding` matches, otherwise None.
 
-        Principal, endpoint and request must be the same as when it was suspended.
+        It matches if principal, endpoint and request are the same as when the call was suspended.
         """
         pending = self._calls.get(id)
         if pending is None or pending.binding != binding:
@@ -281,9 +285,9 @@ class PendingCalls:
 
 
 def missing_capability_failure(capabilities: set[str], server_message: str) -> RpcFailure:
-    """Return the error of a client without the needed capabilities.
+    """Return the error for a client that lacks capabilities which the server needed in a call.
 
-    The server has already executed the call.
+    The server has already executed the call; `server_message` is its text.
     """
     needed: Json = {name: {} for name in sorted(capabilities)}
     facts = {

@@ -21,7 +21,7 @@ RETENTION_S: Final = 120.0  # seconds after the request has finished
 
 
 class StreamTarget(Protocol):
-    """Stream on which a client reconnected: a local one, or one on another node."""
+    """Event stream to a reconnected client: on this node, or on the node it reconnected to."""
 
     @property
     def disconnected(self) -> bool: ...
@@ -34,7 +34,7 @@ class StreamTarget(Protocol):
 
 
 class ReplayBuffer:
-    """Buffered events of one request's stream."""
+    """Buffered SSE events of one request, sent again if the client reconnects."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -45,7 +45,10 @@ class ReplayBuffer:
         self._target: StreamTarget | None = None  # the stream on which the client reconnected
 
     def append(self, message: bytes, *, last: bool = False) -> bytes:
-        """Buffer a message and send it to a reconnected client. Return its event."""
+        """Buffer a message as an SSE event and send it to a reconnected client, if there is one.
+
+        Return the encoded event. `last` marks the response of the request.
+        """
         number = next(self._numbers)
         data = f"id: {self.name}-{number}\n".encode() + encode_event(message)
         self._events.append((number, data))
@@ -60,11 +63,11 @@ class ReplayBuffer:
         return data
 
     def empty_event(self) -> bytes:
-        """Return an event without a message: its id lets the client reconnect."""
+        """Return an SSE event that only carries an id, with which the client can reconnect."""
         return f"id: {self.name}-0\ndata: \n\n".encode()
 
     def resume(self, after: int, target: StreamTarget) -> None:
-        """Send the events after this number on another stream, and all later ones."""
+        """Send the events after number `after` to the reconnected client, then all later ones."""
         target.open()
         for number, data in self._events:
             if number > after:
@@ -81,7 +84,7 @@ class ReplayBuffer:
 
 
 class ReplayBuffers:
-    """Replay buffers of one session. `tag` is the prefix of their names."""
+    """Replay buffers of the requests of one legacy session. `tag` is the prefix of their names."""
 
     def __init__(self, tag: str = "") -> None:
         self._tag = tag
@@ -94,9 +97,9 @@ class ReplayBuffers:
         return buffer
 
     def release(self, buffer: ReplayBuffer, *, delivered: bool) -> None:
-        """Drop the buffer of a finished request if it was delivered.
+        """Drop the buffer of a finished request if the client received everything.
 
-        Otherwise keep it for `RETENTION_S`.
+        If `delivered` is False, keep the buffer for `RETENTION_S` seconds, in case the client reconnects.
         """
         if delivered:
             self._buffers.pop(buffer.name, None)
@@ -107,7 +110,7 @@ class ReplayBuffers:
         asyncio.get_running_loop().call_later(RETENTION_S, self._buffers.pop, buffer.name, None)
 
     def find(self, event_id: str) -> tuple[ReplayBuffer, int] | None:
-        """Return the buffer of an event id and the event's number in it; None if unknown."""
+        """Return the buffer that an SSE event id belongs to and the event's number; None if unknown."""
         name, _, number = event_id.partition("-")
         buffer = self._buffers.get(name)
         return (buffer, int(number)) if buffer is not None and number.isascii() and number.isdecimal() else None
@@ -134,7 +137,7 @@ class ResumableResponse(ResponseWriter):
 
     @property
     def is_delivered(self) -> bool:
-        """True if the buffer is not needed: the client has everything, or cannot reconnect."""
+        """True if the replay buffer is not needed: the client has all events, or cannot reconnect."""
         return not self.disconnected or self._buffer.is_delivering or self.is_lost
 
     def send(self, message: bytes) -> None:

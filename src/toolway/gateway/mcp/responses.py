@@ -45,9 +45,9 @@ class EventStream:
 
     @property
     def closed(self) -> asyncio.Event:
-        """Event that is set when the client or the gateway closes the stream.
+        """`asyncio.Event` that is set when the client or the gateway closes the stream.
 
-        Created lazily: few callers wait.
+        Created at first use, because few streams are waited for.
         """
         if self._closed is None:
             self._closed = asyncio.Event()
@@ -80,7 +80,7 @@ class EventStream:
         self._exchange.on_disconnect = self.closed.set
 
     def stop_keepalive(self) -> None:
-        """Send no more keep-alive comments; another component ends the response."""
+        """Send no more keep-alive comments, because another component will end the response."""
         self._exchange.on_tick = None
 
     def _keepalive_data(self) -> bytes:
@@ -97,14 +97,14 @@ class EventStream:
 
 
 class ResponseWriter(EventStream):
-    """Writer of the response to the JSON-RPC request with this id."""
+    """Writer of the HTTP response to one JSON-RPC request: notifications, then the result."""
 
     def __init__(self, exchange: Exchange, id: jsonrpc.MessageId | None, headers: Headers = ()) -> None:
         super().__init__(exchange, headers)
         self.id = id
 
     def notify(self, method: str, params: Json) -> None:
-        """Send a notification that belongs to the request."""
+        """Send a notification that belongs to the request; this turns the response into a stream."""
         if not self._exchange.completed:
             self.send(jsonrpc.encode_notification(method, params))
 
@@ -113,7 +113,10 @@ class ResponseWriter(EventStream):
         self._send_final(200, jsonrpc.encode_result(self.id, result), ())
 
     def finish(self, message: bytes | None) -> None:
-        """Send the encoded response and end. None means that the client cancelled the request."""
+        """Send the encoded JSON-RPC response and end the HTTP response.
+
+        None means that the client cancelled the request: the HTTP response ends without a message.
+        """
         if message is not None:
             self._send_final(200, message, ())
         elif self._exchange.opened:
@@ -154,7 +157,7 @@ _RESULT_TYPE_AND_META_SUFFIX: Final = b',"resultType":"complete"' + _META_SUFFIX
 
 
 def finalize_result(era: Era, result: Json) -> Json:
-    """Adapt a complete result to the client's era."""
+    """Add or remove the result fields that only modern clients know, for a client of this era."""
     if era == "modern":
         if "resultType" not in result:
             result = {**result, "resultType": "complete"}
@@ -166,9 +169,9 @@ def finalize_result(era: Era, result: Json) -> Json:
 
 
 def finalize_raw_result(era: Era, result: Json, encoded: memoryview) -> jsonrpc.RawResult | None:
-    """Return the raw bytes of a complete result plus the suffix that the client's era needs.
+    """Return the server's result bytes, with only a suffix added for the client's era.
 
-    None if the result needs any other change.
+    None if the result needs another change and must be encoded again.
     """
     if era == "legacy":
         return jsonrpc.RawResult(encoded, b"}") if _MODERN_RESULT_KEYS.isdisjoint(result) else None

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class StdioClient:
-    """The client at the other end of stdin and stdout."""
+    """Serves the one MCP client that is connected to stdin and stdout of the gateway process."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class StdioClient:
         self._subscribing: asyncio.Task[None] | None = None
 
     async def serve(self, source: BinaryIO, sink: BinaryIO) -> None:
-        """Serve until the client closes its end."""
+        """Read and answer messages until the client closes `source`; write to `sink`."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
@@ -190,10 +190,7 @@ class StdioClient:
 
 
 class StdioSession(LegacySession):
-    """Legacy session over stdio.
-
-    All messages use the same stream, also those that belong to no request.
-    """
+    """Legacy session over stdio: all messages to the client use the same stream."""
 
     def __init__(self, facts: Json, view: EndpointView, notify: Callable[[str, Json], None]) -> None:
         super().__init__(facts, LOCAL_ADMIN, view)
@@ -205,9 +202,9 @@ class StdioSession(LegacySession):
 
 
 async def _read_line(reader: asyncio.StreamReader) -> bytes:
-    """Return the next non-empty line.
+    """Return the next non-empty line from the client.
 
-    Empty bytes at end of input, or after a line that is too long.
+    Empty bytes at end of input, after a lost connection or if a line is too long.
     """
     while True:
         try:
@@ -221,7 +218,7 @@ async def _read_line(reader: asyncio.StreamReader) -> bytes:
 
 
 def take_stdio() -> tuple[BinaryIO, BinaryIO]:
-    """Take stdin and stdout for the protocol only; redirect stray prints to stderr."""
+    """Return stdin and stdout for the protocol only; stray prints now go to stderr."""
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", 0)
     os.dup2(2, 1)
     sys.stdout = sys.stderr

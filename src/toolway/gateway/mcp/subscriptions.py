@@ -49,7 +49,7 @@ _KINDS_BY_FILTER: Final[dict[str, tuple[ListKind, ...]]] = {
 
 @dataclass(eq=False, slots=True)
 class Subscriber:
-    """A client stream or session that is subscribed to lists, resources and tasks of a view."""
+    """A client stream or session that receives changes of lists, resources and tasks of a view."""
 
     view: EndpointView
     kinds: frozenset[ListKind]
@@ -63,7 +63,7 @@ class Subscriber:
 
 
 class SubscriptionService:
-    """All subscriptions of a gateway.
+    """All subscriptions of a gateway's clients to changes of lists, resources and tasks.
 
     `resolve_task` resolves a client's task id to (server, the server's task id).
     """
@@ -86,11 +86,14 @@ class SubscriptionService:
         return len(self._subscribers)
 
     def recheck(self) -> None:
-        """Compare all views with their last snapshot: they may have changed without a server event."""
+        """Compare the lists of all views with their last snapshot soon, and notify of differences.
+
+        Needed after changes without a server event, such as a new configuration.
+        """
         self._changed.set()
 
     async def close(self) -> None:
-        """End every stream with a complete result."""
+        """End every `subscriptions/listen` stream with a complete result."""
         self._closing.set()
         await asyncio.sleep(0)
         tasks = [*self._workers, *self._resubscribing]
@@ -103,7 +106,7 @@ class SubscriptionService:
     async def handle_listen(self, context: RequestContext, response: ResponseWriter, params: Json) -> None:
         """Serve `subscriptions/listen` over HTTP until either side closes the stream.
 
-        Raises `RpcFailure`.
+        Raises `RpcFailure` if the request is invalid or the gateway is shutting down.
         """
         assert response.id is not None
         await self.run_subscription(context, response.id, params, response.notify)
@@ -112,9 +115,9 @@ class SubscriptionService:
         )
 
     async def run_subscription(self, context: RequestContext, id_: MessageId, params: Json, send: Notify) -> None:
-        """Send the requested notifications to a client until the gateway shuts down.
+        """Send the notifications that a client requested, until the gateway shuts down.
 
-        Raises `RpcFailure`.
+        Raises `RpcFailure` if the request is invalid or the gateway is shutting down.
         """
         requested = params.get("notifications")
         if not isinstance(requested, dict):
@@ -140,9 +143,9 @@ class SubscriptionService:
             self.remove(subscriber)
 
     def _create_subscriber(self, context: RequestContext, requested: Json, notify: Notify) -> tuple[Subscriber, Json]:
-        """Create the subscriber.
+        """Return a subscriber for a client request, and the part of the request that is granted.
 
-        Return it with the part of the request that is granted. Raises `RpcFailure`.
+        Raises `RpcFailure` if the request is invalid.
         """
         granted: Json = {key: True for key in _KINDS_BY_FILTER if requested.get(key) is True}
         kinds = frozenset(kind for key in granted for kind in _KINDS_BY_FILTER[key])
@@ -188,7 +191,7 @@ class SubscriptionService:
                 self._snapshots.pop((subscriber.view, kind), None)
 
     async def add_uri(self, subscriber: Subscriber, uri: str) -> bool:
-        """Subscribe to one more resource. Return False if no server has it or the limit is reached."""
+        """Add a resource to a subscriber. Return False if no server has it or the limit is reached."""
         found = subscriber.view.server_for_uri(uri)
         if found is None or len(subscriber.topics) >= MAX_TOPICS:
             return False
@@ -203,7 +206,10 @@ class SubscriptionService:
             self._unsubscribe(subscriber, topic)
 
     async def _subscribe(self, subscriber: Subscriber, topic: Topic) -> None:
-        """Subscribe at the server. If the server is down, the hub subscribes when it is back."""
+        """Subscribe to a topic (resource or task) at its server.
+
+        If the server is down, the hub subscribes when it is back.
+        """
         with suppress(CallError):
             connection_caller = self._hub.subscription_owner(topic[0], subscriber.caller)
             subscriber.connection_callers[topic] = connection_caller
@@ -231,7 +237,7 @@ class SubscriptionService:
                 self._on_logged(fact)
 
     def _schedule_resubscribe(self, server: str) -> None:
-        """Subscribe again after a server was removed or replaced.
+        """Subscribe all clients of a server again after it was removed or replaced.
 
         The new server of this name has no subscriptions, and changes in between were not reported.
         """
@@ -263,7 +269,7 @@ class SubscriptionService:
                             subscriber.notify(notice, {})
 
     def _changed_kinds(self) -> dict[EndpointView, set[ListKind]]:
-        """Return the kinds of lists that changed in each view, and update the snapshots."""
+        """Return which kinds of lists (tools, prompts …) changed in each view; update the snapshots."""
         changed: dict[EndpointView, set[ListKind]] = {}
         for (view, kind), previous in self._snapshots.items():
             now = view.snapshot(kind)

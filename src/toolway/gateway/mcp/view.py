@@ -36,7 +36,7 @@ URI_PREFIX: Final = "toolway:"
 
 @dataclass(slots=True)
 class _KindList:
-    """Cached list of one kind of items."""
+    """Cached list of one kind of items (tools, prompts, resources or templates) of a view."""
 
     items: dict[str, Item] = field(default_factory=dict)  # by the name that clients see
     pages: dict[str, tuple[msgspec.Raw, str | None]] = field(default_factory=dict)  # by the last name before the page
@@ -45,10 +45,10 @@ class _KindList:
 
 
 class EndpointView:
-    """The items of one endpoint that a principal may see.
+    """The tools, prompts and resources of one endpoint that a principal may see.
 
-    `servers` returns the names of all servers. `single_server` names the only server of the endpoint, if there is
-    just one: its items keep their own names.
+    `servers` returns the names of all servers. `single_server` names the server of an endpoint for one server only,
+    where items keep their own names.
     """
 
     def __init__(
@@ -68,22 +68,22 @@ class EndpointView:
         self._lists: dict[ListKind, _KindList] = {}
 
     def set_filter(self, tool_filter: ToolFilter, permitted: ToolFilter) -> None:
-        """Replace the filters after a change of the configuration."""
+        """Replace the filters of endpoint (`tool_filter`) and principal (`permitted`) after a reload."""
         self._tool_filter = tool_filter
         self._permitted = permitted
         self._generation = -1
 
     def servers(self) -> list[str]:
-        """Return the servers with any item that may be included, sorted by name."""
+        """Return the servers of which this view may show any item, sorted by name."""
         if self.single_server is not None:
             return [self.single_server] if self.single_server in set(self._servers()) else []
         included = (server for server in self._servers() if self._tool_filter.may_include(server))
         return sorted(server for server in included if self._permitted.may_include(server))
 
     def get_page(self, kind: ListKind, cursor: object) -> tuple[msgspec.Raw, str | None]:
-        """Return the encoded items of a page and the cursor of the next.
+        """Return the encoded items of a list page and the cursor of the next page, if any.
 
-        Raises `ValueError` for a bad cursor.
+        Raises `ValueError` if the cursor is invalid.
         """
         listed = self._current_list(kind)
         after = "" if cursor is None else _decode_cursor(kind, cursor)
@@ -91,9 +91,9 @@ class EndpointView:
         return cached if cached is not None else self._build_page(kind, listed, after)
 
     def encoded_page(self, kind: ListKind, cursor: object, variant: Hashable, build: BuildResult) -> memoryview:
-        """Return `build(page)` encoded, cached per variant.
+        """Return the encoded result `build(items, next_cursor)` of a list page, cached per `variant`.
 
-        Raises `ValueError` for an invalid cursor.
+        Raises `ValueError` if the cursor is invalid.
         """
         listed = self._current_list(kind)
         if cursor is not None and not isinstance(cursor, str):
@@ -106,20 +106,20 @@ class EndpointView:
         return cached
 
     def is_complete(self, kind: ListKind) -> bool:
-        """Return True if every server has listed its items of this kind."""
+        """Return True if every server of this view has listed its items of this kind."""
         listed = self._current_list(kind)
         if not listed.complete:
             listed.complete = not self.unlisted_servers(kind)
         return listed.complete
 
     def unlisted_servers(self, kind: ListKind) -> list[str]:
-        """Return the servers that have not yet listed their items of this kind."""
+        """Return the servers of this view that have not yet listed their items of this kind."""
         return [server for server in self.servers() if not self._catalog.has_list(server, kind)]
 
     def server_for(self, name: object) -> str | None:
-        """Return the server that a name refers to, even if the item is unknown.
+        """Return the server that a client-visible tool name refers to, even if the tool is unknown.
 
-        None if the name shows none.
+        None if the name contains no server of this view.
         """
         if not isinstance(name, str):
             return None
@@ -137,7 +137,7 @@ class EndpointView:
         return self._current_list(kind).items
 
     def server_for_uri(self, uri: str) -> tuple[str, str] | None:
-        """Return (server, its own URI) for a URI, or None.
+        """Return the server for a client-visible resource URI, and the URI at that server; or None.
 
         Chooses a server that lists the URI, one with a matching template, or the only one with resources.
         """
@@ -156,7 +156,10 @@ class EndpointView:
         return (candidates.pop(), uri) if len(candidates) == 1 else None
 
     def snapshot(self, kind: ListKind) -> tuple[tuple[str, Item], ...]:
-        """Return the current items, for a later comparison; unchanged items are the same objects."""
+        """Return the current items of one kind, to detect changes by a later comparison.
+
+        Unchanged items are the same objects.
+        """
         return tuple(self._current_list(kind).items.items())
 
     # -- building -----------------------------------------------------------------------------------------------------
@@ -221,7 +224,7 @@ class EndpointView:
 
 
 class ListWaiter:
-    """Waits for the lists of servers that have just started.
+    """Lets requests wait for the item lists of servers that have just started.
 
     `is_remote` returns True if another node of the cluster owns a server.
     """
@@ -234,11 +237,14 @@ class ListWaiter:
         self.start_window()
 
     def start_window(self) -> None:
-        """Let lists wait for newly started servers, for the next `STARTUP_WINDOW_S`."""
+        """For the next `STARTUP_WINDOW_S` seconds, let list requests wait for starting servers."""
         self._window_ends_at = self._clock() + STARTUP_WINDOW_S
 
     async def wait_for_lists(self, view: EndpointView, kind: ListKind) -> bool:
-        """Wait for newly started servers to list their items. Return True if all have."""
+        """Wait for starting servers to list their items, at most until the startup window ends.
+
+        Return True if all servers of the view have listed.
+        """
         if view.is_complete(kind):
             return True
         left = self._window_ends_at - self._clock()
@@ -247,7 +253,7 @@ class ListWaiter:
         return view.is_complete(kind)
 
     async def find_item(self, view: EndpointView, kind: ListKind, name: object) -> Item | None:
-        """Find the item with this client-visible name; wait for a starting server that may have it."""
+        """Return the item with this client-visible name, or None; waits for a starting server first."""
         found = view.find_item(kind, name)
         if found is None:
             server = view.server_for(name)
@@ -268,7 +274,7 @@ class ListWaiter:
 
 
 def _literal_prefix(template: Item) -> str:
-    """Return the literal prefix that all URIs of a template share."""
+    """Return the part of a URI template before its first variable, which all its URIs share."""
     return template.name.partition("{")[0]
 
 
