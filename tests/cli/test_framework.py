@@ -79,6 +79,10 @@ def test_an_option_that_a_command_has_no_use_for_is_refused_before_it_too():
         (("tools", "--jsn"), "did you mean --json?"),
         (("call",), "call --help"),
         (("serve", "--port", "many"), "serve --help"),
+        (("call", "fake.add", "--replay", "x"), "--replay ID"),
+        (("doctor", "--tools", "--fix"), "--fix cannot be combined with --tools"),
+        (("doctor", "--strict"), "--strict requires --tools"),
+        (("doctor", "--gateway", "http://127.0.0.1:1"), "--gateway requires --tools"),
     ],
 )
 def test_a_command_line_that_is_wrong_is_told_in_parts_and_ends_with_2(words, part):

@@ -52,6 +52,7 @@ WORDS: dict[str, list[str]] = {
     "file": [".mcp.json"],
     "target": ["https://me:CANARY-argument@127.0.0.1:1/mcp"],
 }
+PRINT = ["--via-gateway", "--print"]
 MORE: dict[tuple[str, ...], list[list[str]]] = {
     (): [["--no-gateway"], ["--version"], ["nonsense"], ["--config", "~/nowhere.json"]],
     ("doctor",): [["--client", "cursor"], ["--client", "codex"], ["--fix"]],
@@ -60,10 +61,16 @@ MORE: dict[tuple[str, ...], list[list[str]]] = {
     ("config", "validate"): [["--config", "~/broken.json"], ["--config", "~/twice.json"]],
     ("ls",): [["--config", "~/broken.json"], ["--config", ".mcp.json"]],
     ("import",): [["--all"], ["--yes"], ["cursor", "--yes"], ["gemini", "--yes"], ["--dry-run"]],
-    ("export",): [["cursor", "--yes"], ["claude-code", "--yes"], ["codex", "--yes"], ["--all", "--yes"]],
+    ("export",): [
+        ["cursor", "--yes"],
+        ["cursor", *PRINT],
+        ["claude-code", "--yes"],
+        ["codex", "--yes"],
+        ["--all", "--yes"],
+    ],
     ("sync",): [["--yes"], ["--dry-run"]],
     ("init",): [["--yes"]],
-    ("approve",): [["--digest", "0" * 64]],
+    ("trust",): [["--digest", "0" * 64]],
     ("secrets", "set"): [["good.NEW"], ["good.NEW", "--json"], ["not a name"]],
     ("secrets", "rm"): [["kept.unused"]],
     ("serve",): [["--stdio"], ["--port", "0"], ["--port", "0", "--verbose"]],
@@ -71,7 +78,7 @@ MORE: dict[tuple[str, ...], list[list[str]]] = {
     ("call",): [["good.add", "a:=1", "b:=2"], ["dead.x"], ["http-500.x"], ["refuses.x", "--json"], ["failing.x"]],
 }
 ENDLESS = {("serve",), ("logs",)}
-SHOW_THE_TOKEN = {("token",), ("connect",)}  # of the gateway: that is what they are for
+SHOW_THE_TOKEN = {"local-token", "--print"}  # of the gateway: that is what they are for
 
 
 def all_commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -150,7 +157,7 @@ def run(lab: Lab, words: list[str], endless: bool = False) -> bytes:
 
 def meant(path: tuple[str, ...], words: list[str]) -> set[str]:
     """What a command is there to show, and what a person has just typed himself."""
-    shown = {"gateway"} if path in SHOW_THE_TOKEN else set()
+    shown = {"gateway"} if SHOW_THE_TOKEN & {*path, *words} else set()
     return shown | ({"argument"} if any("CANARY-argument" in word for word in words) else set())
 
 
@@ -175,9 +182,9 @@ def _around(written: bytes, lab: Lab, place: str) -> str:
 
 def test_a_gateway_lets_no_secret_out(lab: Lab) -> None:
     """Its log, its answers to those who ask it, and what it keeps."""
-    approved = run(lab, ["approve", "--json"])
-    digest = json.loads(approved)["files"][0]["digest"]
-    run(lab, ["approve", "--digest", digest])
+    shown = run(lab, ["trust", "--json"])
+    digest = json.loads(shown)["files"][0]["digest"]
+    run(lab, ["trust", "--digest", digest])
     log = lab.folder / "gateway.log"
     with Arguments(lab.canary) as arguments, log.open("wb") as stream:
         gateway = subprocess.Popen(
@@ -267,14 +274,14 @@ def test_the_lab_would_notice(lab: Lab) -> None:
     with Arguments(lab.canary) as arguments:
         subprocess.run([sys.executable, "-c", "import time; time.sleep(1)", token], timeout=60)
     assert [leak.split()[0] for leak in arguments.leaks] == ["env"]
-    assert lab.canary.seen_in(run(lab, ["token"])) == {"gateway"}
+    assert lab.canary.seen_in(run(lab, ["keys", "local-token"])) == {"gateway"}
     # The servers that name references do get their secrets, so they could have shown them.
     written = run(lab, ["call", "keyring.add", "--json"])
     assert b"done" in written, written.decode()
 
 
 def test_every_command_is_run() -> None:
-    assert {("secrets", "set"), ("approve",), ("import",), ("doctor",), ("config", "path"), ("serve",), ()} <= set(
+    assert {("secrets", "set"), ("trust",), ("import",), ("doctor",), ("config", "path"), ("serve",), ()} <= set(
         COMMANDS
     )
     assert all(path in COMMANDS for path in MORE), "a command that has gone"

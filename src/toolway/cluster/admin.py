@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class NodesAdmin:
-    """`ClusterAdmin` of a cluster node.
+    """Handlers of `/admin/nodes` on a cluster node; implements `ClusterAdmin`.
 
     `publish_change` makes the other nodes poll the database at once, if NATS is available.
     """
@@ -50,9 +50,9 @@ class NodesAdmin:
         self._cached_owners: tuple[float, Mapping[str, Sequence[str]]] = (0.0, {})  # cached until, owners by server
 
     async def owners_by_server(self) -> Mapping[str, Sequence[str]]:
-        """Return the owner nodes of each server of the tenant, from a short cache.
+        """Return the ids of the nodes that own each server of the tenant, cached for a short time.
 
-        Every list of servers includes them. If the database is unavailable, the cached owners are returned.
+        If the database is unavailable, the last known owners are returned.
         """
         now = asyncio.get_running_loop().time()
         until, found = self._cached_owners
@@ -75,14 +75,20 @@ class NodesAdmin:
         }
 
     async def get_node(self, name: str) -> Json:
-        """Return one node with its servers. Raises `NotFound`."""
+        """Return one node with the server instances it owns.
+
+        Raises `NotFound` if there is no such node, `ServerUnavailable` if the database does not respond.
+        """
         node = resolve_node(name, await _run_query(self._nodes.list_alive()))
         instances = await _run_query(self._counts.list_owned(node.info.id, MAX_LISTED_SERVERS))
         owned = [{"tenant": each.tenant, "server": each.server, "instance": each.index} for each in instances]
         return {**_node_to_json(node), "owns": owned, "more": len(owned) == MAX_LISTED_SERVERS}
 
     async def drain_node(self, name: str) -> Json:
-        """Make a node release its servers. Raises `NotFound`."""
+        """Make a node release all servers it owns and claim no more.
+
+        Raises `NotFound` if there is no such node, `ServerUnavailable` if the database does not respond.
+        """
         node = resolve_node(name, await _run_query(self._nodes.list_alive()))
         if not await _run_query(self._nodes.drain(node.info.id)):
             raise _node_not_found(name, ())
@@ -91,7 +97,10 @@ class NodesAdmin:
 
 
 def resolve_node(name: str, nodes: Iterable[NodeStatus]) -> NodeStatus:
-    """Return the node with this id, or the only node with this name. Raises `NotFound`."""
+    """Return the node with this id, or the only node with this name.
+
+    Raises `NotFound` if there is none, or if several nodes have the name.
+    """
     by_id = {each.info.id: each for each in nodes}
     if name in by_id:
         return by_id[name]
@@ -125,9 +134,9 @@ def _node_to_json(node: NodeStatus) -> Json:
 
 
 async def _run_query(query: Awaitable[T]) -> T:
-    """Return the result of a database query. Raises `ServerUnavailable`.
+    """Return the result of a database query, whose time is limited by `db/engine.py`.
 
-    `db/engine.py` bounds the time of a query.
+    Raises `ServerUnavailable` if the query fails for any reason.
     """
     try:
         return await query

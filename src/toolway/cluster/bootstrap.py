@@ -45,11 +45,10 @@ log = logging.getLogger("toolway.cluster")
 
 
 async def load_initial_config(options: ClusterOptions) -> LoadedConfig | None:
-    """Return the gateway settings stored in the database, without servers.
+    """Return the gateway settings that the cluster database stores, without servers.
 
-    Return None if nothing was ever configured.
-
-    Raises `ServerUnavailable` and `ConfigError`.
+    None if the cluster was never configured. Raises `ServerUnavailable` if the database does not respond, `ConfigError`
+    if its schema or content is not usable.
     """
     engine = open_engine(options.database_url)
     try:
@@ -70,13 +69,13 @@ async def load_initial_config(options: ClusterOptions) -> LoadedConfig | None:
 async def wait_for_database(
     connect: Callable[[], Awaitable[T]], stop: asyncio.Event, host: str, port: int, tls: ssl.SSLContext | None
 ) -> T:
-    """Return the result of `connect`, called again until the database responds.
+    """Call `connect` again and again until the database responds, and return its result.
 
     The wait has no limit. A process supervisor must see a process that is alive and not ready, not one that exits:
     otherwise a database that recovers after all nodes gave up would find no node. So a minimal HTTP server answers
-    health probes on the port meanwhile.
+    health probes on the gateway's port meanwhile.
 
-    Raises `ServerUnavailable` if `stop` is set before, and any other error of `connect`.
+    Raises `ServerUnavailable` if `stop` is set before the database responds, and any other error of `connect` at once.
     """
     server: HttpServer | None = None
     logged_error, logged_at = "", 0.0
@@ -101,7 +100,7 @@ async def wait_for_database(
 
 
 async def _start_probe_server(host: str, port: int, tls: ssl.SSLContext | None) -> HttpServer:
-    """Start the HTTP server on the port of the future gateway.
+    """Start an HTTP server for health probes on the port of the future gateway.
 
     With port 0 no client can know the port, so the server does not listen.
     """
@@ -113,7 +112,7 @@ async def _start_probe_server(host: str, port: int, tls: ssl.SSLContext | None) 
 
 
 async def _handle_request(exchange: Exchange) -> None:
-    """Answer health probes as alive and not ready, and all other requests with 503."""
+    """Answer `/healthz` with 200 (alive), `/readyz` and all other requests with 503 (not ready)."""
     if exchange.request.path == "/healthz":
         exchange.reply(200, b'{"ok":true}', (("content-type", JSON_TYPE),))
     elif exchange.request.path == "/readyz":
@@ -163,9 +162,9 @@ def _reachable_host(host: str, urls: Sequence[str]) -> str:
 
 
 def _own_ip_address(urls: Sequence[str]) -> str:
-    """Return our own IP address on the route to one of these URLs.
+    """Return the IP address of this machine on the route to the first reachable host of `urls`.
 
-    A UDP socket is connected; nothing is sent.
+    It is read from a connected UDP socket; nothing is sent. Raises `ConfigError` if no host is reachable.
     """
     for name in filter(None, (urlsplit(url).hostname for url in urls)):
         with suppress(OSError, UnicodeError):
@@ -219,9 +218,9 @@ def database_unavailable(exc: BaseException) -> ServerUnavailable:
 
 
 def nats_unavailable(exc: BaseException) -> ServerUnavailable:
-    """Return the error for unreachable NATS servers.
+    """Return the error for unreachable NATS servers; it is only logged.
 
-    A node runs on without NATS and finds changes by polling.
+    A node runs on without NATS and finds changes by polling the database.
     """
     return ServerUnavailable(
         "NATS unavailable",
@@ -232,9 +231,9 @@ def nats_unavailable(exc: BaseException) -> ServerUnavailable:
 
 
 def _error_detail(exc: BaseException) -> str:
-    """Return the error text in one line, without passwords.
+    """Return the text of a database or NATS error in one line, with passwords masked.
 
-    Uses the driver's error inside a SQLAlchemy error.
+    Of a SQLAlchemy error, the driver's error inside is used.
     """
     cause = getattr(exc, "orig", None) or exc
     text = " ".join(str(cause).split()) or type(cause).__name__

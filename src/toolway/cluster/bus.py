@@ -84,10 +84,10 @@ class Bus:
         return self._nats is not None and self._nats.is_connected
 
     async def connect(self, servers: Sequence[str], credentials: str | os.PathLike[str] | None = None) -> None:
-        """Connect to NATS and keep reconnecting until `close`.
+        """Connect to NATS, and reconnect after every loss until `close`.
 
-        `credentials` is a NATS `.creds` file. User and password may also be part of the server URLs. Raises `OSError`,
-        `ValueError` or `nats.errors.Error`.
+        `credentials` is a NATS `.creds` file. User and password may also be part of the server URLs. Raises `OSError`
+        or `ValueError` if that file is not readable or invalid, `nats.errors.Error` if NATS rejects the connection.
         """
         auth_options: dict[str, Any] = nats_auth_options(credentials) if credentials is not None else {}
         self._nats = await nats.connect(
@@ -121,7 +121,7 @@ class Bus:
                 await self._nats.close()
 
     async def publish(self, kind: str, body: Json) -> bool:
-        """Publish a message to all other nodes. Return False if it was not sent.
+        """Publish a message to all other nodes of the tenant; return False if it was not sent.
 
         Nodes that miss it find the change when they poll the database.
         """
@@ -146,9 +146,9 @@ class Bus:
             self._on_message(kind, decoded["body"])
 
     def _warn_unreadable(self, kind: str) -> None:
-        """Warn about an unreadable message, at most once a minute.
+        """Log a warning about an unreadable message, at most once a minute.
 
-        A flood of messages must not flood the log.
+        So a flood of messages cannot flood the log.
         """
         now = asyncio.get_running_loop().time()
         if now - self._warned_at >= WARNING_INTERVAL_S:
@@ -197,7 +197,7 @@ class Bus:
 
     @asynccontextmanager
     async def watch(self, node: str) -> AsyncIterator[HeartbeatListener]:
-        """Listen for the heartbeats of a node while the context is open.
+        """Listen for the heartbeats of another node while the context is open.
 
         Concurrent callers share one listener.
         """
@@ -221,10 +221,7 @@ class Bus:
 
 
 def subject_token(text: str) -> str:
-    """Return `text` as one token of a NATS subject.
-
-    Special characters are replaced by their code point.
-    """
+    """Return `text` as one token of a NATS subject, with unsafe characters escaped as `%hex%`."""
     return _SUBJECT_UNSAFE.sub(lambda found: f"%{ord(found[0]):x}%", text) or "%"
 
 
@@ -255,7 +252,10 @@ def _nonce_signer(file: str | os.PathLike[str]) -> Callable[[str], bytes]:
 
 
 def _read_creds(file: str | os.PathLike[str]) -> tuple[bytes, bytes]:
-    """Return the user JWT and the seed of a `.creds` file."""
+    """Return the user JWT and the seed of a NATS `.creds` file.
+
+    Raises `OSError` if the file is not readable, `ValueError` if it is invalid.
+    """
     with Path(file).open("rb") as opened:
         found = dict(_CREDS_BLOCK.findall(opened.read(_MAX_CREDS_BYTES)))
     try:
@@ -267,7 +267,12 @@ def _read_creds(file: str | os.PathLike[str]) -> tuple[bytes, bytes]:
 
 
 def _decode_seed(seed: bytes) -> bytes:
-    """Return the 32 key bytes of a seed: base32 of a two-byte prefix, the key and a checksum."""
+    """Return the 32 bytes of the Ed25519 key in a NATS seed.
+
+    Raises `ValueError` if it is damaged.
+
+    A seed is base32 of a two-byte prefix, the key and a checksum.
+    """
     try:
         data = base64.b32decode(seed + b"=" * (-len(seed) % 8))
     except binascii.Error:

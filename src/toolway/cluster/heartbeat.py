@@ -23,7 +23,10 @@ UNUSED_LISTENER_TIMEOUT_S: Final = 10.0  # seconds after which an unused listene
 
 
 class HeartbeatClock:
-    """Time since the last heartbeat of a node, without times of no reception. Pure."""
+    """Measures the time since a node's last heartbeat. Pure: the time is an argument.
+
+    Times in which no heartbeat could be received, such as a lost NATS connection, do not count.
+    """
 
     def __init__(self, now: float) -> None:
         self._last_heartbeat = now
@@ -34,11 +37,11 @@ class HeartbeatClock:
         self._last_heartbeat = max(self._last_heartbeat, now)
 
     def seconds_silent(self, now: float) -> float:
-        """Return the seconds since the last heartbeat, as of the last check."""
+        """Return the seconds since the last heartbeat, without times of no reception before `check`."""
         return now - self._last_heartbeat
 
     def check(self, now: float, disconnected: bool) -> float:
-        """Return the seconds until the next check, or 0 if the heartbeat timeout has passed.
+        """Return the seconds until the next check; 0 if the node's heartbeat timeout has passed.
 
         `disconnected` means that no heartbeat could be received since the last check.
         """
@@ -58,7 +61,10 @@ class HeartbeatClock:
 
 
 class HeartbeatListener:
-    """Subscription to the heartbeats of one node. `client()` is None until NATS was reached."""
+    """NATS subscription to the heartbeats of one other node.
+
+    `client()` returns the NATS client; None until NATS was reached for the first time.
+    """
 
     def __init__(self, client: Callable[[], Client | None], subject: str, on_closed: Callable[[], object]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -74,12 +80,12 @@ class HeartbeatListener:
         self.users = 0
 
     async def wait_subscribed(self) -> None:
-        """Wait until the first attempt to subscribe has ended."""
+        """Wait until the first attempt to subscribe has succeeded or failed."""
         await asyncio.shield(self._subscription_task)
 
     @property
     def seconds_silent(self) -> float:
-        """Seconds without a heartbeat in which one could have been received."""
+        """Seconds without a heartbeat of the node; times without a NATS connection do not count."""
         return self._clock.seconds_silent(self._loop.time())
 
     async def close(self) -> None:

@@ -17,7 +17,7 @@ _BOOT_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC) 
 
 
 class Lease:
-    """Lease of this node in the database.
+    """Lease of this node in the database: while it is valid, the node may own server instances.
 
     `on_acquired` and `on_lost` are called synchronously and must not block. `load()` is published with each renewal.
     """
@@ -47,11 +47,14 @@ class Lease:
 
     @property
     def epoch(self) -> int | None:
-        """Epoch of the lease by our own clock, or None if we have no lease and own nothing."""
+        """Number of the current lease, judged by this node's clock; None without a lease.
+
+        Every new lease in the cluster has a higher number. Without a lease, the node owns no servers.
+        """
         return self._clock.epoch(self._now())
 
     async def run(self) -> None:
-        """Acquire and renew the lease until cancelled."""
+        """Acquire and periodically renew the lease until cancelled; retries after database errors."""
         while True:
             requested_at = self._now()
             try:
@@ -65,9 +68,9 @@ class Lease:
                 self._on_lost()
 
     async def release(self) -> None:
-        """Give the lease back.
+        """End the lease of this node.
 
-        Instances that we own become claimable at once if the database is reachable.
+        If the database is reachable, other nodes can claim its server instances at once.
         """
         epoch = self.epoch
         self._clock.end()
@@ -86,9 +89,9 @@ class Lease:
             self._clock.end()
 
     async def _sleep_while_held(self, seconds: float) -> bool:
-        """Sleep until the next renewal or the end of the lease. Return False if we have no lease.
+        """Sleep `seconds`, or less if the lease ends before. Return False if there is no lease now.
 
-        Waking at the end of the lease lets us stop owned servers in time.
+        Waking at the end of the lease lets this node stop owned servers in time.
         """
         await asyncio.sleep(max(0.0, min(seconds, self._seconds_left()) if self._seconds_left() > 0 else seconds))
         return self.epoch is not None
@@ -98,5 +101,8 @@ class Lease:
 
 
 def boot_time() -> float:
-    """Return seconds of a clock that runs on while the machine sleeps or the process is stopped: leases expire then."""
+    """Return seconds of a clock that also counts while the machine sleeps.
+
+    Leases expire during that time, so a monotonic clock that stops would be wrong.
+    """
     return time.clock_gettime(_BOOT_CLOCK)

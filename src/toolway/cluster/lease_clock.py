@@ -33,7 +33,10 @@ DEFAULT_LEASE_SETTINGS: Final = LeaseSettings()
 
 
 class LeaseClock:
-    """State of this node's own lease, by this node's clock."""
+    """State of this node's own lease, judged by this node's clock.
+
+    Pure: the time is an argument.
+    """
 
     def __init__(self, settings: LeaseSettings = DEFAULT_LEASE_SETTINGS) -> None:
         self._settings = settings
@@ -45,18 +48,24 @@ class LeaseClock:
         self._epoch, self._granted_at = epoch, requested_at
 
     def extend(self, requested_at: float, now: float) -> None:
-        """Extend the lease after a successful renewal. Results may arrive out of order, or too late."""
+        """Extend the lease after the database confirmed a renewal that was sent at `requested_at`.
+
+        Confirmations may arrive out of order. One that arrives after the end of the lease does not revive it.
+        """
         if self.epoch(now) is None:
             self._epoch = None
         else:
             self._granted_at = max(self._granted_at, requested_at)
 
     def end(self) -> None:
-        """End the lease: the database rejected the renewal, or we give the lease back."""
+        """End the lease, because the database rejected a renewal or this node gives the lease back."""
         self._epoch = None
 
     def epoch(self, now: float) -> int | None:
-        """Return the epoch of the lease, or None if the lease is over and we own nothing."""
+        """Return the number of the lease at time `now`; None if the lease is over.
+
+        A node without a lease owns nothing.
+        """
         return self._epoch if now < self._granted_at + self._settings.hold else None
 
     def expires_at(self) -> float:

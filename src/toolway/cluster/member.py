@@ -43,7 +43,7 @@ __all__ = ["Member", "OnOwnershipChanged", "OwnershipHandler"]
 
 
 class Member:
-    """Member of a cluster: claims and releases server instances for this node.
+    """Membership of this node in the cluster: keeps its lease, claims and releases servers.
 
     `now` is a clock that runs on while the machine sleeps.
     """
@@ -93,23 +93,23 @@ class Member:
     # -- queries from this process ------------------------------------------------------------------------------------
 
     def fence_of(self, instance: ServerInstance) -> int | None:
-        """Return the fence under which this node owns a server instance, or None if it does not."""
+        """Return the fence (ownership number) under which this node owns a server instance, or None."""
         ownership = self._owned.get(instance)
         return ownership.fence if ownership is not None and self._lease.epoch is not None else None
 
     @property
     def epoch(self) -> int | None:
-        """Epoch of the current lease, or None without a lease."""
+        """Number of this node's current lease, or None without a lease."""
         return self._lease.epoch
 
     @property
     def owned(self) -> Sequence[Ownership]:
-        """Server instances that this node owns now."""
+        """Server instances that this node owns now; none without a lease."""
         return tuple(self._owned) if self._lease.epoch is not None else ()
 
     @property
     def on_ownership_changed(self) -> OnOwnershipChanged:
-        """Callback with the acquired and the released ownerships; must not block."""
+        """Callback that gets the acquired and the released ownerships; must not block."""
         return self._owned.on_changed
 
     @on_ownership_changed.setter
@@ -118,33 +118,33 @@ class Member:
 
     @property
     def nodes(self) -> Sequence[NodeStatus]:
-        """Nodes that had a lease at the last poll."""
+        """Nodes that had a valid lease at the last poll of the database."""
         return tuple(self._alive.values())
 
     def get_node(self, id: str) -> NodeStatus | None:
-        """Return the status of a node at the last poll, or None if it had no lease."""
+        """Return the status of a node at the last poll of the database; None if it had no lease."""
         return self._alive.get(id)
 
     def wake(self) -> None:
-        """Poll the database now: another node published a change."""
+        """Poll the database at once instead of at the next interval, as another node changed it."""
         self._wakeup.set()
 
     @property
     def is_draining(self) -> bool:
-        """True if this node claims nothing more; `drain` was requested here or at another node."""
+        """True if this node claims no more servers, because it or another node requested a drain."""
         return self._draining
 
     def drain(self) -> None:
-        """Stop claiming, and release all owned instances."""
+        """Claim no more server instances, and release all owned ones in the background."""
         self._draining = True
         self._wakeup.set()
 
     # -- the loops ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run until cancelled.
+        """Keep the lease and claim servers until cancelled.
 
-        Then stop all owned servers and release the lease if the database is reachable.
+        Then stop all owned servers, and release the lease if the database is reachable.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -194,7 +194,7 @@ class Member:
         await self._rebalancer.reconcile(self._draining)
 
     async def _update_nodes(self, snapshot: ClusterSnapshot) -> None:
-        """Update the live nodes and the placement plan from a poll result."""
+        """Update the list of live nodes and the placement plan from the result of a poll."""
         for id in snapshot.dead_nodes:
             self._alive.pop(id, None)
         self._plan.remove_nodes(snapshot.dead_nodes)
@@ -244,7 +244,7 @@ class Member:
         await self._claim(epoch, await self._run_query(overdue))
 
     async def _claim(self, epoch: int, found: Sequence[UnownedInstance]) -> int:
-        """Claim server instances and return how many are ours now."""
+        """Claim these server instances in the database; return how many this node owns now."""
         selected = self._select_claimable(found)
         claimed = await self._run_query(self._instances.claim_many(selected, self.info.id, epoch)) if selected else ()
         if self._lease.epoch == epoch:
@@ -253,7 +253,10 @@ class Member:
         return len(claimed)
 
     def _select_claimable(self, found: Sequence[UnownedInstance]) -> list[ServerInstance]:
-        """Return the instances that this node may claim now by its rank, as far as it has room."""
+        """Return the unowned instances that this node may claim now, within its free capacity.
+
+        A node ranked lower for an instance must wait longer before it claims.
+        """
         chosen, room = [], self.info.capacity - self._owned.load
         for unowned in found:
             rank = self._plan.rank(unowned.pool, unowned.instance.slot, unowned.instance.index)
@@ -266,7 +269,10 @@ class Member:
         return chosen
 
     async def _resync(self, epoch: int) -> None:
-        """Make the owned instances equal to the database, and release those of expired leases there."""
+        """Make the owned instances equal to those that the database assigns to this node.
+
+        Also release in the database what it still assigns to earlier leases of this node.
+        """
         await self._run_query(self._nodes.release_stale(self.info.id, epoch))
         released_before = set(self._owned.pending_releases)
         stored = await self._run_query(self._instances.list_owned(self.info.id, epoch))
@@ -283,18 +289,18 @@ class Member:
         self._wakeup.set()
 
     def _force_resync(self) -> None:
-        """Resync with every poll for a while.
+        """Resync owned instances with the database at every poll for `FORCED_RESYNC_S` seconds.
 
-        A query result was lost, and the late query may still change the database.
+        Used if the result of a query was lost: the query may still change the database later.
         """
         self._resync_at, self._force_resync_until = 0.0, self._now() + FORCED_RESYNC_S
 
 
 def _next_poll_delay(snapshot: ClusterSnapshot) -> float:
-    """Return the seconds until the next poll.
+    """Return the seconds until the next poll of the database.
 
-    Instances of a dead node are claimed soon, since the nodes ranked before us may have died as well. If a node does
-    not renew its lease, we poll when the lease ends.
+    It is short if a node died, since nodes ranked before us may have died as well and its instances need an owner. If a
+    node does not renew its lease, we poll when the lease ends.
     """
     wait = ORPHAN_CLAIM_STEP_S if snapshot.dead_nodes else POLL_INTERVAL_S
     return wait if snapshot.next_expiry_s is None else min(wait, snapshot.next_expiry_s + LEASE_END_MARGIN_S)

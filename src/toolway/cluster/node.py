@@ -76,9 +76,9 @@ log = logging.getLogger("toolway.cluster")
 
 
 class ClusterNode:
-    """Node of a cluster. Create it in the process that joins, inside its event loop.
+    """All parts of this process as a node of a cluster: database, NATS, membership, routing.
 
-    `token` is the local admin token of this machine.
+    Create it in the process that joins, inside its event loop. `token` is the local admin token of this machine.
     """
 
     def __init__(self, options: ClusterOptions, token: str) -> None:
@@ -145,10 +145,10 @@ class ClusterNode:
     # -- startup ------------------------------------------------------------------------------------------------------
 
     async def open(self, file: LoadedConfig) -> LoadedConfig:
-        """Connect and migrate the database. Return the configuration shared by all nodes.
+        """Connect to the database, upgrade its schema, return the configuration shared by all nodes.
 
-        The content of `file` becomes the shared configuration if it was never imported. Raises `ServerUnavailable` and
-        `ConfigError`.
+        The content of `file` becomes the shared configuration if it was never imported. Raises `ServerUnavailable` if
+        the database does not respond, `ConfigError` if file, schema or stored configuration are not usable.
         """
         self._config_file = file.file
         try:
@@ -165,7 +165,10 @@ class ClusterNode:
         return found
 
     async def publish_config(self, file: LoadedConfig, *, force: bool = False) -> None:
-        """Store a file as the configuration of all nodes, unless it was imported before."""
+        """Store a configuration file as that of all nodes, unless it was imported before.
+
+        A file without servers does not replace an existing configuration. `force` skips both checks.
+        """
         if not file.file:
             return
         document, digest = await asyncio.to_thread(read_document, file.file)
@@ -221,9 +224,9 @@ class ClusterNode:
         self.rate_limiter.start()
 
     async def join(self, host: str, port: int, *, tls: bool) -> str:
-        """Join the cluster and start to claim servers.
+        """Join the cluster under the address at which the gateway listens; start to claim servers.
 
-        Return our advertised host name, or "" if there is none.
+        Return the host name that other nodes use for this node, or "" if they reach it over NATS only.
         """
         options = self.options
         address = await asyncio.to_thread(detect_address, options, host, port, tls=tls)
@@ -239,9 +242,9 @@ class ClusterNode:
         return urlsplit(address).hostname or ""
 
     async def _wait_for_lease(self, member: Member) -> None:
-        """Wait for the first lease. Without one, calls with an idempotency key are rejected.
+        """Wait for the first lease of this node, at most `FIRST_LEASE_TIMEOUT_S`; then go on anyway.
 
-        Other nodes could not learn the outcome of such calls.
+        Until a node has a lease, it rejects calls with an idempotency key: other nodes could not learn their outcome.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + FIRST_LEASE_TIMEOUT_S
@@ -251,7 +254,10 @@ class ClusterNode:
     # -- shutdown -----------------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Release all owned instances so that other nodes claim them. The wait is bounded."""
+        """Release all owned server instances, so that other nodes claim them.
+
+        The wait for calls in flight and for the database has a time limit; after it, the method returns anyway.
+        """
         member = self.member
         if member is None:
             return
@@ -287,7 +293,10 @@ class ClusterNode:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def local_servers(self, servers: Mapping[str, Server]) -> dict[str, Server]:
-        """Return the servers for the hub of this node. All are lazy: each starts at its owner only."""
+        """Return the servers for the hub of this node, set to start on demand only.
+
+        Each server is started by the node that owns it.
+        """
         self.catalog.keep_only(servers)
         self.router.set_servers(servers)
         return {name: replace(server, lazy=True) for name, server in servers.items()}
@@ -300,7 +309,7 @@ class ClusterNode:
 
 
 class GatewayAttachment(ClusterHooks):
-    """The cluster as the gateway of this node sees it: calls of other nodes, shared sessions, `/admin/nodes`.
+    """The cluster as the gateway of this node sees it: forwarded calls, sessions, admin routes.
 
     It exists before the gateway, which gets it at construction; `attach` makes the gateway known to it, before the
     first request. `is_connected()` returns True while NATS messages are received.
@@ -327,7 +336,7 @@ class GatewayAttachment(ClusterHooks):
         self.sessions: SharedSessions | None = None  # set by `attach`
 
     def attach(self, gateway: Gateway) -> None:
-        """Make the gateway known, which was created with this object as its `cluster`."""
+        """Set the gateway, which must have been created with this object as its `cluster`."""
         self._gateway = gateway
         tenant = self._options.tenant
         self.sessions = SharedSessions(
@@ -343,7 +352,7 @@ class GatewayAttachment(ClusterHooks):
         )
 
     def handle_message(self, server: str, message: Message, notify: Notify) -> Awaitable[RpcResult]:
-        """Handle a message that another node sent over NATS."""
+        """Handle a session request or forwarded call that another node sent over NATS."""
         assert self._gateway is not None and self.sessions is not None  # the node listens only after `attach`
         if message.method == NODE_REQUEST_METHOD:
             return self.sessions.handle_node_request(message.body, notify)

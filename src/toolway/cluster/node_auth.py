@@ -70,14 +70,14 @@ class CallToken(msgspec.Struct, frozen=True, array_like=True):
 
 
 def issue_call_token(sealer: CallTokenSealer, token: CallToken) -> str:
-    """Return the sealed text of a call token."""
+    """Return a call token as text, encrypted with the cluster key and valid for seconds."""
     return sealer.seal(CALL_TOKEN_KIND, token, CALL_TOKEN_LIFETIME_S)
 
 
 class CallTokenVerifier:
-    """Verifier of call tokens on the owner node.
+    """Verifies call tokens on the node that owns the called server; each token is accepted once.
 
-    `fence_of` returns the fence under which this node owns an instance of a server, or None.
+    `fence_of` returns the fence (ownership number) under which this node owns an instance of a server, or None.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class CallTokenVerifier:
         return token
 
     def _mark_used(self, nonce: str) -> TokenRejection | None:
-        """Mark a token as used. Return the reason if it must be rejected."""
+        """Mark a call token as used. Return why it must be rejected (replayed, busy), or None."""
         if self._now() - self._rotated_at >= CALL_TOKEN_LIFETIME_S:
             is_expired = self._now() - self._rotated_at >= 2 * CALL_TOKEN_LIFETIME_S
             self._used_before, self._used = (set() if is_expired else self._used), set()
@@ -134,21 +134,21 @@ class CallTokenVerifier:
 
 
 def issue_node_credential(sealer: CallTokenSealer, sender: str, target_node: str) -> str:
-    """Return the credential that node `sender` shows to node `target_node`."""
+    """Return the bearer token by which node `sender` authenticates itself at node `target_node`."""
     return NODE_CREDENTIAL_PREFIX + sealer.seal(NODE_CREDENTIAL_KIND, [sender, target_node], NODE_CREDENTIAL_LIFETIME_S)
 
 
 class NodeAuthenticator:
-    """Authenticates nodes of this cluster by their credentials."""
+    """Authenticates other nodes of this cluster by the bearer tokens of their HTTP requests."""
 
     def __init__(self, id: str, sealer: CallTokenSealer) -> None:
         self._id = id
         self._sealer = sealer
 
     def authenticate(self, token: str) -> Principal | None:
-        """Return the principal of the node with this credential, or None if it is not valid here.
+        """Return the principal of the node that sent this credential; None if it is invalid.
 
-        A credential is valid at one node only.
+        A credential is valid at the one node for which it was issued.
         """
         if not token.startswith(NODE_CREDENTIAL_PREFIX):
             return None
@@ -160,9 +160,9 @@ class NodeAuthenticator:
 
 
 class ForwardedCallVerifier:
-    """Verifier of calls that other nodes forward.
+    """Verifies the call tokens of calls that other nodes forward to this node.
 
-    `view_for(endpoint)` returns the catalog of a server endpoint.
+    `view_for(endpoint)` returns the view of a server endpoint, or None if there is none.
     """
 
     def __init__(self, token_verifier: CallTokenVerifier, view_for: Callable[[str], EndpointView | None]) -> None:
@@ -174,9 +174,9 @@ class ForwardedCallVerifier:
     ) -> tuple[Principal, EndpointView, ForwardedCall]:
         """Verify a forwarded call.
 
-        Return its principal, the catalog of the server, and the forwarded context.
+        Return its principal, the view of the server and the forwarded data.
 
-        Raises `RpcFailure` if the call is rejected; then nothing was executed.
+        Raises `RpcFailure` if the call token is invalid or the server is unknown; then nothing was executed.
         """
         text = get_meta(params).get(CALL_TOKEN_META_KEY)
         token: CallToken | TokenRejection = self._token_verifier.verify(text) if isinstance(text, str) else "forged"

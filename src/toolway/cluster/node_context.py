@@ -22,9 +22,9 @@ from toolway.upstream.transport import Transport
 
 
 class NodeContext:
-    """Context of this node for transports and node requests.
+    """Services of this node that transports and requests to other nodes need.
 
-    `on_list_saved` is called after each list that was saved to the database.
+    `on_list_saved` is called after each list (tools, prompts …) that was saved to the database.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class NodeContext:
         self.router = TransportRouter(tenant, self, self.shared_catalog)
 
     def attach(self, hub: HubCore) -> None:
-        """Connect the hub of this node."""
+        """Connect the hub of this node to the shared catalog and the transport router."""
         self.shared_catalog.attach(hub)
         self.router.attach(hub)
 
@@ -70,10 +70,7 @@ class NodeContext:
         return self.router.owns(server)
 
     def get_node(self, id: str) -> NodeStatus | None:
-        """Return the status of a node with a lease.
-
-        If it is unknown, return None and poll the database soon.
-        """
+        """Return the status of a live node; if unknown, return None and poll the database soon."""
         if self.member is None:
             return None
         found = self.member.get_node(id)
@@ -88,7 +85,7 @@ class NodeContext:
         return self.member.nodes if self.member is not None else ()
 
     def nats_transport(self, node: NodeStatus, server: str) -> Transport:
-        """Return a transport over NATS to a server at another node."""
+        """Return a transport over NATS to a server that another node owns."""
         return self._nats_rpc.create_transport(server, node.info.id, node.epoch)
 
     # -- state of this node -------------------------------------------------------------------------------------------
@@ -97,12 +94,12 @@ class NodeContext:
         return self.member.epoch if self.member is not None else None
 
     def identity(self) -> tuple[str, int] | None:
-        """Return the id of this node and the epoch of its lease, or None without a lease."""
+        """Return the id of this node and the number (epoch) of its lease, or None without a lease."""
         epoch = self.epoch()
         return (self.id, epoch) if epoch is not None else None
 
     def fence_of(self, tenant: str, server: str, index: int) -> int | None:
-        """Return the fence under which this node owns a server instance, or None.
+        """Return the fence (ownership number) under which this node owns a server instance, or None.
 
         An empty server name means this node itself: its fence is the epoch of its lease.
         """
@@ -120,7 +117,7 @@ class NodeContext:
         return self.member is not None and self.member.is_draining
 
     def gauges(self) -> Mapping[str, float]:
-        """Return the cluster gauges for `/metrics`."""
+        """Return cluster metrics of this node for `/metrics`: nodes, owned servers, lease, NATS."""
         return {
             "nodes": len(self.member.nodes) if self.member is not None else 0,
             "owned": len(self.member.owned) if self.member is not None else 0,
@@ -129,6 +126,6 @@ class NodeContext:
         }
 
     def wake(self) -> None:
-        """Poll the database soon."""
+        """Make this node poll the database soon."""
         if self.member is not None:
             self.member.wake()

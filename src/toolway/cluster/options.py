@@ -48,7 +48,7 @@ _NATS_SCHEMES: Final = frozenset({"nats", "tls", "ws", "wss"})
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """Validated options of one cluster node."""
+    """Validated options of one cluster node, from flags and environment variables."""
 
     nats_urls: tuple[str, ...] = field(repr=False)  # URLs of one NATS cluster; they may contain passwords
     database_url: str = field(repr=False)  # postgresql://…, or sqlite:///file to try it on one machine
@@ -62,9 +62,9 @@ class ClusterOptions:
     labels: tuple[str, ...] = ()  # labels that servers may require of their node
 
     def new_id(self) -> str:
-        """Return a new node id. Call it in the process that joins, never before a fork.
+        """Return a new unique node id: the node name and a random suffix.
 
-        Two processes with one id would count as one node.
+        Call it in the process that joins, never before a fork: two processes with one id would count as one node.
         """
         return f"{self.node_name}-{secrets.token_hex(4)}"
 
@@ -86,9 +86,9 @@ class Flags:
 
 
 def read_options(flags: Flags, environ: Mapping[str, str]) -> ClusterOptions | None:
-    """Return the cluster options, or None if cluster mode is not requested.
+    """Return the cluster options from flags and environment; None if --cluster is not requested.
 
-    Raises `ConfigError`.
+    Raises `ConfigError` if an option is missing or invalid.
     """
     given = {
         name: _flag_or_variable(getattr(flags, name), environ.get(variable)) for name, variable in ENV_VARIABLES.items()
@@ -115,7 +115,7 @@ def read_options(flags: Flags, environ: Mapping[str, str]) -> ClusterOptions | N
 
 
 def _flag_or_variable(flag: object, variable: str | None) -> str | None:
-    """Return the flag, or else the variable. An empty variable counts as not set."""
+    """Return the value of a flag, or else of its environment variable ("" counts as not set)."""
     return str(flag) if flag is not None else variable or None
 
 
@@ -159,7 +159,10 @@ def generate_cluster_key() -> str:
 
 
 def cluster_key_from_env(environ: Mapping[str, str]) -> bytes | None:
-    """Return the cluster key from the environment, or None if none is set. Raises `ConfigError`."""
+    """Return the cluster key that environment variables set, or None if they set none.
+
+    Raises `ConfigError` if the key is invalid or its file is not readable.
+    """
     file = environ.get(ENV_VARIABLES["cluster_key_file"])
     return _read_cluster_key(file, environ) if file or environ.get(CLUSTER_KEY_VARIABLE) else None
 
@@ -190,7 +193,10 @@ def _read_cluster_key(file: str | None, environ: Mapping[str, str]) -> bytes:
 
 
 def _check_credentials_file(file: str | None) -> str:
-    """Check that a NATS `.creds` file is valid, and return its path. Raises `ConfigError`."""
+    """Return the path of the NATS `.creds` file after a check, or "" if none is given.
+
+    Raises `ConfigError` if the file is not readable or invalid.
+    """
     if file is not None:
         _read_secret_file(file, "--nats-credentials")
         from toolway.cluster.bus import nats_auth_options
@@ -219,7 +225,7 @@ def _read_secret_file(file: str, option: str) -> str:
 
 
 def parse_nats_urls(text: str) -> tuple[str, ...]:
-    """Parse the comma-separated NATS URLs of --cluster."""
+    """Parse the comma-separated NATS URLs of --cluster. Raises `ConfigError` if one is invalid."""
     found = tuple(each.strip() for each in text.split(",") if each.strip())
     if not 0 < len(found) <= MAX_NATS_URLS:
         raise option_error(
@@ -237,9 +243,9 @@ def _parse_nats_url(text: str) -> str:
 
 
 def parse_database_url(text: str) -> str:
-    """Parse the URL of --database.
+    """Return the URL of --database in the form `postgresql://…` or `sqlite:///…`.
 
-    `postgres://` and driver suffixes of other programs are accepted.
+    `postgres://` and driver suffixes of other programs are accepted. Raises `ConfigError` for another database.
     """
     url = re.sub(r"^postgres(ql)?(\+\w+)?://", "postgresql://", text)
     if not url.startswith("postgresql://") and not re.match(r"sqlite:///+[^/]", url):
@@ -252,7 +258,10 @@ def parse_database_url(text: str) -> str:
 
 
 def parse_advertise_url(text: str | None) -> str | None:
-    """Parse --advertise: the HTTP origin of this node, "" for `none`, or None if not given."""
+    """Parse --advertise: the URL of this node for other nodes, "" for `none`, None if not given.
+
+    Raises `ConfigError` if it is not the HTTP origin of a gateway.
+    """
     if text is None:
         return None
     if text.lower() == ADVERTISE_NONE:
@@ -290,7 +299,7 @@ def url_secrets(url: str) -> set[str]:
 
 
 def parse_name(flag: str, text: str) -> str:
-    """Check the name of a cluster, tenant or node."""
+    """Return the name of a cluster, tenant or node if it is valid. Raises `ConfigError` if not."""
     if not _NAME_PATTERN.fullmatch(text):
         raise option_error(
             f"{flag} is not a valid name",
@@ -301,7 +310,10 @@ def parse_name(flag: str, text: str) -> str:
 
 
 def parse_capacity(text: str | None) -> int:
-    """Parse --capacity, the maximum number of servers that this node owns."""
+    """Parse --capacity, the maximum number of servers that this node owns (default 1000).
+
+    Raises `ConfigError` if it is not a number in range.
+    """
     if text is None:
         return 1000
     if not text.isdecimal() or not 0 < int(text) <= MAX_CAPACITY:
@@ -310,9 +322,9 @@ def parse_capacity(text: str | None) -> int:
 
 
 def parse_labels(text: str) -> tuple[str, ...]:
-    """Parse the comma-separated --labels of this node.
+    """Parse the comma-separated --labels of this node; sorts them and removes duplicates.
 
-    Return them sorted and without duplicates.
+    Raises `ConfigError` if a label is invalid or there are too many.
     """
     found = sorted({each.strip() for each in text.split(",") if each.strip()})
     bad = [each for each in found if not _LABEL_PATTERN.fullmatch(each)]
@@ -328,5 +340,5 @@ def parse_labels(text: str) -> tuple[str, ...]:
 def option_error(
     message: str, detail: str, hint: str = "see: toolway serve --help", code: str = "E-CLUSTER"
 ) -> ConfigError:
-    """Return a `ConfigError` about a cluster option."""
+    """Return a `ConfigError` about an invalid cluster option of `toolway serve`."""
     return ConfigError(message, detail=detail, hint=hint, code=code)

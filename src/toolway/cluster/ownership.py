@@ -22,18 +22,21 @@ _NOT_SKIPPED: Final[tuple[float, frozenset[str]]] = (0.0, frozenset())
 
 
 class OwnershipHandler(Protocol):
-    """Handler of ownership changes: starts and stops the server of an instance."""
+    """Interface of the code that starts and stops servers when this node gains or loses them."""
 
     def on_acquired(self, ownership: Ownership) -> None:
-        """Start the server: this node owns the instance now."""
+        """Start the server of an instance that this node owns from now on."""
         ...
 
     async def drain(self, ownership: Ownership) -> None:
-        """Accept no more calls, and return when the calls in flight have ended. The wait is bounded."""
+        """Accept no more calls for the instance; return when its calls in flight have ended.
+
+        After a time limit the method returns anyway.
+        """
         ...
 
     def on_lost(self, ownership: Ownership) -> None:
-        """Stop sending to the server at once: this node lost the instance.
+        """Stop sending to the server at once, because this node no longer owns the instance.
 
         Also called after `drain`.
         """
@@ -41,7 +44,10 @@ class OwnershipHandler(Protocol):
 
 
 class OwnedInstances:
-    """Server instances that this node owns. Every change is passed to the `OwnershipHandler`. No I/O."""
+    """In-memory set of the server instances that this node owns. No I/O.
+
+    Every change is passed to the `OwnershipHandler`.
+    """
 
     def __init__(self, handler: OwnershipHandler) -> None:
         self._handler = handler
@@ -60,7 +66,7 @@ class OwnedInstances:
         return self._by_instance.get(instance)
 
     def add(self, acquired: Sequence[Ownership]) -> None:
-        """Add instances that the database assigned to this node."""
+        """Add instances that the database assigned to this node, and start their servers."""
         for ownership in acquired:
             self._by_instance[ownership.instance] = ownership
             self.load += ownership.cost
@@ -86,7 +92,10 @@ class OwnedInstances:
         self.update(stored)
 
     def update(self, stored: Collection[Ownership]) -> None:
-        """Update instances that are still ours: they may be recalled, or have another cost."""
+        """Update the attributes of owned instances: they may be recalled, or have another cost.
+
+        Instances that this node does not own are ignored.
+        """
         for ownership in stored:
             previous = self._by_instance.get(ownership.instance)
             if previous == ownership:
@@ -94,7 +103,10 @@ class OwnedInstances:
                 self.load += ownership.cost - previous.cost
 
     def release(self, ownership: Ownership) -> bool:
-        """Stop a drained instance and queue its release. Return False if this node did not own it."""
+        """Stop a drained instance and queue its release in the database.
+
+        Return False if this node does not own it under this fence.
+        """
         if self._by_instance.get(ownership.instance) != ownership:
             return False
         self._remove(ownership)
@@ -108,14 +120,17 @@ class OwnedInstances:
         self.on_changed((), released)
 
     def lose(self, lost: Sequence[Ownership]) -> None:
-        """Stop instances that are no longer ours. The database needs no update."""
+        """Stop instances that this node no longer owns.
+
+        The database is not updated: it knows already.
+        """
         for ownership in lost:
             self._remove(ownership)
         if lost:
             self.on_changed((), lost)
 
     def lose_all(self) -> None:
-        """Stop all instances and forget pending releases: the lease is over."""
+        """Stop all owned instances and forget pending releases, because the lease is over."""
         released, self.pending_releases = self.pending_releases, []
         self.lose(tuple(self))
         if released:
@@ -128,7 +143,7 @@ class OwnedInstances:
 
 
 class Rebalancer:
-    """Releases instances that this node should not own: recalled ones, and those that another node should own.
+    """Releases server instances that this node should not own: recalled or misplaced ones.
 
     Rule 1. Instances that another node should own are handed over slowly, a few at a time, and only while that node is
             alive and has room.
@@ -170,18 +185,18 @@ class Rebalancer:
         self._release_log = LogThrottle("cluster database unavailable, releases delayed")
 
     def on_claimed(self, claimed: Sequence[Ownership]) -> None:
-        """Note that this node claimed instances which nodes ranked before it did not claim."""
+        """Remember which better-ranked nodes did not claim these instances before this node did."""
         for ownership in claimed:
             self.mark_unsettled()
             if skipped := self._plan.ranked_before(ownership.pool, ownership.instance.slot, ownership.instance.index):
                 self._skipped_nodes[ownership.instance] = self._now(), skipped
 
     def mark_unsettled(self) -> None:
-        """Check all owned instances again at the next `reconcile`: they have changed."""
+        """Make the next `reconcile` check all owned instances again, because they have changed."""
         self._settled_version = -1
 
     async def reconcile(self, draining: bool) -> None:
-        """Start to drain the instances that this node should release."""
+        """Start to drain the owned instances that this node should release; if `draining`, all."""
         if draining:
             self._start_draining(self._owned, MAX_DRAINING)
         elif self._settled_version != self._plan.version:
@@ -240,7 +255,7 @@ class Rebalancer:
         return selected
 
     def _expire_skipped(self) -> None:
-        """Forget the skipped nodes of claims older than one lease.
+        """Forget the better-ranked nodes skipped by claims that are older than one lease.
 
         A node that did not claim an instance in time may have died, which is certain only when its lease has ended.
         Until then no instance is handed over to it: the instance would have no owner.

@@ -34,7 +34,7 @@ _RANKING_BATCH: Final = 8  # nodes ranked in one step, in about 10 ms
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Node as seen by placement: its id, capacity and labels."""
+    """A cluster node as placement sees it: its id, capacity (maximum of servers) and labels."""
 
     id: str
     capacity: int = 100  # maximum number of servers; its share is proportional
@@ -42,40 +42,43 @@ class Node:
 
 
 def slot_for(tenant: str, server: str, index: int = 0) -> int:
-    """Return the slot of a server instance.
+    """Return the hash slot of a server instance, which decides by which nodes it may be owned.
 
-    RANKS instances of one server share a slot and rotate in it.
+    `RANKS` instances of one server share a slot; each prefers another of the nodes ranked in it.
     """
     name = f"{tenant}\0{server}\0{index // RANKS}"
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big") % SLOTS
 
 
 def rotate_for_instance(ranked: Sequence[str], index: int) -> tuple[str, ...]:
-    """Return the ranked nodes of a slot in the order that this instance of a server prefers."""
+    """Return the ranked nodes of a hash slot in the order of preference for one server instance.
+
+    Each instance starts at another node, so that the instances of one server are spread over nodes.
+    """
     offset = index % RANKS % len(ranked) if ranked else 0
     return (*ranked[offset:], *ranked[:offset])
 
 
 def claim_delay(rank: int | None, step: float = CLAIM_STEP_S) -> float:
-    """Return the seconds without an owner after which a node of this rank claims an instance.
+    """Return how many seconds an instance must be unowned before a node of this rank claims it.
 
-    None is the rank of a node that is not ranked in the slot.
+    Better-ranked nodes claim first. `rank` is None for a node that is not ranked for the instance.
     """
     return (RANKS + 1 if rank is None else rank) * step
 
 
 def pool_for(labels: Iterable[str]) -> str:
-    """Return the name of the pool for these labels: the labels sorted, joined by commas."""
+    """Return the pool for servers that require these node labels: sorted, comma-separated."""
     return ",".join(sorted(set(labels)))
 
 
 def can_own_pool(node: Node, pool: str) -> bool:
-    """Return True if a node has capacity and all labels of a pool."""
+    """Return True if a node can own servers of a pool: it has capacity and all its labels."""
     return node.capacity > 0 and (pool == DEFAULT_POOL or node.labels.issuperset(pool.split(",")))
 
 
 class PlacementPlan:
-    """Placement plan of one node, `own_node`: its rank for every server instance, given the live nodes."""
+    """Ranking of the live nodes for each server instance, as seen by one node (`own_node`)."""
 
     def __init__(self, own_node: Node) -> None:
         self._own_node = own_node
@@ -85,9 +88,9 @@ class PlacementPlan:
         self.version = 0  # grows with every change
 
     def update(self, nodes: Collection[Node], pools: Iterable[str]) -> Iterator[None]:
-        """Update the plan to the nodes that may own servers and the existing pools.
+        """Update the plan to the nodes that may own servers and to the existing pools (label sets).
 
-        Yields between steps so that the caller can yield to the event loop: ranking hundreds of nodes takes a while.
+        Yields between steps, so that the caller can yield to the event loop: ranking hundreds of nodes takes a while.
         """
         own_pools = {pool for pool in (DEFAULT_POOL, *pools) if can_own_pool(self._own_node, pool)}
         for pool in self._rings.keys() - own_pools:
@@ -103,24 +106,27 @@ class PlacementPlan:
         self._invalidate()
 
     def remove_nodes(self, ids: Collection[str]) -> None:
-        """Remove nodes whose leases have ended."""
+        """Remove nodes whose leases have ended from the rankings of all pools."""
         lost = [self._remove_from(ring, ids) for ring in self._rings.values()]
         if any(lost):
             self._invalidate()
 
     @property
     def pools(self) -> tuple[str, ...]:
-        """Pools of which this node may own servers."""
+        """Pools (label sets) of which this node may own servers."""
         return tuple(self._rings)
 
     def ranked_slots(self, pool: str) -> tuple[int, ...]:
-        """Return the slots of a pool in which this node has a rank."""
+        """Return the hash slots of a pool in which this node is one of the ranked nodes."""
         if pool not in self._slots and pool in self._rings:
             self._slots[pool] = self._rings[pool].slots_for(self._own_node.id)
         return self._slots.get(pool, ())
 
     def claimable_slots(self, pool: str) -> tuple[tuple[int, ...], ...]:
-        """Return, for each rotation of instances, the slots of a pool that prefer this node."""
+        """Return the hash slots of a pool whose instances prefer this node, per instance rotation.
+
+        Item n of the result is for instances whose number modulo `RANKS` is n.
+        """
         if pool not in self._claimable:
             ours = self.ranked_slots(pool)
             self._claimable[pool] = tuple(
@@ -130,16 +136,19 @@ class PlacementPlan:
         return self._claimable[pool]
 
     def rank(self, pool: str, slot: int, index: int) -> int | None:
-        """Return the rank of this node for an instance, or None if it is not among the ranked nodes."""
+        """Return the rank of this node for a server instance (0 is best); None if it is not ranked."""
         ranked = self._ranked_nodes(pool, slot, index)
         return ranked.index(self._own_node.id) if self._own_node.id in ranked else None
 
     def preferred_node(self, pool: str, slot: int, index: int) -> str | None:
-        """Return the node that should own an instance, or None if the pool is unknown or empty."""
+        """Return the id of the node that should own a server instance.
+
+        None if the pool is unknown or has no nodes.
+        """
         return next(iter(self._ranked_nodes(pool, slot, index)), None)
 
     def ranked_before(self, pool: str, slot: int, index: int) -> frozenset[str]:
-        """Return the nodes that are ranked before this node for an instance."""
+        """Return the ids of the nodes ranked before this node for a server instance."""
         ranked = self._ranked_nodes(pool, slot, index)
         return frozenset(ranked[: ranked.index(self._own_node.id)] if self._own_node.id in ranked else ranked)
 
@@ -160,7 +169,7 @@ class PlacementPlan:
 
 
 class Ring:
-    """Ranking of a set of nodes in every slot."""
+    """Ranking of the nodes of one pool in every hash slot, by weighted rendezvous hashing."""
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
         self._nodes: dict[str, Node] = {}
@@ -181,7 +190,7 @@ class Ring:
             self._rank(slot, [*self._ranks[slot], (scores[slot], node.id)])
 
     def remove_node(self, id: str) -> None:
-        """Remove a node, and rank again the slots in which it had a rank."""
+        """Remove a node, and rank again the hash slots in which it had a rank."""
         if self._nodes.pop(id, None) is None:
             return
         for slot, ranks in enumerate(self._ranks):
@@ -197,16 +206,16 @@ class Ring:
         return frozenset(self._nodes)
 
     def ranked(self, slot: int) -> tuple[str, ...]:
-        """Return the nodes that should own the servers of this slot, best first."""
+        """Return the ids of the nodes that should own the servers of this hash slot, best first."""
         return tuple(id for _, id in self._ranks[slot])
 
     def slots_for(self, id: str) -> tuple[int, ...]:
-        """Return the slots in which a node has a rank."""
+        """Return the hash slots in which a node is one of the ranked nodes."""
         return tuple(slot for slot, ranks in enumerate(self._ranks) if any(each == id for _, each in ranks))
 
 
 def _score_all_slots(node: Node) -> list[float]:
-    """Return the weighted rendezvous score of a node for every slot.
+    """Return the weighted rendezvous score of a node for every hash slot.
 
     A node wins slots in proportion to its capacity. Only 52 bits of each hash are used, so the fraction is never 1.
     """
@@ -216,7 +225,7 @@ def _score_all_slots(node: Node) -> list[float]:
 
 
 def _score_slot(node: Node, slot: int) -> float:
-    """Return the weighted rendezvous score of a node for one slot."""
+    """Return the weighted rendezvous score of a node for one hash slot."""
     offset = slot % _SLOTS_PER_HASH * 8
     number = int.from_bytes(_digest(node.id, slot // _SLOTS_PER_HASH)[offset : offset + 8], "big")
     return -max(node.capacity, 1) / math.log(((number >> 12) + 0.5) / 2**52)

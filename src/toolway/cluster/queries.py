@@ -22,16 +22,16 @@ log = logging.getLogger("toolway.cluster")
 
 
 class QueryRunner:
-    """Runner of database queries that go on when their caller times out or is cancelled."""
+    """Runs database queries with a time limit; a query goes on if its caller stops waiting."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._pending: set[asyncio.Future[Any]] = set()
 
     async def __call__(self, query: Coroutine[Any, Any, T]) -> T:
-        """Run a query and return its result.
+        """Run a query and return its result; errors of the query are raised.
 
-        Raises the errors of the query. After `TimeoutError` the query runs on in the background.
+        After the time limit, `TimeoutError` is raised and the query runs on in the background.
         """
         task = asyncio.ensure_future(query)
         self._pending.add(task)
@@ -41,7 +41,7 @@ class QueryRunner:
             return await asyncio.shield(task)
 
     async def wait_pending(self) -> None:
-        """Wait for the pending queries, for at most PENDING_QUERIES_TIMEOUT_S seconds."""
+        """Wait for queries that still run, at most `PENDING_QUERIES_TIMEOUT_S`; then return anyway."""
         if self._pending:
             await asyncio.wait(self._pending, timeout=PENDING_QUERIES_TIMEOUT_S)
 
@@ -57,9 +57,10 @@ class LogThrottle:
         self._logged: set[str] = set()
 
     def log_failure(self, exc: Exception) -> None:
-        """Log an error unless it was logged since the last recovery.
+        """Log an error, unless the same error was logged since the last recovery.
 
-        Only the text of our own errors is logged: that of another may contain the database URL or a secret.
+        Only the text of Toolway's own errors is logged: that of another library may contain the database URL or a
+        secret.
         """
         text = (
             f"{type(exc).__name__}: {str(exc)[:_MAX_ERROR_CHARS]}"

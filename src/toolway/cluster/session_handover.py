@@ -43,18 +43,18 @@ log = logging.getLogger("toolway.cluster")
 
 
 async def forward_response(node_requests: NodeRequests, tag: str, session: LegacySession, message: Message) -> None:
-    """Forward a client response to the node that sent the server request.
+    """Forward a client's response to the node (by its tag) that sent the server request.
 
-    If that node is gone, so is the call that waited for the response.
+    If that node is gone, so is the call that waited for the response: the response is dropped.
     """
     params = {"do": "answer", "session": session.id, "message": _encode_message(message)}
     await node_requests.send(tag, session.principal.id, params)
 
 
 async def forward_post(node_requests: NodeRequests, tag: str, id_: str, principal: str, message: Message) -> int:
-    """Forward a POST to the node of an `/sse` stream.
+    """Forward a client message to the node (by its tag) that holds the client's `/sse` stream.
 
-    Return its HTTP status, 404 if the node is gone.
+    Return the HTTP status for the client: 404 if the node is gone.
     """
     result = await node_requests.send(
         tag, principal, {"do": "post", "stream": id_, "message": _encode_message(message)}
@@ -66,9 +66,9 @@ async def forward_post(node_requests: NodeRequests, tag: str, id_: str, principa
 async def forward_resume(
     node_requests: NodeRequests, tag: str, session: LegacySession, last_event_id: str, stream: EventStream
 ) -> bool:
-    """Stream the remaining events of a broken stream from its node.
+    """Fetch the remaining events of a broken stream from its node and write them to `stream`.
 
-    Return False if no node has it.
+    Return False if that node is gone or does not have the stream.
     """
 
     def on_update(update: Json) -> None:
@@ -93,9 +93,9 @@ async def forward_resume(
 async def execute_node_request(
     legacy_sessions: LegacySessions, legacy_sse: LegacySseEndpoint, principal: str, params: Json, notify: Notify
 ) -> Json:
-    """Handle a request of another node as if the client had sent it here.
+    """Execute a session request that another node forwards, as if the client had sent it here.
 
-    Unknown actions are ignored.
+    Return the reply for that node; it is empty if the session is not here or the action is unknown.
     """
     action, message = params.get("do"), _decode_message(params.get("message"))
     if action == "post" and message is not None:
@@ -110,7 +110,10 @@ async def execute_node_request(
 
 
 async def _stream_rest(buffer: ReplayBuffer, after: int, notify: Notify) -> Json:
-    """Stream events until the request of the stream has its result, or the client disconnects."""
+    """Send buffered and further events of a request's stream to the node that asked for them.
+
+    Returns when the request has its result, or the client disconnects.
+    """
     target = _RemoteStreamTarget(notify)
     try:
         buffer.resume(after, target)
@@ -121,7 +124,7 @@ async def _stream_rest(buffer: ReplayBuffer, after: int, notify: Notify) -> Json
 
 
 class _RemoteStreamTarget:
-    """Stream target that sends events to the node at which the client reconnected."""
+    """Event stream whose client has reconnected to another node: events are sent to that node."""
 
     def __init__(self, notify: Notify) -> None:
         self._notify = notify
@@ -149,7 +152,10 @@ def _encode_message(message: Message) -> list[Any]:
 
 
 def _decode_message(encoded: Any) -> Message | None:
-    """Decode a message; None if it is malformed, as the other node may have another version."""
+    """Decode a JSON-RPC message that another node forwards; None if it is malformed.
+
+    The other node may run another version.
+    """
     if not isinstance(encoded, list) or len(encoded) != 4 or not isinstance(encoded[3], dict):
         return None
     kind, id_, method, body = encoded
@@ -160,12 +166,12 @@ def _decode_message(encoded: Any) -> Message | None:
 
 
 def tag_for_node(node: str) -> str:
-    """Return the random part of a node id: the only part that clients see."""
+    """Return the tag of a node: the random suffix of its id, the only part that clients see."""
     return node.rpartition("-")[2]
 
 
 class NodeRequestContext(Protocol):
-    """Services of this node for requests to other nodes."""
+    """Services of this node that `NodeRequests` needs to reach other nodes."""
 
     @property
     def id(self) -> str: ...
@@ -182,7 +188,7 @@ class NodeRequestContext(Protocol):
 
 
 class NodeRequests:
-    """Sender of requests to other nodes."""
+    """Sends session requests to other nodes, over HTTP or NATS."""
 
     def __init__(self, context: NodeRequestContext, tenant: str) -> None:
         self._context = context
@@ -196,11 +202,10 @@ class NodeRequests:
         on_update: OnUpdate | None = None,
         timeout: float | None = NODE_REQUEST_TIMEOUT_S,
     ) -> Json | None:
-        """Send a request to the node with this tag.
+        """Send a session request to the node with this tag and return its result.
 
-        Return its result, or None if it is gone or rejects the request.
-
-        `on_update` is called with each notification that the node sends meanwhile.
+        None if the node is gone, rejects the request or does not answer within `timeout` seconds. `on_update` is called
+        with each notification that the node sends meanwhile.
         """
         node = next((node for node in self._context.live_nodes() if tag_for_node(node.info.id) == tag), None)
         if node is None:
@@ -234,7 +239,7 @@ class NodeRequests:
 
 
 async def _send_once(transport: Transport, request: Request, on_update: OnUpdate | None) -> Json:
-    """Send one request over a transport, and close it."""
+    """Open the transport, send one request, close the transport and return the result."""
     await transport.open(_UpdateReceiver(on_update))
     transport.set_protocol("modern", "")
     try:
@@ -244,7 +249,7 @@ async def _send_once(transport: Transport, request: Request, on_update: OnUpdate
 
 
 class _UpdateReceiver:
-    """Receiver of notifications during a node request."""
+    """Passes the notifications that arrive during a request to another node to `on_update`."""
 
     def __init__(self, on_update: OnUpdate | None) -> None:
         self._on_update = on_update
@@ -258,7 +263,10 @@ class _UpdateReceiver:
 
 
 def verify_node_request(verifier: CallTokenVerifier, params: Json) -> str:
-    """Verify a request of another node, and return the id of its principal. Raises `RpcFailure`."""
+    """Verify the call token of a session request from another node; return the principal's id.
+
+    Raises `RpcFailure` if the token is invalid.
+    """
     text: Any = get_meta(params).get(CALL_TOKEN_META_KEY)
     token = verifier.verify(text) if isinstance(text, str) else "forged"
     if not isinstance(token, CallToken) or token.server:

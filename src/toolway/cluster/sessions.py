@@ -55,7 +55,7 @@ log = logging.getLogger("toolway.cluster")
 
 
 class SharedSessions:
-    """Session peers of a gateway in a cluster.
+    """Shares the legacy sessions of a gateway with the other nodes; implements `SessionPeers`.
 
     `is_connected()` returns True while NATS messages are received.
     """
@@ -152,9 +152,9 @@ class SharedSessions:
             self._change_feed.publish(SESSION_MESSAGE_KIND, {"session": digest})
 
     async def _refresh(self, sessions: list[LegacySession]) -> None:
-        """Read the stored state of sessions.
+        """Read the stored state of these sessions from the database and apply it.
 
-        If the database is unavailable, sessions continue with the known state.
+        If the database is unavailable, the sessions continue with the known state.
         """
         started_at = self._now()
         digests = [_session_digest(session.id) for session in sessions]
@@ -170,7 +170,7 @@ class SharedSessions:
                 await self._apply_state(session, found[digest])
 
     async def _apply_state(self, session: LegacySession, state: SessionState) -> None:
-        """Apply stored state to a session of this node."""
+        """Apply stored state to a session of this node: log level, subscribed URIs, end."""
         session.log_level, session.subscribed_uris = state.level, state.uris
         if state.ended:
             session.ended = True
@@ -198,7 +198,7 @@ class SharedSessions:
             self._refresh_soon(str(message["session"]))
 
     def on_gap(self) -> None:
-        """Handle a gap in the received messages.
+        """Read session state again after messages of other nodes may have been missed.
 
         Sessions with an open stream are refreshed now, the rest at their next request.
         """
@@ -248,7 +248,7 @@ class SharedSessions:
 
 
 def _session_digest(id_: str) -> str:
-    """Return a digest that names a session between nodes.
+    """Return a digest of a session id, which names the session in messages and in the database.
 
     The id itself is a secret of its client.
     """

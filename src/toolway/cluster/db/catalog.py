@@ -23,7 +23,7 @@ LISTS_PER_PAGE: Final = 500  # lists per read statement
 
 
 class StoredList(msgspec.Struct, frozen=True):
-    """Lists and session facts of one server, as its owner stored them."""
+    """Tool, prompt and resource lists and protocol facts of one server, as stored by its owner."""
 
     identity: str  # identifies the server; lists of another server under the same name are not used
     era: Era
@@ -60,7 +60,10 @@ _PUT_STATEMENT: Final = text(
 
 
 class ListStore:
-    """Store of the lists of all servers. Methods raise SQLAlchemy errors."""
+    """Store of the tool, prompt and resource lists of all servers.
+
+    Methods raise SQLAlchemy errors.
+    """
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -81,7 +84,10 @@ class ListStore:
         return await self._put_in_transaction(row)
 
     async def _claim_if_identical(self, row: Json) -> bool:
-        """Return True if the stored lists are identical. Their fence becomes ours."""
+        """Return True if the stored lists are identical; then only their fence is set to ours.
+
+        The fence is the ownership number under which the lists were written.
+        """
         names = ("tenant", "server", "identity", "body")
         same = and_(
             *(getattr(ServerListsRow, name) == row[name] for name in names), ServerListsRow.fence <= row["fence"]
@@ -108,7 +114,7 @@ class ListStore:
         return _to_stored_list(row) if row is not None else None
 
     async def load_changed(self, tenant: str, after: int = 0) -> Mapping[str, StoredList]:
-        """Return the lists that changed after a revision, by server."""
+        """Return the lists that changed after revision `after`, by server name."""
         found: dict[str, StoredList] = {}
         while page := await self._fetch_page(tenant, after):
             found |= await asyncio.to_thread(_decode_rows, page)
@@ -118,7 +124,10 @@ class ListStore:
         return found
 
     async def _fetch_page(self, tenant: str, after: int) -> Sequence[Row[Any]]:
-        """Fetch a page of lists, so that no statement takes long. Every list has its own revision."""
+        """Fetch one page of lists after revision `after`, so that no SQL statement takes long.
+
+        Every list has its own revision, so the last one of a page is where the next page begins.
+        """
         query = select(ServerListsRow).where(ServerListsRow.tenant == tenant, ServerListsRow.revision > after)
         async with self._autocommit.connect() as db:
             return (await db.execute(query.order_by(ServerListsRow.revision).limit(LISTS_PER_PAGE))).all()

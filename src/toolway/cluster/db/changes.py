@@ -22,7 +22,10 @@ _CHANGES_SINCE = select(RevisionRow.last, ChangeRow.kind, ChangeRow.tenant).oute
 
 
 class ChangeReader:
-    """Reader of the changes since a revision. Methods raise SQLAlchemy errors."""
+    """Reads which kinds of shared state changed since a revision.
+
+    Methods raise SQLAlchemy errors.
+    """
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = with_autocommit(engine)
@@ -30,7 +33,8 @@ class ChangeReader:
     async def fetch_since(self, revision: int) -> tuple[int, frozenset[tuple[str, str]]]:
         """Return the newest revision and the (kind, tenant) pairs that changed after `revision`.
 
-        If the newest revision is older, the database was restored from a backup: all pairs are returned."""
+        If the newest revision is below `revision`, the database was restored from a backup: all pairs are returned.
+        """
         async with self._engine.connect() as db:
             found = (await db.execute(_CHANGES_SINCE, {"seen": revision})).all()
         return found[0].last, frozenset((row.kind, row.tenant) for row in found if row.kind is not None)

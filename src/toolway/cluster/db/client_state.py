@@ -52,16 +52,17 @@ class ApiKeyTable:
         return TenantKeys([row.facts for row in rows if row.id not in revoked], revoked)
 
     async def add(self, tenant: str, id: str, attributes: Json) -> int:
-        """Add a key. Return the revision of the change.
+        """Store an API key. Return the revision of the change.
 
-        Raises `IntegrityError` if the id exists or was revoked."""
+        Raises `IntegrityError` if an API key with this id exists or was revoked.
+        """
         async with self._engine.begin() as db:
             revision = await record_change(db, API_KEYS_CHANGE, tenant)
             await db.execute(insert(ApiKeyRow).values(tenant=tenant, id=id, facts=attributes, revision=revision))
             return revision
 
     async def revoke(self, tenant: str, id: str) -> bool:
-        """Revoke a key. Return False if there is no valid key with this id."""
+        """Revoke an API key. Return False if there is no valid API key with this id."""
         async with self._engine.begin() as db:
             is_valid_key = (ApiKeyRow.tenant == tenant) & (ApiKeyRow.id == id) & ApiKeyRow.revoked_at.is_(None)
             result = await db.execute(update(ApiKeyRow).where(is_valid_key).values(revoked_at=db_now()))
@@ -77,9 +78,10 @@ class ApiKeyTable:
 
 
 class SessionState(msgspec.Struct, frozen=True):
-    """Log level, subscriptions and end of a legacy session.
+    """Log level, subscribed URIs and end of a legacy client session, as stored for all nodes.
 
-    Fields are only ever added: nodes of two versions run side by side."""
+    Fields are only ever added: nodes of two versions run side by side.
+    """
 
     level: str | None = None
     uris: tuple[str, ...] = ()
@@ -90,15 +92,22 @@ EMPTY_SESSION_STATE: Final = SessionState()
 
 
 class SessionStateStore:
-    """Store of session state. Most sessions set nothing and have no row.
+    """Store of the state that legacy clients set in their sessions.
 
-    Ids are digests: only the client may have the session id. Methods raise SQLAlchemy errors."""
+    Methods raise SQLAlchemy errors.
+
+    Most sessions set nothing and have no row. Rows are found by a digest, because the session id is a secret of the
+    client.
+    """
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
     async def load_many(self, tenant: str, ids: Collection[str]) -> Mapping[str, SessionState]:
-        """Return the state of those sessions that have a row. For hundreds of ids, not thousands."""
+        """Return the stored state by session id; sessions without a row are left out.
+
+        For hundreds of ids, not thousands.
+        """
         query = select(SessionRow.id, SessionRow.facts).where(SessionRow.tenant == tenant, SessionRow.id.in_(ids))
         async with self._engine.connect() as db:
             return {row.id: _to_session_state(row.facts) for row in await db.execute(query)}
@@ -134,7 +143,7 @@ def _to_session_state(fields: dict[str, Any]) -> SessionState:
 
 @dataclass(frozen=True, slots=True)
 class RateRequest:
-    """Debit and token request of one node for one API key."""
+    """Request of one node for rate-limit tokens of an API key, with a debit for calls made."""
 
     key: str
     capacity: int  # tokens of a full bucket
@@ -153,7 +162,7 @@ class RateGrant:
 
 @dataclass(frozen=True, slots=True)
 class _Bucket:
-    """Locked bucket row with the current database time."""
+    """Locked row of a rate-limit bucket, with the database time of the statement that read it."""
 
     tokens: float
     at: float
@@ -161,18 +170,22 @@ class _Bucket:
 
 
 class RateBuckets:
-    """Store of rate-limit buckets of API keys, by the database clock. Methods raise SQLAlchemy errors.
+    """Store of the rate-limit buckets of API keys, shared by all nodes.
 
-    A bucket without a row is full. Commits do not wait for the disk: a crash of the database may lose the last
-    moments."""
+    Raises SQLAlchemy errors.
+
+    Buckets refill by the database clock. A bucket without a row is full. Commits do not wait for the disk: a crash of
+    the database may lose the last moments.
+    """
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
     async def acquire(self, tenant: str, requests: Sequence[RateRequest]) -> Mapping[str, RateGrant]:
-        """Debit the buckets of several keys and grant tokens, in one transaction.
+        """Debit the buckets of several API keys and grant tokens, in one transaction.
 
-        One request per key."""
+        `requests` has at most one request per API key; the result maps API keys to grants.
+        """
         ordered = sorted(requests, key=lambda each: each.key)  # one lock order for all nodes
         async with self._engine.begin() as db:
             rows = await _lock_buckets(db, tenant, ordered)
@@ -192,7 +205,7 @@ class RateBuckets:
             return grants
 
     async def delete_unused(self, tenant: str) -> None:
-        """Delete buckets that are full again because they were not used for days."""
+        """Delete the rows of buckets that were not used for days: they are full, as without a row."""
         async with self._engine.begin() as db:
             is_old = RateBucketRow.at < db_now() - KEEP_BUCKETS_S
             await db.execute(delete(RateBucketRow).where(RateBucketRow.tenant == tenant, is_old))
@@ -216,9 +229,10 @@ async def _lock_buckets(db: AsyncConnection, tenant: str, requests: Sequence[Rat
 
 
 def _current_tokens(row: _Bucket, request: RateRequest) -> float:
-    """Return the tokens in the bucket now.
+    """Return the tokens in a rate-limit bucket now, with those gained since its last change.
 
-    `now` can be before `at`: a statement that waited for a lock has an older time than its predecessor."""
+    The time of this statement can be before that of the last change, if it waited for a lock: then nothing is gained.
+    """
     gained = max(0.0, row.now - row.at) * request.tokens_per_s
     return min(float(request.capacity), row.tokens + gained)
 

@@ -43,11 +43,14 @@ log = logging.getLogger("toolway.cluster")
 
 
 class ConfigConflict(Exception):
-    """Every attempt to write the configuration failed because other nodes changed it meanwhile."""
+    """Raised if all attempts to write the configuration failed, as other nodes changed it."""
 
 
 class ConfigStore:
-    """Store of the shared configuration. Methods raise `DecryptionError` and SQLAlchemy errors."""
+    """Store of the configuration that all nodes of a tenant share.
+
+    Methods raise `DecryptionError` and SQLAlchemy errors.
+    """
 
     def __init__(self, engine: AsyncEngine, sealer: CallTokenSealer) -> None:
         self._engine = engine
@@ -59,12 +62,12 @@ class ConfigStore:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     async def load_document(self, tenant: str) -> tuple[int, Json] | None:
-        """Return revision and configuration in file format; None if the tenant was never configured."""
+        """Return (revision, configuration in file format); None if the tenant was never configured."""
         revision, found = await self._load(tenant)
         return (revision, found.to_document()) if revision else None
 
     async def load_settings(self, tenant: str) -> Json | None:
-        """Return the settings beside the servers; None if the tenant was never configured."""
+        """Return the settings of a tenant without its servers; None if it was never configured."""
         async with self._engine.connect() as db:
             tenant_row = await self._fetch_tenant(db, tenant)
         return (
@@ -74,7 +77,10 @@ class ConfigStore:
         )
 
     async def load_changes(self, tenant: str, revision: int) -> tuple[int, ConfigDiff]:
-        """Return the newest revision and all changes after `revision`, at most a week old."""
+        """Return the newest revision and the configuration changes after `revision`.
+
+        Removals of servers are known for a week only.
+        """
         async with self._snapshot_engine.connect() as db:
             tenant_row = await self._fetch_tenant(db, tenant)
             query = select(ServerRow).where(ServerRow.tenant == tenant, ServerRow.revision > revision)
@@ -90,10 +96,12 @@ class ConfigStore:
     # -- changing -----------------------------------------------------------------------------------------------------
 
     async def import_document(self, tenant: str, document: Json, digest: str, *, force: bool = False) -> bool:
-        """Replace the configuration by the contents of a file.
+        """Replace the configuration of a tenant by the content of a file.
 
-        Return False if that file was imported before. A node that returns after a long absence with an old file must
-        not undo later changes. `force` skips the check."""
+        Return False if a file with this digest was imported before: a node that returns after a long absence with an
+        old file must not undo later changes. `force` skips the check. Raises `ConfigConflict` if other nodes keep
+        changing it.
+        """
         target = parse_document(document)
         for _ in range(MAX_COMMIT_ATTEMPTS):
             revision, current = await self._load(tenant)
@@ -104,11 +112,11 @@ class ConfigStore:
         raise ConfigConflict
 
     async def put_server(self, tenant: str, name: str, entry: Any) -> int:
-        """Add or replace a server. Return the revision of the change."""
+        """Add or replace a server in the shared configuration. Return the revision of the change."""
         return await self._commit_edit(tenant, ConfigDiff({name: ConfigEntry(name, entry)}, frozenset(), None))
 
     async def remove_server(self, tenant: str, name: str) -> bool:
-        """Remove a server. Return False if it does not exist."""
+        """Remove a server from the shared configuration. Return False if it does not exist."""
         _, current = await self._load(tenant)
         if name not in current.entries:
             return False
@@ -126,9 +134,10 @@ class ConfigStore:
         raise ConfigConflict
 
     async def _try_commit(self, tenant: str, base_revision: int, change: ConfigDiff, digest: str | None) -> int:
-        """Write the change.
+        """Write a configuration change in one transaction and return its revision.
 
-        Return its revision, or 0 if another writer changed the configuration since `base_revision`."""
+        Return 0, with nothing written, if another writer changed the configuration since `base_revision`.
+        """
         rows = await asyncio.to_thread(self._encrypt_entries, tenant, change.entries)
         async with self._engine.begin() as db:
             if not await _lock_if_unchanged(db, tenant, base_revision):
@@ -222,7 +231,7 @@ class ConfigStore:
 
 
 def _is_postgresql(engine: AsyncEngine) -> bool:
-    """Return True for PostgreSQL. On SQLite a transaction always reads one consistent state."""
+    """Return True if the database is PostgreSQL, not SQLite."""
     return engine.dialect.name == "postgresql"
 
 
@@ -235,22 +244,26 @@ async def _relax_limits(db: AsyncConnection) -> None:
 
 
 async def _fetch_servers(db: AsyncConnection, tenant: str, after: str) -> Sequence[Any]:
-    """Fetch one page of servers in name order, so that no statement takes long."""
+    """Fetch the page of servers with names after `after`, so that no SQL statement takes long."""
     query = select(ServerRow).where(ServerRow.tenant == tenant, ServerRow.name > after)
     return (await db.execute(query.order_by(ServerRow.name).limit(SERVERS_PER_PAGE))).all()
 
 
 async def _lock_if_unchanged(db: AsyncConnection, tenant: str, revision: int) -> bool:
-    """Lock the tenant until the transaction ends.
+    """Lock the configuration of a tenant until the transaction ends.
 
-    Return True if its revision is still `revision`."""
+    Return True if its revision is still `revision`.
+    """
     await insert_if_absent(db, TenantRow, {"tenant": tenant, "settings": "", "revision": 0})
     query = select(TenantRow.revision).where(TenantRow.tenant == tenant).with_for_update()
     return (await db.execute(query)).scalar_one() == revision
 
 
 async def _set_revision(db: AsyncConnection, tenant: str, revision: int) -> None:
-    """Set the revision of the changed rows. Also delete old tombstones of removed servers."""
+    """Give all rows written by this transaction (revision 0) their final revision.
+
+    Also delete old tombstones of removed servers.
+    """
     is_old = RemovedServerRow.removed_at < db_now() - KEEP_REMOVED_S
     await db.execute(delete(RemovedServerRow).where(RemovedServerRow.tenant == tenant, is_old))
     await db.execute(update(TenantRow).where(TenantRow.tenant == tenant).values(revision=revision))
@@ -259,7 +272,7 @@ async def _set_revision(db: AsyncConnection, tenant: str, revision: int) -> None
 
 
 async def _remember_import(db: AsyncConnection, tenant: str, digest: str, revision: int) -> None:
-    """Record that a file was imported. Also delete the oldest digests beyond the limit."""
+    """Record the digest of an imported configuration file; delete the oldest over the limit."""
     await upsert(db, ImportedConfigRow, {"tenant": tenant, "digest": digest, "revision": revision})
     newest = (
         select(ImportedConfigRow.revision)
@@ -302,21 +315,21 @@ class StoredConfig:
     settings: Json  # the `toolway` block
 
     def to_document(self) -> Json:
-        """Return the configuration in file format."""
+        """Return the configuration as the JSON document of a configuration file."""
         servers = {entry.written_name: entry.value for entry in self.entries.values()}
         return {SERVER_MAP_KEYS[0]: servers} | ({TOOLWAY_BLOCK: self.settings} if self.settings else {})
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigDiff:
-    """Changes between two configurations of a tenant."""
+    """Changes between two configurations of a tenant: new entries, removed servers, settings."""
 
     entries: Mapping[str, ConfigEntry]  # new or changed
     removed: frozenset[str]
     settings: Json | None  # None = unchanged
 
     def __len__(self) -> int:
-        """Return the number of changed items."""
+        """Return the number of changed and removed servers, plus one if the settings changed."""
         return len(self.entries) + len(self.removed) + (self.settings is not None)
 
 
@@ -344,9 +357,10 @@ def diff_configs(before: StoredConfig, after: StoredConfig) -> ConfigDiff:
 
 
 def desired_instances(name: str, entry: Any, variables: Mapping[str, str]) -> DesiredInstances:
-    """Return the desired instances of a server from its entry.
+    """Return number, labels and cost of the instances that a server's configuration wants.
 
-    An unusable entry gets zero instances."""
+    An unusable entry gets zero instances.
+    """
     if normalize_name(name) != name:
         return DesiredInstances(count=0)
     if isinstance(entry, str):

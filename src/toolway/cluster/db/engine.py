@@ -50,7 +50,10 @@ Columns: TypeAlias = Mapping[str, Any]
 
 
 def open_engine(url: str) -> AsyncEngine:
-    """Create the engine for `postgresql://…` or `sqlite:///file`. Does not connect yet."""
+    """Create the SQLAlchemy engine for `postgresql://…` or `sqlite:///file`.
+
+    Does not connect yet.
+    """
     target = make_url(url)
     if target.get_backend_name() == "sqlite":
         engine = create_async_engine(
@@ -82,7 +85,10 @@ def open_engine(url: str) -> AsyncEngine:
 
 
 def with_autocommit(engine: AsyncEngine) -> AsyncEngine:
-    """Return the engine in autocommit mode, which saves two round trips per single statement."""
+    """Return the engine in autocommit mode, which saves two round trips per single statement.
+
+    SQLite has no such mode: its engine is returned unchanged.
+    """
     has_autocommit = engine.dialect.name == "postgresql"
     return engine.execution_options(isolation_level="AUTOCOMMIT") if has_autocommit else engine
 
@@ -99,9 +105,11 @@ def _set_last_use(connection: Any, connection_record: Any) -> None:
 
 
 def _ping_if_idle(dialect: Dialect, connection: Any, connection_record: Any, proxy: Any) -> None:
-    """Ping a pooled connection before use, but only after idling.
+    """Ping a pooled connection before use if it was idle for `PING_AFTER_IDLE_S`.
 
-    `pool_pre_ping` would add a round trip to every statement. The pool replaces a dead connection or raises."""
+    `pool_pre_ping` would add a round trip to every statement. Raises `DisconnectionError` if the connection is dead;
+    the pool then replaces it.
+    """
     if time.monotonic() - connection_record.info.get("used", math.inf) > PING_AFTER_IDLE_S:
         try:
             alive = dialect.do_ping(connection)

@@ -50,11 +50,11 @@ log = logging.getLogger("toolway.cluster")
 
 
 class DatabaseUnavailable(Exception):
-    """The database does not respond, so the idempotency key cannot be claimed."""
+    """Raised if the database does not respond, so that an idempotency key cannot be claimed."""
 
 
 class NoLease(Exception):
-    """This node has no lease, so other nodes could not learn the outcome of its calls."""
+    """Raised if this node has no lease: other nodes could not learn the outcome of its calls."""
 
 
 @dataclass(slots=True)
@@ -67,10 +67,11 @@ class _Claim:
 
 
 class DbIdempotencyStore:
-    """`IdempotencyStore` in the cluster database.
+    """`IdempotencyStore` in the cluster database: a call with one key runs once in the cluster.
 
-    Outcomes are encrypted: they are results of servers. Claiming raises `NoLease`, `DecryptionError` or
-    `DatabaseUnavailable`: then the call is not made."""
+    Outcomes are encrypted, as they are results of servers. Claiming a key raises `NoLease`, `DecryptionError` or
+    `DatabaseUnavailable`: then the call is not made.
+    """
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class DbIdempotencyStore:
         self._claims: dict[IdempotencyKey, _Claim] = {}  # of calls of this node
 
     async def close(self) -> None:
-        """Flush queued writes. Call it before the engine is closed."""
+        """Write queued outcomes to the database. Call it before the engine is closed."""
         await self._retry_queue.close()
 
     # -- IdempotencyStore ---------------------------------------------------------------------------------------------
@@ -178,9 +179,11 @@ class DbIdempotencyStore:
     async def _resolve_existing(
         self, db: AsyncConnection, id: IdempotencyKey, row: Json, claimant: Json, claim: _Claim
     ) -> IdempotencyRecord | None:
-        """Decide what an existing claim means for this call. None: the key is ours.
+        """Decide what an existing claim of an idempotency key means for a new call with this key.
 
-        A separate statement locks the row before it is checked (see `InstanceStore.claim_many`)."""
+        Return None if the new call takes the key over, otherwise the record of the earlier call. A separate statement
+        locks the row before it is checked (see `InstanceStore.claim_many`).
+        """
         await db.execute(select(IdempotencyRow.state).where(self._where_key(id)).with_for_update())
         expired = and_(IdempotencyRow.until < db_now(), IdempotencyRow.state != "running").label("over")
         query = select(IdempotencyRow, expired, _is_claimant_alive().label("alive")).where(self._where_key(id))
@@ -209,16 +212,20 @@ class DbIdempotencyStore:
     # -- ending -------------------------------------------------------------------------------------------------------
 
     async def _finish_claim(self, id: IdempotencyKey, statement: Executable, values: Json) -> None:
-        """Write the outcome of our call. A claim of another call is left alone."""
+        """Write the outcome of a call of this node for its idempotency key.
+
+        Nothing is written if another call has claimed the key meanwhile.
+        """
         claim = self._claims.pop(id, None)
         if claim is not None:
             params = {"row_tenant": self._tenant, "row_id": _key_digest(id), "row_call": claim.call, "keep": self._keep}
             await self._write_or_queue(statement, {**params, **values})
 
     async def _write_or_queue(self, statement: Executable, values: Json) -> None:
-        """Execute the statement now, or queue it until the database is back.
+        """Execute a write now; if that fails, queue it until the database is back.
 
-        Raises SQLAlchemy errors if the queue is full."""
+        Raises SQLAlchemy errors if the queue is full.
+        """
         try:
             async with self._autocommit.begin() as db:
                 await db.execute(statement, values)
@@ -235,7 +242,7 @@ class DbIdempotencyStore:
     # -- what is over -------------------------------------------------------------------------------------------------
 
     async def _delete_expired(self) -> None:
-        """Delete some expired keys of any tenant, at most once per minute."""
+        """Delete a batch of expired idempotency keys of any tenant, at most once per minute."""
         if self._now() - self._last_cleanup < CLEANUP_INTERVAL_S:
             return
         self._last_cleanup = self._now()
@@ -280,7 +287,7 @@ _UNKNOWN_STATEMENT: Final = (
 
 
 def _build_claim_statement(dialect: str) -> Executable:
-    """Build the INSERT that claims a key. It returns a row only if the key was not claimed."""
+    """Build the INSERT that claims an idempotency key; it returns a row only if that was free."""
     names = ("tenant", "id", "fingerprint", "state", "call", "attempt", "node", "epoch")
     row: Json = {name: bindparam(name) for name in names}
     dialect_insert = sqlite.insert if dialect == "sqlite" else postgresql.insert
@@ -288,14 +295,17 @@ def _build_claim_statement(dialect: str) -> Executable:
 
 
 def _is_claimant_alive() -> ColumnElement[bool]:
-    """Build the condition that the claiming node still has the lease of its claim."""
+    """Build the SQL condition that the node which claimed the key still has the same lease."""
     return exists().where(
         NodeRow.id == IdempotencyRow.node, NodeRow.epoch == IdempotencyRow.epoch, NodeRow.lease_until > db_now()
     )
 
 
 def _key_digest(id: IdempotencyKey) -> str:
-    """Return the digest of a key, which may be long or contain characters the database rejects."""
+    """Return the digest that stores an idempotency key with its caller, server and tool.
+
+    The key itself may be long or contain characters that the database rejects.
+    """
     return hashlib.sha256(msgspec.json.encode([id.caller, id.server, id.name, id.key])).hexdigest()
 
 
@@ -317,7 +327,7 @@ class WriteRetryQueue:
         return len(self._queue)
 
     def add(self, statement: Executable, values: Json) -> bool:
-        """Queue a statement. Return False if the queue is full."""
+        """Queue a database write for retries. Return False if the queue is full."""
         if len(self._queue) >= self._max_queued:
             return False
         self._queue.append((statement, values))
@@ -327,7 +337,7 @@ class WriteRetryQueue:
         return True
 
     async def close(self) -> None:
-        """Make a last attempt to write, in bounded time."""
+        """Try a last time to write what is queued, for `FINAL_WRITE_TIMEOUT_S`; the rest is lost."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})

@@ -47,7 +47,7 @@ KeyInTenant: TypeAlias = tuple[str, int]  # server, instance
 
 @dataclass(frozen=True, slots=True, order=True)
 class ServerInstance:
-    """One instance of a configured server."""
+    """Identity of one instance of a configured server: tenant, server name and instance number."""
 
     tenant: str
     server: str
@@ -62,7 +62,8 @@ class ServerInstance:
 class Ownership:
     """Server instance with its owner node.
 
-    The fence distinguishes two ownerships of one instance."""
+    The fence is a number that grows with every new owner: it distinguishes two ownerships of one instance.
+    """
 
     instance: ServerInstance
     node: str
@@ -74,7 +75,7 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class UnownedInstance:
-    """Server instance without a live owner, and for how long."""
+    """Server instance without a live owner, and the seconds since it has none."""
 
     instance: ServerInstance
     waited_s: float  # seconds
@@ -84,7 +85,7 @@ class UnownedInstance:
 
 
 class InstanceStore:
-    """Store of server instances and their owners. Methods raise SQLAlchemy errors."""
+    """Store of server instances and their owner nodes. Methods raise SQLAlchemy errors."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
@@ -93,21 +94,26 @@ class InstanceStore:
     async def set_instance_count(
         self, tenant: str, server: str, count: int, labels: Sequence[str] = (), cost: int = 1
     ) -> None:
-        """Set the number of instances of a server that need an owner.
+        """Set how many instances of a server there should be, with node labels and cost of each.
 
-        Surplus owned instances are recalled."""
+        Surplus instances that a node owns are recalled: the node stops and releases them.
+        """
         async with self.engine.begin() as db:
             await apply_desired_instances(db, tenant, {server: DesiredInstances(count, tuple(labels), cost)})
 
     async def claim(self, instance: ServerInstance, node: str, epoch: int) -> int | None:
-        """Claim one instance.
+        """Make `node` the owner of a server instance. Return the fence, the new ownership number.
 
-        Return its new fence; None if another node owns it or our lease has ended."""
+        None if another node owns the instance or the lease of `node` has ended.
+        """
         claimed = await self.claim_many([instance], node, epoch)
         return claimed[0].fence if claimed else None
 
     async def claim_many(self, instances: Collection[ServerInstance], node: str, epoch: int) -> Sequence[Ownership]:
-        """Claim several instances in one transaction. Return those that the node owns now."""
+        """Make `node` the owner of several server instances. Return those that it owns now.
+
+        One transaction. Instances that another node owns are left out; none are claimed without a lease of this epoch.
+        """
         async with self.engine.begin() as db:
             # Lock the rows before checking them: a statement that waits for a lock sees the other rows as of its start,
             # and two nodes could claim one instance. Rows that another node has locked are skipped.
@@ -132,13 +138,14 @@ class InstanceStore:
             return [_to_ownership(row) for row in claimed]
 
     async def release(self, instance: ServerInstance, node: str, fence: int) -> bool:
-        """Release an instance before the lease ends. Return True if the node still owned it."""
+        """Give up the ownership of a server instance. Return True if the node still owned it."""
         return bool(await self.release_many([Ownership(instance, node, fence)]))
 
     async def release_many(self, ownerships: Collection[Ownership]) -> int:
-        """Release several instances. Return how many the nodes still owned.
+        """Give up the ownership of several server instances. Return how many the nodes still owned.
 
-        Undesired instances are deleted."""
+        Instances that the configuration no longer wants are deleted.
+        """
         async with self.engine.begin() as db:
             query = select(InstanceRow).where(_where_instances(ownership.instance for ownership in ownerships))
             current = {_to_ownership(row) for row in await db.execute(_with_row_locks(query))}
@@ -156,14 +163,17 @@ class InstanceStore:
             return _to_ownership(row) if row is not None else None
 
     async def find_owners(self, tenant: str, server: str) -> Sequence[Ownership]:
-        """Return the live ownerships of all instances of a server, in instance order."""
+        """Return the owners (nodes with a lease) of all instances of a server, in instance order."""
         is_of_server = and_(InstanceRow.tenant == tenant, InstanceRow.server == server)
         query = select(InstanceRow).where(is_of_server, not_(_has_no_live_owner())).order_by(InstanceRow.instance)
         async with self._autocommit.connect() as db:
             return [_to_ownership(row) for row in await db.execute(query)]
 
     async def list_owned(self, node: str, epoch: int, *, recalled: bool = False) -> Sequence[Ownership]:
-        """Return the instances that a node owns under this epoch, or only the recalled ones."""
+        """Return the server instances that a node owns under the lease `epoch`.
+
+        `recalled` selects only those that the node must release.
+        """
         query = select(InstanceRow).where(
             InstanceRow.node == node, InstanceRow.epoch == epoch, not_(_has_no_live_owner())
         )
@@ -181,10 +191,11 @@ class InstanceStore:
         pool: str = DEFAULT_POOL,
         dead_nodes: Collection[str] = (),
     ) -> Sequence[UnownedInstance]:
-        """Return unowned instances in the slots of their rank: instance number modulo `RANKS`.
+        """Return unowned instances of a pool whose hash slot is in the set for their rotation.
 
-        `slots_by_rank` are the slots of each rank. `dead_nodes` have an expired lease: their instances count as
-        unowned."""
+        The rotation is the instance number modulo `RANKS`; `slots_by_rank` has one set of slots for each. `dead_nodes`
+        have an expired lease: their instances count as unowned.
+        """
         in_rank = [
             and_(InstanceRow.instance % RANKS == rank, _where_in_slots(slots))
             for rank, slots in enumerate(slots_by_rank)
@@ -204,19 +215,19 @@ class InstanceStore:
         dead_nodes: Collection[str] = (),
         min_wait: float = 0.0,
     ) -> Sequence[UnownedInstance]:
-        """Return instances in `slots` that have had no owner for at least `min_wait` seconds."""
+        """Return instances in these hash slots that had no owner for at least `min_wait` seconds."""
         condition = and_(InstanceRow.tenant == tenant, InstanceRow.pool == pool, _where_in_slots(slots))
         return await self._list_unowned_where(condition, dead_nodes, min_wait, limit)
 
     async def list_overdue(self, tenant: str, pools: Collection[str], limit: int) -> Sequence[UnownedInstance]:
-        """Return unowned instances of any slot that their preferred nodes failed to claim in time."""
+        """Return unowned instances of these pools that their preferred nodes did not claim in time."""
         condition = and_(InstanceRow.tenant == tenant, InstanceRow.pool.in_(list(pools)))
         return await self._list_unowned_where(condition, (), claim_delay(None), limit)
 
     async def _list_unowned_where(
         self, condition: ColumnElement[bool], dead_nodes: Collection[str], min_wait: float, limit: int
     ) -> Sequence[UnownedInstance]:
-        """Return instances of dead nodes, then unowned ones, longest waiting first."""
+        """Return matching instances of dead nodes, then unowned ones; longest wait first in each."""
         async with self._autocommit.connect() as db:
             found: list[UnownedInstance] = []
             if dead_nodes:
@@ -242,7 +253,10 @@ def _where_instances(instances: Iterable[ServerInstance]) -> ColumnElement[bool]
 
 
 def _with_row_locks(query: Select[*tuple[Any, ...]], *, skip_locked: bool = False) -> Select[*tuple[Any, ...]]:
-    """Add FOR UPDATE in primary-key order. One order for all transactions prevents deadlocks."""
+    """Add FOR UPDATE to a query, with rows in primary-key order.
+
+    One lock order for all transactions prevents deadlocks.
+    """
     return query.order_by(*_PRIMARY_KEY).with_for_update(skip_locked=skip_locked)
 
 
@@ -254,7 +268,7 @@ def _where_in_slots(slots: Collection[int]) -> ColumnElement[bool]:
 
 
 def _has_no_live_owner() -> ColumnElement[bool]:
-    """Build the condition that no node with a valid lease owns the instance."""
+    """Build the SQL condition that no node with a valid lease owns the server instance."""
     owner = NodeRow.__table__.alias("owner")
     alive = and_(owner.c.id == InstanceRow.node, owner.c.epoch == InstanceRow.epoch, owner.c.lease_until > db_now())
     return not_(exists(select(1).select_from(owner).where(alive)))
@@ -288,10 +302,11 @@ def _to_ownership(row: Any) -> Ownership:
 
 
 def where_keys(keys: Iterable[InstanceKey]) -> ColumnElement[bool]:
-    """Return the condition that selects instances by key and can use the index.
+    """Return the SQL condition that selects server instances by key and can use the index.
 
     A list of complete keys is one condition per key, compared with every row: seconds for 500 of 50,000 instances. A
-    list of server names is one condition, with an index."""
+    list of server names is one condition, with an index.
+    """
     servers: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
     for tenant, server, instance in keys:
         servers[tenant, instance].append(server)

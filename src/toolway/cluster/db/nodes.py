@@ -20,7 +20,7 @@ KEEP_EXPIRED_NODE_S: Final = 60.0  # seconds for which a node is kept after its 
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """Description that a node publishes of itself when it joins."""
+    """Description that a node stores of itself on joining: address, version, capacity, labels."""
 
     id: str
     address: str
@@ -32,7 +32,7 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """State of a node in the database, as other nodes see it."""
+    """State of a node with a lease, as other nodes read it from the database."""
 
     info: NodeInfo
     epoch: int
@@ -54,9 +54,10 @@ class NodeStore:
         self._ttl = settings.ttl
 
     async def join(self, info: NodeInfo) -> int:
-        """Start a lease under a new epoch. Return the epoch.
+        """Give a node a new lease. Return its epoch, a number unique to this lease.
 
-        Instances owned under an earlier epoch are released."""
+        Server instances that the node owned under an earlier lease are released.
+        """
         epoch = await self._next_epoch()
         async with self._engine.begin() as db:
             await upsert(db, NodeRow, _node_row(info, epoch, self._ttl))
@@ -65,7 +66,10 @@ class NodeStore:
         return epoch
 
     async def renew(self, id: str, epoch: int, load: int = 0) -> bool:
-        """Renew the lease. Return False if it has ended: other nodes may have acted on that."""
+        """Renew the lease of a node. Return False if it has already ended and cannot be renewed.
+
+        Other nodes may have claimed its servers since.
+        """
         async with self._autocommit.begin() as db:
             has_lease = (NodeRow.id == id) & (NodeRow.epoch == epoch) & (NodeRow.lease_until > db_now())
             row = {"lease_until": db_now() + self._ttl, "load": load}
@@ -73,7 +77,10 @@ class NodeStore:
             return result.rowcount == 1
 
     async def drain(self, id: str) -> bool:
-        """Mark a node as draining: it claims nothing more. Return False if it does not exist."""
+        """Mark a node as draining: it releases its servers and claims no more.
+
+        Return False if the node does not exist.
+        """
         async with self._autocommit.begin() as db:
             statement = update(NodeRow).where(NodeRow.id == id).values(draining=True).returning(NodeRow.tenant)
             tenant = (await db.execute(statement)).scalar_one_or_none()
@@ -82,7 +89,7 @@ class NodeStore:
         return tenant is not None
 
     async def leave(self, id: str, epoch: int) -> None:
-        """End the lease of a node. Its instances are released at once."""
+        """End the lease of a node and release its server instances at once."""
         async with self._engine.begin() as db:
             await _release_instances(db, and_(InstanceRow.node == id, InstanceRow.epoch == epoch))
             statement = delete(NodeRow).where(NodeRow.id == id, NodeRow.epoch == epoch).returning(NodeRow.tenant)
@@ -91,15 +98,16 @@ class NodeStore:
             await commit_change(self._autocommit, NODES_CHANGE, tenant)
 
     async def release_stale(self, id: str, epoch: int) -> None:
-        """Release the instances that a node owns under an earlier epoch.
+        """Release server instances that a node still owns under an earlier lease.
 
         A claim made under the old lease may be committed after the node has joined again. Other nodes would never claim
-        such an instance, because its owner is alive."""
+        such an instance, because its owner is alive.
+        """
         async with self._engine.begin() as db:
             await _release_instances(db, and_(InstanceRow.node == id, InstanceRow.epoch != epoch))
 
     async def delete_expired(self, tenant: str) -> None:
-        """Delete nodes of a tenant that lost their lease a while ago and own no desired instance."""
+        """Delete nodes of a tenant whose lease ended a while ago and that own no wanted instance."""
         async with self._engine.begin() as db:
             owns_desired = exists().where(InstanceRow.node == NodeRow.id, InstanceRow.wanted)
             is_expired = and_(
@@ -110,7 +118,7 @@ class NodeStore:
                 await _release_instances(db, InstanceRow.node.in_(deleted))
 
     async def list_pools(self, tenant: str) -> Sequence[str]:
-        """Return the label sets that servers of a tenant require, in any order."""
+        """Return the pools of a tenant: the sets of node labels that its servers require."""
         async with self._autocommit.connect() as db:
             return (await db.execute(select(PoolRow.pool).where(PoolRow.tenant == tenant))).scalars().all()
 
@@ -133,7 +141,7 @@ class NodeStore:
             ]
 
     async def _next_epoch(self) -> int:
-        """Take the next epoch in its own statement, so that a slow node does not block other nodes."""
+        """Take the next lease number in its own statement, so that a slow node blocks no other node."""
         async with self._autocommit.begin() as db:
             result = await db.execute(update(EpochRow).values(last=EpochRow.last + 1).returning(EpochRow.last))
             return result.scalar_one()
@@ -157,7 +165,7 @@ def _node_row(info: NodeInfo, epoch: int, ttl: float) -> dict[str, Any]:
 
 
 async def _release_instances(db: AsyncConnection, condition: ColumnElement[bool]) -> None:
-    """Release the instances that match `condition`. Undesired ones are deleted."""
+    """Release the server instances that match `condition`; delete those no longer wanted."""
     await db.execute(delete(InstanceRow).where(condition, not_(InstanceRow.wanted)))
     unowned = {"node": None, "epoch": None, "recalled": False, "free_since": db_now()}
     await db.execute(update(InstanceRow).where(condition).values(unowned))

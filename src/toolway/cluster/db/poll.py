@@ -46,7 +46,10 @@ class ClusterSnapshot:
 
 
 class ClusterPoll:
-    """Poll query of one node, built once per set of pools. `fetch` raises SQLAlchemy errors."""
+    """Periodic query of one node for everything that concerns it, in one SQL statement.
+
+    The statement is built once per set of pools. `fetch` raises SQLAlchemy errors.
+    """
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._autocommit = with_autocommit(engine)
@@ -68,7 +71,7 @@ class ClusterPoll:
 
 
 def _build_poll_query(pools: Sequence[str]) -> CompoundSelect[Any]:
-    """Build the poll query. Cached by the caller: building it costs as much as executing it."""
+    """Build the poll query. The caller caches it, since building costs as much as executing it."""
     node, tenant = bindparam("node", type_=String), bindparam("tenant", type_=String)
     is_nodes_change = and_(ChangeRow.kind == NODES_CHANGE, ChangeRow.tenant == tenant)
     now = db_now()
@@ -77,9 +80,10 @@ def _build_poll_query(pools: Sequence[str]) -> CompoundSelect[Any]:
     is_unowned = and_(InstanceRow.node.is_(None), InstanceRow.tenant == tenant, InstanceRow.wanted)
 
     def select_unowned_pool(pool: str) -> Select[str, str]:
-        """Fetch the first row in index order.
+        """Select one row if the pool has any unowned server instance, found in index order.
 
-        `EXISTS` makes PostgreSQL scan the whole table if its statistics predict many matches and there are none."""
+        `EXISTS` makes PostgreSQL scan the whole table if its statistics predict many matches and there are none.
+        """
         index_order = (InstanceRow.tenant, InstanceRow.pool, InstanceRow.slot)
         first = (
             select(InstanceRow.slot)
@@ -111,7 +115,10 @@ class InstanceCounts:
 
 
 class InstanceCounter:
-    """Queries that count and list owned instances. Methods raise SQLAlchemy errors."""
+    """Queries that count and list owned server instances, for `/admin/nodes`.
+
+    Methods raise SQLAlchemy errors.
+    """
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -128,14 +135,14 @@ class InstanceCounter:
         return InstanceCounts({id: count for id, count in found.items() if id is not None}, found.get(None, 0))
 
     async def list_owned(self, id: str, limit: int) -> Sequence[ServerInstance]:
-        """Return at most `limit` instances that a node owns, sorted by name."""
+        """Return the first `limit` server instances that a node owns, by tenant, server and number."""
         query = select(InstanceRow).join(NodeRow, _is_live_owner()).where(InstanceRow.node == id)
         ordered = query.order_by(InstanceRow.tenant, InstanceRow.server, InstanceRow.instance).limit(limit)
         async with self._engine.connect() as db:
             return [ServerInstance(row.tenant, row.server, row.instance) for row in await db.execute(ordered)]
 
     async def owners_by_server(self, tenant: str) -> dict[str, tuple[str, ...]]:
-        """Return the owner nodes of each server of a tenant, in instance order."""
+        """Return the ids of the nodes that own each server of a tenant, in instance order."""
         query = (
             select(InstanceRow.server, NodeRow.id).join(NodeRow, _is_live_owner()).where(InstanceRow.tenant == tenant)
         )

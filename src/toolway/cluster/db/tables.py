@@ -33,7 +33,7 @@ def _partial_index(condition: str, name: str, *columns: str) -> Index:
 
 
 class Base(DeclarativeBase):
-    """Declarative base with the column types of Python types."""
+    """SQLAlchemy declarative base of all cluster tables; maps Python types to column types."""
 
     type_annotation_map: ClassVar = {
         str: Text,
@@ -65,7 +65,7 @@ class NodeRow(Base):
 
 
 class EpochRow(Base):
-    """Counter for epochs. Each number is issued once in the whole cluster."""
+    """Counter for lease epochs. Each number is issued once in the whole cluster."""
 
     __tablename__ = "epochs"
 
@@ -85,9 +85,10 @@ class ServerRow(Base):
 
 
 class PoolRow(Base):
-    """Set of node labels that some server requires: sorted, comma-separated.
+    """Pool of nodes that some server requires: a set of node labels, sorted and comma-separated.
 
-    No row for "no labels"."""
+    Servers that require no labels need no row.
+    """
 
     __tablename__ = "pools"
 
@@ -98,8 +99,9 @@ class PoolRow(Base):
 class InstanceRow(Base):
     """One instance of a server and its owner node, if any.
 
-    `fence` grows with every change of the owner. The row exists as long as a node may act on the instance. An
-    undesired one is deleted when its owner has stopped."""
+    `fence` grows with every change of the owner. The row exists as long as a node may act on the instance. A row that
+    the configuration no longer wants is deleted when its owner has stopped the instance.
+    """
 
     __tablename__ = "places"
     __table_args__ = (
@@ -181,9 +183,10 @@ class RemovedServerRow(Base):
 
 
 class ApiKeyRow(Base):
-    """Gateway API key: its attributes, never the key itself.
+    """Gateway API key: its attributes with a hash, never the key itself.
 
-    A revoked key stays for a day for slow nodes."""
+    A revoked key stays for a day, so that slow nodes find it as revoked.
+    """
 
     __tablename__ = "api_keys"
 
@@ -241,7 +244,7 @@ class ServerListsRow(Base):
 
 
 class RateBucketRow(Base):
-    """Remaining rate-limit tokens of one API key. No row: the bucket is full."""
+    """Remaining rate-limit tokens of one API key. A bucket without a row is full."""
 
     __tablename__ = "buckets"
 
@@ -252,9 +255,10 @@ class RateBucketRow(Base):
 
 
 class SessionRow(Base):
-    """State that a legacy client set in its session, for other nodes that serve it later.
+    """State that a legacy client (before 2026-07-28) set in its session, for all nodes.
 
-    No row: no state."""
+    A session in which the client has set nothing has no row.
+    """
 
     __tablename__ = "sessions"
 

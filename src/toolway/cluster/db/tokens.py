@@ -62,9 +62,10 @@ _NONCE_BYTES: Final = 12
 
 
 class DbTokenStore:
-    """`TokenStore` in the cluster database, with a token slot per login.
+    """`TokenStore` of OAuth tokens in the cluster database, with one token slot per login.
 
-    Raises `DecryptionError` and SQLAlchemy errors."""
+    A login is one principal at one upstream server. Methods raise `DecryptionError` and SQLAlchemy errors.
+    """
 
     def __init__(self, engine: AsyncEngine, sealer: CallTokenSealer, tenant: str) -> None:
         self._engine = engine
@@ -94,7 +95,7 @@ class DbTokenStore:
     # -- for nodes that share the store -------------------------------------------------------------------------------
 
     def run_detached(self, refresh: Coroutine[Any, Any, Credential]) -> asyncio.Task[Credential]:
-        """Run a refresh in its own task, so that cancelling the waiter does not cancel it."""
+        """Run a token refresh in its own task, so that cancelling the waiter does not cancel it."""
         task = asyncio.create_task(refresh)
         self._refreshes.add(task)
         task.add_done_callback(self._refreshes.discard)
@@ -102,14 +103,15 @@ class DbTokenStore:
         return task
 
     async def close(self) -> None:
-        """Wait, in bounded time, for running refreshes, so that new tokens are stored.
+        """Wait at most `CLOSE_TIMEOUT_S` for running token refreshes, so that new tokens are stored.
 
-        Call before the engine closes."""
+        Call before the engine closes.
+        """
         if self._refreshes:
             await asyncio.wait(self._refreshes, timeout=CLOSE_TIMEOUT_S)
 
     async def load_revisions(self) -> None:
-        """Load the changed revisions: on startup, and when a change of logins is announced."""
+        """Load the revisions of changed logins: on startup, and when a node announces a change."""
         query = select(CredentialRow.id, CredentialRow.revision).where(
             CredentialRow.tenant == self._tenant, CredentialRow.revision > self._last_revision
         )
@@ -121,11 +123,11 @@ class DbTokenStore:
             self._last_revision = max(self._last_revision, row.revision)
 
     def known_revision(self, upstream: str, principal: str) -> int | None:
-        """Return the known revision of a login; None if it was never stored. Does not wait."""
+        """Return the last known revision of a login, without I/O; None if it was never stored."""
         return self._revisions.get(_login_id(upstream, principal)) if self._revisions is not None else 0
 
     async def read(self, upstream: str, principal: str) -> CredentialsByIssuer:
-        """Return the credentials of a login by issuer, the last stored one last."""
+        """Return the OAuth credentials of a login by issuer, the last stored one last."""
         async with self._engine.connect() as db:
             row = (await db.execute(select(CredentialRow).where(self._where_login(upstream, principal)))).one_or_none()
         if row is None:
@@ -136,7 +138,10 @@ class DbTokenStore:
     async def update(
         self, upstream: str, principal: str, modify: Callable[[CredentialsByIssuer], CredentialsByIssuer]
     ) -> None:
-        """Read, modify and write under a row lock. An entry that cannot be decrypted is overwritten."""
+        """Read, modify and write the credentials of a login under a row lock.
+
+        Credentials that cannot be decrypted are treated as missing and overwritten.
+        """
         async with self._engine.begin() as db:
             encrypted = await self._lock_row(db, upstream, principal)
             try:
@@ -154,9 +159,10 @@ class DbTokenStore:
     # -- exclusive refresh --------------------------------------------------------------------------------------------
 
     async def reserve_refresh(self, upstream: str, principal: str, seconds: float) -> str | None:
-        """Reserve the right to refresh a login.
+        """Reserve the right to refresh a login's token for `seconds`; return the reservation id.
 
-        Return the reservation id; None if another node holds it."""
+        None if another node holds the reservation.
+        """
         reservation = secrets.token_hex(8)
         async with self._engine.begin() as db:
             await self._lock_row(db, upstream, principal)
@@ -207,9 +213,10 @@ def _login_id(upstream: str, principal: str) -> str:
 
 
 class DbTokenSlot(TokenSlot):
-    """Token slot of one login in the database.
+    """OAuth credentials of one login in the database; refreshes them on one node at a time.
 
-    `clock` must run on while the machine or the process is suspended."""
+    `clock` must run on while the machine or the process is suspended.
+    """
 
     def __init__(
         self,
@@ -260,7 +267,10 @@ class DbTokenSlot(TokenSlot):
     # -- reserved refresh ---------------------------------------------------------------------------------------------
 
     async def _refresh_and_store(self, current: Credential, network_policy: NetworkPolicy, until: float) -> None:
-        """Refresh at the issuer and store the result. Raises `AuthError`."""
+        """Refresh the token at its OAuth issuer and store the new one.
+
+        Raises `AuthError` if the issuer rejects it, or if the reservation `until` is too close to its end.
+        """
         if self._clock() > until - REFRESH_TIMEOUT_S - DATABASE_MARGIN_S:
             raise AuthError("node was suspended during the token refresh", code="E-AUTH-SERVER", hint="try again")
         try:
@@ -286,7 +296,10 @@ class DbTokenSlot(TokenSlot):
 
     @asynccontextmanager
     async def _hold_reservation(self, seconds: float) -> AsyncIterator[float]:
-        """Hold the exclusive right to refresh. Yields its end by our clock. Raises `AuthError`."""
+        """Hold the exclusive right to refresh the token while the context is open.
+
+        Yields the end of the reservation by our clock. Raises `AuthError` if it cannot be obtained.
+        """
         reservation, until = await self._wait_for_reservation(seconds)
         try:
             yield until
@@ -316,9 +329,10 @@ class DbTokenSlot(TokenSlot):
 
 
 class EnvelopeCipher:
-    """Encrypts values with data keys of their own, which are encrypted with the cluster key.
+    """Encrypts each value with its own data key, which is encrypted with the cluster key.
 
-    A value is bound to its row: copied into another row, it cannot be decrypted."""
+    A value is bound to its row: copied into another row, it cannot be decrypted.
+    """
 
     def __init__(self, sealer: CallTokenSealer) -> None:
         self._sealer = sealer
@@ -329,7 +343,10 @@ class EnvelopeCipher:
         return f"{self._sealer.seal(_binding_text(binding), key.hex(), NO_EXPIRY_S)}.{base64.b64encode(body).decode()}"
 
     def decrypt(self, text: str, *binding: str) -> Any:
-        """Decrypt a stored value. Raises `DecryptionError`."""
+        """Decrypt a stored value that was encrypted with the same `binding` (names of its row).
+
+        Raises `DecryptionError` if the key or the row is another one, or the value is damaged.
+        """
         sealed_key, _, body = text.partition(".")
         key = self._sealer.open(_binding_text(binding), sealed_key)
         if not isinstance(key, str):
@@ -348,7 +365,7 @@ def _binding_text(binding: tuple[str, ...]) -> str:
 
 
 class DecryptionError(ConfigError):
-    """A stored value was encrypted with another key, belongs to another row, or is damaged."""
+    """Raised if a stored value has another key, belongs to another row, or is damaged."""
 
     def __init__(self, binding: tuple[str, ...], detail: str) -> None:
         super().__init__(

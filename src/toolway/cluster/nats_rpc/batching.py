@@ -21,22 +21,25 @@ MAX_QUEUED_MESSAGES: Final = 10_000  # queued messages; further control frames a
 
 
 class BatchTarget(Protocol):
-    """Target of frames about calls: subjects for a single frame and for a batch."""
+    """Receiver of NATS frames about calls, with subjects for a single frame and for a batch.
+
+    A frame is one encoded message of the RPC protocol (`frames.py`).
+    """
 
     key: str  # equal for all frames that can share a batch
 
     def single_subject(self, id_: str) -> tuple[str, str]:
-        """Return subject and reply subject of a frame that is sent alone."""
+        """Return NATS subject and reply subject for a frame about call `id_` that is sent alone."""
 
     def batch_subject(self, ids: list[str]) -> tuple[str, str]:
-        """Return subject and reply subject of a batch."""
+        """Return NATS subject and reply subject for a batch of frames about the calls `ids`."""
 
     def on_unsent(self, ids: list[str]) -> None:
-        """Handle calls that NATS did not accept."""
+        """Handle the calls whose frames NATS did not accept."""
 
 
 class _Batch:
-    """Frames that are sent as one NATS message."""
+    """Frames for one target that are sent together as one NATS message."""
 
     __slots__ = ("frames", "free_bytes", "ids", "target")
 
@@ -48,7 +51,10 @@ class _Batch:
 
 
 class BatchingOutbox:
-    """Queue of NATS messages of one node, sent once per loop iteration."""
+    """Queue of outgoing NATS messages of one node, sent once per event-loop iteration.
+
+    Frames for one target that are queued in the same iteration are sent as one message.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -60,14 +66,14 @@ class BatchingOutbox:
         self.iteration = 0
 
     def send_alone(self, subject: str, frame: bytes, reply: str = "") -> None:
-        """Queue a frame as a message of its own, after all queued messages."""
+        """Queue a frame as a NATS message of its own; dropped if the queue is full."""
         if len(self._batches) < MAX_QUEUED_MESSAGES:
             self._add_batch(_SingleTarget(subject, reply), 0, "", frame)
 
     def send_batched(self, target: BatchTarget, id_: str, frame: bytes) -> None:
-        """Queue a frame in a batch with other frames for the target.
+        """Queue a frame to be sent in one NATS message with other frames for the target.
 
-        A single frame is sent without batch encoding.
+        If it remains the only one, it is sent without batch encoding.
         """
         batch = self._open_batches.get(target.key)
         size = len(frame) + frames.BATCH_ENTRY_OVERHEAD_BYTES
@@ -89,10 +95,7 @@ class BatchingOutbox:
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing is queued.
-
-        A single frame may then be sent directly, one loop iteration earlier.
-        """
+        """True if nothing is queued: a frame may then be sent directly, without delay."""
         return self._is_waiting and not self._batches
 
     async def _run_sender(self) -> None:
@@ -127,9 +130,9 @@ class BatchingOutbox:
 
 
 class _SingleTarget:
-    """Target with one subject, for frames that are never batched.
+    """Target with one NATS subject, for frames that are never batched.
 
-    A lost frame is detected by its receiver.
+    An unsent frame is ignored here, because its receiver notices that it is missing.
     """
 
     __slots__ = ("key", "reply")

@@ -52,11 +52,11 @@ PublishChunk = Callable[[bytes], Awaitable[None]]
 
 
 class InvalidFrame(Exception):
-    """Raised for a frame that is malformed."""
+    """Raised if a received frame (message of the RPC protocol over NATS) is malformed."""
 
 
 class Subjects:
-    """NATS subjects of RPC.
+    """Builds and parses the NATS subjects of calls between nodes.
 
     `prefix` is that of one tenant, so a tenant can be a NATS account.
     """
@@ -66,17 +66,17 @@ class Subjects:
         self._reply_root = f"{prefix}.reply."
 
     def call_subject(self, node: str, epoch: int) -> str:
-        """Return the subject on which a node receives calls in one lease epoch."""
+        """Return the subject on which a node receives calls under one lease (`epoch`)."""
         return f"{self._prefix}.call.{node}.{epoch}"
 
     def reply_prefix(self, caller: str) -> str:
-        """Return the prefix of the reply subjects of a caller."""
+        """Return the prefix of all reply subjects of a calling node."""
         return f"{self._reply_root}{caller}."
 
     def parse_reply_subject(self, subject: str) -> tuple[str, str] | None:
-        """Return caller and call id of a reply subject.
+        """Return the calling node and the call id of a reply subject.
 
-        Return None for any other subject: no sender may make us publish elsewhere.
+        None for any other subject: no sender may make us publish elsewhere.
         """
         if not subject.startswith(self._reply_root):
             return None
@@ -88,12 +88,15 @@ class Subjects:
 
 
 def encode_call(server: str, message: bytes) -> bytes:
-    """Encode a call frame."""
+    """Encode a call frame: the server name and the JSON-RPC request for it."""
     return b"%b%b\n%b" % (CALL_FRAME, server.encode(), message)
 
 
 def decode_call(frame: bytes) -> tuple[str, bytes]:
-    """Decode a call frame into server name and request. Raises `InvalidFrame`."""
+    """Decode a call frame into server name and request.
+
+    Raises `InvalidFrame` if it is malformed.
+    """
     head, line_end, message = frame.partition(b"\n")
     if not line_end or head[:1] != CALL_FRAME or not head.isascii():
         raise InvalidFrame
@@ -101,13 +104,13 @@ def decode_call(frame: bytes) -> tuple[str, bytes]:
 
 
 def encode_batch(ids: list[str], frames: list[bytes]) -> bytes:
-    """Encode several frames as one batch."""
+    """Encode several frames, each with its call id, as one batch frame."""
     head = " ".join([f"{id_} {len(frame)}" for id_, frame in zip(ids, frames, strict=True)])
     return b"".join((BATCH_FRAME, head.encode(), b"\n", *frames))
 
 
 def decode_batch(packed: bytes) -> list[tuple[str, bytes]]:
-    """Decode a batch into ids and frames. Raises `InvalidFrame`."""
+    """Decode a batch frame into pairs of call id and frame. Raises `InvalidFrame` if malformed."""
     end = packed.find(b"\n")
     numbers = packed[len(BATCH_FRAME) : max(end, 0)].split(b" ")
     if len(numbers) % 2 or not all(map(bytes.isdigit, numbers)) or max(map(len, numbers)) > MAX_DIGITS:
@@ -122,12 +125,12 @@ def decode_batch(packed: bytes) -> list[tuple[str, bytes]]:
 
 
 def encode_ids(kind: bytes, call_ids: Iterator[str] | list[str]) -> bytes:
-    """Encode a frame that contains call ids."""
+    """Encode a frame of this kind that contains only call ids, such as a heartbeat."""
     return kind + " ".join(call_ids).encode()
 
 
 def decode_ids(frame: bytes) -> list[str]:
-    """Decode the call ids of a frame."""
+    """Return the call ids in a frame that contains only ids, such as a heartbeat."""
     return frame[1:].decode("ascii", "replace").split()
 
 
@@ -135,17 +138,17 @@ def decode_ids(frame: bytes) -> list[str]:
 
 
 def fits_unchunked(frame: bytes, max_payload: int) -> bool:
-    """Return True if a frame is sent whole, not in chunks."""
+    """Return True if a frame is small enough to be sent as one NATS message, without chunks."""
     return len(frame) <= min(MAX_UNCHUNKED_BYTES, max_payload - FRAME_OVERHEAD_BYTES)
 
 
 def chunk_count(frame: bytes, max_payload: int) -> int:
-    """Return the number of chunks of a frame."""
+    """Return the number of chunks into which a frame is split for NATS."""
     return -(-len(frame) // _chunk_size(max_payload))
 
 
 def split_chunks(frame: bytes, max_payload: int) -> Iterator[bytes]:
-    """Split a frame into chunks."""
+    """Yield the chunks of a large frame, each small enough for one NATS message."""
     size = _chunk_size(max_payload)
     yield b"%b%d\n%b" % (FIRST_CHUNK_FRAME, len(frame), frame[:size])
     for number, start in enumerate(range(size, len(frame), size), 1):
@@ -157,7 +160,7 @@ def _chunk_size(max_payload: int) -> int:
 
 
 class Reassembly:
-    """Reassembly of one message from chunks.
+    """Reassembles one large message from its chunks.
 
     Duplicates and a slightly changed order are accepted.
     """
@@ -170,9 +173,10 @@ class Reassembly:
         self._data = bytearray()
 
     def add(self, chunk: bytes) -> bool:
-        """Add a chunk. Return False for a duplicate.
+        """Add a chunk. Return False if it is a duplicate.
 
-        Raises `InvalidFrame`, or `OverflowError` if the message exceeds the limit.
+        Raises `InvalidFrame` if the chunk is malformed or far too early, `OverflowError` if the message exceeds the
+        limit.
         """
         number, data = _decode_chunk(chunk)
         if chunk[:1] == FIRST_CHUNK_FRAME and self.length < 0:
@@ -210,14 +214,14 @@ def _decode_chunk(frame: bytes) -> tuple[int, bytes]:
 
 
 class TransferStalled(Exception):
-    """Raised if the receiver acknowledges no chunk."""
+    """Raised if the receiver of a chunked message acknowledges no chunk in time."""
 
 
 class ChunkedTransfer:
-    """Chunked transfer of one large message.
+    """Sends one large message in chunks, which the receiver acknowledges.
 
-    Windows limit the unacknowledged chunks per message and per node. That keeps all buffers small, ours and those of
-    NATS, and lets other messages pass between chunks.
+    Flow-control windows limit the unacknowledged chunks per message and per node. That keeps all buffers small, ours
+    and those of NATS, and lets other messages pass between chunks.
     """
 
     def __init__(self, window: asyncio.Semaphore) -> None:
@@ -233,9 +237,10 @@ class ChunkedTransfer:
             self._window.release()
 
     async def send(self, frame: bytes, max_payload: int, publish: PublishChunk, on_last: Callable[[], None]) -> None:
-        """Send all chunks, and return when all are acknowledged.
+        """Send a message in chunks; return when the receiver has acknowledged all.
 
-        `on_last` is called before the last chunk is sent. Raises `TransferStalled` and errors of `publish`.
+        `on_last` is called before the last chunk is sent. Raises `TransferStalled` if acknowledgements fail to arrive,
+        and errors of `publish`.
         """
         remaining = chunk_count(frame, max_payload)
         try:

@@ -59,7 +59,7 @@ NATS_UNAVAILABLE: Final = "E-NATS"
 
 
 class NatsRpc:
-    """RPC client and server of one node, with their connection.
+    """Calls between nodes over NATS: RPC client, RPC server and NATS connection of one node.
 
     `subject_prefix` is the prefix of all NATS subjects of the tenant.
     """
@@ -78,19 +78,22 @@ class NatsRpc:
     def create_transport(
         self, server: str, node: str, epoch: int, max_reply_bytes: int = MAX_MESSAGE_BYTES
     ) -> NatsTransport:
-        """Return a transport to a server at another node."""
+        """Return a transport over NATS to a server that node `node` owns under its lease `epoch`."""
         return NatsTransport(self.get_client, server, node, epoch, max_reply_bytes)
 
     def listen(self, handler: CallHandler, get_epoch: Callable[[], int | None]) -> None:
-        """Accept calls of other nodes on the subject of the current lease epoch.
+        """Accept calls of other nodes on the NATS subject of this node's current lease.
 
-        `get_epoch()` returns that epoch, or None without a lease.
+        `get_epoch()` returns the number of that lease, or None without a lease.
         """
         if self._listen_task is None:
             self._listen_task = asyncio.create_task(self._run_listener(handler, get_epoch))
 
     async def get_client(self) -> NatsRpcClient:
-        """Return the RPC client, connected. Raises `TransportError` (NOT_SENT)."""
+        """Return the RPC client once NATS is connected.
+
+        Raises `TransportError` (certainty NOT_SENT) if NATS is not reachable within `CONNECT_TIMEOUT_S`.
+        """
         if self._rpc_client is None:
             if self._connecting is None or self._connecting.done():
                 self._connecting = asyncio.create_task(self._connect())
@@ -111,7 +114,7 @@ class NatsRpc:
         self._rpc_client = rpc_client
 
     async def _run_listener(self, handler: CallHandler, get_epoch: Callable[[], int | None]) -> None:
-        """Listen again whenever this node has a new lease epoch."""
+        """Listen on a new NATS subject whenever this node has a new lease, until cancelled."""
         listening_epoch: int | None = None
         while True:
             own_epoch = get_epoch()
@@ -130,7 +133,7 @@ class NatsRpc:
         await self._rpc_server.listen(epoch)
 
     async def close(self) -> None:
-        """Close both sides.
+        """Close RPC client, RPC server and NATS connection.
 
         Calls of other nodes in flight are aborted, and their callers get an error.
         """
@@ -148,9 +151,9 @@ class NatsRpc:
 
 
 async def connect_nats(urls: Sequence[str], name: str, credentials: str = "") -> Client:
-    """Open a NATS connection for RPC only: a large reply must not delay the messages of the bus.
+    """Open a NATS connection for calls only, so that a large reply delays no bus messages.
 
-    Raises `OSError` or `nats.errors.Error`.
+    Raises `OSError` or `nats.errors.Error` if the connection fails.
     """
     auth_options: dict[str, Any] = nats_auth_options(credentials) if credentials else {}
     return await nats.connect(
@@ -167,7 +170,7 @@ async def connect_nats(urls: Sequence[str], name: str, credentials: str = "") ->
 
 
 async def _ignore_error(exc: Exception) -> None:
-    """Ignore a connection error: each call detects by itself if it is affected."""
+    """Ignore a NATS connection error: each call detects by itself if it is affected."""
 
 
 # -- transport to one server ------------------------------------------------------------------------------------------
@@ -195,7 +198,10 @@ class NatsTransport(OwnerTransportBase):
         self._max_reply_bytes = max_reply_bytes
 
     async def open(self, inbound: InboundHandler) -> None:
-        """Prepare the subjects. Nothing is sent: an absent owner shows with the first request."""
+        """Prepare the NATS subjects.
+
+        Nothing is sent: only the first request shows if the owner exists.
+        """
         self._inbound = inbound
         self._rpc_client = await self._get_client()
         self._owner_subject = self._rpc_client.subjects.call_subject(self._node, self._epoch)
@@ -226,9 +232,9 @@ class NatsTransport(OwnerTransportBase):
         return _extract_result(reply, message, id_, request)
 
     def _send(self, id_: int, request: Request, pending: PendingNatsCall) -> Coroutine[Any, Any, None] | None:
-        """Send a request.
+        """Send a request to the owner node.
 
-        Return a coroutine to await if the send cannot finish at once. Raises `TransportError`.
+        Return a coroutine to await if the send cannot finish at once. Raises `TransportError` if it was not sent.
         """
         rpc_client, attempt = self._rpc_client, request.call_state
         try:
@@ -254,7 +260,7 @@ class NatsTransport(OwnerTransportBase):
             raise _not_sent_error(exc, request) from None
 
     async def _send_chunked(self, frame: bytes, reply: str, request: Request, pending: PendingNatsCall) -> None:
-        """Send a large request in chunks.
+        """Send a large request in chunks to the owner node.
 
         The first chunk goes to the call subject, the rest to the control subject.
         """
@@ -290,9 +296,9 @@ class NatsTransport(OwnerTransportBase):
 
 
 class _CallTarget:
-    """Batch target of calls to one owner.
+    """Target for batches of calls to one owner node.
 
-    The reply subject is where NATS reports that no node listens.
+    On the reply subject NATS reports if no node listens.
     """
 
     def __init__(self, rpc_client: NatsRpcClient, subject: str) -> None:
@@ -316,7 +322,10 @@ def _not_sent_error(exc: Exception, request: Request) -> TransportError:
 
 
 def _extract_result(frame: bytes, message: jsonrpc.Message, id_: int, request: Request) -> Json:
-    """Return the result of a reply. Raises `TransportError` or `JSONRPCError`."""
+    """Return the result in a reply of the owner node.
+
+    Raises `JSONRPCError` if the reply is an error, `TransportError` if it does not belong to the request.
+    """
     if message.id != id_ or message.kind not in ("result", "error"):
         raise TransportError("the owner node sent an unexpected message", Certainty.UNKNOWN, code="E-ANSWER")
     if message.kind == "error":
@@ -331,7 +340,7 @@ def _extract_result(frame: bytes, message: jsonrpc.Message, id_: int, request: R
 
 
 class NatsRpcClient:
-    """RPC client of one node: one reply subscription for all its calls."""
+    """RPC client of one node: sends calls over NATS, receives all replies in one subscription."""
 
     def __init__(self, client: Client, subject_prefix: str, node: str) -> None:
         self.client = client
@@ -379,7 +388,7 @@ class NatsRpcClient:
     def register(
         self, request: Request, inbound: InboundHandler, owner_subject: str, max_reply_bytes: int
     ) -> tuple[int, PendingNatsCall]:
-        """Register a pending call, and return its id."""
+        """Register a call that waits for its reply. Return its new id and the pending call."""
         self._last_id = id_ = self._last_id + 1
         request.call_state.jsonrpc_id = id_
         pending = PendingNatsCall(request, self._loop.create_future(), inbound, owner_subject, max_reply_bytes)
@@ -389,7 +398,10 @@ class NatsRpcClient:
         return id_, pending
 
     def unregister(self, id_: int) -> None:
-        """Unregister a call. Its late result is still delivered if the call has a callback for it."""
+        """Stop waiting for the reply of a call.
+
+        A late result is still delivered if the call has a callback for it.
+        """
         pending = self._pending.pop(str(id_), None)
         if pending is not None and pending.request.call_state.on_late_result is not None:
             self._late_calls[str(id_)] = pending.request.call_state
@@ -403,18 +415,18 @@ class NatsRpcClient:
         return f"{self._reply_prefix}{id_}"
 
     def can_send_unbatched(self) -> bool:
-        """Return True if a call would be the only one in its batch: then it is sent at once.
+        """Return True if few calls are active, so that a new one is sent at once, not in a batch.
 
         The recent peak counts: of several calls answered together, the first to return would otherwise leave alone.
         """
         return self._peak_pending <= MAX_UNBATCHED_CALLS and self._outbox.is_idle
 
     def send_batched(self, id_: int, target: BatchTarget, frame: bytes) -> None:
-        """Queue a call; calls to the same owner are sent as one batch."""
+        """Queue a call; calls to the same owner node are sent as one NATS message."""
         self._outbox.send_batched(target, str(id_), frame)
 
     def send_control(self, id_: int, owner_subject: str, frame: bytes) -> None:
-        """Send a control frame about a call to its owner."""
+        """Send a control frame (cancellation, status query …) about a call to its owner node."""
         self._outbox.send_alone(
             f"{owner_subject}.{frames.CONTROL_SUFFIX}", frame, f"{self._reply_prefix}{frames.CONTROL_ID_PREFIX}{id_}"
         )
@@ -447,14 +459,14 @@ class NatsRpcClient:
             self._handle_frame(suffix, frame)
 
     def _on_no_responders(self, suffix: str) -> None:
-        """Fail one call or a batch: NATS reports that no node listens."""
+        """Fail the call, or all calls of a batch, for which NATS reports that no node listens."""
         ids = next((ids for name, ids in self._batches if name == suffix), [suffix])
         for id_ in ids:
             if id_ in self._pending:
                 self._pending[id_].fail_unsent("the owner node does not listen", NO_OWNER)
 
     def _handle_frame(self, id_: str, frame: bytes) -> None:
-        """Handle a frame about one call."""
+        """Handle a received frame about one call: reply, notification, chunk or acknowledgement."""
         pending = self._pending.get(id_)
         if pending is None:
             self._on_late_frame(id_, frame)
@@ -542,7 +554,7 @@ class NatsRpcClient:
         self._query_status(silent_ids)
 
     def _query_status(self, call_ids: Iterable[str]) -> None:
-        """Ask the owners of calls for the status or the cached reply."""
+        """Ask the owner nodes of these calls if they still run, or for a reply that was lost."""
         by_owner: dict[str, list[str]] = {}
         for id_ in call_ids:
             by_owner.setdefault(self._pending[id_].owner_subject, []).append(id_)
@@ -552,7 +564,7 @@ class NatsRpcClient:
                 self.send_control(int(batch[0]), owner_subject, frames.encode_ids(frames.STATUS_QUERY_FRAME, batch))
 
     def _probe_lost_owners(self) -> None:
-        """Ask lost owners for a heartbeat."""
+        """Ask owner nodes that stopped sending heartbeats for one; forget them after a while."""
         for owner_subject, since in list(self._lost_owners.items()):
             if since < self._loop.time() - LOST_OWNER_RETRY_S:
                 del self._lost_owners[owner_subject]
@@ -565,7 +577,7 @@ class NatsRpcClient:
 
 
 class PendingNatsCall(msgspec.Struct, eq=False):
-    """Call over NATS that waits for its reply."""
+    """A call sent over NATS that waits for its reply."""
 
     request: Request
     reply: asyncio.Future[bytes]
@@ -586,7 +598,7 @@ class PendingNatsCall(msgspec.Struct, eq=False):
         self.fail(reason, code)
 
     def deliver_notification(self, frame: bytes) -> None:
-        """Deliver a notification that belongs to the call."""
+        """Deliver a notification of the server that belongs to this call; ignored if malformed."""
         with suppress(jsonrpc.InvalidMessage):
             message = jsonrpc.parse_message(frame[1:])
             if message.kind == "notification":

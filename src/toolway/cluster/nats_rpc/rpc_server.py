@@ -50,9 +50,9 @@ log = logging.getLogger("toolway.cluster")
 
 
 class NatsRpcServer:
-    """RPC server of one node.
+    """RPC server of one node: executes calls that other nodes send over NATS.
 
-    `subject_prefix` is the prefix of all NATS subjects of a tenant. `max_call_bytes` limits a call.
+    `subject_prefix` is the prefix of all NATS subjects of a tenant. `max_call_bytes` limits the size of a call.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class NatsRpcServer:
         self._unreachable_callers: dict[str, tuple[float, float]] = {}  # first and last failure of each
 
     async def listen(self, epoch: int) -> None:
-        """Listen on the subject of this lease epoch, and stop listening on earlier ones.
+        """Listen on the NATS subject of this lease (`epoch`), no longer on those of earlier ones.
 
-        Raises NATS errors.
+        Raises NATS errors if the subscription fails.
         """
         previous, self._subscriptions = self._subscriptions, []
         self._call_subject = self._subjects.call_subject(self._node, epoch)
@@ -97,7 +97,10 @@ class NatsRpcServer:
         await _drain_subscriptions(previous)
 
     async def close(self) -> None:
-        """Abort all calls in flight with an error to their callers. The NATS connection stays open."""
+        """Stop listening and abort all calls in flight; their callers get an error.
+
+        The NATS connection stays open.
+        """
         self._state.closing = True
         await _drain_subscriptions(self._subscriptions)
         running = [call.task for call in self._active_calls.values() if call.task is not None]
@@ -166,9 +169,10 @@ class NatsRpcServer:
             self._cancel(call)
 
     def _on_no_responders(self, caller: str) -> None:
-        """Handle a heartbeat that no one received; after a while, cancel the calls of that caller.
+        """Handle a heartbeat that the calling node did not receive; later, cancel its calls.
 
-        The caller may be reconnecting to another NATS server. Otherwise its node has ended, and its calls are useless.
+        They are cancelled after `CALLER_GONE_TIMEOUT_S`: until then the caller may be reconnecting to another NATS
+        server.
         """
         now = self._loop.time()
         since, last = self._unreachable_callers.get(caller, (now, now))
@@ -180,7 +184,7 @@ class NatsRpcServer:
                 self._cancel(call)
 
     def _resend_replies(self, reply_prefix: str, ids: list[str]) -> None:
-        """Send cached replies again to a caller that may have missed them."""
+        """Send the cached replies of these calls again to a caller that may have missed them."""
         target = ReplyTarget(reply_prefix)
         for id_ in ids[:MAX_HEARTBEAT_IDS]:
             reply = self._state.reply_cache.get(reply_prefix + id_)
@@ -235,7 +239,7 @@ class NatsRpcServer:
                 self._acknowledge_chunk(call, reassembly)
 
     def _acknowledge_chunk(self, call: ServerCall, reassembly: frames.Reassembly) -> None:
-        """Acknowledge a chunk, and start the call if it is complete."""
+        """Acknowledge a chunk of a large call, and start the call if all its chunks are here."""
         call.last_chunk_at = self._loop.time()
         self._state.outbox.send_alone(call.reply_subject, frames.ACK_FRAME)
         message = reassembly.message
@@ -245,7 +249,7 @@ class NatsRpcServer:
             self._start(call, message)
 
     def _drop_incomplete(self) -> None:
-        """Drop incomplete calls that receive no more chunks."""
+        """Drop calls of which some chunks are missing and none arrived for `CHUNK_TIMEOUT_S`."""
         oldest = self._loop.time() - CHUNK_TIMEOUT_S
         for call in [
             each for each in self._active_calls.values() if each.reassembly is not None and each.last_chunk_at < oldest
@@ -270,7 +274,7 @@ class NatsRpcServer:
                 self._send_heartbeat(caller, ids)
 
     def _send_heartbeat(self, caller: str, ids: list[str]) -> None:
-        """Send a heartbeat with the ids of a caller's calls.
+        """Send a calling node a heartbeat with the ids of its calls that run here.
 
         NATS reports if the caller does not listen.
         """
@@ -281,7 +285,7 @@ class NatsRpcServer:
 
 
 async def _drain_subscriptions(subscriptions: list[Any]) -> None:
-    """Unsubscribe after messages that were already sent to us are handled."""
+    """Unsubscribe from NATS after messages already sent to us are handled, in limited time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(UNSUBSCRIBE_TIMEOUT_S):
             await asyncio.gather(*(subscription.drain() for subscription in subscriptions), return_exceptions=True)
@@ -291,7 +295,7 @@ async def _drain_subscriptions(subscriptions: list[Any]) -> None:
 
 
 class ServerState:
-    """State shared by all calls of an RPC server."""
+    """State shared by all calls of an RPC server: connection, outbox, reply cache, limits."""
 
     def __init__(self, client: Client, handler: CallHandler) -> None:
         self.client = client
@@ -305,12 +309,12 @@ class ServerState:
         self.active_calls: dict[str, ServerCall] = {}  # calls in flight, by reply subject
 
     def can_send_unbatched(self) -> bool:
-        """Return True if a reply would be the only one in its batch: then it is sent at once."""
+        """Return True if few calls are active, so that a reply is sent at once, not in a batch."""
         return self.peak_calls <= MAX_UNBATCHED_REPLIES and self.outbox.is_idle
 
 
 class ReplyTarget:
-    """Batch target of replies to one caller.
+    """Target for batches of replies to one calling node.
 
     If a reply is not sent, the caller asks for it again.
     """
@@ -329,7 +333,7 @@ class ReplyTarget:
 
 
 class ServerCall(msgspec.Struct, eq=False):
-    """Call of another node that this node executes, from its first chunk to its last reply chunk."""
+    """Call of another node that this node executes, from first chunk to last reply chunk."""
 
     state: ServerState
     unregister: Callable[[ServerCall], None]
@@ -396,7 +400,7 @@ class ServerCall(msgspec.Struct, eq=False):
         await self.transfer.send(reply, self.state.client.max_payload, publish, on_last=lambda: None)
 
     def notify(self, method: str, params: Json) -> None:
-        """Send a notification that belongs to the call. Too many or too large ones are dropped."""
+        """Send the caller a notification that belongs to the call; dropped if too many or too large."""
         outbox = self.state.outbox
         if self.outbox_iteration != outbox.iteration:
             self.outbox_iteration, self.notification_count = outbox.iteration, 0
@@ -408,7 +412,7 @@ class ServerCall(msgspec.Struct, eq=False):
             outbox.send_batched(self.reply_target, self.id, frame)
 
     def reject(self, message: str) -> None:
-        """Reject a call that was not started."""
+        """Reply to a call that was not started with a retryable error (overloaded)."""
         data = {"executed": "no", "certainty": "C0", "retryable": True, "code": "E-OVERLOADED"}
         reply = jsonrpc.encode_error(int(self.id), OVERLOADED, message, data)
         # Cached, so that a duplicate of the call is not started either.
@@ -425,9 +429,9 @@ class ServerCall(msgspec.Struct, eq=False):
 
 
 class ReplyCache:
-    """Last replies of an owner by reply subject, for callers that lost their connection. Bounded.
+    """Recent replies of this node to other nodes, for callers that lost their connection.
 
-    Two generations make it cheap to add a reply: the older generation is dropped as a whole.
+    Bounded, with two generations: the older one is dropped as a whole, which makes adding cheap.
     """
 
     def __init__(self) -> None:
@@ -440,7 +444,7 @@ class ReplyCache:
         return subject in self._replies or subject in self._previous
 
     def add(self, subject: str, message: bytes, now: float) -> None:
-        """Cache a reply. Of a large reply only its existence is remembered."""
+        """Cache a reply by its reply subject. Of a large reply only its existence is remembered."""
         if len(message) > MAX_CACHED_REPLY_BYTES:
             message = b""
         self._bytes += len(subject) + len(message)
@@ -450,5 +454,5 @@ class ReplyCache:
         self._replies[subject] = message
 
     def get(self, subject: str) -> bytes | None:
-        """Return a cached reply, or None if it is unknown or was too large."""
+        """Return the cached reply for a reply subject; None if it is unknown or was too large."""
         return self._replies.get(subject) or self._previous.get(subject) or None

@@ -28,9 +28,10 @@ log = logging.getLogger("toolway.cluster")
 
 
 class DbApiKeyStore(ApiKeyStore):
-    """API keys in the database. `token` is the local admin token of this machine.
+    """Store of API keys in the cluster database, with a copy in memory that follows changes.
 
-    Raises `ServerUnavailable` if the database does not respond.
+    `token` is the local admin token of this machine. Creating and revoking raise `ServerUnavailable` if the database
+    does not respond.
     """
 
     def __init__(self, keys: ApiKeyTable, tenant: str, token: str, now: Callable[[], float]) -> None:
@@ -42,7 +43,7 @@ class DbApiKeyStore(ApiKeyStore):
         self._change_feed: ChangeFeed | None = None
 
     def register(self, feed: ChangeFeed) -> None:
-        """Register at the change feed. Call this before the feed starts."""
+        """Follow changes of API keys through the change feed. Call this before the feed starts."""
         self._change_feed = feed
         feed.on_change(API_KEYS_CHANGE, self._load, self._on_message)
 
@@ -69,7 +70,7 @@ class DbApiKeyStore(ApiKeyStore):
         return revoked
 
     def reload(self) -> None:
-        """Poll the database soon, for a caller that needs current keys."""
+        """Make the change feed poll the database soon, for a caller that needs current API keys."""
         if self._change_feed is not None:
             self._change_feed.resync()
 
@@ -94,9 +95,9 @@ class DbApiKeyStore(ApiKeyStore):
             self._replace_keys([key for key in self._keys.values() if key.id != id])
 
     def _recently_revoked(self) -> frozenset[str]:
-        """Return the ids of recently revoked keys.
+        """Return the ids of recently revoked API keys.
 
-        A query that started before a revocation must not restore the key.
+        The result of a query that began before a revocation must not restore the API key.
         """
         limit = self._now() - REVOCATION_MEMORY_S
         self._revoked = {id: at for id, at in self._revoked.items() if at > limit}

@@ -34,9 +34,10 @@ log = logging.getLogger("toolway.cluster")
 
 
 class SharedCatalog:
-    """Catalog storage of the hub, and catalog of servers that other nodes own.
+    """Tool, prompt and resource lists that all nodes share through the database.
 
-    `on_list_saved` is called after each saved list.
+    It is the catalog storage of the hub, and the source for servers that other nodes own. `on_list_saved` is called
+    after each saved list.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class SharedCatalog:
         self._writes: dict[str, asyncio.Task[None]] = {}
 
     def attach(self, hub: HubCore) -> None:
-        """Set the hub that imports lists of servers owned by other nodes."""
+        """Set the hub of this node, which imports the lists of servers that other nodes own."""
         self._hub = hub
 
     # -- shared lists -------------------------------------------------------------------------------------------------
@@ -63,7 +64,7 @@ class SharedCatalog:
         return _to_summary(found) if found is not None else None
 
     def get_list(self, server: str, kind: ListKind) -> list[Json] | None:
-        """Return a list as stored in the database, or None if it is unknown.
+        """Return a server's list of this kind as stored in the database; None if it has none.
 
         The hub may hold the same list as cached only, and waits for this confirmation.
         """
@@ -71,7 +72,7 @@ class SharedCatalog:
         return found.lists.get(kind, []) if found is not None else None
 
     async def refresh(self, since: int | None = None) -> list[str]:
-        """Read changed lists from the database, and return their servers.
+        """Read changed lists from the database into memory and the hub. Return their servers.
 
         With `since` 0 all lists are read again: the database was restored from a backup. Raises SQLAlchemy errors.
         """
@@ -86,7 +87,7 @@ class SharedCatalog:
         return list(changed)
 
     def keep_only(self, servers: Mapping[str, Any]) -> None:
-        """Remove the lists of all servers that are not in `servers`."""
+        """Forget the lists of all servers that are not in `servers`, in memory only."""
         self._stored = {name: stored for name, stored in self._stored.items() if name in servers}
 
     # -- catalog storage of the hub -----------------------------------------------------------------------------------
@@ -98,7 +99,7 @@ class SharedCatalog:
         return StoredLists(CATALOG_FORMAT, found.era, found.lists)
 
     def save(self, server: str, identity: str, era: Era, lists: Mapping[str, list[Any]]) -> None:
-        """Schedule a write to the database. Called in a thread of the hub."""
+        """Schedule the write of a server's lists to the database. Called in a thread of the hub."""
         self._loop.call_soon_threadsafe(self._schedule_write, server, _hash_identity(identity), era, dict(lists))
 
     def _schedule_write(self, server: str, fingerprint: str, era: Era, lists: dict[str, list[Any]]) -> None:
@@ -160,7 +161,7 @@ def _hash_identity(identity: str) -> str:
 
 
 class ServerSummary(msgspec.Struct, frozen=True):
-    """Description of a server as its owner received it from the server."""
+    """Description of a server (era, capabilities, instructions) as its owner node got it."""
 
     era: Era
     capabilities: Json
@@ -169,7 +170,7 @@ class ServerSummary(msgspec.Struct, frozen=True):
 
 
 def is_catalog_request(request: Request) -> bool:
-    """Return True if a request asks for data that the owner shares with all nodes."""
+    """Return True if a request asks for data in the shared catalog: lists, discovery or changes."""
     return request.method == "server/discover" or request.method in _KIND_BY_METHOD or _is_list_subscription(request)
 
 
@@ -178,7 +179,7 @@ def _is_list_subscription(request: Request) -> bool:
 
 
 def answer_catalog_request(catalog: SharedCatalog, server: str, request: Request) -> Json | None:
-    """Answer a catalog request from the shared data. Return None if the server must be asked.
+    """Answer a request from the shared catalog. Return None if the catalog has no answer.
 
     Raises `JSONRPCError` for a subscription to list changes: the change feed of the cluster delivers them.
     """

@@ -33,13 +33,13 @@ log = logging.getLogger("toolway.cluster")
 
 
 class ChangeSource(Protocol):
-    """Log of changes in the database (`db/changes.py`)."""
+    """Reader of the changes recorded in the database, implemented in `db/changes.py`."""
 
     async def fetch_since(self, revision: int) -> tuple[int, frozenset[tuple[str, str]]]: ...
 
 
 class ChangeFeed:
-    """Feed of changes that other nodes made.
+    """Calls handlers for the changes that other nodes made, found by messages and by polling.
 
     The `Bus` calls `handle_message` and `resync`; `send` is its `publish` method.
     """
@@ -77,9 +77,9 @@ class ChangeFeed:
         self._message_handlers[kind] = handler
 
     async def start(self) -> None:
-        """Apply all changes so far, then follow new ones.
+        """Apply all changes so far, then follow new ones in the background.
 
-        Raises errors of the database and of the handlers.
+        Raises errors of the database and of the handlers, if the first application fails.
         """
         await self._poll()
         await asyncio.gather(*(subscription.apply(self._revision) for subscription in self._subscriptions.values()))
@@ -100,7 +100,7 @@ class ChangeFeed:
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def handle_message(self, kind: str, body: Json) -> None:
-        """Handle a message that another node published."""
+        """Handle a message that another node published: call its handler and poll if it is a hint."""
         handler = self._message_handlers.get(kind)
         if handler is not None:
             try:
@@ -111,11 +111,11 @@ class ChangeFeed:
             self._poll_now.set()
 
     def resync(self) -> None:
-        """Poll soon: messages may have been missed."""
+        """Poll the database soon, because messages of other nodes may have been missed."""
         self._poll_now.set()
 
     def publish(self, kind: str, body: Json) -> None:
-        """Queue a message to all other nodes, and poll soon ourselves. Does not block."""
+        """Queue a message to all other nodes, and poll the database soon. Does not block."""
         self._queue.append((kind, body))
         self._queued.set()
         if kind in self._subscriptions:
@@ -159,7 +159,7 @@ class ChangeFeed:
 
 
 class _Subscription:
-    """Progress of one kind of change: the handler and the revision that it has applied."""
+    """One kind of change with its handler and the revision up to which it is applied."""
 
     def __init__(self, name: str, handler: ChangeHandler) -> None:
         self._handler = handler
@@ -168,7 +168,10 @@ class _Subscription:
         self.pending = asyncio.Event()
 
     async def apply(self, newest: int) -> None:
-        """Run the handler. It reads at least the state of revision `newest`."""
+        """Run the handler, which reads the changes up to at least revision `newest`.
+
+        If it fails, the change stays pending.
+        """
         self.pending.clear()
         try:
             await self._handler(self.applied_revision)

@@ -30,7 +30,7 @@ def read_document(file: str) -> tuple[Json, str]:
     """Read a configuration file. Return its normalised document and a digest of the content.
 
     White space and comments do not change the digest. Variables stay unexpanded, since each node has its own. Raises
-    `ConfigError`.
+    `ConfigError` if the file is not readable or invalid.
     """
     found = jsonc.parse_jsonc(decode_config(read_config_bytes(file), file), file)
     _, entries = find_server_map(found, file)
@@ -40,9 +40,9 @@ def read_document(file: str) -> tuple[Json, str]:
 
 
 def parse_document(document: Json, source: str, variables: Mapping[str, str] | None = None) -> LoadedConfig:
-    """Parse a document from the database into servers and problems.
+    """Parse a configuration document from the database into servers, settings and problems.
 
-    `source` is its name in error messages. Raises `ConfigError`.
+    `source` is its name in error messages. Raises `ConfigError` if the document is invalid.
     """
     return parse_config(json.dumps(document), source, os.environ if variables is None else variables)
 
@@ -62,9 +62,9 @@ class ConfigSource:
         self._loaded: LoadedConfig | None = None
 
     async def load(self, source: str) -> LoadedConfig | None:
-        """Load everything.
+        """Load the complete configuration of the tenant from the database.
 
-        Return None if nothing was ever configured. Raises `ConfigError` and database errors.
+        None if it was never configured. Raises `ConfigError` if the configuration is invalid, and database errors.
         """
         found = await self._store.load_document(self._tenant)
         if found is None:
@@ -74,7 +74,7 @@ class ConfigSource:
         return loaded
 
     async def reload(self, source: str) -> LoadedConfig | None:
-        """Return the current configuration, reading only changed entries if possible."""
+        """Return the current configuration of the tenant; reads only changed entries if possible."""
         previous = self._loaded
         if previous is None or previous.file != source:
             return await self.load(source)

@@ -47,7 +47,7 @@ class ChangeHandlers:
         self._apply_config = apply_config
 
     def register(self, feed: ChangeFeed) -> None:
-        """Register the handlers. Call this before the change feed starts."""
+        """Register all handlers at the change feed. Call this before the feed starts."""
         feed.on_change("registry", self._on_config_changed)
         feed.on_change("lists", self._on_catalog_changed)
         feed.on_change("logins", self._on_logins_changed)
@@ -79,17 +79,17 @@ class ChangeHandlers:
             self._context.wake()  # a node joined, or released an instance
 
     def _on_restart_requested(self, body: Json) -> None:
-        """Restart a server owned by this node: the restart was requested at another node."""
+        """Restart a server at the request of another node, if this node owns the server."""
         server = body.get("server")
         if isinstance(server, str) and self._context.owns(server):
             self._hub.restart_server(server)
 
 
 def announce_ownership(feed: ChangeFeed, acquired: Sequence[Ownership], released: Sequence[Ownership]) -> None:
-    """Publish the instances that this node acquired, and that it released some.
+    """Publish to the other nodes which server instances this node acquired.
 
-    At most MAX_ANNOUNCED acquisitions are announced, so that not every node receives every server. Nodes find the
-    other owners in the database on demand.
+    At most MAX_ANNOUNCED acquisitions are announced, so that not every node receives every server. Nodes find the other
+    owners in the database on demand. Releases are announced by a message without instances.
     """
     rows = [
         [each.instance.tenant, each.instance.server, each.instance.index, each.node, each.fence]
@@ -116,7 +116,7 @@ class SharedBreakers:
         self._has_owner = has_owner
 
     def register(self, feed: ChangeFeed) -> None:
-        """Connect the breakers of this node to the change feed."""
+        """Connect the circuit breakers of this node to the change feed, in both directions."""
         feed.on_message(BREAKER_MESSAGE_KIND, self.handle_message)
         self._breakers.on_opened = partial(self._publish_opened, feed)
         self._breakers.on_manual_change = partial(self._publish_manual_change, feed)
@@ -131,7 +131,7 @@ class SharedBreakers:
         feed.publish(BREAKER_MESSAGE_KIND, {"server": server, "tool": tool, "wait": round(wait, 3), "person": True})
 
     def handle_message(self, message: Json) -> None:
-        """Apply a breaker change that another node published. Invalid messages are ignored."""
+        """Apply a circuit-breaker change that another node published. Invalid messages are ignored."""
         server, tool, wait = message.get("server"), message.get("tool"), message.get("wait")
         if not isinstance(server, str) or not isinstance(tool, str) or len(tool) > _MAX_TOOL_NAME_CHARS:
             return

@@ -44,7 +44,7 @@ log = logging.getLogger("toolway.cluster")
 
 
 class RateBucketStore(Protocol):
-    """Token buckets in the database (`db/client_state.py`)."""
+    """Store of rate-limit buckets in the database, implemented in `db/client_state.py`."""
 
     async def acquire(self, tenant: str, requests: Sequence[RateRequest]) -> Mapping[str, RateGrant]: ...
 
@@ -52,7 +52,10 @@ class RateBucketStore(Protocol):
 
 
 class LeasedRateLimiter:
-    """Rate limiter of a node in a cluster. `node_count()` returns the number of nodes."""
+    """Rate limiter of a cluster node, which leases tokens of API keys from the database.
+
+    `node_count()` returns the number of nodes.
+    """
 
     def __init__(
         self, buckets: RateBucketStore, tenant: str, node_count: Callable[[], int], now: Callable[[], float]
@@ -71,7 +74,7 @@ class LeasedRateLimiter:
         self.query_count = 0  # queries sent
 
     def try_acquire(self, key_id: str, rate: Rate) -> float:
-        """Take one token of a key. Return 0.0, or the seconds after which the caller may retry."""
+        """Take one token of an API key and return 0.0; if there is none, the seconds until a retry."""
         now = self._now()
         lease = self._leases.get(key_id)
         if lease is None or lease.rate != rate:
@@ -85,11 +88,11 @@ class LeasedRateLimiter:
         return wait
 
     def start(self) -> None:
-        """Start the task that settles tokens with the database."""
+        """Start the background task that fetches and returns tokens in batches."""
         self._task = asyncio.create_task(self._run_settlement())
 
     async def close(self) -> None:
-        """Return unused tokens to the database if it is reachable."""
+        """Stop, and return unused rate-limit tokens to the database if it is reachable."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -112,7 +115,7 @@ class LeasedRateLimiter:
             await asyncio.sleep(MIN_QUERY_INTERVAL_S)
 
     def _collect_due(self) -> None:
-        """Collect keys that need a query without a new call, and remove idle ones."""
+        """Collect API keys whose tokens must be fetched or returned; remove idle API keys."""
         now = self._now()
         if self.is_standalone:
             self._due.update(islice(self._leases, 1))  # probes if the database has recovered
@@ -163,7 +166,10 @@ def _split_batches(keys: Sequence[str], size: int) -> list[Sequence[str]]:
 
 
 class TokenLease:
-    """Tokens of one API key that this node leased from the database. Pure: `now` is an argument."""
+    """Rate-limit tokens of one API key that this node holds, taken from the shared bucket.
+
+    Pure: `now` is an argument.
+    """
 
     def __init__(self, rate: Rate, node_count: int, now: float) -> None:
         self.rate = rate
@@ -179,9 +185,9 @@ class TokenLease:
         self.used_at = now
 
     def take_token(self, now: float, *, standalone: bool) -> float:
-        """Take a token. Return 0.0, or the seconds until one may be available.
+        """Take a token for one call: return 0.0 if taken, or the seconds until one may be available.
 
-        `standalone` means that the database is unavailable.
+        `standalone` means that the database is unavailable: then the node grants its share of the rate itself.
         """
         self.used_at = now
         if standalone:
@@ -198,7 +204,7 @@ class TokenLease:
         return 0.0
 
     def needs_refill(self, now: float) -> bool:
-        """Return True if it is time to query the database."""
+        """Return True if it is time to fetch tokens from the database or to return them."""
         if now < self._next_request_at:
             return False
         if now - self.used_at >= IDLE_AFTER_S:
@@ -206,7 +212,7 @@ class TokenLease:
         return self._tokens < self._expected_demand(now) / 2 or self._debt > 0
 
     def is_removable(self, now: float) -> bool:
-        """Return True if the key is unused and holds no tokens or debt: it can be removed."""
+        """Return True if this lease can be removed: its API key is idle, with no tokens and no debt."""
         return (
             now - self.used_at >= IDLE_AFTER_S
             and now >= self._next_request_at
@@ -215,14 +221,14 @@ class TokenLease:
         )
 
     def take_final_debit(self) -> float:
-        """Empty the lease. Return the final debit for the database; a negative debit returns tokens."""
+        """Empty the lease. Return the tokens to debit from the database; negative to return tokens."""
         debit, self._tokens, self._debt = self._debt - math.floor(self._tokens), 0.0, 0.0
         return debit
 
     def next_request(self, now: float) -> tuple[float, int]:
-        """Return (tokens to debit unconditionally, tokens requested).
+        """Return (tokens to debit, tokens to request) for the next query of the database.
 
-        A negative debit returns tokens.
+        The debit is for calls already made; a negative debit returns tokens.
         """
         if now - self.used_at >= IDLE_AFTER_S:
             debit, self._requested = self.take_final_debit(), 0
@@ -234,7 +240,7 @@ class TokenLease:
         return debit, self._requested
 
     def add_granted(self, granted: int, wait: float, now: float) -> None:
-        """Add granted tokens. `wait` is the number of seconds until the bucket has another token."""
+        """Add tokens that the database granted; `wait` is the seconds until its bucket has another."""
         self._tokens += granted
         self._filled_at = now
         if granted >= self._requested:
@@ -243,12 +249,12 @@ class TokenLease:
             self._credit, self._next_request_at = 0.0, now + max(wait, MIN_REFILL_DELAY_S)
 
     def restore_debit(self, debit: float, now: float) -> None:
-        """Restore the debit of a failed query; it is sent with the next one."""
+        """Add the debit of a failed query again, so that it is sent with the next one."""
         self._debt = min(self._debt + debit, float(self.rate.calls))
         self._next_request_at = now + MIN_REFILL_DELAY_S
 
     def _expected_demand(self, now: float) -> float:
-        """Return the tokens needed for the time ahead if demand stays as since the last query."""
+        """Return the tokens needed for the next `LEASE_AHEAD_S` seconds at the recent call rate."""
         return 1.0 + LEASE_AHEAD_S * max(0, self._used_since_request - 1) / max(
             MIN_DEMAND_WINDOW_S, now - self._requested_at
         )

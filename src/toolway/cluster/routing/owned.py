@@ -24,10 +24,7 @@ _STREAM_METHODS: Final = frozenset({"subscriptions/listen"})  # open as long as 
 
 
 class TransportWrapper:
-    """Transport that delegates to another one.
-
-    Subclasses override `request` and what else they change.
-    """
+    """Transport that passes everything to an inner transport; subclasses override parts."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -93,7 +90,7 @@ class OwnedTransport(TransportWrapper):
         await super().notify(method, params)
 
     async def drain(self) -> None:
-        """Accept no new calls. Return when no call is in flight, or after DRAIN_TIMEOUT_S seconds."""
+        """Accept no new calls; return when no call is in flight or after `DRAIN_TIMEOUT_S` seconds."""
         self._draining = True
         try:
             async with asyncio.timeout(DRAIN_TIMEOUT_S):
@@ -135,16 +132,19 @@ class DirectTransport(TransportWrapper):
 
 
 class OwnerTransportBase:
-    """Base of transports to an owner node, which is modern: no session, no notifications to it."""
+    """Base of transports that send requests to the node that owns a server.
+
+    That node acts as a modern MCP server: there is no session, and it gets no notifications.
+    """
 
     async def notify(self, method: str, params: Json) -> None:
-        """Do nothing: modern clients send no notifications."""
+        """Do nothing: the owner node needs no notifications."""
 
     def set_protocol(self, era: Era, version: str) -> None:
-        """Do nothing: each request carries its version."""
+        """Do nothing: each request carries its protocol version."""
 
     def reset_session(self) -> None:
-        """Do nothing: there is no session."""
+        """Do nothing: requests between nodes use no session."""
 
     async def wait_closed(self) -> Disconnect:
         """Wait forever: requests fail one by one, and the transport itself is never lost."""

@@ -37,11 +37,11 @@ T = TypeVar("T")
 
 
 class PeerTimeout(Exception):
-    """Raised in a waiting call if the node sends no heartbeat and answers no health probe."""
+    """Raised in a call to another node that sends no heartbeat and answers no health probe."""
 
 
 class Peers:
-    """Connection pools of all other nodes.
+    """Connection pools of all other nodes, created on demand.
 
     `issue_credential(id)` issues our credential for a node. `is_alive(id)` returns True if a node has a lease.
     """
@@ -54,7 +54,10 @@ class Peers:
         self._retired: set[Peer] = set()
 
     def get(self, id: str, address: str) -> Peer:
-        """Return the peer of a node. Its credential is replaced after CREDENTIAL_REFRESH_S seconds."""
+        """Return the connection pool of a node.
+
+        After `CREDENTIAL_REFRESH_S` seconds a new one with a fresh credential replaces it.
+        """
         peer = self._by_id.get(id)
         if peer is None or asyncio.get_running_loop().time() > peer.created_at + CREDENTIAL_REFRESH_S:
             if peer is not None:
@@ -64,15 +67,15 @@ class Peers:
         return peer
 
     def _retire_dead(self) -> None:
-        """Retire the peers of nodes without a lease.
+        """Retire the connection pools of nodes without a lease.
 
-        A restarted node has a new id, so peers of dead ids would accumulate.
+        A restarted node has a new id, so pools of dead ids would accumulate.
         """
         for id in [id for id in self._by_id if not self._is_alive(id)]:
             self._retire(self._by_id.pop(id))
 
     def _retire(self, peer: Peer) -> None:
-        """Retire a peer: its connections are closed when no call can wait on them any more."""
+        """Stop using a connection pool; close it later, when no call can wait on it any more."""
         self._retired.add(peer)
         asyncio.get_running_loop().call_later(RETIRED_PEER_TIMEOUT_S, self._close_retired, peer)
 
@@ -108,7 +111,7 @@ class Peer:
         self._avoid_until = self._wrong_process_at
 
     def server_config(self, name: str) -> Server:
-        """Return the HTTP configuration of a server endpoint at this node."""
+        """Return the configuration to call a server through this node's HTTP endpoint for it."""
         return Server(
             url=f"{self._address}/mcp/server/{name}",
             headers=self._headers,
@@ -118,11 +121,14 @@ class Peer:
         )
 
     def _network_policy(self) -> NetworkPolicy:
-        """Return a policy that allows the address of the node: its operator configured it."""
+        """Return a network policy that allows the address of this node: its operator configured it."""
         return NetworkPolicy((urlsplit(self._address).hostname or "",))
 
     async def run_while_alive(self, work: Awaitable[T]) -> T:
-        """Return the result of `work`. Raises `PeerTimeout` if the node falls silent meanwhile."""
+        """Return the result of `work`, a call to this node.
+
+        Raises `PeerTimeout` if the node stops sending heartbeats and answers no health probe meanwhile.
+        """
         task = asyncio.current_task()
         assert task is not None
         cancels_before = task.cancelling()
@@ -146,9 +152,10 @@ class Peer:
 
     @property
     def unavailable_reason(self) -> str:
-        """Reason not to send to this node now, or "".
+        """Reason not to send to this node now, or "" if there is none.
 
-        If another process at its address is just starting, it rejects calls late; meanwhile their outcome is unknown.
+        A process that just started at the node's address may reject calls late; meanwhile their outcome would be
+        unknown.
         """
         if self.is_silent:
             return "the owner node sends no heartbeat"
@@ -179,7 +186,7 @@ class Peer:
         self.is_silent = False
 
     async def _probe_health(self, timeout: float) -> bool:
-        """Return True if the node answers a health request in time."""
+        """Return True if the node answers an HTTP health request within `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout), self.client.send("GET", self._health) as response:
                 await response.read(MAX_HEALTH_BYTES)
@@ -188,7 +195,7 @@ class Peer:
         return True
 
     def _cancel_waiting(self) -> None:
-        """Cancel all waiting calls; `run_while_alive` turns that into `PeerTimeout`."""
+        """Cancel all calls that wait for this node; `run_while_alive` then raises `PeerTimeout`."""
         for task in [task for task in self._waiting_tasks if task not in self._cancelled_tasks]:
             self._cancelled_tasks.add(task)
             task.cancel()
@@ -213,11 +220,11 @@ class OwnerCache:
         self._lookup_log = LogThrottle("owner lookup failed")
 
     def get(self, instance: ServerInstance) -> Ownership | None:
-        """Return the cached owner of an instance, or None."""
+        """Return the cached owner of a server instance, or None if it is not cached."""
         return self._cached.get(instance)
 
     def invalidate(self, ownership: Ownership) -> None:
-        """Remove a cached ownership that turned out to be outdated."""
+        """Remove this ownership from the cache, because it is outdated; a newer one is kept."""
         if self._cached.get(ownership.instance) == ownership:
             del self._cached[ownership.instance]
 
@@ -232,9 +239,9 @@ class OwnerCache:
                 self._cached[ownership.instance] = ownership
 
     async def lookup(self, instance: ServerInstance) -> Ownership | None:
-        """Fetch the owner of an instance from the database.
+        """Fetch the owner of a server instance from the database.
 
-        Return None if there is none, or if the database is unavailable.
+        None if the instance has no owner, or if the database is unavailable.
         """
         task = self._lookups.get(instance)
         if task is None:
@@ -256,7 +263,7 @@ class OwnerCache:
         return found
 
     async def close(self) -> None:
-        """Cancel all lookups."""
+        """Cancel all database lookups that are under way."""
         tasks = list(self._lookups.values())
         for task in tasks:
             task.cancel()

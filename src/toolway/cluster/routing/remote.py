@@ -83,7 +83,7 @@ log = logging.getLogger("toolway.cluster")
 
 
 class RoutingContext(Protocol):
-    """Services of this node for transports to other nodes."""
+    """Services of this node that transports to other nodes need."""
 
     @property
     def id(self) -> str: ...
@@ -105,16 +105,16 @@ class RoutingContext(Protocol):
         ...
 
     def get_node(self, id: str) -> NodeStatus | None:
-        """Return a node with a lease. If it is unknown, return None and poll the database soon."""
+        """Return the status of a live node; if unknown, return None and poll the database soon."""
         ...
 
     def nats_transport(self, node: NodeStatus, server: str) -> Transport:
-        """Return a transport over NATS to a node that has no address."""
+        """Return a transport over NATS to a server at a node that has no HTTP address."""
         ...
 
 
 class RemoteTransport(OwnerTransportBase):
-    """Transport to the owner node of a server.
+    """Transport that sends the requests for a server to the node that owns it.
 
     `instances` are the instances of the server. `caller_id` is set for a per-caller connection, otherwise "".
     """
@@ -180,9 +180,10 @@ class RemoteTransport(OwnerTransportBase):
             await asyncio.sleep(OWNER_LOOKUP_INTERVAL_S)
 
     async def _answer_from_catalog(self, request: Request) -> Json:
-        """Answer a request from the shared catalog; wait until the owner has started the server.
+        """Answer a list or discovery request from the catalog that all nodes share.
 
-        The owner itself is not asked: its reply during the start may be incomplete, and would be kept.
+        Waits until the owner has started the server; raises `TransportError` after `OWNER_TIMEOUT_S`. The owner itself
+        is not asked: its reply during the start may be incomplete, and would be kept.
         """
         loop = asyncio.get_running_loop()
         limit = loop.time() + OWNER_TIMEOUT_S
@@ -197,11 +198,11 @@ class RemoteTransport(OwnerTransportBase):
         return result
 
     def stop(self) -> None:
-        """Stop sending: another transport replaces this one."""
+        """Send no more requests, because another transport replaces this one."""
         self._stopped = True
 
     def _select_instance(self, info: ForwardingInfo) -> ServerInstance:
-        """Return the instance for a caller, always the same one: it may hold state of the caller.
+        """Return the server instance for a caller: always the same, as it may hold state for it.
 
         Requests without a caller rotate through the instances.
         """
@@ -214,9 +215,9 @@ class RemoteTransport(OwnerTransportBase):
         return self._instances[number % len(self._instances)]
 
     async def _send(self, ownership: Ownership, node: NodeStatus, request: Request, head_start_divisor: int) -> Json:
-        """Send a request to the owner.
+        """Send a request to the owner node and return the result.
 
-        Raises `_OwnerUnavailable` if the owner has not executed it and will not.
+        Raises `_OwnerUnavailable` if the owner has certainly not executed it and will not.
         """
         attempt = request.call_state
         context = self._context
@@ -261,7 +262,10 @@ class RemoteTransport(OwnerTransportBase):
             raise TransportError(exc.message, attempt.certainty, call_error=error) from None
 
     async def _open_once(self, key: object, transport: Transport) -> Transport:
-        """Return the transport to a node, opened once and kept until this transport closes."""
+        """Return the open transport for `key`, a node; opens `transport` if there is none yet.
+
+        It stays open until this transport closes or too many nodes are in use.
+        """
         async with self._open_lock:
             found = self._node_transports.get(key)
             if found is None:
@@ -284,7 +288,7 @@ class RemoteTransport(OwnerTransportBase):
 
 
 class _OwnerUnavailable(Exception):
-    """Raised if the owner executed nothing; the request waits for the next owner."""
+    """Raised if the owner node executed nothing: the request then waits for the next owner."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -292,7 +296,7 @@ class _OwnerUnavailable(Exception):
 
 
 def _owner_lost_error(certainty: Certainty, reason: str) -> Exception:
-    """Return the error for a lost owner.
+    """Return the error for a request whose owner node was lost.
 
     It is `_OwnerUnavailable` if nothing was sent, otherwise an error with an unknown outcome.
     """
@@ -307,7 +311,7 @@ def _owner_lost_error(certainty: Certainty, reason: str) -> Exception:
 
 
 class ForwardingInfo(msgspec.Struct, frozen=True, gc=False):
-    """Context of a call for its forwarding to another node.
+    """Data of a call that its owner node needs: principal, caller, call id and deadline.
 
     Empty for requests that the node makes for itself.
     """
@@ -326,7 +330,7 @@ NO_FORWARDING_INFO: Final = ForwardingInfo("", "", "", "", "", None, 0.0)
 
 
 def forwarding_info_for(call: Call) -> ForwardingInfo:
-    """Return the forwarding context of a call."""
+    """Return the data that must be sent along if this call is forwarded to another node."""
     context: Any = call.downstream
     if context is None:
         return ForwardingInfo("", "", call.caller, "", call.id, call.idempotency_key, call.deadline)
@@ -381,15 +385,15 @@ def with_call_token(
 
 
 def is_ownership_lost(exc: JSONRPCError) -> bool:
-    """Return True if the node lost the server before it started the call."""
+    """Return True if this error says that the node lost the server before it started the call."""
     data = exc.data if isinstance(exc.data, dict) else {}
     return data.get("code") in (SERVER_MOVED, WRONG_NODE) and data.get("executed") == "no"
 
 
 def decode_error(exc: JSONRPCError, server: str, name: str) -> CallError | None:
-    """Decode the error of a call at another node: the caller gets the same error as at the owner.
+    """Return the exception for an error reply of another node, equal to the one raised there.
 
-    Return None for an error of the server itself, which is passed on unchanged.
+    None for an error of the server itself, which is passed on unchanged.
     """
     error_type = _ERROR_TYPES.get(exc.code)
     data = exc.data if isinstance(exc.data, dict) else {}

@@ -27,7 +27,10 @@ log = logging.getLogger("toolway.cluster")
 
 
 class TransportRouter:
-    """Ownership handler of the member, and transport factory of the hub."""
+    """Selects the transport of each server by its owner node, and starts the servers we own.
+
+    It is the ownership handler of the `Member` and the transport factory of the hub.
+    """
 
     def __init__(self, tenant: str, context: RoutingContext, catalog: SharedCatalog) -> None:
         self._tenant = tenant
@@ -39,11 +42,11 @@ class TransportRouter:
         self._transports: dict[str, set[RoutedTransport]] = {}
 
     def attach(self, hub: HubCore) -> None:
-        """Set the hub in which owned servers are started."""
+        """Set the hub of this node, in which owned servers are started."""
         self._hub = hub
 
     def join(self, member: Member) -> None:
-        """Set the member that decides which servers this node owns."""
+        """Set the `Member`, which decides which servers this node owns."""
         self._member = member
 
     def set_servers(self, servers: Mapping[str, Server]) -> None:
@@ -56,15 +59,18 @@ class TransportRouter:
     # -- transports for the hub ---------------------------------------------------------------------------------------
 
     def wrap_transport(self, name: str, caller_id: str, make: Callable[[], Transport]) -> Transport:
-        """Return a transport that is rerouted when the owner of the server changes."""
+        """Return a transport for a server that ends when the owner of the server changes.
+
+        The hub then opens it again, with a new route.
+        """
         return RoutedTransport(name, caller_id, make, self)
 
     def create_transport(
         self, name: str, server: Server, spawner: Spawner, environ: Mapping[str, str], authorizer: Authorizer | None
     ) -> Transport:
-        """Return the transport to the server itself.
+        """Return the transport to the server itself, process or URL.
 
-        It sends nothing to a process that this node no longer owns.
+        If this node no longer owns the server, nothing is sent to its process.
         """
         transport = create_transport(server, spawner, environ, authorizer)
         if server.command is not None:
@@ -75,7 +81,7 @@ class TransportRouter:
         return transport
 
     def select(self, server: str, caller_id: str, make: Callable[[], Transport]) -> Transport:
-        """Return the transport for a server now: owned, direct, or to its owner node."""
+        """Return the transport for a server as of now: local if owned, direct, or to its owner node."""
         ownership = self._ownership_of(server)
         if ownership is not None:
             return OwnedTransport(ownership, make(), partial(self._still_owns, ownership))
@@ -84,11 +90,11 @@ class TransportRouter:
         return RemoteTransport(server, self.instances_of(server), self._context, caller_id)
 
     def register(self, transport: RoutedTransport) -> None:
-        """Register an open transport, to be rerouted when the owner changes."""
+        """Register an open transport, so that it ends when the owner of its server changes."""
         self._transports.setdefault(transport.server, set()).add(transport)
 
     def unregister(self, transport: RoutedTransport) -> None:
-        """Unregister a closed transport."""
+        """Forget a closed transport, which needs no rerouting any more."""
         transports = self._transports.get(transport.server)
         if transports is not None:
             transports.discard(transport)
@@ -110,7 +116,7 @@ class TransportRouter:
         return self._ownership_of(server) is not None
 
     def fence_for(self, server: str) -> int | None:
-        """Return the fence under which this node owns an instance of the server, or None."""
+        """Return the fence (ownership number) under which this node owns the server, or None."""
         ownership = self._ownership_of(server)
         return ownership.fence if ownership is not None else None
 
@@ -127,11 +133,11 @@ class TransportRouter:
         return summary is not None and summary.era == "legacy" and self.is_remote(server)
 
     def has_owner(self, server: str) -> bool:
-        """Return True if a server is called only by its owner node."""
+        """Return True if only the node that owns the server may call it."""
         return not self.can_call_from_any_node(server)
 
     def can_call_from_any_node(self, server: str) -> bool:
-        """Return True if every node may call a server directly.
+        """Return True if every node may call a server directly, without its owner.
 
         That is so if the server is known to keep no state between calls.
         """
@@ -154,7 +160,7 @@ class TransportRouter:
         return self._member is not None and self._member.fence_of(ownership.instance) == ownership.fence
 
     def on_catalog_changed(self, server: str) -> None:
-        """Reroute transports of a server after a catalog update: it may be known as stateless now."""
+        """Reroute the transports of a server if a catalog update shows that it is stateless."""
         if self.can_call_from_any_node(server) and not self.owns(server):
             for transport in tuple(self._transports.get(server, ())):
                 if isinstance(transport.selected, RemoteTransport):
@@ -231,7 +237,7 @@ class RoutedTransport:
         await selected.open(inbound)
 
     def reroute(self) -> None:
-        """End this transport because the owner of the server changed."""
+        """End this transport because its route changed; the hub then opens the next one."""
         if isinstance(self._selected, OwnedTransport | RemoteTransport):
             self._selected.stop()
         self._rerouted.set()

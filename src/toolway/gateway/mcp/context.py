@@ -91,7 +91,7 @@ _ALL_CLIENT_CAPABILITIES: Final[Json] = {
 
 
 class NoHubCallbacks:
-    """`ClientCallbacks` of a hub behind a gateway: rejects server requests outside a client's call.
+    """`ClientCallbacks` of a hub in a gateway: rejects server requests outside a client's call.
 
     Only a client of the gateway could answer a server request, and there is none.
     """

@@ -289,7 +289,7 @@ class RequestDispatcher:
         may_suspend: bool,
         keep_raw: bool,
     ) -> tuple[Call, NotificationForwarder | None]:
-        """Return the call to the server, and a forwarder if the client wants notifications of the call."""
+        """Return the call to the server, and a forwarder if the client wants its notifications."""
         meta = get_meta(params)
         upstream_params = params.copy()
         upstream_params.pop("_meta", None)

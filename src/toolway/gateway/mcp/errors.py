@@ -94,7 +94,7 @@ def http_status_for(code: int) -> int:
 
 
 def failure_from_error(error: CallError, call_id: str, era: Era) -> RpcFailure:
-    """Return the JSON-RPC error for the exception of a failed call, in the form of the client's era."""
+    """Return the JSON-RPC error for the exception of a failed call, for a client of this era."""
     if isinstance(error, ProtocolError) and error.rpc_code is not None:
         return _upstream_failure(error, call_id, era)
     code = _rpc_code_for(error)

@@ -124,7 +124,7 @@ class LegacySessions:
             self._ended_ids.popitem(last=False)
 
     def get_live(self, id_: str, principal_id: str) -> LegacySession | None:
-        """Return the session if this process holds its state and it belongs to the principal, or None."""
+        """Return the session if this process holds it and it belongs to the principal, or None."""
         found = self._sessions.get(id_)
         return found if found is not None and found.principal.id == principal_id else None
 

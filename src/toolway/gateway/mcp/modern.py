@@ -52,7 +52,7 @@ _DROPPED_CAPABILITIES: Final = frozenset({"tasks"})
 
 
 class Discovery:
-    """Builds the results of `server/discover` (modern clients) and `initialize` (legacy clients)."""
+    """Builds results of `server/discover` (modern clients) and `initialize` (legacy clients)."""
 
     def __init__(self, hub: HubCore) -> None:
         self._hub = hub

@@ -143,7 +143,7 @@ class PendingCall:
             del self._input_requests[key]
 
     def _input_key(self, params: Json) -> str:
-        """Return the key of a server request for the client: the server's own if usable, or numbered."""
+        """Return the key of a server request for the client: the server's own if usable, or new."""
         meta = params.get("_meta")
         name = meta.get(INPUT_KEY_META_KEY) if isinstance(meta, dict) else None
         if isinstance(name, str) and 0 < len(name) <= MAX_INPUT_KEY_CHARS and name not in self._input_requests:

@@ -145,7 +145,7 @@ class SubscriptionService:
     def _create_subscriber(self, context: RequestContext, requested: Json, notify: Notify) -> tuple[Subscriber, Json]:
         """Return a subscriber for a client request, and the part of the request that is granted.
 
-        Raises `RpcFailure` if the request is invalid.
+        Raises `RpcFailure` if tasks are requested and the client lacks the tasks extension.
         """
         granted: Json = {key: True for key in _KINDS_BY_FILTER if requested.get(key) is True}
         kinds = frozenset(kind for key in granted for kind in _KINDS_BY_FILTER[key])

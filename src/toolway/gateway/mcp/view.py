@@ -68,7 +68,7 @@ class EndpointView:
         self._lists: dict[ListKind, _KindList] = {}
 
     def set_filter(self, tool_filter: ToolFilter, permitted: ToolFilter) -> None:
-        """Replace the filters of endpoint (`tool_filter`) and principal (`permitted`) after a reload."""
+        """Replace the filters of endpoint (`tool_filter`) and principal (`permitted`) on a reload."""
         self._tool_filter = tool_filter
         self._permitted = permitted
         self._generation = -1
@@ -91,7 +91,7 @@ class EndpointView:
         return cached if cached is not None else self._build_page(kind, listed, after)
 
     def encoded_page(self, kind: ListKind, cursor: object, variant: Hashable, build: BuildResult) -> memoryview:
-        """Return the encoded result `build(items, next_cursor)` of a list page, cached per `variant`.
+        """Return the encoded result `build(items, next_cursor)` of a page, cached per `variant`.
 
         Raises `ValueError` if the cursor is invalid.
         """

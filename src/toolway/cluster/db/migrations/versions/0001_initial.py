@@ -26,7 +26,7 @@ def upgrade() -> None:
 
 
 def _create_counters() -> None:
-    """Create the counters of lease epochs and of revisions, and the last revision of each kind of change."""
+    """Create the tables of lease epochs, revisions, and last revision per kind of change."""
     for table in ("epochs", "revisions"):
         counter = op.create_table(
             table,
