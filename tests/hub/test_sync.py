@@ -79,4 +79,3 @@ def test_a_failed_tool_raises_if_asked_to() -> None:
         with pytest.raises(toolway.ToolError) as caught:
             hub.call_tool("fake.fail", raise_on_error=True)
     assert caught.value.executed == "yes" and caught.value.result.is_error
-
