@@ -136,9 +136,9 @@ class CallError(ToolwayError):
 
     @property
     def executed(self) -> Executed:
-        """Return "yes", "no" or "unknown": the server executed the request, did not, or may have.
+        """Return "yes" if the server executed the request, "no" if it did not, "unknown" if it may have.
 
-        The value is "no" for an error without a certainty, because its request was not sent.
+        An error that was raised before the request was sent has no certainty; its value is "no".
         """
         return self.certainty.executed if self.certainty is not None else "no"
 

@@ -88,7 +88,10 @@ def _whole_server_name(server: str) -> str:
 
 
 def _may_match(pattern: str, server: str) -> bool:
-    """Return True if the part of `pattern` before the first `*` fits a tool of `server`."""
+    """Return False if no tool of `server` can match `pattern`, judged by the text before its first wildcard.
+
+    True means only that a match is possible: tool names are not compared.
+    """
     prefix = re.split(r"[*?]", pattern, maxsplit=1)[0]
     return prefix.startswith(f"{server}.") or (prefix != pattern and f"{server}.".startswith(prefix))
 

@@ -73,7 +73,10 @@ class ChangeFeed:
             self._message_handlers[kind] = message_handler
 
     def on_message(self, kind: str, handler: MessageBodyHandler) -> None:
-        """Register a handler for messages of a kind that is not stored in the database."""
+        """Set the handler of a message kind that nodes send over NATS only.
+
+        Such messages are not stored in the database, so a disconnected node misses them.
+        """
         self._message_handlers[kind] = handler
 
     async def start(self) -> None:
