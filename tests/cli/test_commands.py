@@ -202,7 +202,7 @@ def test_each_failure_of_a_call_has_its_exit_code_and_its_words(toolway, words, 
 
 
 def test_an_error_of_a_call_as_json_says_whether_it_was_executed(toolway):
-    result = toolway({"fake": FAKE}, "call", "fake.sleep", "seconds:=30", "--timeout", "0.3", "--json")
+    result = toolway({"fake": FAKE}, "call", "fake.sleep", "seconds:=30", "--timeout", "5", "--json")
     error = json.loads(result.stdout)["error"]
     assert (error["code"], error["executed"], error["exit"]) == ("E-TIMEOUT", "unknown", 7)
     assert result.stderr == ""
