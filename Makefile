@@ -101,9 +101,10 @@ TESTS_idle := -s tests/faults/matrix/test_c_connections.py
 TESTS_traces := tests/telemetry/test_otlp.py
 TESTS_boards := tests/telemetry/test_boards.py
 TESTS_edits := tests/config/editing/test_random_edits.py --timeout=7200
+TESTS_timing := $(shell grep -rl "tests.timing import" tests --include=test_*.py)
 
-long-tests: setup ## tests at full size: ARGS=process, logins, canary, addresses, idle, traces, boards, edits
-	TOOLWAY_LONG=1 TOOLWAY_EDITS=10000 $(PYTHON) -m pytest $(or $(TESTS_$(ARGS)),$(error ARGS is one of: process logins canary addresses idle traces boards edits))
+long-tests: setup ## tests at full size: ARGS=process, logins, canary, addresses, idle, traces, boards, edits, timing (quiet machine)
+	TOOLWAY_LONG=1 TOOLWAY_EDITS=10000 TOOLWAY_QUIET=1 $(PYTHON) -m pytest $(or $(TESTS_$(ARGS)),$(error ARGS is one of: process logins canary addresses idle traces boards edits timing))
 
 cluster: setup ## three gateways with real NATS and PostgreSQL under faults; two hours (ARGS=short, all, "kills --times 5", growth, nats-rpc, change-feed)
 ifneq ($(filter growth nats-rpc change-feed,$(ARGS)),)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.timing import within
 from toolway import Hub, OutcomeUnknown, ServerUnavailable
 from toolway.testing import fake_server
 
@@ -59,7 +60,7 @@ async def test_entering_a_hub_with_many_servers_returns_at_once() -> None:
     hub = Hub({f"s{n}": fake_server() for n in range(42)}, catalog_storage=None)
     began = time.monotonic()
     async with hub:
-        assert time.monotonic() - began < 0.1
+        assert time.monotonic() - began < within(0.1)
         await hub.wait_ready(timeout=60)
 
 
@@ -96,7 +97,7 @@ async def test_a_server_killed_in_mid_call_is_noticed_and_replaced(era: str) -> 
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(OutcomeUnknown) as caught:
             await call
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < within(0.5)
         assert caught.value.executed == "unknown"
         assert (await hub.call_tool("fake.echo", {"text": "next"})).text == "next"
         status = hub.status()["fake"]
@@ -174,7 +175,7 @@ async def test_a_normal_close_leaves_nothing_and_takes_under_six_seconds() -> No
         mine = descendants(os.getpid()) - before
         assert len(mine) >= len(servers) + 1 + 3
         began = time.monotonic()
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < within(6)
     assert not [pid for pid in mine if alive(pid)]
 
 
@@ -230,7 +231,7 @@ async def test_a_hundred_parallel_calls_of_half_a_second_take_under_a_second() -
         replies = await asyncio.gather(
             *(hub.call_tool("fake.sleep", {"seconds": 0.5, "nonce": f"n{n}"}) for n in range(100))
         )
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < within(1)
         assert [reply.data["nonce"] for reply in replies] == [f"n{n}" for n in range(100)]
 
 

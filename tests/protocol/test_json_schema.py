@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.timing import within
 from toolway.protocol.json_schema import SchemaValidator, schema_cost
 
 
@@ -52,21 +53,21 @@ def test_what_cannot_be_bounded_is_not_evaluated(schema: dict[str, Any]) -> None
     made = SchemaValidator(schema)
     assert made.skip_reason
     assert made.validate({"anything": 1}) is None
-    assert time.perf_counter() - began < 0.1
+    assert time.perf_counter() - began < within(0.1)
 
 
 def test_a_pattern_that_would_backtrack_takes_no_time() -> None:
     schema = SchemaValidator({"properties": {"a": {"pattern": "^(a+)+$"}}})
     began = time.perf_counter()
     assert schema.validate({"a": "a" * 50_000 + "b"}) is not None
-    assert time.perf_counter() - began < 0.1
+    assert time.perf_counter() - began < within(0.1)
 
 
 def test_a_large_answer_to_a_large_schema_is_not_evaluated() -> None:
     schema = SchemaValidator({"items": {"allOf": [{"type": "integer"}] * 5000}})
     began = time.perf_counter()
     assert schema.validate(["x"] * 50_000) is None
-    assert time.perf_counter() - began < 0.1
+    assert time.perf_counter() - began < within(0.1)
 
 
 def test_the_cost_counts_references_as_often_as_they_are_followed() -> None:

@@ -8,6 +8,7 @@ import tracemalloc
 
 import pytest
 
+from tests.timing import within
 from toolway.upstream.transports.sse_parser import OVERSIZED_EVENT, EventTooLong, SSEEvent, SSEParser
 
 LIMIT = 10_000
@@ -137,7 +138,7 @@ def test_a_flood_of_comments_is_passed_over_quickly() -> None:
     began = time.process_time()
     for _ in range(10):
         assert stream.feed(b":\n" * 100_000) == []
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < within(5)
     assert stream.comments == 1_000_000
 
 

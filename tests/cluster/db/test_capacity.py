@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tests.cluster.db.db_lab import PLACES, Lab, lab_of
+from tests.timing import within
 from toolway.cluster.db.instances import DesiredInstances, ServerInstance
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("url", ["postgresql"], indirect=True)]
@@ -68,7 +69,7 @@ async def test_what_is_removed_ends_and_others_hear_of_it(engine: AsyncEngine) -
         held = lab.book.owners[place]
         await lab.declare({place.server: DesiredInstances(count=0)})
         took = await lab.until(lambda: place not in lab.book.owners)
-        assert took < 2.5
+        assert took < within(2.5)
         await lab.until(lambda: (held, False) in lab.told)
         await lab.declare({place.server: DesiredInstances()})
         await lab.until(lambda: place in lab.book.owners)

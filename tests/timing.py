@@ -1,0 +1,14 @@
+"""Time bounds of tests: strict on a quiet machine, ten times as long elsewhere.
+
+CI and `make test` run tests side by side, so elapsed time says little there. `make long-tests ARGS=timing` sets
+TOOLWAY_QUIET and checks the strict bounds; run nothing beside it.
+"""
+
+import os
+
+BUSY_FACTOR = 10.0
+
+
+def within(seconds: float) -> float:
+    """Return the bound to compare an elapsed time with."""
+    return seconds if os.environ.get("TOOLWAY_QUIET") else seconds * BUSY_FACTOR
