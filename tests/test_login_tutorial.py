@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_the_tutorial_on_logins_shows_what_happens(tmp_path: Path) -> None:
     pairs = commands_of(ROOT / "docs" / "tutorial" / "login.md")
     assert len(pairs) > 10
-    browser = f"{sys.executable} {ROOT / 'tests' / 'security' / 'browser.py'} {tmp_path / 'notes'} %s"
+    browser = f"{sys.executable} {ROOT / 'tests' / 'auth' / 'browser.py'} {tmp_path / 'notes'} %s"
     environ = {
         "HOME": str(tmp_path),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
