@@ -17,6 +17,7 @@ HEAVY = {
     "rich",
     "httpx2",
     "cryptography",
+    "toolway.hub.core",
     "toolway.hub.hub",
     "nats",
     "sqlalchemy",

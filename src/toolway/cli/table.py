@@ -105,6 +105,7 @@ SECTIONS: Final = {
 
 # Command names of other programs. The error for such a name suggests our command.
 ALIASES: Final = {
+    "approve": "trust",
     "remove": "rm",
     "delete": "rm",
     "uninstall": "rm",
