@@ -66,7 +66,9 @@ clean: ## remove everything that can be made again
 
 ## Promises, at full size
 
-matrix: setup ## the fault matrix with one seed (ARGS="--seeds 20 --write" writes docs/reliability.md)
+# Strict about time unless TOOLWAY_QUIET is set and empty, as in CI.
+matrix: export TOOLWAY_QUIET ?= 1
+matrix: setup ## quiet machine: the fault matrix with one seed (ARGS="--seeds 20 --write" writes docs/reliability.md)
 	$(PYTHON) scripts/faults.py $(or $(ARGS),--seeds 1)
 
 machines: setup ## the state machines: 500 examples of 50 steps each

@@ -1,7 +1,7 @@
 """Time bounds of tests: strict on a quiet machine, ten times as long elsewhere.
 
-CI and `make test` run tests side by side, so elapsed time says little there. `make long-tests ARGS=timing` sets
-TOOLWAY_QUIET and checks the strict bounds; run nothing beside it.
+CI and `make test` run tests side by side, so elapsed time says little there. `make long-tests ARGS=timing` and
+`make matrix` set TOOLWAY_QUIET and check the strict bounds; run nothing beside them.
 """
 
 import os

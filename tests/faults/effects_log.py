@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.timing import within
 from toolway import CallError
 from toolway.types import ToolResult
 
-GRACE = 1.0  # seconds after its deadline within which a call must have ended
+GRACE = within(1.0)  # seconds after its deadline within which a call must have ended
 
 
 @dataclass

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.sim.loop import Deadlock, Spinning, VirtualLoop, run
+from tests.timing import within
 
 
 def test_an_hour_passes_at_once():
@@ -17,7 +18,7 @@ def test_an_hour_passes_at_once():
 
     before = time.monotonic()
     assert run(main(), VirtualLoop(start=1000.0)) == 4600.0
-    assert time.monotonic() - before < 1
+    assert time.monotonic() - before < within(1)
 
 
 def test_time_stands_still_while_something_can_run():

@@ -35,6 +35,41 @@ class _Fails:
         return getattr(self._link, name)
 
 
+class _Waits(_Fails):
+    """A transport that takes its time to open."""
+
+    async def open(self, inbound: InboundHandler) -> None:
+        await self._moment.wait()
+        await self._link.open(inbound)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_start_under_way_is_repeated_for_a_login_only_if_it_fails(fails: bool) -> None:
+    moment, transports = asyncio.Event(), 0
+
+    def make(
+        name: str, server: Server, spawner: Spawner, environ: Mapping[str, str], authorizer: Authorizer | None
+    ) -> Transport:
+        nonlocal transports
+        transports += 1
+        transport = create_transport(server, spawner, environ, authorizer)
+        if transports > 1:
+            return transport
+        return (_Fails if fails else _Waits)(transport, moment)  # type: ignore[return-value]
+
+    core = HubCore({"fake": fake_server()}, environment=HubEnvironment(create_transport=make), catalog_storage=None)
+    async with Hub._from_core(core) as hub:
+        while not transports:
+            await asyncio.sleep(0.01)
+        core._on_login("fake", "")
+        moment.set()
+        await hub.wait_ready("fake", timeout=20)
+        call = asyncio.create_task(hub.call_tool("fake.sleep", {"seconds": 0.2}))
+        core._on_login("fake", "")
+        assert not (await call).is_error
+        assert transports == (2 if fails else 1)
+
+
 async def test_who_calls_after_a_restart_is_not_told_how_the_start_before_it_ended() -> None:
     moment, starts = asyncio.Event(), 0
 

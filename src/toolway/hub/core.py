@@ -122,10 +122,11 @@ class LoginService:
             return
         if upstream.negotiated is not None:
             upstream.refresh("tools")
-        elif caller:
-            upstream.restart()
-        else:
-            upstreams.restart(name)
+            return
+        # Not `restart`: a start in progress may use this login already, and calls may be sent as soon as it is ready.
+        upstream.retry_start()
+        if not caller:
+            upstreams.reset_failures(name)
 
 
 class HubCore:

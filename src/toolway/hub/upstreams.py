@@ -187,6 +187,10 @@ class UpstreamManager:
         Raises `NotFound` if the server is unknown, `ServerUnavailable` if it is disabled or the hub is closed.
         """
         self.require_upstream(name).restart()
+        self.reset_failures(name)
+
+    def reset_failures(self, name: str) -> None:
+        """Forget the failures of a server: circuit breakers, pauses and failed logins."""
         self._breakers.remove_server(name)
         self.limiters[name].paused_until = 0.0
         self._auth.reset_failures(name)

@@ -57,6 +57,7 @@ class Supervisor:
         self.start_requested = LightEvent()
         self.stop_requested = LightEvent()
         self.restart_requested = LightEvent()  # an operator requested a restart
+        self.retry_failed_start = False  # the start in progress may lack a login that exists now
         self.check_requested = LightEvent()  # a call could not reach the server
         self.first_start_done = LightEvent()  # the first start has succeeded or failed
         self._urgent = LightEvent()  # a call waits for the start
@@ -130,6 +131,7 @@ class Supervisor:
         Return None if the server moved to another node meanwhile: then nothing has failed.
         """
         self.restart_requested.clear()
+        self.retry_failed_start = False
         permit = await self._acquire_start_permit()
         server = replace(self.server, sse=True) if self._use_legacy_sse else self.server
         session = Session(
@@ -146,6 +148,8 @@ class Supervisor:
                 await asyncio.sleep(MOVE_RETRY_DELAY_S)
                 return None
             self.history.start_failures += 1
+            if self.retry_failed_start:
+                self.restart_requested.set()
             return self._record_end(disconnect, ready_for=0.0)
         finally:
             permit.release()

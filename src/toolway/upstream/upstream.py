@@ -79,6 +79,16 @@ class Upstream:
         self._supervisor.start_requested.set()
         self._supervisor.restart_requested.set()
 
+    def retry_start(self) -> None:
+        """Start a server whose start failed once more; a start in progress is repeated only if it fails.
+
+        A server that is ready keeps its session and its running calls.
+        """
+        if self.state is State.STARTING:
+            self._supervisor.retry_failed_start = True
+        elif self.state is not State.READY:
+            self.restart()
+
     # -- calls --------------------------------------------------------------------------------------------------------
 
     async def call(self, call: Call, input_schema: object = None) -> Json:

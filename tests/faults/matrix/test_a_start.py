@@ -10,6 +10,7 @@ import pytest
 
 from tests.faults.fault_lab import ERAS, Bench, lab, server
 from tests.faults.footprint import alive, descendants
+from tests.timing import within
 from toolway import Server, ServerUnavailable, Timeout
 from toolway.testing import fake_server
 
@@ -39,12 +40,12 @@ async def test_a_command_that_cannot_be_run_is_tried_five_times_more_and_then_ra
     async with lab({}) as bench:
         await bench.add("bad", Server(command=str(program)))
         early = (await bench.call("bad.counter", timeout=10)).expect(ServerUnavailable, "no")
-        assert early.seconds < 5
+        assert early.seconds < within(5)
         await are_given_up(bench, "bad")
         late = (await bench.call("bad.counter")).expect(ServerUnavailable, "no")
         assert late.error is not None
         assert late.error.code == code
-        assert late.seconds < 0.5
+        assert late.seconds < within(0.5)
 
 
 @pytest.mark.row("A2")

@@ -12,6 +12,7 @@ import pytest
 
 from tests.faults.effects_log import Outcome
 from tests.faults.fault_lab import ERAS, Bench, lab, server
+from tests.timing import within
 from toolway import CallTimeout, Hub, Limits
 from toolway.config.schema import RetryPolicy
 from toolway.events import CallFinished
@@ -48,7 +49,7 @@ async def leave(call: asyncio.Task[Outcome]) -> None:
 
 async def slot_is_back(bench: Bench) -> None:
     """With one slot in all, the next call shows that it is free."""
-    assert (await bench.call("bad.counter", timeout=5)).expect(None).seconds < 1
+    assert (await bench.call("bad.counter", timeout=5)).expect(None).seconds < within(1)
 
 
 @ERAS

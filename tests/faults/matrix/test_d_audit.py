@@ -18,6 +18,7 @@ from tests.audit.log_reader import calls, records
 from tests.faults.fault_lab import lab, server
 from tests.faults.results import results
 from tests.gateway.kill_runs import Slaughter
+from tests.timing import within
 from toolway import Hub, ServerUnavailable
 from toolway.audit.file_sinks import SqliteSink
 from toolway.audit.sink import StoredRecord, encode_fields
@@ -186,9 +187,9 @@ async def test_a_slow_disk_holds_up_what_must_be_written_first_and_nobody_else(
         failing.slow = 5.0
         slow = [bench.start("bad.counter") for _ in range(20)]
         await asyncio.sleep(0.1)
-        assert (await bench.call("bad.echo")).expect(None).seconds < 1.0
+        assert (await bench.call("bad.echo")).expect(None).seconds < within(1.0)
         done = await asyncio.gather(*slow)
-        assert all(each.expect(None).seconds < 12 for each in done), "they did not share a write"
+        assert all(each.expect(None).seconds < within(12) for each in done), "they did not share a write"
         assert min(each.seconds for each in done) > 4.5
         failing.slow = 0.0
         await ledger_of(bench.hub).flush()
@@ -202,7 +203,7 @@ async def test_a_disk_that_never_answers_is_given_up(failing: type[Failing], tmp
         ledger._write_timeout = 0.5
         failing.slow = 2.0
         refused = await bench.call("bad.counter")
-        assert refused.expect(ServerUnavailable, "no").seconds < 1.5
+        assert refused.expect(ServerUnavailable, "no").seconds < within(1.5)
         assert bench.happened(refused) == 0
         failing.slow = 0.0
         await bench.until(lambda: ledger.failure is None, 10)
