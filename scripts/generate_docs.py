@@ -1,4 +1,4 @@
-"""Generate the parts of docs/ that are derived from the source: configuration, command line, errors, server lifecycle.
+"""Generate the parts of docs/ that are derived from the source: configuration, command line, errors, promises and more.
 
     python scripts/generate_docs.py [--check]
 
@@ -19,6 +19,7 @@ from typing import Any
 
 import api_reference
 import client_tables
+import promises
 import typer
 
 from toolway.cli.app import app
@@ -68,6 +69,12 @@ def pages() -> dict[Path, str]:
         REFERENCE / "clients.md": {"files": client_tables.files(), "fields": client_tables.fields()},
         REFERENCE / "errors.md": {"codes": rpc_codes()},
         REFERENCE / "metrics.md": {"metrics": metrics()},
+        REFERENCE / "promises.md": {
+            "summary": promises.summary(),
+            "items": promises.items(),
+            "different": promises.reasons("different"),
+            "later": promises.reasons("later"),
+        },
         ERRORS / "index.md": {"codes": error_codes()},
         EXPLANATION / "upstream-life.md": {"life": f"```mermaid\n{diagram()}\n```"},
     }

@@ -91,6 +91,7 @@ def test_the_group_of_the_guide_is_that_of_the_example_file_which_can_be_used():
     assert (loaded.issues, list(loaded.gateway.groups)) == ((), ["sums"])
 
 
+@pytest.mark.promise("D22")
 def test_every_code_of_the_gateway_is_explained():
     from toolway.gateway.mcp import errors
 

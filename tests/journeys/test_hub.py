@@ -178,6 +178,16 @@ async def test_what_does_not_exist_is_named_with_what_was_probably_meant() -> No
             await hub.call_tool("echo")
 
 
+@pytest.mark.promise("D8")
+async def test_a_name_with_a_colon_is_not_found_and_the_form_of_names_is_said() -> None:
+    async with Hub({"fake": fake_server()}) as hub:
+        await hub.wait_ready()
+        with pytest.raises(NotFound, match=r"did you mean fake\.echo") as caught:
+            await hub.call_tool("fake:echo", {"text": "x"})
+        assert (caught.value.executed, caught.value.code) == ("no", "E-NOT-FOUND")
+        assert "server.tool" in caught.value.detail
+
+
 async def test_an_unknown_tool_of_a_server_that_is_still_starting_is_not_found_either() -> None:
     async with Hub({"fake": fake_server("slow_start=0.3")}) as hub:
         with pytest.raises(NotFound):
@@ -278,6 +288,7 @@ async def test_events_tell_the_story_and_a_slow_watcher_is_told_what_it_missed()
         assert isinstance(await anext(slow), EventsMissed)
 
 
+@pytest.mark.promise("A6")
 async def test_the_environment_of_a_server_is_built_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_MINE", "x")
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.invalid:1")

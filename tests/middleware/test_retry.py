@@ -65,6 +65,7 @@ def test_what_may_be_sent_again_is_what_the_table_says(effect, certainty, again)
 
 
 @pytest.mark.parametrize(("effect", "certainty", "again"), TABLE)
+@pytest.mark.promise("B7", "C5")
 async def test_the_stage_sends_again_what_the_table_allows(effect, certainty, again) -> None:
     end = End(failure(certainty), a_reply())
     (outcome,) = await outcomes([a_stage(Clock())(a_call(effect), end)])
@@ -72,6 +73,7 @@ async def test_the_stage_sends_again_what_the_table_allows(effect, certainty, ag
     assert isinstance(outcome, CallResult) is again
 
 
+@pytest.mark.promise("B7")
 async def test_an_unsafe_call_that_may_have_happened_is_never_sent_again_and_says_so() -> None:
     lost = failure(C2)
     end = End(lost, a_reply())
@@ -102,6 +104,7 @@ async def test_attempts_are_counted_and_never_more_than_five(allowed, made) -> N
     assert (len(end.calls), error.attempts) == (made, made)
 
 
+@pytest.mark.promise("C5")
 def test_three_attempts_are_the_default() -> None:
     assert waiting(facts(attempts=2)) is not None
     assert waiting(facts(attempts=3)) is None
@@ -121,6 +124,7 @@ async def test_a_server_that_says_so_is_not_asked_again() -> None:
 # -- how long ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("B8", "C5")
 def test_waits_are_random_below_a_ceiling_that_doubles_up_to_the_cap() -> None:
     ceilings = [0.05 * 2**n for n in range(9)]
     assert list(islice(backoff_delays(0.05, 2.0, 20.0, fixed(1.0)), 9)) == pytest.approx(ceilings)
@@ -173,6 +177,7 @@ async def test_what_the_server_asked_for_reaches_the_caller_at_once() -> None:
     assert (error.retry_after, clock.naps, error.attempts) == (61.0, [], 1)
 
 
+@pytest.mark.promise("B7")
 async def test_a_pushback_is_waited_for_by_unsafe_calls_too() -> None:
     clock = Clock()
     end = End(failure(C1, retry_after=2.0), a_reply())
@@ -181,6 +186,7 @@ async def test_a_pushback_is_waited_for_by_unsafe_calls_too() -> None:
     assert len(end.calls) == 2
 
 
+@pytest.mark.promise("C5")
 async def test_the_deadline_ends_retrying() -> None:
     clock = Clock()
     end = End(failure(C1, retry_after=20.0))

@@ -21,5 +21,6 @@ OWN = {
         ("inherit", {"PATH", "HTTPS_PROXY", "AWS_SECRET_ACCESS_KEY", "NAMED"}),
     ],
 )
+@pytest.mark.promise("A6")
 def test_a_server_gets_what_its_policy_and_its_entry_name_and_never_what_opens_our_own_doors(policy, names):
     assert build_environment(OWN, policy, {"NAMED": "x"}).keys() == names

@@ -171,6 +171,7 @@ async def test_one_trace_from_a_client_through_a_gateway_and_a_retry_to_two_serv
 
 
 @long
+@pytest.mark.promise("E10")
 async def test_nothing_is_exported_by_default(tmp_path: Path, collector: Collector) -> None:
     """Spans of clients and servers go where those say; a gateway that was not asked sends none."""
     async with scene(tmp_path, collector.url) as gateway:

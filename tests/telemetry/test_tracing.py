@@ -49,6 +49,7 @@ def named(spans: Sequence[ReadableSpan], kind: trace.SpanKind) -> list[ReadableS
     return [span for span in spans if span.kind is kind]
 
 
+@pytest.mark.promise("E10")
 async def test_the_ambient_span_is_the_parent_of_a_library_call() -> None:
     async with traced() as (hub, kept):
         made, own = provider()

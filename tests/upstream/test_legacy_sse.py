@@ -92,6 +92,7 @@ async def until(condition: Any) -> None:
 # -- the stream and its first event
 
 
+@pytest.mark.promise("A7")
 async def test_messages_go_where_the_first_event_says_and_answers_come_on_the_stream() -> None:
     async with linked() as it:
         assert (await it.call(nonce="n"))["structuredContent"] == {"nonce": "n"}
@@ -139,6 +140,7 @@ async def test_an_address_of_another_origin_or_none_is_refused_and_nothing_is_se
         assert other.connections == 0
 
 
+@pytest.mark.promise("A7")
 async def test_a_stream_that_says_no_address_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_module, "ENDPOINT_TIMEOUT_S", 0.2)
     assert "no event within" in (await cannot_open(endpoint=None)).reason

@@ -283,7 +283,8 @@ async def test_fields_of_the_wrong_kind_are_as_good_as_missing(setting) -> None:
     assert (agreed.capabilities, agreed.instructions, agreed.server_info) == ({}, "", {})
 
 
-@pytest.mark.parametrize("version", ["1999-01-01", LATEST_MODERN_VERSION, 7, None, "x" * 1000, "\x1b[31m"])
+@pytest.mark.parametrize("version", ["0.1.0", "1999-01-01", LATEST_MODERN_VERSION, 7, None, "x" * 1000, "\x1b[31m"])
+@pytest.mark.promise("D5")
 async def test_a_handshake_in_a_version_that_nobody_knows_is_a_fault(version) -> None:
     server = Server(MODERN, HANDSHAKE | {"protocolVersion": version})
     with pytest.raises(TransportError) as caught:

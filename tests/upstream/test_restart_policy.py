@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from toolway.config.schema import RestartPolicy
 from toolway.upstream.start_policy import RestartBackoff
 
 
+@pytest.mark.promise("D7")
 def test_waits_double_up_to_the_cap_and_are_random_below() -> None:
     restarts = RestartBackoff(RestartPolicy(max_restarts=100), random=lambda: 1.0)
     waits = [restarts.next_delay(now=n * 100.0, ready_for=0)[0] for n in range(10)]
@@ -14,6 +17,7 @@ def test_waits_double_up_to_the_cap_and_are_random_below() -> None:
     assert RestartBackoff(RestartPolicy(), random=lambda: 0.5).next_delay(0, 0) == (0.05, False)
 
 
+@pytest.mark.promise("D7")
 def test_more_than_five_ends_in_a_minute_is_a_failed_server() -> None:
     restarts = RestartBackoff(RestartPolicy(), random=lambda: 0.0)
     outcomes = [restarts.next_delay(now=float(n), ready_for=1.0) for n in range(6)]

@@ -30,6 +30,7 @@ def test_the_registry_has_every_kind_of_entry() -> None:
 
 
 @pytest.mark.parametrize("kind", ENTRIES)
+@pytest.mark.promise("A4")
 async def test_each_entry_gets_the_transport_of_its_kind(kind: str) -> None:
     server = Server(**ENTRIES[kind])
     assert server.transport == kind

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.anyio
 
 @WAYS
 @pytest.mark.row("B7", "B8")
+@pytest.mark.promise("B7")
 async def test_a_server_that_failed_may_have_done_the_work(era: str) -> None:
     async with lab({"bad": web(era)}) as bench:
         for status in (500, 502, 503, 504, 507, 599):
@@ -28,6 +29,7 @@ async def test_a_server_that_failed_may_have_done_the_work(era: str) -> None:
 
 @WAYS
 @pytest.mark.row("B7", "B8")
+@pytest.mark.promise("B7")
 async def test_a_read_is_made_again_after_a_failure_of_the_server(era: str) -> None:
     fake = web(era)
     async with lab({"bad": fake}) as bench:
