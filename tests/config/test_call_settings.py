@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from toolway.config.schema import RetryPolicy, ToolSettings
-from toolway.config.server_entry import parse_entry
+from toolway.config.policy_entry import camel_case
+from toolway.config.schema import HealthCheck, RestartPolicy, RetryPolicy, ToolSettings
+from toolway.config.server_entry import parse_entry, parse_entry_with_issues
 from toolway.errors import ConfigError
 from toolway.types import Effect
 
@@ -44,5 +47,79 @@ def test_a_tool_has_rules_of_its_own_and_lists_of_names_are_left_alone() -> None
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        parse_entry({"command": "x", **bad})
+
+
+@pytest.mark.promise("A10")
+def test_every_field_of_the_policies_has_a_key() -> None:
+    retry = {"maxAttempts": 4, "initialBackoff": "1s", "backoffMultiplier": 3, "rateLimitedBackoff": 2000}
+    restart = {"initialBackoff": 0, "maxBackoff": "1m", "maxRestarts": 2, "window": "10s", "failedRetryInterval": "5m"}
+    health = {"interval": "10s", "timeout": "2s", "failureThreshold": 1, "duringCalls": True}
+    server, issues = parse_entry_with_issues(
+        {
+            "command": "x",
+            "retry": {**retry, "maxBackoff": "30s"},
+            "restart": {**restart, "resetAfter": "2m"},
+            "health": health,
+        },
+        {},
+    )
+    assert server.retry == RetryPolicy(4, 1.0, 3.0, 2.0, 30.0)
+    assert server.restart == RestartPolicy(0.0, 60.0, 2, 10.0, 300.0, 120.0)
+    assert server.health == HealthCheck(10.0, 2.0, 1, True)
+    assert (issues, server.extras) == ([], {})
+
+
+@pytest.mark.parametrize(
+    ("key", "policy"), [("retry", RetryPolicy), ("restart", RestartPolicy), ("health", HealthCheck)]
+)
+def test_a_field_that_is_added_to_a_policy_has_a_key_at_once(key: str, policy: type) -> None:
+    for field in dataclasses.fields(policy):
+        values: tuple[object, ...] = (3, 4, True, "https://x.example/health")
+        found = []
+        for value in values:
+            try:
+                server, issues = parse_entry_with_issues({"url": "https://x", key: {camel_case(field.name): value}}, {})
+            except ConfigError:
+                continue
+            found.append((getattr(server, key) != policy(), issues))
+        assert (True, []) in found, f"{key}.{camel_case(field.name)} cannot be set"
+
+
+def test_flat_keys_and_an_object_set_different_fields_and_never_the_same_one() -> None:
+    both = {"command": "x", "maxRetries": 1, "retry": {"maxBackoff": "5s"}}
+    assert parse_entry(both).retry == RetryPolicy(max_attempts=2, max_backoff=5.0)
+    with pytest.raises(ConfigError, match="set twice") as caught:
+        parse_entry({"command": "x", "keepAliveInterval": 5, "health": {"interval": 6}})
+    assert "keepAliveInterval" in caught.value.detail
+
+
+def test_an_unknown_key_of_a_policy_is_named_and_too_many_attempts_are_cut() -> None:
+    server, issues = parse_entry_with_issues(
+        {"command": "x", "retry": {"maxAttempt": 2, "maxAttempts": 9}, "health": {"colour": 1}}, {}
+    )
+    assert server.retry.max_attempts == 5
+    assert server.extras == {"retry": {"maxAttempt": 2}, "health": {"colour": 1}}
+    assert {(issue.message, issue.hint.partition(":")[0]) for issue in issues} == {
+        ("unknown key retry.maxAttempt", "did you mean 'maxAttempts'?"),
+        ("retry.maxAttempts is 9", ""),
+        ("unknown key health.colour", "known keys"),
+    }
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"retry": 3},
+        {"retry": {"maxAttempts": 0}},
+        {"retry": {"backoffMultiplier": 0.5}},
+        {"restart": {"window": 0}},
+        {"restart": {"window": "9000h"}},
+        {"health": {"timeout": "soon"}},
+        {"health": {"duringCalls": 1}},
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         parse_entry({"command": "x", **bad})

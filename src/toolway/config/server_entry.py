@@ -22,6 +22,7 @@ from toolway.config.field_reader import (
     renamed_hint,
     shorten_key,
 )
+from toolway.config.policy_entry import MAX_ATTEMPTS, parse_number, parse_policy
 from toolway.config.schema import (
     MAX_TIMEOUT_S,
     ConfigIssue,
@@ -48,17 +49,26 @@ SSE_TYPE: Final = "sse"
 UNSUPPORTED_TYPES: Final = frozenset({"ws", "websocket"})
 CALL_KEYS: Final = (
     *("maxRetries", "retryDelayMs", "backoffMultiplier", "idempotent", "trusted", "tools"),
-    *("idempotencyMetaKey", "notProcessedCodes"),
+    *("idempotencyMetaKey", "notProcessedCodes", "retry"),
 )
 CLUSTER_KEYS: Final = ("instances", "nodeLabels")
 KNOWN_KEYS: Final = (
     *("command", "args", "env", "cwd", *URL_KEYS, "headers", "auth", "openapi", "type", "transport"),
-    *("timeout", "startTimeout", "connectTimeout", "maxRestarts", "enabled", "disabled", "lazy", "idleTimeout"),
-    *("keepAliveInterval", "era", "shareConnection", "env_policy", "envPolicy", "limits", *CLUSTER_KEYS),
+    *("timeout", "startTimeout", "connectTimeout", "maxRestarts", "restart", "enabled", "disabled", "lazy"),
+    *(
+        "idleTimeout",
+        "keepAliveInterval",
+        "health",
+        "era",
+        "shareConnection",
+        "env_policy",
+        "envPolicy",
+        "limits",
+        *CLUSTER_KEYS,
+    ),
     *CALL_KEYS,
 )
 
-MAX_ATTEMPTS: Final = 5
 MAX_INSTANCES: Final = 64
 MAX_LABELS: Final = 32
 
@@ -206,11 +216,26 @@ def _parse_behavior(fields: FieldReader) -> dict[str, Any]:
         "lazy": fields.get_bool("lazy", False),
         "share_connection": fields.get_bool("shareConnection", False),
         "idle_timeout": fields.get_duration("idleTimeout", 0.0, allow_zero=True),
-        "restart": replace(RestartPolicy(), max_restarts=fields.get_int("maxRestarts", RestartPolicy().max_restarts)),
-        "health": replace(
-            HealthCheck(), interval=fields.get_duration("keepAliveInterval", HealthCheck().interval, allow_zero=True)
-        ),
+        "restart": _parse_restart(fields),
+        "health": _parse_health(fields),
     }
+
+
+def _parse_restart(fields: FieldReader) -> RestartPolicy:
+    flat_keys = _given(fields, maxRestarts="max_restarts")
+    policy = RestartPolicy(max_restarts=fields.get_int("maxRestarts", RestartPolicy().max_restarts))
+    return parse_policy(fields, "restart", policy, flat_keys)
+
+
+def _parse_health(fields: FieldReader) -> HealthCheck:
+    flat_keys = _given(fields, keepAliveInterval="interval")
+    interval = fields.get_duration("keepAliveInterval", HealthCheck().interval, allow_zero=True)
+    return parse_policy(fields, "health", HealthCheck(interval=interval), flat_keys)
+
+
+def _given(fields: FieldReader, **flat_keys: str) -> dict[str, str]:
+    """Return the keys that the entry has, with the field that each sets."""
+    return {key: name for key, name in flat_keys.items() if fields.remaining.get(key) is not None}
 
 
 def _parse_timeout(fields: FieldReader) -> Timeout:
@@ -320,15 +345,21 @@ def _parse_call_settings(fields: FieldReader) -> dict[str, Any]:
 
 def _parse_retry(fields: FieldReader) -> RetryPolicy:
     default = RetryPolicy()
+    flat_keys = _given(
+        fields, maxRetries="max_attempts", retryDelayMs="initial_backoff", backoffMultiplier="backoff_multiplier"
+    )
     attempts = fields.get_int("maxRetries", default.max_attempts - 1) + 1
     if attempts > MAX_ATTEMPTS:
         fields.warn(f"maxRetries is {attempts - 1}", detail=f"the maximum is {MAX_ATTEMPTS} attempts per call")
         attempts = MAX_ATTEMPTS
     multiplier = fields.remaining.pop("backoffMultiplier", default.backoff_multiplier)
-    if isinstance(multiplier, bool) or not isinstance(multiplier, int | float) or not 1 <= multiplier <= 100:
-        raise field_error("backoffMultiplier", "a number from 1 to 100", multiplier)
-    delay = fields.get_duration("retryDelayMs", default.initial_backoff, allow_zero=True)
-    return replace(default, max_attempts=attempts, initial_backoff=delay, backoff_multiplier=float(multiplier))
+    policy = replace(
+        default,
+        max_attempts=attempts,
+        initial_backoff=fields.get_duration("retryDelayMs", default.initial_backoff, allow_zero=True),
+        backoff_multiplier=parse_number("backoffMultiplier", multiplier, 1, 100),
+    )
+    return parse_policy(fields, "retry", policy, flat_keys)
 
 
 def _parse_tools(fields: FieldReader) -> dict[str, ToolSettings]:
