@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.faults import fault_lab as bench_module
-from tests.faults.effects_log import Outcome, misdelivered, out_of_time, wrong_effects
+from tests.faults import neighbour as neighbour_module
+from tests.faults.effects_log import GRACE, Outcome, misdelivered, out_of_time, wrong_effects
 from tests.faults.fault_lab import lab
 from toolway import Hub, OutcomeUnknown, ServerUnavailable
 from toolway.errors import Certainty
@@ -33,8 +34,8 @@ def reply(nonce: str) -> ToolResult:
 
 
 def test_a_call_without_an_outcome_or_with_a_late_one_is_noticed():
-    assert list(out_of_time([call(seconds=1.9)])) == []
-    assert len(list(out_of_time([call(seconds=2.1), call(ended=False)]))) == 2
+    assert list(out_of_time([call(seconds=0.9 + GRACE)])) == []
+    assert len(list(out_of_time([call(seconds=1.1 + GRACE), call(ended=False)]))) == 2
 
 
 def test_the_answer_of_another_call_is_noticed():
@@ -64,7 +65,9 @@ def test_an_effect_nobody_called_for_is_noticed():
     assert len(list(wrong_effects([], Counter({"n": 1})))) == 1
 
 
-async def test_an_event_loop_that_stands_still_is_noticed():
+async def test_an_event_loop_that_stands_still_is_noticed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bench_module, "ALLOWED", 0.05)
+    monkeypatch.setattr(neighbour_module, "ALLOWED", 0.05)
     with pytest.raises(AssertionError, match=r"I5: the neighbour's p99"):
         async with lab({}):
             time.sleep(0.3)  # noqa: ASYNC251  the fault
