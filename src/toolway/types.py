@@ -12,12 +12,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, Self, TypeAlias
 
+import jiter
 import msgspec
 
 from toolway.errors import Certainty as Certainty
 from toolway.errors import ToolError
 
 Json: TypeAlias = dict[str, Any]
+MAX_JSON_TEXT_CHARS: Final = 8 * 1024 * 1024  # of a text that `ToolResult.data` parses; the default message limit
 
 #: Called with (progress, total or None, message or None) while a call runs.
 ProgressCallback: TypeAlias = Callable[[float, float | None, str | None], None]
@@ -28,7 +30,8 @@ AnyProgressCallback: TypeAlias = Callable[[float, float | None, str | None], Awa
 #: Called with (method, params) of a server notification that belongs to a call.
 LogCallback: TypeAlias = Callable[[str, Json], None]
 
-Era: TypeAlias = Literal["modern", "legacy"]
+#: Protocol era: modern (since 2026-07-28), legacy (begins with `initialize`), bare (a server without a handshake).
+Era: TypeAlias = Literal["modern", "legacy", "bare"]
 
 #: Clock of phase marks. Not the loop's clock, which some loops update only once a millisecond.
 phase_clock = time.perf_counter
@@ -406,8 +409,12 @@ class ToolResult(CallResult, frozen=True):
 
     @property
     def data(self) -> Any:
-        """Return the structured content of the tool result, or None. Short for `structured_content`."""
-        return self.raw.get("structuredContent")
+        """Return the structured content; if there is none, the object or list in a single JSON text.
+
+        None if the result has neither. The text is parsed at each access, up to 8 MiB.
+        """
+        structured = self.raw.get("structuredContent")
+        return structured if structured is not None else _parse_json_text(self.raw.get("content"))
 
     def raise_for_error(self) -> Self:
         """Return this result, or raise `ToolError` if the tool reported a failure.
@@ -476,6 +483,18 @@ _RESULT_TYPES: Final[dict[str, type[CallResult]]] = {
 def result_type(method: str) -> type[CallResult]:
     """Return the result class of an MCP method, such as `ToolResult` for `tools/call`."""
     return _RESULT_TYPES.get(method, CallResult)
+
+
+def _parse_json_text(content: Any) -> Any:
+    """Return the object or list that the only content block contains as strict JSON text, or None."""
+    block = content[0] if isinstance(content, list) and len(content) == 1 else None
+    text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
+    if not isinstance(text, str) or len(text) > MAX_JSON_TEXT_CHARS or not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        return jiter.from_json(text.encode(), allow_inf_nan=False, catch_duplicate_keys=True)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _dicts_in(value: Any) -> list[Json]:

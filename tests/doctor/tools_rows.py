@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
-from tests.doctor.doctor_lab import Lab, small
+from tests.doctor.doctor_lab import PYTHON, Lab, small
 from tests.doctor.rows import row
+
+BARE = Path(__file__).parent.parent / "hub" / "bare_server.py"
 
 
 def tool(name: str, **properties: Any) -> dict[str, Any]:
@@ -64,4 +67,17 @@ async def dear(lab: Lab) -> None:
     check = await lab.finds("acme: the tools cost about", "(OpenAI)", "(Anthropic)", "(Gemini) in every request")
     assert "group" in check.hint
     lab.write(json.dumps(many[:5]), path)
+    await lab.is_well()
+
+
+@row("no handshake")
+async def no_handshake(lab: Lab) -> None:
+    lab.servers(mail={"command": PYTHON, "args": [str(BARE)]})
+    seen = await lab.doctor()
+    assert seen.report.state == "ok", "\n".join(seen.lines)
+    check = next(check for subject in seen.report.subjects for check in subject.checks if check.name == "handshake")
+    assert "era bare" in check.message and "MCP SDK" in check.hint
+    lab.take_over(check, "mail")
+    again = await lab.doctor()
+    assert not any('"era"' in line for line in again.lines), "\n".join(again.lines)
     await lab.is_well()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from toolway.protocol import jsonrpc
@@ -109,3 +111,46 @@ def test_an_error_code_says_how_sure_we_are(code: int, certainty: Certainty) -> 
 def test_errors_of_any_shape_become_code_message_and_data() -> None:
     assert jsonrpc.parse_error({}) == (-32603, "error without a message", None)
     assert jsonrpc.parse_error({"code": True, "message": "a\x1b[31mb\u202e", "data": 1}) == (-32603, "a[31mb", 1)
+
+
+# -- servers without a handshake ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [[1, {"a": 2}], 7, 1.5, "text", True, None])
+def test_a_result_of_any_kind_is_read_from_a_bare_server(value) -> None:
+    frame = json.dumps({"jsonrpc": "2.0", "id": 3, "result": value}).encode()
+    with pytest.raises(jsonrpc.InvalidMessage):
+        jsonrpc.parse_message(frame)
+    message = jsonrpc.parse_bare_response(frame)
+    assert message is not None and (message.kind, message.id) == ("result", 3)
+    assert json.loads(message.body["content"][0]["text"]) == value
+    assert "structuredContent" not in message.body
+
+
+def test_a_null_beside_the_result_or_error_is_read_from_a_bare_server() -> None:
+    result = jsonrpc.parse_bare_response(b'{"id":1,"result":{"a":1},"error":null}')
+    error = jsonrpc.parse_bare_response(b'{"id":1,"result":null,"error":{"code":-32603,"message":"no"}}')
+    assert result is not None and (result.kind, result.body) == ("result", {"a": 1})
+    assert error is not None and (error.kind, error.body["code"]) == ("error", -32603)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"Starting...",
+        b"[1]",
+        b"7",
+        b'{"id":1}',
+        b'{"result":1}',
+        b'{"id":null,"result":1}',
+        b'{"id":[1],"result":1}',
+        b'{"id":1,"result":1,"error":{"code":1}}',
+        b'{"id":1,"result":1,"error":"no"}',
+        b'{"id":1,"method":"x","result":1}',
+        b'{"id":1,"result":1,"result":2}',
+        b'{"id":1,"result":NaN}',
+        b'{"id":1,"result":' + b"[" * 1000 + b"]" * 1000 + b"}",
+    ],
+)
+def test_what_is_no_response_is_not_read_from_a_bare_server_either(frame) -> None:
+    assert jsonrpc.parse_bare_response(frame) is None

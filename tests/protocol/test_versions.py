@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
+
 from toolway.protocol import versions
+from toolway.types import Json
 
 VERSION = "2026-07-28"
 
@@ -42,3 +47,62 @@ def test_a_server_is_asked_only_for_changes_it_can_notice() -> None:
     assert versions.listen_filter(
         {"tools": {"listChanged": True}, "prompts": {}, "resources": {"listChanged": False}}
     ) == {"toolsListChanged": True}
+
+
+# -- results of tools --------------------------------------------------------------------------------------------------
+
+RESULT = {"content": [{"type": "text", "text": "x"}]}
+
+
+def wrapped(value: Json) -> Json:
+    return {"content": [{"type": "text", "text": json.dumps(value, separators=(",", ":"))}], "structuredContent": value}
+
+
+@pytest.mark.promise("A2")
+@pytest.mark.parametrize("value", [{"url": "https://x", "number": 123}, {"contents": []}, {"a": None}, {"text": "é"}])
+@pytest.mark.parametrize("bare", [True, False])
+def test_an_object_that_is_no_tool_result_becomes_the_structured_content(value, bare) -> None:
+    normalized = versions.normalize_tool_result(value, bare=bare)
+    assert normalized["structuredContent"] == value
+    assert [block["type"] for block in normalized["content"]] == ["text"]
+    assert json.loads(normalized["content"][0]["text"]) == value
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {},
+        RESULT,
+        {"content": "text"},
+        {"structuredContent": {"a": 1}},
+        {"isError": True},
+        {"resultType": "input_required", "inputRequests": {}},
+        {"resultType": "complete", "a": 1},
+        {"task": {"taskId": "t"}},
+        {"toolResult": 7},
+    ],
+)
+def test_a_result_with_a_field_of_mcp_is_left_as_it_is(result) -> None:
+    assert versions.normalize_tool_result(result, bare=False) is result
+
+
+def test_metadata_stays_beside_the_structured_content() -> None:
+    normalized = versions.normalize_tool_result({"a": 1, "_meta": {"x": 2}}, bare=False)
+    assert normalized == {**wrapped({"a": 1}), "_meta": {"x": 2}}
+
+
+@pytest.mark.parametrize(
+    "value", [{}, {"content": "text"}, {"content": [7]}, {"structuredContent": {}}, {"resultType": "input_required"}]
+)
+def test_of_a_bare_server_only_content_blocks_are_a_tool_result(value) -> None:
+    assert versions.normalize_tool_result(value, bare=True) == wrapped(value)
+    assert versions.normalize_tool_result({**RESULT, "resultType": "input_required"}, bare=True) == RESULT
+    assert versions.normalize_tool_result({"isError": True}, bare=True) == {
+        **wrapped({"isError": True}),
+        "isError": True,
+    }
+
+
+@pytest.mark.parametrize("params", [{"name": "t"}, {"name": "t", "arguments": {"a": 1}}])
+def test_a_bare_server_is_given_the_name_of_a_tool_twice(params) -> None:
+    assert versions.bare_call_params(params) == {"arguments": {}, **params, "tool": "t"}

@@ -20,15 +20,21 @@ pytestmark = pytest.mark.anyio
 
 INFO: Json = {"name": "us"}
 SILENCE = object()
+UNKNOWN = JSONRPCError(-32601, "Method not found")
+TOOLS: Json = {"tools": []}
 Said = Json | Exception | object
 
 
 class Server:
     """Says one thing to each question, once its time has come."""
 
-    def __init__(self, discover: Said, initialize: Said = HANDSHAKE) -> None:
-        self._says: dict[str, list[Said]] = {"server/discover": [discover], "initialize": [initialize]}
-        self._times = {"server/discover": asyncio.Event(), "initialize": asyncio.Event()}
+    def __init__(self, discover: Said, initialize: Said = HANDSHAKE, tools: Said = UNKNOWN) -> None:
+        self._says: dict[str, list[Said]] = {
+            "server/discover": [discover],
+            "initialize": [initialize],
+            "tools/list": [tools],
+        }
+        self._times = {method: asyncio.Event() for method in self._says}
         for event in self._times.values():
             event.set()
         self.link = ScriptedLink(self._answer)
@@ -256,6 +262,81 @@ async def test_whoever_gives_up_leaves_nothing_behind() -> None:
     await asyncio.gather(agreeing, return_exceptions=True)
     assert sorted(server.link.cancelled) == ["initialize", "server/discover"]
     assert asyncio.all_tasks() == before
+
+
+# -- no handshake ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_server_that_knows_no_handshake_but_lists_its_tools_is_bare() -> None:
+    server = Server(UNKNOWN, UNKNOWN, TOOLS)
+    agreed = await server.agree()
+    assert (agreed.era, agreed.version, agreed.capabilities) == ("bare", "", {"tools": {}})
+    assert server.link.record == ["server/discover", "initialize", "tools/list"]  # and no notification
+
+
+@pytest.mark.parametrize("status", [400, 404, 422, 501])
+async def test_a_url_that_refuses_the_handshake_by_http_but_lists_its_tools_is_bare(status) -> None:
+    refusal = TransportError("no", Certainty.UNKNOWN, status=status)
+    assert (await Server(UNKNOWN, refusal, TOOLS).agree()).era == "bare"
+
+
+@pytest.mark.parametrize("tools", [UNKNOWN, {}, {"tools": 7}, TransportError("reset", Certainty.UNKNOWN)])
+async def test_a_server_that_lists_no_tools_either_has_refused_the_handshake(tools) -> None:
+    with pytest.raises(JSONRPCError) as caught:
+        await Server(UNKNOWN, UNKNOWN, tools).agree()
+    assert caught.value.code == -32601
+
+
+@pytest.mark.parametrize("code", [-32600, -32602, -32603, -32000])
+async def test_a_handshake_that_is_known_and_refused_is_not_gone_around(code) -> None:
+    server = Server(UNKNOWN, JSONRPCError(code, "no"), TOOLS)
+    with pytest.raises(JSONRPCError):
+        await server.agree()
+    assert "tools/list" not in server.link.methods
+
+
+async def test_bare_asks_nothing() -> None:
+    server = Server(MODERN)
+    assert (await server.agree("bare")).era == "bare"
+    assert server.link.record == []
+
+
+@pytest.mark.usefixtures("no_grace")
+async def test_a_server_that_ignores_the_handshake_but_lists_its_tools_is_bare() -> None:
+    server = Server(SILENCE, SILENCE, TOOLS)
+    before = asyncio.all_tasks()
+    assert (await server.agree()).era == "bare"
+    assert server.link.record == ["server/discover", "initialize", "tools/list"]
+    assert sorted(server.link.cancelled) == ["initialize", "server/discover"]
+    assert asyncio.all_tasks() == before
+
+
+@pytest.mark.usefixtures("no_grace")
+async def test_a_slow_server_that_answers_all_at_once_is_not_bare() -> None:
+    server = Server(UNKNOWN, HANDSHAKE, TOOLS).slow("server/discover", "initialize", "tools/list")
+    agreeing = asyncio.ensure_future(server.agree())
+    await asked(server, "tools/list")
+    for method in ("tools/list", "server/discover", "initialize"):
+        server.now(method)
+    assert (await agreeing).era == "legacy"
+
+
+@pytest.mark.usefixtures("no_grace")
+async def test_a_list_that_is_refused_before_the_handshake_leaves_it_open() -> None:
+    server = Server(SILENCE, HANDSHAKE, UNKNOWN).slow("initialize")
+    agreeing = asyncio.ensure_future(server.agree())
+    await asked(server, "tools/list")
+    await asyncio.sleep(0.001)
+    assert not agreeing.done()
+    server.now("initialize")
+    assert (await agreeing).era == "legacy"
+
+
+async def test_a_server_that_was_bare_is_asked_again_but_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(negotiation, "KNOWN_BARE_GRACE_S", 0.001)
+    assert (await Server(SILENCE, SILENCE, TOOLS).agree(hint="bare")).era == "bare"
+    assert (await Server(UNKNOWN, HANDSHAKE, TOOLS).agree(hint="bare")).era == "legacy"
+    assert (await Server(MODERN, UNKNOWN, TOOLS).agree(hint="bare")).era == "modern"
 
 
 # -- what is agreed ----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from toolway.errors import ConfigError
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
 from toolway.types import Effect
 
-EraSetting = Literal["auto", "modern", "legacy"]
+EraSetting = Literal["auto", "modern", "legacy", "bare"]
 EnvPolicy = Literal["safe", "inherit", "none"]
 Grant = Literal["authorization_code", "client_credentials"]
 CredentialKind = Literal["scheme", "apiKey", "bearer", "basic"]
@@ -270,7 +270,7 @@ class Server:
         auth: OAuth settings for the url. Default None: discovered if the server asks for a login.
         instance: SDK `MCPServer` or `Server` object in this process. Default None.
         openapi: HTTP API; each of its operations becomes a tool. Default None.
-        era: protocol era, "modern" or "legacy" without a probe. Default "auto": it is detected.
+        era: protocol era, "modern", "legacy" or "bare" (no handshake), without a probe. Default "auto": it is detected.
         enabled: False configures the server without starting it. Default True.
         lazy: start at the first call instead of immediately. Default False.
         instances: cluster: number of instances, on different nodes; a call goes to any of them. Default 1.
@@ -308,7 +308,7 @@ class Server:
     auth: OAuth | None = None  # OAuth settings for the url
     instance: Any = None  # an SDK `MCPServer` or `Server` object in this process
     openapi: OpenApi | None = None  # an HTTP API; each of its operations becomes a tool
-    era: EraSetting = "auto"  # protocol era; auto: detect it; modern or legacy: do not probe
+    era: EraSetting = "auto"  # protocol era; auto: detect it; modern, legacy or bare (no handshake): do not probe
     enabled: bool = True  # false: configured, but not started
     lazy: bool = False  # start at the first call instead of immediately
     instances: int = 1  # cluster: number of instances, on different nodes; a call goes to any of them

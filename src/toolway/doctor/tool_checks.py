@@ -38,10 +38,28 @@ def check_protocol(server: Server, trial: TrialStart) -> Check:
         return Check("handshake", "fail", failure.reason, hint=failure.hint, code=failure.code)
     started_at = trial.fetched_at if trial.fetched_at is not None else trial.spawned_at or 0.0
     assert trial.agreed_at is not None
-    text = f"{agreement.version}, in {format_seconds(max(0.0, trial.agreed_at - started_at))}"
+    took = max(0.0, trial.agreed_at - started_at)
+    if agreement.era == "bare":
+        return _describe_bare(server, took)
+    text = f"{agreement.version}, in {format_seconds(took)}"
     if trial.exits_on_modern:
         text += "; it exits when a client requests 2026-07-28, as newer clients do"
     return Check("handshake", "ok", text)
+
+
+def _describe_bare(server: Server, took: float) -> Check:
+    """Return the check of a server without a handshake: it works, with advice how to add one."""
+    text = f"none (era bare): the server answers tools/list without initialize, in {format_seconds(took)}"
+    hint = "it works, without progress, cancellation, prompts and resources; an MCP SDK adds them to the server"
+    if server.era == "bare":
+        return Check("handshake", "ok", text, hint=hint)
+    return Check(
+        "handshake",
+        "ok",
+        text,
+        hint=f"{hint}. To skip the search for a handshake:",
+        copy=format_entry_keys({"era": "bare"}),
+    )
 
 
 def check_openapi(trial: TrialStart) -> Iterator[Check]:

@@ -146,6 +146,34 @@ def parse_message(frame: bytes) -> Message:
         raise InvalidMessage(str(exc), extract_id(frame)) from None
 
 
+def parse_bare_response(frame: bytes) -> Message | None:
+    """Decode a response that only a server without a handshake may send; None if it is not one.
+
+    Its result may be any JSON value, and an unused `error` or `result` may be null. A result that is not an object is
+    returned as a tool result with its JSON as text. For messages that `parse_message` rejected.
+    """
+    try:
+        value = decode_json(frame)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or "method" in value or not _is_valid_id(value.get("id")):
+        return None
+    if isinstance(value.get("error"), dict):
+        return Message("error", value["id"], body=value["error"]) if value.get("result") is None else None
+    if "result" not in value or value.get("error") is not None:
+        return None
+    result = value["result"]
+    return Message("result", value["id"], "", result if isinstance(result, dict) else tool_result_from_json(result))
+
+
+def tool_result_from_json(value: Any) -> Json:
+    """Return a tool result for a JSON value: its JSON as text; an object is the structured content too."""
+    result: Json = {"content": [{"type": "text", "text": encode_json(value).decode()}]}
+    if isinstance(value, dict):
+        result["structuredContent"] = value
+    return result
+
+
 def is_large(frame: bytes) -> bool:
     """Return True if decoding this message would block the event loop for too long."""
     size = len(frame)

@@ -1,7 +1,8 @@
-"""Protocol eras of MCP: version tables, request metadata, version negotiation.
+"""Protocol eras of MCP: version tables, request metadata, version negotiation, results of tools.
 
 Modern (2026-07-28): every request carries client info and capabilities. Legacy (2024-11-05 to 2025-11-25):
-`initialize` sends them once. Version tables and header rules are the SDK's.
+`initialize` sends them once. Bare: a server without a handshake, which knows `tools/list` and `tools/call` only.
+Version tables and header rules are the SDK's.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from mcp_types.version import (
 )
 
 from toolway.events import ListKind
-from toolway.protocol.jsonrpc import MODERN_ERROR_CODES
+from toolway.protocol.jsonrpc import MODERN_ERROR_CODES, tool_result_from_json
 from toolway.types import Json
 
 #: List kind -> (server capability, list method, key of the items in a page).
@@ -111,6 +112,50 @@ def _newest_common_version(offered: Any) -> str | None:
     if not isinstance(offered, list):
         return None
     return next((v for v in reversed(MODERN_PROTOCOL_VERSIONS) if v in offered), None)
+
+
+# -- bare era ---------------------------------------------------------------------------------------------------------
+
+#: Capabilities that a server without a handshake has without declaring them.
+BARE_CAPABILITIES: Final[Json] = {"tools": {}}
+#: Fields of a tool result in any version. A result without `content` is an MCP result if it has one of them.
+_TOOL_RESULT_FIELDS: Final = frozenset(
+    {"content", "structuredContent", "isError", "resultType", "task", "taskId", "toolResult"}
+)
+
+
+def bare_call_params(params: Json) -> Json:
+    """Return the params of `tools/call` for a server without a handshake.
+
+    Some of these servers read the tool name from `tool` instead of `name`, and most require `arguments`.
+    """
+    return {"arguments": {}, **params, "tool": params.get("name")}
+
+
+def normalize_tool_result(result: Json, *, bare: bool) -> Json:
+    """Return `result` as a tool result; unchanged if it is one.
+
+    Any other object becomes the structured content, with its JSON as text. A bare server declares no MCP result, so
+    there only a list of content blocks makes one.
+    """
+    if bare:
+        if _is_content(result.get("content")):
+            return {key: value for key, value in result.items() if key != "resultType"}
+        wrapped = tool_result_from_json(result)
+        return {**wrapped, "isError": True} if result.get("isError") is True else wrapped
+    if not result or not _TOOL_RESULT_FIELDS.isdisjoint(result):
+        return result
+    wrapped = tool_result_from_json({key: value for key, value in result.items() if key != "_meta"})
+    return {**wrapped, "_meta": result["_meta"]} if "_meta" in result else wrapped
+
+
+def _is_content(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(each, dict) and isinstance(each.get("type"), str) for each in value
+    )
+
+
+# -- subscriptions and logs -------------------------------------------------------------------------------------------
 
 
 def listen_filter(capabilities: Json) -> Json:

@@ -22,6 +22,7 @@ from toolway.testing.wire import (
     HEADER_MISMATCH,
     INVALID_REQUEST,
     LEGACY_VERSIONS,
+    METHOD_NOT_FOUND,
     VERSION_KEY,
     RpcError,
     Unanswered,
@@ -84,7 +85,7 @@ class Endpoint:
             exchange.send_message(response)
             exchange.end_stream()
         else:
-            modern = "mcp-session-id" not in exchange.request.headers
+            modern = "mcp-session-id" not in exchange.request.headers and self.server.era != "bare"
             code = as_object(response.get("error")).get("code")
             exchange.respond_json(
                 response, _STATUS_BY_ERROR_CODE.get(code, 200) if modern and isinstance(code, int) else 200
@@ -126,7 +127,7 @@ class Endpoint:
                 exchange.keep_alive = False
             return
         self.server.stats.count_request(method)
-        if self.server.era == "modern" or method not in ("GET", "DELETE"):
+        if self.server.era in ("modern", "bare") or method not in ("GET", "DELETE"):
             exchange.respond(405)
         elif (session := self._find_session(exchange)) is None:
             return
@@ -154,6 +155,10 @@ class Endpoint:
         if peer is None:
             return
         if "id" not in message or "method" not in message:
+            if self.server.era == "bare":  # it does not know notifications, so it answers them
+                error = RpcError(METHOD_NOT_FOUND, f"Method not found: {message.get('method')}")
+                exchange.respond_json(make_error_response(None, error), 200)
+                return
             self._handle_client_message(peer, message)
             exchange.respond(202)
             return
@@ -177,6 +182,8 @@ class Endpoint:
 
         Return None if the request was invalid; the error response is then already sent.
         """
+        if self.server.era == "bare":
+            return FakePeer()
         headers = exchange.request.headers
         meta = as_object(as_object(message.get("params")).get("_meta"))
         is_legacy = self.server.era == "legacy" or (

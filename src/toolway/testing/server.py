@@ -12,6 +12,7 @@ import threading
 
 from toolway.testing.wire import (
     CAPABILITIES_KEY,
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     LEGACY_VERSIONS,
     METHOD_NOT_FOUND,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
         def run(self, server: FakeServer, call: FakeCall) -> Json | Steps: ...
 
 
-ERAS = ("modern", "legacy", "both")
+ERAS = ("modern", "legacy", "both", "bare")
 _CACHEABLE_METHODS = frozenset(
     {"server/discover", "tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read"}
 )
@@ -85,7 +86,8 @@ class Stats:
 class FakeServer:
     """State of one fake MCP server; turns requests into responses, independent of the transport.
 
-    Supports the legacy protocol (before 2026-07-28) and the modern one.
+    Supports the legacy protocol (before 2026-07-28) and the modern one. In the era `bare` it has no handshake: it
+    knows `tools/list` and `tools/call` only, answers notifications too, and its results have no `content`.
     """
 
     def __init__(
@@ -127,10 +129,10 @@ class FakeServer:
         try:
             self._check_era(call)
             outcome = self._dispatch(call)
+            if isinstance(outcome, dict):
+                return make_response(call.id, self._adapt_result(call, outcome))
         except _REQUEST_ERRORS as error:
-            return make_error_response(call.id, _to_rpc_error(error))
-        if isinstance(outcome, dict):
-            return make_response(call.id, self._add_modern_fields(call, outcome))
+            return make_error_response(call.id, self._to_rpc_error(error))
         return self._run_steps(call, outcome)
 
     def broadcast(self, method: str, filter_key: str, times: int = 1) -> None:
@@ -164,6 +166,11 @@ class FakeServer:
         A legacy server (before 2026-07-28) has no `server/discover`; a modern one has no `initialize`. Raises
         `Unanswered` for a legacy request before `initialize`.
         """
+        if self.era == "bare":
+            call.modern = False
+            if call.method not in ("tools/list", "tools/call"):
+                raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method}")
+            return
         if call.method == "initialize" and self.era != "modern":
             return
         if self.era == "legacy" or (not call.modern and call.peer.version is not None):
@@ -206,13 +213,22 @@ class FakeServer:
 
     def _run_steps(self, call: FakeCall, steps: Steps) -> Steps:
         try:
-            result = yield from steps
+            return make_response(call.id, self._adapt_result(call, (yield from steps)))
         except _REQUEST_ERRORS as error:
-            return make_error_response(call.id, _to_rpc_error(error))
-        return make_response(call.id, self._add_modern_fields(call, result))
+            return make_error_response(call.id, self._to_rpc_error(error))
 
-    def _add_modern_fields(self, call: FakeCall, result: Json) -> Json:
-        """Add the fields that every modern result (2026-07-28) has, such as `resultType`."""
+    def _to_rpc_error(self, error: Exception) -> RpcError:
+        if self.era == "bare" and getattr(error, "code", 0) != METHOD_NOT_FOUND:
+            return RpcError(INTERNAL_ERROR, f"Internal error: {error}")
+        return error if isinstance(error, RpcError) else RpcError(INVALID_PARAMS, f"bad arguments: {error!r}")
+
+    def _adapt_result(self, call: FakeCall, result: Json) -> Json:
+        """Return a result in the form of the era: modern results have more fields, bare ones no content."""
+        if self.era == "bare" and call.method == "tools/call":
+            text = "".join(str(block.get("text", "")) for block in result["content"])
+            if result.get("isError"):
+                raise RpcError(INTERNAL_ERROR, text)
+            return {"text": text, **as_object(result.get("structuredContent"))}
         if not call.modern:
             return result
         full_result = {"resultType": "complete", **result}
@@ -267,10 +283,6 @@ class FakeServer:
 
 # Arguments are not validated. Wrong arguments raise one of these exceptions.
 _REQUEST_ERRORS = (RpcError, AttributeError, KeyError, TypeError, ValueError)
-
-
-def _to_rpc_error(error: Exception) -> RpcError:
-    return error if isinstance(error, RpcError) else RpcError(INVALID_PARAMS, f"bad arguments: {error!r}")
 
 
 def _append_durably(path: str, line: str) -> None:

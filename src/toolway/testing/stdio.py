@@ -10,6 +10,7 @@ from collections.abc import Generator
 
 from toolway.testing.server import FakePeer, ServerRequest
 from toolway.testing.wire import (
+    METHOD_NOT_FOUND,
     RpcError,
     Unanswered,
     as_object,
@@ -171,6 +172,10 @@ class StdioServer:
             pending.received.set()
 
     def _handle_notification(self, message: Json) -> None:
+        if self.server.era == "bare":  # it does not know notifications, so it answers them
+            error = RpcError(METHOD_NOT_FOUND, f"Method not found: {message['method']}")
+            self.out.write_message(make_error_response(None, error))
+            return
         if message["method"] == "notifications/cancelled":
             cancelled = self.cancel_events.get(cancelled_id(message))
             if cancelled is not None:

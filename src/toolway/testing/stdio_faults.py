@@ -77,6 +77,11 @@ def _silent(context: StdioFaultContext) -> None:
     """Send no response to any request."""
 
 
+@stdio_fault("ignores_unknown", on=("server/discover", "initialize", "ping"))
+def _ignores_unknown(context: StdioFaultContext) -> None:
+    """Send no response to server/discover, initialize and ping."""
+
+
 @stdio_fault("wrong_id")
 def _wrong_id(context: StdioFaultContext) -> None:
     """Send the response with the id of another call in flight, else with an unknown id."""

@@ -1,9 +1,12 @@
-"""Negotiation of protocol era (legacy: before 2026-07-28; modern) and version.
+"""Negotiation of protocol era (legacy: before 2026-07-28; modern; bare: no handshake) and version.
 
 `server/discover` is sent first. A modern response, or an error that only a modern server sends, decides for the modern
 era; any other *response* decides for legacy. Silence decides nothing: a server may start slowly, or ignore unknown
 methods. So after a grace period `initialize` is sent as well, and the first response decides. A transient failure (a
 503, a reset) never decides the era: the start fails and is retried.
+
+A server that rejects or ignores both is bare if it answers `tools/list` without them. It gets requests for its tools
+only: no notification, because such servers answer those too.
 """
 
 from __future__ import annotations
@@ -21,7 +24,11 @@ from toolway.protocol.sanitize import sanitize
 from toolway.types import Certainty, Era, Json
 from toolway.upstream.transport import JSONRPCError, Request, Transport, TransportError
 
-DISCOVER_GRACE_S: Final = 3.0  # of silence before `initialize` is sent as well
+DISCOVER_GRACE_S: Final = 3.0  # of silence before `initialize` is sent as well, and then again before `tools/list`
+KNOWN_BARE_GRACE_S: Final = 0.3  # the same for a server that was bare at its last start; it may have changed since
+HANDSHAKE_MARGIN_S: Final = 0.2  # for a response to the handshake, after `tools/list` was answered without one
+# HTTP rejections of `initialize` after which a URL may still answer `tools/list`.
+BARE_STATUSES: Final = frozenset({400, 404, 422, 501})
 # HTTP rejections that concern the client or the time, not the protocol of the server.
 ERA_NEUTRAL_STATUSES: Final = frozenset({401, 403, 407, 408, 421, 425, 429})
 
@@ -37,10 +44,14 @@ class NegotiatedProtocol:
     instructions: str
 
 
+#: Protocol of a server without a handshake. It has no version.
+BARE_PROTOCOL: Final = NegotiatedProtocol("bare", "", versions.BARE_CAPABILITIES, {}, "")
+
+
 async def negotiate(
     transport: Transport, setting: EraSetting, era_hint: Era | None, info: Json, capabilities: Json
 ) -> NegotiatedProtocol:
-    """Negotiate era (legacy or modern) and version with the server behind `transport`.
+    """Negotiate era (legacy, modern or bare) and version with the server behind `transport`.
 
     `era_hint` is the era that the server spoke last time. Raises `TransportError` or `JSONRPCError` if the server
     cannot be reached, or rejects the negotiation.
@@ -49,13 +60,16 @@ async def negotiate(
         return await _require_modern(transport, info, capabilities)
     if setting == "legacy":
         return await initialize(transport, info, capabilities)
+    if setting == "bare":
+        return BARE_PROTOCOL
     if era_hint == "legacy":
         try:
             return await initialize(transport, info, capabilities)
         except JSONRPCError as exc:
             if not _may_be_modern(exc):
                 raise
-    return await _detect_era(transport, info, capabilities)
+    grace = KNOWN_BARE_GRACE_S if era_hint == "bare" else DISCOVER_GRACE_S
+    return await _detect_era(transport, info, capabilities, grace)
 
 
 async def initialize(transport: Transport, info: Json, capabilities: Json) -> NegotiatedProtocol:
@@ -86,26 +100,71 @@ async def initialize(transport: Transport, info: Json, capabilities: Json) -> Ne
     )
 
 
-async def _detect_era(transport: Transport, info: Json, capabilities: Json) -> NegotiatedProtocol:
-    """Detect the server's era: send `server/discover`, and after a silence `initialize` too."""
+async def _detect_era(transport: Transport, info: Json, capabilities: Json, grace: float) -> NegotiatedProtocol:
+    """Detect the era: send `server/discover`, after a silence `initialize`, after another `tools/list`.
+
+    `grace` is the length of each silence in seconds.
+    """
     discover = asyncio.create_task(_discover(transport, info, capabilities))
-    tasks = [discover]
+    tasks: list[asyncio.Task[NegotiatedProtocol]] = [discover]
     try:
-        await asyncio.wait({discover}, timeout=DISCOVER_GRACE_S)
+        await asyncio.wait({discover}, timeout=grace)
         if not discover.done():
-            initialized = asyncio.create_task(initialize(transport, info, capabilities))
+            initialized = asyncio.create_task(_initialize_or_bare(transport, info, capabilities))
             tasks.append(initialized)
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+            if not any(task.done() for task in tasks) and await _lists_tools_first(transport, tasks):
+                return BARE_PROTOCOL
             if not discover.done() and _succeeded(initialized):
                 return initialized.result()
         try:
             return await discover
         except _LegacyServer:
-            return await (tasks[1] if len(tasks) > 1 else initialize(transport, info, capabilities))
+            return await (tasks[1] if len(tasks) > 1 else _initialize_or_bare(transport, info, capabilities))
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _initialize_or_bare(transport: Transport, info: Json, capabilities: Json) -> NegotiatedProtocol:
+    """Send `initialize`; if the server does not know it but lists its tools, return the bare protocol."""
+    try:
+        return await initialize(transport, info, capabilities)
+    except JSONRPCError as exc:
+        if exc.code != METHOD_NOT_FOUND or not await _lists_tools(transport):
+            raise
+    except TransportError as exc:
+        if exc.status not in BARE_STATUSES or not await _lists_tools(transport):
+            raise
+    return BARE_PROTOCOL
+
+
+async def _lists_tools_first(transport: Transport, handshake: list[asyncio.Task[NegotiatedProtocol]]) -> bool:
+    """Wait for the first response to `tools/list` or to the handshake. Return True if it lists tools.
+
+    A server that starts slowly answers all of them at once, so the handshake gets a short time more.
+    """
+    tools = asyncio.create_task(_lists_tools(transport))
+    try:
+        await asyncio.wait([tools, *handshake], return_when=asyncio.FIRST_COMPLETED)
+        if tools.done() and tools.result():
+            await asyncio.wait(handshake, timeout=HANDSHAKE_MARGIN_S, return_when=asyncio.FIRST_COMPLETED)
+            return not any(task.done() for task in handshake)
+        await asyncio.wait(handshake, return_when=asyncio.FIRST_COMPLETED)
+        return False
+    finally:
+        tools.cancel()
+        await asyncio.gather(tools, return_exceptions=True)
+
+
+async def _lists_tools(transport: Transport) -> bool:
+    """Return True if the server answers `tools/list` with a list of tools, without a handshake."""
+    try:
+        page = await transport.request(Request("tools/list", {}, silent_cancel=True))
+    except (TransportError, JSONRPCError):
+        return False
+    return isinstance(page.get("tools"), list)
 
 
 def _succeeded(task: asyncio.Task[NegotiatedProtocol]) -> bool:

@@ -80,8 +80,8 @@ class Session:
             if transport is None or not await self._switch_transport(transport):
                 raise
             negotiated = await self._negotiate(setting, era_hint)
-        if negotiated.era == "modern":
-            self.transport.set_protocol("modern", negotiated.version)
+        if negotiated.era != "legacy":
+            self.transport.set_protocol(negotiated.era, negotiated.version)
         info = self.transport.info()
         # Neither a pipe nor an HTTP+SSE stream names the call of a server request. Only a process has a pipe.
         self._uses_turns = negotiated.era == "legacy" and (info.pid is not None or info.transport == "sse")
@@ -144,6 +144,8 @@ class Session:
             result = await self.request(
                 call.method, params, call.state, input_schema=input_schema, capabilities=declared
             )
+            if call.method == "tools/call" and ("content" not in result or self.protocol.era == "bare"):
+                result = self._normalize_tool_result(call, result)
             if (
                 result.get("resultType") == "input_required"
                 and not call.return_input_required
@@ -156,6 +158,12 @@ class Session:
             self._router.remove(call)
             if token is not None:
                 del self._progress_callbacks[token]
+
+    def _normalize_tool_result(self, call: Call, result: Json) -> Json:
+        normalized = versions.normalize_tool_result(result, bare=self.protocol.era == "bare")
+        if normalized is not result:
+            call.state.raw_bytes = None  # the bytes as received are no longer the result
+        return normalized
 
     async def request(
         self,
@@ -196,6 +204,8 @@ class Session:
         try:
             if self.protocol.era == "modern":
                 await self.request("server/discover", {})
+            elif self.protocol.era == "bare":
+                await self.request("tools/list", {})  # it may ignore a method that it does not know
             else:
                 await self.request("ping", {})
         except JSONRPCError:
@@ -233,14 +243,21 @@ class Session:
     def _build_request(
         self, method: str, params: Json, call_state: CallState, input_schema: object, capabilities: Json | None
     ) -> Request:
-        """Build a JSON-RPC request; in the modern era, with version, client info and capabilities."""
+        """Build a JSON-RPC request; in the modern era, with version, client info and capabilities.
+
+        A bare server is not notified if the request is cancelled: it would answer the notification.
+        """
         protocol, version = self.protocol, None
         if protocol.era == "modern":
             version = protocol.version
             declared = capabilities if capabilities is not None else self._callbacks.capabilities
             params = versions.add_protocol_meta(params, version, CLIENT_INFO, declared)
+        elif protocol.era == "bare" and method == "tools/call":
+            params = versions.bare_call_params(params)
         # A loss on a stale connection is indistinguishable from a loss after execution, which matters for tool calls.
-        return Request(method, params, call_state, version, input_schema, method == "tools/call")
+        return Request(
+            method, params, call_state, version, input_schema, method == "tools/call", protocol.era == "bare"
+        )
 
     async def _reinitialize(self, initialize_count: int) -> None:
         """Send `initialize` once for all requests that found their session lost by the server.
@@ -350,8 +367,8 @@ class Session:
             self._listener(method, {**params, DELIVERED_LOG_MARKER: True} if delivered else params)
 
     async def on_request(self, method: str, params: Json, call_state: CallState | None = None) -> Json | None:
-        if self.negotiated is not None and self.negotiated.era == "modern":
-            return None  # modern servers send no requests
+        if self.negotiated is not None and self.negotiated.era != "legacy":
+            return None  # only legacy servers send requests
         if method == "ping":
             return {}
         return await self._router.handle(method, params, call_state)

@@ -63,7 +63,7 @@ class FailureHistory:
         `era_hint` is the last known protocol era of the server.
         """
         negotiated = session.negotiated if session is not None else None
-        version = negotiated.version if negotiated else None
+        version = (negotiated.version or None) if negotiated else None
         info = session.transport.info() if session is not None else self.last_transport_info
         is_waiting = state in (State.BACKING_OFF, State.FAILED)
         wait = max(0.0, self.retry_at - now) if is_waiting else None

@@ -10,6 +10,7 @@ from toolway.upstream.state import State
 from toolway.upstream.transport import Disconnect
 
 DEPRECATED_SSE: Final = "HTTP+SSE, which is deprecated"
+BARE_STATE: Final = "without a handshake (era bare)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ def describe_state(
     match state:
         case State.READY:
             old = f" over {DEPRECATED_SSE}" if transport == "sse" else ""
-            return f"ready, speaking {protocol}{old}" + (f"; restarted after: {reason}" if reason else "")
+            spoken = f"speaking {protocol}" if protocol else BARE_STATE
+            return f"ready, {spoken}{old}" + (f"; restarted after: {reason}" if reason else "")
         case State.STARTING:
             return "starting" + (f" again after: {reason}" if reason else ": waiting for its first response")
         case State.BACKING_OFF:

@@ -77,8 +77,13 @@ class Subscriptions:
                 self._notify_all_resources()
         if session.protocol.era == "modern":
             await self._run_modern(session)
-        else:
+        elif session.protocol.era == "legacy":
             await self._run_legacy(session)
+        else:
+            while True:  # a bare server has no subscriptions: nothing to wait for
+                self._on_acknowledged()
+                await self._changed.wait()
+                self._changed.clear()
 
     def _notify_all_resources(self) -> None:
         for uri in self._names(RESOURCE_KIND):

@@ -248,7 +248,7 @@ class Upstream:
 
     @property
     def era(self) -> Era | None:
-        """Return the server's protocol era (legacy or modern); if not ready, the last known or None."""
+        """Return the server's protocol era; if the server is not ready, the last known or None."""
         negotiated = self.negotiated
         return negotiated.era if negotiated is not None else self._supervisor.era_hint
 

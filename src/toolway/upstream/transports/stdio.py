@@ -71,6 +71,7 @@ class StdioTransport:
         self._writer: PipeWriter | None = None
         self._disconnected: asyncio.Future[Disconnect] | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._is_bare = False
         self.is_owned: Callable[[], bool] | None = None  # returns False after this node has lost the ownership
 
     # -- open and close -----------------------------------------------------------------------------------------------
@@ -123,7 +124,8 @@ class StdioTransport:
                 task.cancel()
 
     def set_protocol(self, era: Era, version: str) -> None:
-        """Do nothing: on a pipe, messages of both protocol eras are framed alike."""
+        """Set the era. Messages of all eras are framed alike; responses of a bare server are read leniently."""
+        self._is_bare = era == "bare"
 
     def reset_session(self) -> None:
         """Do nothing: a pipe has no session apart from its process."""
@@ -321,6 +323,9 @@ class StdioTransport:
             self._start_server_request(message)
 
     def _on_bad_line(self, line: bytes, bad: jsonrpc.InvalidMessage) -> None:
+        if self._is_bare and not jsonrpc.is_large(line) and (message := jsonrpc.parse_bare_response(line)) is not None:
+            self._pending.resolve(message)
+            return
         embedded = _EMBEDDED_MESSAGE.search(line)
         if embedded is not None and embedded.start() > 0 and not line.startswith(b"\xef\xbb\xbf"):
             self._stderr_tail.feed(line[: embedded.start()] + b"\n")

@@ -123,7 +123,7 @@ class StreamableHttpTransport:
             raise TransportError(str(exc), Certainty.NOT_SENT, code="E-HTTP-CONFIG", hint=hint) from None
 
     def set_protocol(self, era: Era, version: str) -> None:
-        if era == "modern":
+        if era != "legacy":
             self.reset_session()
         self._era = era
         self._version = version
@@ -327,7 +327,12 @@ class StreamableHttpTransport:
                     else jsonrpc.parse_message(frame)
                 )
             except jsonrpc.InvalidMessage as bad:
-                raise http_responses.error_for_bad_message(bad) from None
+                lenient = (
+                    jsonrpc.parse_bare_response(frame) if self._era == "bare" and not jsonrpc.is_large(frame) else None
+                )
+                if lenient is None:
+                    raise http_responses.error_for_bad_message(bad) from None
+                message = lenient
             if request.call_state.keep_raw and message.is_bare_result:
                 request.call_state.raw_bytes = jsonrpc.slice_result(frame, id_)
         elif kind == "text/event-stream":
