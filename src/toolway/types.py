@@ -322,6 +322,8 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     effect: Effect = Effect.UNSAFE  # set by the `resolve` middleware
     idempotent: bool | None = None  # the caller declares that the call may run again
     max_attempts: int | None = None  # None = the server's setting
+    retry: Any = None  # `RetryPolicy` of this call; None = that of the tool or the server
+    attempt_timeout: float | None = None  # seconds for one attempt; set by the `resolve` middleware
     idempotency_key: str | None = None  # the caller's idempotency key
     caller: str = ""  # caller id, the authorization context; "" for the local owner
     state: CallState = msgspec.field(default_factory=CallState)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.sim.loop import run
-from toolway.middleware.deadline import MAX_CANCELLED, Timers
+from toolway._async import MAX_CANCELLED, Timers
 
 
 def now() -> float:

@@ -245,13 +245,13 @@ async def test_every_success_means_that_the_message_was_taken(status: int) -> No
 @pytest.mark.parametrize(
     ("data", "certainty", "code"),
     [
-        (response(400, b"bad"), Certainty.UNKNOWN, "E-HTTP-STATUS"),
+        (response(400, b"bad"), Certainty.REJECTED, "E-HTTP-STATUS"),
         (response(401), Certainty.REJECTED, "E-HTTP-STATUS"),
         (response(403), Certainty.REJECTED, "E-HTTP-STATUS"),
         (response(404, b"Could not find session"), Certainty.REJECTED, "E-HTTP-SESSION"),
         (response(400, b"No transport found for sessionId"), Certainty.REJECTED, "E-HTTP-SESSION"),
         (response(400, b"Invalid session ID"), Certainty.REJECTED, "E-HTTP-SESSION"),
-        (response(400, b"session " + b"x" * 1000 + b" not found"), Certainty.UNKNOWN, "E-HTTP-STATUS"),
+        (response(400, b"session " + b"x" * 1000 + b" not found"), Certainty.REJECTED, "E-HTTP-STATUS"),
         (response(413), Certainty.REJECTED, "E-HTTP-STATUS"),
         (response(429, Retry_After="7"), Certainty.REJECTED, "E-HTTP-STATUS"),
         (response(500), Certainty.UNKNOWN, "E-HTTP-STATUS"),

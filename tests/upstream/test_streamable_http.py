@@ -263,16 +263,19 @@ async def test_an_error_of_the_server_may_come_with_a_status(status: int) -> Non
 @pytest.mark.parametrize(
     ("status", "headers", "certainty"),
     [
-        (400, {}, Certainty.UNKNOWN),
+        (400, {}, Certainty.REJECTED),
         (401, {}, Certainty.REJECTED),
         (403, {}, Certainty.REJECTED),
-        (404, {}, Certainty.UNKNOWN),
+        (404, {}, Certainty.REJECTED),
         (405, {}, Certainty.REJECTED),
         (406, {}, Certainty.REJECTED),
-        (410, {}, Certainty.UNKNOWN),
+        (408, {}, Certainty.UNKNOWN),
+        (409, {}, Certainty.REJECTED),
+        (410, {}, Certainty.REJECTED),
         (413, {}, Certainty.REJECTED),
         (415, {}, Certainty.REJECTED),
         (421, {}, Certainty.REJECTED),
+        (422, {}, Certainty.REJECTED),
         (429, {}, Certainty.REJECTED),
         (500, {}, Certainty.UNKNOWN),
         (500, {"Retry_After": "3"}, Certainty.UNKNOWN),
@@ -300,7 +303,7 @@ async def test_a_status_says_whether_it_may_have_been_executed(
 async def test_a_status_without_an_error_of_ours_speaks_for_itself(body: bytes) -> None:
     async with Linked(always(response(400, body, Content_Type="application/json"))) as at:
         fault = await at.fault()
-    assert (fault.status, fault.certainty) == (400, Certainty.UNKNOWN)
+    assert (fault.status, fault.certainty) == (400, Certainty.REJECTED)
 
 
 async def test_a_refusal_counts_even_if_its_body_cannot_be_read() -> None:

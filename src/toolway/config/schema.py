@@ -61,9 +61,12 @@ class RetryPolicy:
         backoff_multiplier: growth factor of that upper bound per attempt. Default 2.
         rate_limited_backoff: first upper bound in seconds, if a server limits the rate without Retry-After. Default 1.
         max_backoff: longest backoff in seconds. Default 20.
+        attempt_timeout: seconds for one attempt of a running server to answer. Default None: only the whole call is
+            limited. An attempt that took longer is cancelled; a read is then tried again within the timeout of the
+            call, an unsafe call ends with an unknown outcome.
 
     Example:
-        RetryPolicy(max_attempts=3, initial_backoff=0.2)
+        RetryPolicy(max_attempts=3, attempt_timeout=5.0)
     """
 
     max_attempts: int = 3  # including the first one (at most 5)
@@ -71,6 +74,16 @@ class RetryPolicy:
     backoff_multiplier: float = 2.0  # growth factor of that upper bound
     rate_limited_backoff: float = 1.0  # first upper bound if the server is rate limiting without Retry-After
     max_backoff: float = 20.0  # longest backoff
+    attempt_timeout: float | None = None  # seconds for one attempt; a READ that takes longer is tried again
+
+    def __post_init__(self) -> None:
+        if self.attempt_timeout is not None and self.attempt_timeout <= 0:
+            raise ConfigError(
+                "the attempt timeout must be more than 0 s",
+                detail=f"found {self.attempt_timeout:g}",
+                hint="leave it out for no limit per attempt",
+                code="E-CONFIG-KEY",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +163,7 @@ class ToolSettings:
         idempotent: the operator declares that a repeated call is safe. Default None: the setting of the server.
         cache: seconds for which a result may be reused; READ tools only, 0 is never. Default 0.
         timeout: seconds for one call of this tool. Default None: the timeout of the server.
+        retry: attempts and backoff of this tool. Default None: those of the server.
 
     Example:
         ToolSettings(effect=Effect.READ, timeout=5.0)
@@ -159,6 +173,7 @@ class ToolSettings:
     idempotent: bool | None = None  # the operator declares that a repeated call is safe
     cache: float = 0.0  # seconds for which a result of a READ tool may be reused; 0 = never
     timeout: float | None = None  # seconds for one call of this tool
+    retry: RetryPolicy | None = None  # attempts and backoff of this tool
 
 
 @dataclass(frozen=True, slots=True)

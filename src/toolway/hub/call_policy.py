@@ -103,6 +103,7 @@ class ToolPolicy:
         self.tool = tool
         self.settings = settings = server.tools.get(name, _DEFAULT_TOOL_SETTINGS)
         self.timeout = settings.timeout if settings.timeout is not None else server.timeout.total
+        self.retry = settings.retry if settings.retry is not None else server.retry
         # The server's own hint is not enough: the operator must declare the effect or trust the server.
         self.is_known_read = settings.effect is Effect.READ or server.trusted
         self.default_effect = self.effect_for()
@@ -144,7 +145,15 @@ class CallPolicies:
     def attach(self, call: Call, tool: Tool | None) -> Call:
         """Return the call with its effect and policy attached, so that later lookups are free."""
         policy = self._find_policy(call, tool)
-        return with_facts(call, effect=_call_effect(call, policy), policy=policy)
+        limit = (policy.retry if call.retry is None else call.retry).attempt_timeout
+        return with_facts(call, effect=_call_effect(call, policy), policy=policy, attempt_timeout=limit)
+
+    def update(self, call: Call) -> Call:
+        """Return the call with the policy of its tool, if the tool was not listed yet when it was attached."""
+        if call.method != "tools/call" or (call.policy is not None and call.policy.tool is not None):
+            return call
+        tool = self._catalog.tool(ToolRef(call.server, call.name))
+        return call if tool is None else self.attach(call, tool)
 
     def effect(self, call: Call) -> Effect:
         """Return the effect class of the call, which decides if it may run again."""
@@ -167,7 +176,7 @@ class CallPolicies:
         return self._server_settings(server).transport in ("stdio", "memory")
 
     def retry_policy(self, call: Call) -> RetryPolicy:
-        policy = self._policy_for(call).server.retry
+        policy: RetryPolicy = call.retry if call.retry is not None else self._policy_for(call).retry
         return policy if call.max_attempts is None else replace(policy, max_attempts=call.max_attempts)
 
     def definition_hash(self, call: Call) -> str:

@@ -236,6 +236,7 @@ class HubCore:
                 self._environment.random,
                 self._environment.sleep,
                 self._instrumentation.on_attempt_failed,
+                policies.update,
             ),
             circuit_breaker=circuit_breaker(self._breakers, now, self._ping_server, policies.is_process),
             concurrency=concurrency(self._upstreams.limiters.__getitem__, policies.queue_timeout, now),

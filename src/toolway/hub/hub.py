@@ -140,6 +140,7 @@ class Hub:
         *,
         timeout: float | None = None,
         max_attempts: int | None = None,
+        retry: RetryPolicy | None = None,
         idempotent: bool | None = None,
         idempotency_key: str | None = None,
         progress_callback: AnyProgressCallback | None = None,
@@ -153,6 +154,8 @@ class Hub:
             arguments: Arguments of the tool.
             timeout: Seconds for the whole call; None uses the server's setting.
             max_attempts: Attempts allowed for this call; None uses the server's setting.
+            retry: Attempts, backoff and time limit per attempt of this call; None uses the setting of the tool or the
+                server.
             idempotent: True declares that the call may run again after a failure. None uses the setting or the hint of
                 the server. If neither allows it, a call that may have been executed is never sent twice.
             idempotency_key: Key of this call: a repeated call with the same key and arguments returns the stored result
@@ -184,6 +187,7 @@ class Hub:
             timeout=timeout,
             on_progress=progress,
             max_attempts=max_attempts,
+            retry=retry,
             idempotent=idempotent,
             idempotency_key=idempotency_key,
         )

@@ -49,10 +49,12 @@ def retry(
     random: Callable[[], float],
     sleep: Callable[[float], Awaitable[None]],
     on_failed: Callable[[Call, CallError, float | None], None] = lambda *_: None,
+    update: Callable[[Call], Call] = lambda call: call,
 ) -> Middleware:
     """Return middleware that retries a failed call if that is safe.
 
     `on_failed` is called for every failed attempt, with the seconds until the next attempt, or None if there is none.
+    `update` returns the call with the effect that is known now: the first list of tools may have arrived meanwhile.
     """
 
     async def middleware(call: Call, next: CallHandler) -> CallResult:
@@ -66,6 +68,7 @@ def retry(
         return await retry_failed(call, next, budget, failure)
 
     async def retry_failed(call: Call, next: CallHandler, budget: RetryBudget, failure: CallError) -> CallResult:
+        call = update(call)
         policy, attempt = policy_for(call), call.state
         loss_backoff = backoff_delays(policy.initial_backoff, policy.backoff_multiplier, policy.max_backoff, random)
         throttle_backoff = backoff_delays(

@@ -6,9 +6,17 @@ from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from toolway.errors import AccessDenied, CallError, OutcomeUnknown, Overloaded, ProtocolError, ServerUnavailable
+from toolway.errors import (
+    AccessDenied,
+    CallError,
+    CallTimeout,
+    OutcomeUnknown,
+    Overloaded,
+    ProtocolError,
+    ServerUnavailable,
+)
 from toolway.protocol.jsonrpc import classify_error
-from toolway.types import AuthError, Certainty
+from toolway.types import AuthError, Call, Certainty
 from toolway.upstream.status import ServerStatus
 from toolway.upstream.transport import JSONRPCError, TransportError
 
@@ -41,7 +49,7 @@ def call_error(
         error: CallError = _from_jsonrpc_error(exc, server, name, Certainty.REJECTED if is_not_processed else certainty)
     else:
         is_not_processed = (
-            exc.certainty is Certainty.UNKNOWN and exc.status is not None and exc.status in not_processed_codes
+            exc.certainty is not Certainty.NOT_SENT and exc.status is not None and exc.status in not_processed_codes
         )
         error = _from_transport_error(exc, server, name, Certainty.REJECTED if is_not_processed else exc.certainty)
     error.retryable = error.retryable or is_not_processed
@@ -85,6 +93,20 @@ def _from_transport_error(exc: TransportError, server: str, name: str, certainty
         certainty is not Certainty.REJECTED and not is_auth_code(exc.code)
     )
     return error
+
+
+def attempt_timeout_error(server: str, call: Call, seconds: float) -> CallTimeout:
+    """Return the error of one attempt that took longer than its time limit of `seconds`."""
+    return CallTimeout(
+        f"an attempt of {server}.{call.name} took longer than {seconds:g} s",
+        phase=call.state.phase,
+        server=server,
+        tool=call.name,
+        certainty=call.state.certainty,
+        attempts=1,
+        detail="the server was told that the attempt is cancelled",
+        hint='check the server, or raise "retry": {"attemptTimeout": …}',
+    )
 
 
 def is_auth_code(code: str) -> bool:

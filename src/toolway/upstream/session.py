@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Final
 
 from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
+from toolway._async import Timer, Timers
 from toolway._version import __version__
 from toolway.config.schema import EraSetting
 from toolway.protocol import versions
@@ -32,6 +33,7 @@ SESSION_LOST_CODE: Final = "E-HTTP-SESSION"  # the server lost the session; noth
 DEFAULT_LOG_LEVEL: Final = "info"  # for a caller that wants log messages and names no level
 DELIVERED_LOG_MARKER: Final = "toolway/ofCall"  # internal marker of a log message that was delivered to its caller
 
+_NO_LIMIT: Final = nullcontext()
 NotificationListener = Callable[[str, Json], None]
 #: Returns a transport of the legacy HTTP+SSE kind if the error of the first one allows it, else None.
 FallbackTransport = Callable[[TransportError | JSONRPCError], Transport | None]
@@ -61,6 +63,7 @@ class Session:
         self._reinit_lock = asyncio.Lock()
         self._session_lost = False  # the server lost the session, and no new `initialize` has succeeded yet
         self._notification_limit = TokenBucket(*NOTIFICATION_RATE, self.last_activity)
+        self._timers = Timers()
         self.dropped_notifications = 0  # notifications over the rate limit
         self.on_reinitialized: Callable[[], None] | None = None  # called after a new `initialize` lost subscriptions
 
@@ -125,8 +128,8 @@ class Session:
     async def call(self, call: Call, input_schema: object = None) -> Json:
         """Send a call, answer the server's requests for input, and return the final result.
 
-        Raises `TransportError` if there is no usable response, and `JSONRPCError` if the server answers with an
-        error.
+        Raises `TransportError` if there is no usable response, `JSONRPCError` if the server answers with an error,
+        and `TimeoutError` if the attempt takes longer than `call.attempt_timeout`.
         """
         params = call.params
         token = self._register_progress(call.on_progress) if call.on_progress is not None else None
@@ -136,22 +139,23 @@ class Session:
             if self._uses_turns:
                 await self._router.wait_for_turn(call)
             self._router.add(call)
-            if call.on_log is not None or call.log_level is not None:
-                params = await self._request_log_level(call.log_level, params)
-            declared = call.capabilities
-            if declared is None and call.callbacks is not None:
-                declared = call.callbacks.capabilities
-            result = await self.request(
-                call.method, params, call.state, input_schema=input_schema, capabilities=declared
-            )
-            if call.method == "tools/call" and ("content" not in result or self.protocol.era == "bare"):
-                result = self._normalize_tool_result(call, result)
-            if (
-                result.get("resultType") == "input_required"
-                and not call.return_input_required
-                and call.method in versions.INPUT_REQUIRED_METHODS
-            ):
-                result = await self._run_input_rounds(call, params, result, input_schema, declared)
+            with _NO_LIMIT if call.attempt_timeout is None else self._limit_attempt(call.state, call.attempt_timeout):
+                if call.on_log is not None or call.log_level is not None:
+                    params = await self._request_log_level(call.log_level, params)
+                declared = call.capabilities
+                if declared is None and call.callbacks is not None:
+                    declared = call.callbacks.capabilities
+                result = await self.request(
+                    call.method, params, call.state, input_schema=input_schema, capabilities=declared
+                )
+                if call.method == "tools/call" and ("content" not in result or self.protocol.era == "bare"):
+                    result = self._normalize_tool_result(call, result)
+                if (
+                    result.get("resultType") == "input_required"
+                    and not call.return_input_required
+                    and call.method in versions.INPUT_REQUIRED_METHODS
+                ):
+                    result = await self._run_input_rounds(call, params, result, input_schema, declared)
             self._router.on_result(call)
             return result
         finally:
@@ -164,6 +168,12 @@ class Session:
         if normalized is not result:
             call.state.raw_bytes = None  # the bytes as received are no longer the result
         return normalized
+
+    def _limit_attempt(self, call_state: CallState, seconds: float) -> Timer:
+        """Start the timer of one attempt. The time in which the user answers does not count."""
+        now = self._clock()
+        waited = call_state.user_wait_seconds(now)
+        return self._timers.start(now + seconds, lambda now: call_state.user_wait_seconds(now) - waited)
 
     async def request(
         self,

@@ -1,4 +1,4 @@
-"""B7, B8, B19: answers that say by their status, or by what they are, that there is no answer."""
+"""B7, B8, B19, B30: answers that say by their status, or by what they are, that there is no answer."""
 
 from __future__ import annotations
 
@@ -96,3 +96,47 @@ async def test_a_read_that_brought_no_answer_is_made_again(era: str) -> None:
             fake.set_mode(f"{mode};on=bad_read;times=1")
             read = (await bench.call("bad.bad_read", {"effect": True})).expect(None)
             assert bench.happened(read) == 2
+
+
+REFUSALS = (400, 405, 409, 410, 413, 415, 422)
+
+
+@WAYS
+@pytest.mark.row("B30")
+@pytest.mark.promise("B9")
+async def test_a_request_that_the_server_refused_was_not_executed_and_is_not_sent_again(era: str) -> None:
+    fake = web(era)
+    async with lab({"bad": fake}) as bench:
+        for status in REFUSALS:
+            for tool in ("bad", "bad_read"):
+                before = fake.stats.requests.get("tools/call", 0)
+                outcome = await bench.call(f"bad.{tool}", {"mode": f"status={status}"})
+                outcome.expect(ProtocolError, "no")
+                assert outcome.error is not None
+                assert (outcome.error.attempts, outcome.error.retryable) == (1, False)
+                assert fake.stats.requests.get("tools/call", 0) == before + 1
+                assert str(status) in str(outcome.error)
+
+
+@WAYS
+@pytest.mark.row("B30")
+@pytest.mark.promise("B9")
+async def test_refused_requests_of_one_caller_close_the_server_for_nobody(era: str) -> None:
+    async with lab({"bad": web(era)}) as bench:
+        for _ in range(12):
+            (await bench.call("bad.bad", {"mode": "status=400"})).expect(ProtocolError, "no")
+        (await bench.call("bad.counter")).expect(None)
+        (await bench.call("bad.bad", {"effect": True})).expect(None)
+        assert bench.hub._core.breaker_status() == {}
+
+
+@ERAS
+@pytest.mark.row("B30")
+@pytest.mark.promise("B9")
+async def test_an_address_without_a_server_was_not_called(era: str) -> None:
+    """To a session, 404 means that the session is over: it is opened anew, and the call made once more."""
+    fake = web(era)
+    async with lab({"bad": fake}) as bench:
+        (await bench.call("bad.bad", {"mode": "status=404"})).expect(ProtocolError, "no")
+        (await bench.call("bad.counter")).expect(None)
+        assert fake.stats.requests.get("initialize", 0) == (2 if era == "legacy" else 0)

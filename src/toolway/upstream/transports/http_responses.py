@@ -25,21 +25,29 @@ from toolway.upstream.negotiation import LEGACY_SSE_CODE
 from toolway.upstream.transport import JSONRPCError, TransportError
 
 _REJECTED, _UNKNOWN = Certainty.REJECTED, Certainty.UNKNOWN
+_REFUSED_HINT: Final = "correct the request; the same one would be refused again"
 
-# Statuses that mean that the server, or a proxy in front of it, did not process the request.
+# Statuses that mean that the server, or a proxy in front of it, refused the request and did not execute it.
 _REJECTION_STATUSES: Final[Mapping[int, tuple[str, str]]] = {
+    400: ("refused the request as invalid", _REFUSED_HINT),
     401: (
         "requires a credential, or rejected the one it got",
         "set the server's token under `headers`, or let the hub log in: Hub(…, login=…)",
     ),
     403: ("does not allow this", "check the permissions of the credential"),
+    404: ("has nothing at this address", "check the path of the url"),
     405: ("accepts no requests at this address", "check the path of the url"),
     406: ("cannot respond in an MCP format", "check that the url is an MCP endpoint"),
+    409: ("refused the request because of a conflict", _REFUSED_HINT),
+    410: ("has nothing at this address any more", "check the path of the url"),
     413: ("rejected the request as too large", "send less in one call"),
     415: ("does not accept JSON", "check that the url is an MCP endpoint"),
     421: ("is not responsible for this host", "check the host of the url"),
+    422: ("refused the request as invalid", _REFUSED_HINT),
     429: ("limits the request rate", "call less often, or wait as long as it asks"),
 }
+# With one of these, a JSON-RPC error in the body says more than the status.
+_EXPLAINED_STATUSES: Final = frozenset({400, 404, 409, 410, 422})
 _MAX_EXCERPT_CHARS: Final = 200
 _JSON_TYPE: Final = "application/json"
 
@@ -135,8 +143,8 @@ def error_for_status(
 ) -> TransportError | JSONRPCError:
     """Return the error for an HTTP status of 400 or more. `body` may be truncated.
 
-    It is the JSON-RPC error in the body if the status is below 500 and neither a known rejection, such as 401, nor
-    a lost session. Else it is a `TransportError`.
+    It is the JSON-RPC error in the body if the status is below 500 and neither a rejection that says enough, such as
+    401, nor a lost session. Else it is a `TransportError`.
     """
     error = _parse_rpc_error(headers, body, id_)
     mentions_session = error is not None and "session" in error.message.lower()
@@ -146,11 +154,12 @@ def error_for_status(
         )
     retry_after = parse_retry_after(headers.get("retry-after"), headers.get("date"))
     detail = f": {error.message[:_MAX_EXCERPT_CHARS]}" if error is not None else body_excerpt(body)
+    has_known_meaning = status in _REJECTION_STATUSES and status not in _EXPLAINED_STATUSES
+    if error is not None and status < 500 and not has_known_meaning:
+        return JSONRPCError(error.code, error.message, error.data, status=status)
     if status in _REJECTION_STATUSES:
         problem, hint = _REJECTION_STATUSES[status]
         certainty = _REJECTED
-    elif error is not None and status < 500:
-        return JSONRPCError(error.code, error.message, error.data, status=status)
     else:
         problem, hint = "failed", ""
         certainty = _REJECTED if status == 503 and retry_after is not None else _UNKNOWN
