@@ -87,6 +87,17 @@ def test_a_field_that_is_added_to_a_policy_has_a_key_at_once(key: str, policy: t
         assert (True, []) in found, f"{key}.{camel_case(field.name)} cannot be set"
 
 
+@pytest.mark.promise("B30")
+def test_a_tool_may_change_single_fields_of_the_servers_retries() -> None:
+    tools = {"search": {"retry": {"attemptTimeout": "2s", "maxAttempts": 5}}, "pay": {"retry": {"maxAttempts": 1}}}
+    server, issues = parse_entry_with_issues({"command": "x", "maxRetries": 1, "retryDelayMs": 9, "tools": tools}, {})
+    assert server.tools["search"].retry == RetryPolicy(5, initial_backoff=0.009, attempt_timeout=2.0)
+    assert server.tools["pay"].retry == RetryPolicy(1, initial_backoff=0.009)
+    assert issues == []
+    with pytest.raises(ConfigError):
+        parse_entry({"command": "x", "tools": {"a": {"retry": {"attemptTimeout": 0}}}})
+
+
 def test_flat_keys_and_an_object_set_different_fields_and_never_the_same_one() -> None:
     both = {"command": "x", "maxRetries": 1, "retry": {"maxBackoff": "5s"}}
     assert parse_entry(both).retry == RetryPolicy(max_attempts=2, max_backoff=5.0)

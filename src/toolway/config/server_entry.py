@@ -333,11 +333,12 @@ def _parse_scopes(inner: FieldReader) -> tuple[str, ...]:
 
 def _parse_call_settings(fields: FieldReader) -> dict[str, Any]:
     """Return the `Server` arguments for calls: retries, idempotency, trust and tool settings."""
+    retry = _parse_retry(fields)
     return {
-        "retry": _parse_retry(fields),
+        "retry": retry,
         "idempotent": fields.get_bool("idempotent", False),
         "trusted": fields.get_bool("trusted", False),
-        "tools": _parse_tools(fields),
+        "tools": _parse_tools(fields, retry),
         "idempotency_meta_key": fields.get_text("idempotencyMetaKey"),
         "not_processed_codes": _parse_not_processed_codes(fields),
     }
@@ -362,8 +363,10 @@ def _parse_retry(fields: FieldReader) -> RetryPolicy:
     return parse_policy(fields, "retry", policy, flat_keys)
 
 
-def _parse_tools(fields: FieldReader) -> dict[str, ToolSettings]:
+def _parse_tools(fields: FieldReader, server_retry: RetryPolicy) -> dict[str, ToolSettings]:
     """Return the settings by tool name from `tools: {"NAME": {"effect": …}}`.
+
+    A `retry` of a tool changes single fields of `server_retry`.
 
     Other values (a list of names, `allow`, `deny`) belong to other MCP hosts and stay in `fields.remaining`.
     """
@@ -375,10 +378,12 @@ def _parse_tools(fields: FieldReader) -> dict[str, ToolSettings]:
     fields.remaining.pop("tools")
     if left:
         fields.remaining["tools"] = left
-    return {name: _parse_tool_settings(name, value, fields) for name, value in settings.items()}
+    return {name: _parse_tool_settings(name, value, fields, server_retry) for name, value in settings.items()}
 
 
-def _parse_tool_settings(name: str, value: Mapping[str, Any], outer: FieldReader) -> ToolSettings:
+def _parse_tool_settings(
+    name: str, value: Mapping[str, Any], outer: FieldReader, server_retry: RetryPolicy
+) -> ToolSettings:
     inner = FieldReader(value, outer.variables)
     effect = inner.get_choice("effect", _EFFECT_NAMES, "")
     idempotent = inner.get_bool("idempotent", False) if "idempotent" in inner.remaining else None
@@ -388,6 +393,7 @@ def _parse_tool_settings(name: str, value: Mapping[str, Any], outer: FieldReader
         idempotent=idempotent,
         cache=inner.get_duration("cache", 0.0, allow_zero=True),
         timeout=timeout or None,
+        retry=parse_policy(inner, "retry", server_retry) if "retry" in inner.remaining else None,
     )
     if settings.cache and settings.effect is not Effect.READ:
         raise ConfigError(

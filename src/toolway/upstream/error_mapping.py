@@ -104,7 +104,7 @@ def attempt_timeout_error(server: str, call: Call, seconds: float) -> CallTimeou
         tool=call.name,
         certainty=call.state.certainty,
         attempts=1,
-        detail="the server was told that the attempt is cancelled",
+        detail="the attempt was cancelled at its own time limit, before the deadline of the call",
         hint='check the server, or raise "retry": {"attemptTimeout": …}',
     )
 
