@@ -15,6 +15,7 @@ BROKEN = '{"mcpServers": {"a": {"env": {"GITHUB_TOKEN": "A-SECRET"},,}}}'.replac
 # What a command needs besides its name; one that is not here needs nothing.
 WORDS = {
     "add": ["new", "-e", f"A_TOKEN={TOKEN[4:]}xyz", "--", "x"],
+    "new": ["my-notes"],
     "export": ["cursor", "--yes"],
     "sync": ["--yes"],
     "get": ["fake"],

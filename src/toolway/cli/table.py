@@ -47,6 +47,7 @@ CLUSTER_COMMANDS: Final = {
 COMMANDS: Final = {
     "init": CommandSpec("Find the servers of your clients and import them.", "import_:init", CONFIG_OPTIONS),
     "add": CommandSpec("Add a server: a URL, a command, a package or a bundle.", "add:add", CONFIG_OPTIONS),
+    "new": CommandSpec("Create a server of your own in Python, with tests.", "add:new", OUTPUT_OPTIONS),
     "import": CommandSpec("Import servers from clients.", "import_:import_", CONFIG_OPTIONS),
     "export": CommandSpec("Export your servers, or the gateway, to clients.", "export:export"),
     "sync": CommandSpec("Import from all clients, then export to all clients.", "export:sync", CONFIG_OPTIONS),
@@ -93,7 +94,7 @@ COMMANDS: Final = {
 }
 
 SECTIONS: Final = {
-    "Start": ("init", "add", "import", "export", "sync"),
+    "Start": ("init", "add", "new", "import", "export", "sync"),
     "Servers": ("ls", "status", "get", "rm", "enable", "disable", "edit", "restart"),
     "Tools": ("tools", "call"),
     "Activity": ("top", "calls", "trace"),
@@ -110,6 +111,9 @@ ALIASES: Final = {
     "delete": "rm",
     "uninstall": "rm",
     "install": "add",
+    "create": "new",
+    "scaffold": "new",
+    "template": "new",
     "show": "get",
     "info": "get",
     "search": "tools",

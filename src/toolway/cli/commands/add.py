@@ -1,10 +1,11 @@
-"""`toolway add`: create a server entry from a URL, a command, a package or a bundle."""
+"""`toolway add` and `toolway new`: an entry for an existing server, and the project of a new one."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -84,6 +85,49 @@ def add(
         plain=plain,
         dry_run=dry_run,
     )
+
+
+def new(
+    context: CommandContext,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the server, for example my-notes.", show_default=False)
+    ],
+    http: Annotated[bool, typer.Option("--http", help="Serve Streamable HTTP instead of stdio.")] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--dir", metavar="PATH", help="Folder of the project. Default: NAME.", show_default=False),
+    ] = None,
+) -> CommandResult:
+    """Write a small project: a server with typed tools, its tests, a README and its config entry.
+
+    Example: toolway new my-notes && cd my-notes && toolway doctor.
+    """
+    from toolway.cli.new_server import CONFIG_FILE, NewServer, create_project
+
+    server = NewServer(name, http)
+    target = folder or Path(name)
+    files = create_project(server, target)
+    steps = [f"cd {shlex.quote(os.fspath(target))}", *server.next_steps]
+    output = context.output
+    if output.as_json:
+        output.print_json(
+            {
+                "server": name,
+                "folder": os.fspath(target.absolute()),
+                "package": server.package,
+                "files": files,
+                "entry": server.entry,
+                "config": os.fspath(target.absolute() / CONFIG_FILE),
+                "next": steps,
+            }
+        )
+        return ExitCode.OK
+    output.info(f"created {name} in {target}, with its entry in {CONFIG_FILE}:", "green")
+    output.print_raw_json({name: server.entry})
+    output.info("next:")
+    for step in steps:
+        output.info(f"  {step}")
+    return ExitCode.OK
 
 
 # -- entries from the command line -------------------------------------------------------------------------------------
