@@ -139,7 +139,7 @@ export interface Attempt {
 }
 
 export interface CallDetail extends Call {
-  tries: Attempt[];
+  attempt_details: Attempt[];
   arguments: unknown;
 }
 

@@ -55,7 +55,7 @@ def test_a_call_is_drawn_as_a_waterfall(toolway):
     shown = toolway("trace", call["id"]).stdout
     assert shown.startswith("fake.echo") and "attempt 1  ok" in shown and re.search(r"server +·*█+", shown)
     facts = json.loads(toolway("trace", call["id"], "--json", "-q").stdout)
-    assert facts["arguments"] == {"text": "hello"} and facts["tries"]
+    assert facts["arguments"] == {"text": "hello"} and facts["attempt_details"]
     nothing = toolway("trace", "none")
     assert nothing.exit_code == 1 and "toolway calls" in nothing.stderr
 
@@ -126,5 +126,5 @@ def test_numbers_are_short():
 def test_a_call_that_was_never_tried_says_so():
     call = dict.fromkeys(("message", "detail", "hint", "trace", "source"), "")
     call |= {"server": "a", "tool": "t", "outcome": "E-NOT-FOUND", "executed": "no", "principal": "owner"}
-    lines = format_waterfall({**call, "seconds": 0.0, "attempts": 0, "at": 0.0, "tries": []}, 20)
+    lines = format_waterfall({**call, "seconds": 0.0, "attempts": 0, "at": 0.0, "attempt_details": []}, 20)
     assert lines[-1] == ("  no attempt was made", "dim")

@@ -40,7 +40,7 @@ def test_a_whole_log_is_said_to_be_whole(log, machine):
     assert result.exit_code == 0
     assert result.stdout.startswith("intact: ")
     facts = json.loads(machine.toolway("audit", "verify", "--json").stdout)
-    assert (facts["whole"], facts["intents"], facts["open"]) == (True, 1, 0)
+    assert (facts["intact"], facts["intents"], facts["open"]) == (True, 1, 0)
     assert machine.toolway("audit", "verify", "--head", facts["head"]).exit_code == 0
 
 

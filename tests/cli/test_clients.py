@@ -51,7 +51,7 @@ def test_init_again_finds_nothing_new(machine):
     machine.toolway("init", "--yes")
     before = machine.own.read_bytes()
     result = machine.toolway("init", "--yes", "--json")
-    assert {row["fate"] for row in json.loads(result.stdout)["found"]} == {"known"}
+    assert {row["status"] for row in json.loads(result.stdout)["found"]} == {"known"}
     assert machine.own.read_bytes() == before
 
 

@@ -48,7 +48,7 @@ def test_json_is_one_document_with_stable_keys(lab):
     facts = json.loads(result.stdout)
     assert facts.keys() == {"state", "first_line", "subjects", "fixed"}
     server = facts["subjects"][1]
-    assert server.keys() == {"kind", "name", "transport", "way", "source", "state", "checks"}
+    assert server.keys() == {"kind", "name", "transport", "location", "source", "state", "checks"}
     assert server["checks"][0].keys() == {"name", "state", "message", "detail", "hint", "copy", "code", "fixable"}
     assert facts["first_line"] == "acme: the variable NOT_SET is not set"
 

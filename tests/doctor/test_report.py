@@ -102,7 +102,7 @@ def test_nothing_to_say_is_said():
 
 def test_secrets_are_masked_before_anything_is_wrapped():
     long = "token " + "word " * 12 + "SECRET-" + "x" * 30
-    report = Report((SubjectReport("server", "a", (Check("env", "fail", long),), way=f"run {long}"),))
+    report = Report((SubjectReport("server", "a", (Check("env", "fail", long),), location=f"run {long}"),))
     text = "\n".join(shown(report.apply_mask(lambda said: said.replace("SECRET-" + "x" * 30, "***"))))
     assert "xxx" not in text
 

@@ -30,7 +30,7 @@ async def test_a_call_is_told_with_where_its_time_went(tmp_path: Path):
         assert (call["server"], call["tool"], call["outcome"], call["principal"]) == ("a", "echo", "ok", "owner")
         whole = await asked(found, f"calls/{call['id']}")
         assert whole["arguments"]["text"] == "hello" and "sk-abc" not in json.dumps(whole)
-        [attempt] = whole["tries"]
+        [attempt] = whole["attempt_details"]
         assert "server" in [phase["name"] for phase in attempt["phases"]]
         assert sum(phase["seconds"] for phase in attempt["phases"]) <= whole["seconds"] * 1.01
         assert (await asked(found, "calls/none"))["status_code"] == 404

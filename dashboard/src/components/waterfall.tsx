@@ -19,18 +19,18 @@ const PHASES: Record<string, string> = {
 };
 
 export function Waterfall({ call }: { call: CallDetail }) {
-  if (!call.tries.length) {
+  if (!call.attempt_details.length) {
     return (
       <p className="muted">
         {call.source ? `Result from ${call.source}: no request was sent.` : "No attempt was made."}
       </p>
     );
   }
-  const total = Math.max(call.seconds, ...call.tries.map((each) => each.began + each.seconds), 1e-6);
+  const total = Math.max(call.seconds, ...call.attempt_details.map((each) => each.began + each.seconds), 1e-6);
   return (
     <div className="waterfall">
-      {call.tries.map((each) => (
-        <Bars key={each.number} attempt={each} total={total} alone={call.tries.length === 1} />
+      {call.attempt_details.map((each) => (
+        <Bars key={each.number} attempt={each} total={total} alone={call.attempt_details.length === 1} />
       ))}
       <div className="axis" aria-hidden="true">
         {[0, 0.25, 0.5, 0.75, 1].map((part) => <span key={part}>{formatSeconds(part * total)}</span>)}

@@ -79,7 +79,7 @@ class AuditChain:
         self._head = head
         entries = [self._encode_entry(LOG_OPENED, {"version": __version__, "pid": os.getpid()})]
         if truncated is not None:
-            entries.append(self._encode_entry(LOG_TRUNCATED, {"bytes": truncated.size, "kept": truncated.moved_to}))
+            entries.append(self._encode_entry(LOG_TRUNCATED, {"bytes": truncated.size, "moved_to": truncated.moved_to}))
         entries += [self._encode_entry(CALL_OUTCOME, fields) for fields in recovered]
         self.write(entries)
         return OpenedLog(self._head, tuple(recovered), str(truncated) if truncated is not None else "")

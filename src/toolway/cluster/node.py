@@ -238,7 +238,7 @@ class ClusterNode:
         if not address and self.sessions is not None:
             self.nats_rpc.listen(self.gateway_hooks.handle_message, self.context.epoch)
         await self._wait_for_lease(member)
-        self.change_feed.publish("places", {})
+        self.change_feed.publish("instances", {})
         return urlsplit(address).hostname or ""
 
     async def _wait_for_lease(self, member: Member) -> None:
@@ -267,7 +267,7 @@ class ClusterNode:
                 await self.nodes.drain(self.id)
         except Exception as exc:
             log.warning("node not marked as draining, database unavailable: %s", type(exc).__name__)
-        self.change_feed.publish("places", {})
+        self.change_feed.publish("instances", {})
         member.drain()
         loop = asyncio.get_running_loop()
         until = loop.time() + HANDOVER_TIMEOUT_S
@@ -390,7 +390,7 @@ class GatewayAttachment(ClusterHooks):
 
     def _create_admin(self) -> NodesAdmin:
         async def publish_change() -> None:
-            self._change_feed.publish("places", {})
+            self._change_feed.publish("instances", {})
             self._context.wake()  # this node itself may be the one to drain
 
         def restart(server: str) -> None:

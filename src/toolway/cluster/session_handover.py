@@ -104,7 +104,7 @@ async def execute_node_request(
     if session is None:
         return {}
     if action == "answer" and message is not None:
-        return {"taken": legacy_sessions.handle_message(session, message)}
+        return {"accepted": legacy_sessions.handle_message(session, message)}
     resumable = session.replay_buffers.find(str(params.get("last"))) if action == "resume" else None
     return await _stream_rest(*resumable, notify) if resumable is not None else {}
 

@@ -72,11 +72,11 @@ class SubjectReport:
     name: str
     checks: tuple[Check, ...] = ()
     transport: str = ""
-    way: str = ""  # the command line or the URL, without secrets
+    location: str = ""  # the command line or the URL, without secrets
     source: str = ""  # location in the config file: `~/.cursor/mcp.json:3`
 
     def to_json(self) -> dict[str, Any]:
-        names = ("kind", "name", "transport", "way", "source", "state")
+        names = ("kind", "name", "transport", "location", "source", "state")
         return {**{name: getattr(self, name) for name in names}, "checks": [check.to_json() for check in self.checks]}
 
     @property
@@ -135,7 +135,7 @@ class Report:
             tuple(
                 replace(
                     each,
-                    way=shorten(each.way),
+                    location=shorten(each.location),
                     source=shorten(each.source),
                     checks=tuple(map(shorten_check, each.checks)),
                 )
@@ -150,7 +150,9 @@ class Report:
         """
         return Report(
             tuple(
-                replace(each, way=mask(each.way), checks=tuple(check.apply_mask(mask) for check in each.checks))
+                replace(
+                    each, location=mask(each.location), checks=tuple(check.apply_mask(mask) for check in each.checks)
+                )
                 for each in self.subjects
             )
         )
@@ -265,7 +267,7 @@ def _highest_token_count(text: str) -> str:
 
 def _render_subject(subject: SubjectReport, width: int) -> Iterator[StyledLine]:
     head = "   ".join(part for part in (subject.name, subject.transport) if part)
-    for number, text in enumerate(_wrap("   ".join(filter(None, (head, subject.way))), width, indent=2)):
+    for number, text in enumerate(_wrap("   ".join(filter(None, (head, subject.location))), width, indent=2)):
         yield StyledLine(text, "bold" if not number else "")
     if subject.source:
         yield from (StyledLine(f"  {text}", "dim") for text in _wrap(f"from {subject.source}", width - 2))

@@ -53,7 +53,7 @@ async def run_checks(
             except Exception as exc:  # our own bug with one server must not hide the results of the other servers
                 message = f"internal error while checking this server: {exc!r}"
                 check = Check("start", "fail", message, hint="please report this", code="E-INTERNAL")
-                return SubjectReport("server", target.name, (check,), way=target.endpoint, source=target.file)
+                return SubjectReport("server", target.name, (check,), location=target.endpoint, source=target.file)
             finally:
                 on_checked(target.name)
 

@@ -172,4 +172,4 @@ def call_details_to_json(event: CallFinished) -> Json:
         }
         for each in event.attempt_timings
     ]
-    return {**call_to_json(event), "tries": attempts}
+    return {**call_to_json(event), "attempt_details": attempts}

@@ -140,7 +140,7 @@ async def test_entries_that_nobody_can_use_are_kept_and_want_no_owner(
 async def test_nothing_secret_lies_open_in_the_record(registry: ConfigStore, engine: AsyncEngine) -> None:
     await registry.import_document("acme", FILE, "d1")
     async with engine.connect() as db:
-        for table in ("servers", "tenants", "taken", "changes", "removed", "places"):
+        for table in ("servers", "tenants", "imported_configs", "changes", "removed_servers", "instances"):
             assert SECRET not in str((await db.execute(text(f"SELECT * FROM {table}"))).all())
 
 

@@ -71,7 +71,17 @@ async def test_what_was_acknowledged_is_on_disk_whatever_the_server_usually_does
 async def test_all_tables_are_there(engine: AsyncEngine) -> None:
     async with engine.connect() as db:
         names = set(await db.run_sync(lambda sync: inspect(sync).get_table_names()))
-    assert names >= {"nodes", "places", "servers", "changes", "claims", "credentials", "lists", "api_keys", "tenants"}
+    assert names >= {
+        "nodes",
+        "instances",
+        "servers",
+        "changes",
+        "claims",
+        "credentials",
+        "lists",
+        "api_keys",
+        "tenants",
+    }
 
 
 async def test_an_upgrade_of_a_database_at_the_newest_schema_changes_nothing(engine: AsyncEngine) -> None:

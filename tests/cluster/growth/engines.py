@@ -34,7 +34,7 @@ class Engines:
         with psycopg.connect(self.database, autocommit=True) as db:
             base = "SELECT xact_commit + xact_rollback, tup_returned, numbackends FROM pg_stat_database"
             row: Any = db.execute(f"{base} WHERE datname = current_database()").fetchone()
-            size: Any = db.execute("SELECT pg_total_relation_size('places')").fetchone()
+            size: Any = db.execute("SELECT pg_total_relation_size('instances')").fetchone()
         with urllib.request.urlopen(f"{self.monitor}/varz", timeout=10) as answer:
             varz = json.load(answer)
         return {

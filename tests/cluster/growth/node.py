@@ -55,7 +55,7 @@ class SimNode:
         self.bus = Bus(CLUSTER, id, self._hear, self.following.resync, TENANT)
         self.following.send = self.bus.publish
         self.following.on_change("lists", self._take_lists)
-        self.following.on_message("places", self._places_moved)
+        self.following.on_message("instances", self._places_moved)
         self.member = Member(
             NodeInfo(id, "", "growth", capacity, (), TENANT), nodes, self.places, Quiet(), time.monotonic, terms
         )

@@ -221,8 +221,8 @@ async def test_half_a_record_at_the_end_is_set_aside_and_the_log_goes_on(tmp_pat
         (await bench.call("bad.counter")).expect(None)
         await ledger_of(bench.hub).flush()
     (torn,) = records(log, "log.torn")
-    assert Path(torn["kept"]).read_bytes() == whole[: len(whole) - 40].splitlines()[-1]
-    assert torn["bytes"] == len(Path(torn["kept"]).read_bytes())
+    assert Path(torn["moved_to"]).read_bytes() == whole[: len(whole) - 40].splitlines()[-1]
+    assert torn["bytes"] == len(Path(torn["moved_to"]).read_bytes())
     results.checked("I9")
 
 

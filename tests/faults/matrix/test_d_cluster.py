@@ -167,6 +167,6 @@ async def test_a_newer_replica_and_two_older_ones_understand_each_other(made: Cl
 async def add_to_the_tables(url: str) -> None:
     """As the migration of a version to come does, which the older replicas do not know."""
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as db:
-        for table in ("nodes", "servers", "places", "lists", "claims"):
+        for table in ("nodes", "servers", "instances", "lists", "claims"):
             await db.execute(f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS weather text")
         await db.execute("UPDATE alembic_version SET version_num = '0099'")

@@ -72,7 +72,7 @@ def calls(
     ] = None,
     principal: Annotated[
         str | None,
-        typer.Option("--who", metavar="NAME", help="Calls with the key of this holder.", show_default=False),
+        typer.Option("--principal", metavar="NAME", help="Calls with the key of this holder.", show_default=False),
     ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Failed calls.")] = False,
     slow: Annotated[
@@ -303,14 +303,14 @@ def format_waterfall(call: Json, width: int) -> list[tuple[str, str]]:
     lines = [(f"{call['server']}.{call['tool']}  {_format_time(call['at'])}  by {call['principal']}", "bold")]
     lines.append((outcome, "green" if succeeded else "red"))
     lines += [(f"  {name:<9}{call[name]}", "") for name in ("message", "detail", "hint", "trace") if call[name]]
-    total = max([call["seconds"], 1e-9, *(each["began"] + each["seconds"] for each in call["tries"])])
-    for each in call["tries"]:
+    total = max([call["seconds"], 1e-9, *(each["began"] + each["seconds"] for each in call["attempt_details"])])
+    for each in call["attempt_details"]:
         lines.append((f"attempt {each['number']}  {each['outcome']} ({each['certainty']})", "dim"))
         for phase in each["phases"]:
             if phase["seconds"] > 0:
                 bar = _waterfall_bar(phase["began"] / total, phase["seconds"] / total, width)
                 lines.append((f"  {phase['name']:<8}{bar}  {format_seconds(phase['seconds']):>8}", ""))
-    if not call["tries"]:
+    if not call["attempt_details"]:
         lines.append((f"  result from {call['source']}" if call["source"] else "  no attempt was made", "dim"))
     return lines
 

@@ -113,7 +113,7 @@ def run_audit_verify(context: CommandContext, file: str | None, head: str | None
         return _report_altered(output, " and ".join(found), detail)
     if len(found) > 1 and output.as_json:
         output.print_json(
-            {"whole": True, "logs": [_verified_to_json(location, each) for location, each in found.items()]}
+            {"intact": True, "logs": [_verified_to_json(location, each) for location, each in found.items()]}
         )
     else:
         for location, each in found.items():
@@ -314,7 +314,7 @@ def _format_head(head: ChainHead) -> str:
 def _print_verified(output: Output, location: str, found: VerifiedLog, *, show_location: bool) -> None:
     head = _format_head(found.head)
     if output.as_json:
-        output.print_json({"whole": True, **_verified_to_json(location, found)})
+        output.print_json({"intact": True, **_verified_to_json(location, found)})
         return
     if show_location:
         output.print_line(f"{location}:")

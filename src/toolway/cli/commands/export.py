@@ -316,7 +316,7 @@ def _apply_exports(
     confirmed = bool(changed) and not dry_run and confirm(output, _confirmation_question(changed), yes)
     backups = {export.config_file.path: apply_edit(export.plan.edit) for export in changed} if confirmed else {}
     if output.as_json:
-        found = {"taken": import_document} if import_document is not None else {}
+        found = {"imported": import_document} if import_document is not None else {}
         output.print_json({**found, "clients": [_export_to_json(export, confirmed) for export in exports]})
         return ExitCode.OK
     for path, backup in backups.items():

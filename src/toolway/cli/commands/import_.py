@@ -127,7 +127,9 @@ def import_servers(
         )
         output.print_problems(address_problems)
         output.info("check that they work: toolway doctor")
-    rows = [{"server": f.name, "client": f.client, "fate": f.status, "source": f.source, "note": f.note} for f in found]
+    rows = [
+        {"server": f.name, "client": f.client, "status": f.status, "source": f.source, "note": f.note} for f in found
+    ]
     return {"found": rows, "problems": [problem_to_json(p) for p in (*problems, *address_problems)], **edit_result}
 
 

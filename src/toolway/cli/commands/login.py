@@ -81,7 +81,7 @@ async def run_login(output: Output, target_options: TargetOptions, name: str, *,
             await hub.login(name, browser_login.authorize, redirect_uri=callback.uri)
         tools, tools_error = await _count_tools(hub, name)
     return _report_login(
-        output, name, {"tools": tools, "kept": "here", **({"trouble": tools_error} if tools_error else {})}
+        output, name, {"tools": tools, "stored_in": "here", **({"trouble": tools_error} if tools_error else {})}
     )
 
 
@@ -123,7 +123,7 @@ async def _login_through_gateway(output: Output, gateway: GatewayClient, name: s
         url, id_ = str(started.get("url", "")), started.get("id")
         redirect_url = await _BrowserLogin(output, callback, with_browser).authorize(name, url)
         await gateway.request_login("POST", f"{name}/end", {"id": id_, "ended_at": redirect_url})
-    return _report_login(output, name, {"kept": gateway.url})
+    return _report_login(output, name, {"stored_in": gateway.url})
 
 
 def _report_login(output: Output, name: str, fields: dict[str, Any]) -> int:

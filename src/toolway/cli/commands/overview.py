@@ -69,7 +69,7 @@ def _server_row(name: str, server: Server, cached: CachedLists) -> dict[str, Any
         "transport": server.transport,
         "state": state,
         "tools": len(cached.catalog.tools(name)) if cached_at is not None else None,
-        "asked": round(cached_at) if cached_at is not None else None,
+        "listed_at": round(cached_at) if cached_at is not None else None,
         "runs": server.location,
     }
 
@@ -89,7 +89,7 @@ def _format_count(tools: int | None) -> str:
 
 
 def _format_state(row: dict[str, Any]) -> str:
-    return f"asked {format_age(time.time() - row['asked'])}" if row["asked"] is not None else str(row["state"])
+    return f"listed {format_age(time.time() - row['listed_at'])}" if row["listed_at"] is not None else str(row["state"])
 
 
 async def _gateway_overview(output: Output, gateway: Any) -> ExitCode:

@@ -235,7 +235,7 @@ def run_secrets_set(output: Output, name: str, extra: str | None) -> ExitCode:
     store.set(name, value)
     reference = str(SecretRef("keyring", name))
     if output.as_json:
-        output.print_json({"name": name, "kept": store.location, "reference": reference})
+        output.print_json({"name": name, "store": store.location, "reference": reference})
     else:
         output.info(f"stored {name} in {store.location}", "green")
         output.info(f"reference it in an entry as {reference}")
@@ -255,7 +255,7 @@ def run_secrets_ls(output: Output, config: Path | None) -> ExitCode:
         rows = [
             {"name": name, "used_by": users.get(name, []), "missing": name in missing} for name in [*names, *missing]
         ]
-        output.print_json({"kept": store.location, "secrets": rows})
+        output.print_json({"store": store.location, "secrets": rows})
         return ExitCode.OK
     if names or missing:
         stored_rows = [(name, ", ".join(users.get(name, [])) or "–") for name in names]

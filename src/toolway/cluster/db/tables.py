@@ -103,12 +103,12 @@ class InstanceRow(Base):
     the configuration no longer wants is deleted when its owner has stopped the instance.
     """
 
-    __tablename__ = "places"
+    __tablename__ = "instances"
     __table_args__ = (
-        _partial_index("node IS NULL", "places_free", "tenant", "pool", "slot"),
-        _partial_index("node IS NULL", "places_waiting", "tenant", "free_since"),
-        _partial_index("recalled", "places_recalled", "node"),
-        Index("places_by_node", "node"),
+        _partial_index("node IS NULL", "instances_free", "tenant", "pool", "slot"),
+        _partial_index("node IS NULL", "instances_waiting", "tenant", "free_since"),
+        _partial_index("recalled", "instances_recalled", "node"),
+        Index("instances_by_node", "node"),
     )
 
     tenant: Mapped[str] = mapped_column(primary_key=True)
@@ -164,7 +164,7 @@ class TenantRow(Base):
 class ImportedConfigRow(Base):
     """Digest of an imported configuration file: an old file must not overwrite newer changes."""
 
-    __tablename__ = "taken"
+    __tablename__ = "imported_configs"
 
     tenant: Mapped[str] = mapped_column(primary_key=True)
     digest: Mapped[str] = mapped_column(primary_key=True)
@@ -174,7 +174,7 @@ class ImportedConfigRow(Base):
 class RemovedServerRow(Base):
     """Tombstone of a removed server, for nodes that read the changes since a revision."""
 
-    __tablename__ = "removed"
+    __tablename__ = "removed_servers"
 
     tenant: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(primary_key=True)

@@ -51,7 +51,7 @@ class ChangeHandlers:
         feed.on_change("registry", self._on_config_changed)
         feed.on_change("lists", self._on_catalog_changed)
         feed.on_change("logins", self._on_logins_changed)
-        feed.on_message("places", self._on_ownership_changed)
+        feed.on_message("instances", self._on_ownership_changed)
         feed.on_message("restart", self._on_restart_requested)
         SharedBreakers(self._hub.circuit_breakers, lambda: self._hub.servers, self._context.router.has_owner).register(
             feed
@@ -95,7 +95,7 @@ def announce_ownership(feed: ChangeFeed, acquired: Sequence[Ownership], released
         [each.instance.tenant, each.instance.server, each.instance.index, each.node, each.fence]
         for each in acquired[:MAX_ANNOUNCED]
     ]
-    feed.publish("places", {"took": rows})
+    feed.publish("instances", {"took": rows})
 
 
 class SharedBreakers:

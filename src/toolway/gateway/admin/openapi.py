@@ -332,7 +332,7 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     # calls, events, alerts
     "Call": _CALL,
     "CallList": _object({"calls": _array(_ref("Call")), "count": _INTEGER}),
-    "CallDetail": _object({"tries": _array(_ATTEMPT), "arguments": _ANY}, _CALL),
+    "CallDetail": _object({"attempt_details": _array(_ATTEMPT), "arguments": _ANY}, _CALL),
     "Replay": _object({"confirm?": _BOOLEAN}),
     "NewCall": _object({"server": _STRING, "tool": _STRING, "arguments?": _ANY_OBJECT, "timeout?": _NUMBER}),
     "CallResult": _object({"id": _STRING, "result": _ANY_OBJECT, "seconds": _NUMBER, "attempts": _INTEGER}),

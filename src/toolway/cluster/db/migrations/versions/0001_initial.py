@@ -77,15 +77,15 @@ def _create_configuration() -> None:
     )
     op.create_index("ix_servers_revision", "servers", ["revision"])
     op.create_table(
-        "removed",
+        "removed_servers",
         sa.Column("tenant", sa.Text(), primary_key=True),
         sa.Column("name", sa.Text(), primary_key=True),
         sa.Column("revision", _BIG_NUMBER, nullable=False),
         sa.Column("removed_at", sa.Double(), nullable=False),
     )
-    op.create_index("ix_removed_revision", "removed", ["revision"])
+    op.create_index("ix_removed_servers_revision", "removed_servers", ["revision"])
     op.create_table(
-        "taken",
+        "imported_configs",
         sa.Column("tenant", sa.Text(), primary_key=True),
         sa.Column("digest", sa.Text(), primary_key=True),
         sa.Column("revision", _BIG_NUMBER, nullable=False),
@@ -103,7 +103,7 @@ def _create_instances() -> None:
         sa.Column("pool", sa.Text(), primary_key=True),
     )
     op.create_table(
-        "places",
+        "instances",
         sa.Column("tenant", sa.Text(), primary_key=True),
         sa.Column("server", sa.Text(), primary_key=True),
         sa.Column("instance", sa.Integer(), primary_key=True),
@@ -117,14 +117,14 @@ def _create_instances() -> None:
         sa.Column("wanted", sa.Boolean(), nullable=False, server_default=sa.true()),
         sa.Column("recalled", sa.Boolean(), nullable=False, server_default=sa.false()),
     )
-    op.create_index("places_by_node", "places", ["node"])
-    _create_partial_index("places_free", ["tenant", "pool", "slot"], "node IS NULL")
-    _create_partial_index("places_waiting", ["tenant", "free_since"], "node IS NULL")
-    _create_partial_index("places_recalled", ["node"], "recalled")
+    op.create_index("instances_by_node", "instances", ["node"])
+    _create_partial_index("instances_free", ["tenant", "pool", "slot"], "node IS NULL")
+    _create_partial_index("instances_waiting", ["tenant", "free_since"], "node IS NULL")
+    _create_partial_index("instances_recalled", ["node"], "recalled")
 
 
 def _create_partial_index(name: str, columns: list[str], condition: str) -> None:
-    op.create_index(name, "places", columns, postgresql_where=sa.text(condition), sqlite_where=sa.text(condition))
+    op.create_index(name, "instances", columns, postgresql_where=sa.text(condition), sqlite_where=sa.text(condition))
 
 
 def _create_server_state() -> None:
