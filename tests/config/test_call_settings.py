@@ -24,15 +24,15 @@ def test_more_than_five_attempts_are_never_made() -> None:
     assert parse_entry({"command": "x", "maxRetries": 50}).retry.max_attempts == 5
 
 
-def test_a_tool_has_rules_of_its_own_and_lists_of_names_are_left_alone() -> None:
+def test_a_tool_has_settings_of_its_own_beside_the_lists_of_names() -> None:
     tools = {"search": {"effect": "read", "cache": "30s"}, "pay": {"effect": "unsafe", "timeout": 500}, "allow": ["a"]}
     server = parse_entry({"command": "x", "tools": tools})
     assert server.tools == {
         "search": ToolSettings(effect=Effect.READ, cache=30.0),
         "pay": ToolSettings(effect=Effect.UNSAFE, timeout=0.5),
     }
-    assert server.extras == {"tools": {"allow": ["a"]}}
-    assert parse_entry({"command": "x", "tools": ["*"]}).extras == {"tools": ["*"]}
+    assert server.extras == {} and server.allowed_tools == ("a",)
+    assert parse_entry({"command": "x", "tools": ["*"]}).allowed_tools == ("*",)
 
 
 @pytest.mark.parametrize(

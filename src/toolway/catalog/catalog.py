@@ -1,6 +1,7 @@
 """In-memory catalog of the tools, prompts and resources of all servers, as received.
 
-An invalid item is skipped with a reason; the rest of the list stays. Lookups are exact.
+An invalid item is skipped with a reason; the rest of the list stays. Lookups are exact. Tools that the allow and deny
+lists of a server deny are kept apart: no list, lookup or search returns them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
+from toolway.catalog.tool_access import ToolAccess
 from toolway.events import CatalogChanged, ListKind
 from toolway.protocol import large_messages, tool_names
 from toolway.types import Json, ToolRef
@@ -132,6 +134,7 @@ _ITEM_TYPE: Final[Mapping[str, type[Item]]] = {
 @dataclass(slots=True)
 class _ServerList:
     items: dict[str, Item] = field(default_factory=dict)
+    received: dict[str, Item] = field(default_factory=dict)  # `items` and the denied tools, in the server's order
     problems: tuple[str, ...] = ()
     stale: bool = False
     loaded: bool = False
@@ -142,18 +145,39 @@ class Catalog:
 
     def __init__(self) -> None:
         self._lists: dict[str, dict[str, _ServerList]] = {}
+        self._access: dict[str, ToolAccess] = {}  # of servers with an allow or deny list
         self._shortened_names: dict[str, ToolRef] = {}  # model names that differ from server__tool
         self.generation = 0  # grows with every change of any list
         self._ref_cache: dict[str, ToolRef] = {}  # names resolved to an existing tool; cleared when a list changes
 
     # -- updates ------------------------------------------------------------------------------------------------------
 
-    def add_server(self, server: str) -> None:
+    def add_server(self, server: str, access: ToolAccess | None = None) -> None:
         self._lists.setdefault(server, {kind: _ServerList() for kind in _ITEM_TYPE})
+        self.set_access(server, access)
         self.generation += 1
+
+    def set_access(self, server: str, access: ToolAccess | None) -> CatalogChanged | None:
+        """Replace the allow and deny lists of a server. None allows all its tools.
+
+        Return the tools that appeared and disappeared, or None if there are none.
+        """
+        self._access.pop(server, None)
+        if access is not None:
+            self._access[server] = access
+        listed = self._lists[server]["tools"]
+        old, listed.items = listed.items, self._allowed_items(server, listed.received)
+        self.generation += not _same_items(old, listed.items)
+        self._index_shortened_names(server)
+        return _diff(server, "tools", old, listed.items)
+
+    def _allowed_items(self, server: str, items: dict[str, Item]) -> dict[str, Item]:
+        access = self._access.get(server)
+        return items if access is None else {name: i for name, i in items.items() if access.denied_by(name) is None}
 
     def remove_server(self, server: str) -> None:
         self._lists.pop(server, None)
+        self._access.pop(server, None)
         self.generation += 1
         self._index_shortened_names(server)
 
@@ -175,8 +199,9 @@ class Catalog:
         items, item_problems = _validate_items(server, kind, raw, stale, check_item)
         old = self._lists[server][kind]
         # Unchanged items stay the same objects, so that code with derived data sees that nothing changed.
-        items = {key: old.items[key] if old.items.get(key) == item else item for key, item in items.items()}
-        self._lists[server][kind] = _ServerList(items, (*problems, *item_problems), stale, loaded=True)
+        received = {key: old.received[key] if old.received.get(key) == item else item for key, item in items.items()}
+        items = self._allowed_items(server, received) if kind == "tools" else received
+        self._lists[server][kind] = _ServerList(items, received, (*problems, *item_problems), stale, loaded=True)
         self.generation += not (old.loaded and _same_items(old.items, items))
         if kind == "tools":
             self._index_shortened_names(server)
@@ -185,7 +210,7 @@ class Catalog:
     def _index_shortened_names(self, server: str) -> None:
         self._ref_cache = {}
         kept = {name: ref for name, ref in self._shortened_names.items() if ref.server != server}
-        new = {tool.model_name: tool.ref for tool in self.tools(server)}
+        new = {tool.model_name: tool.ref for tool in cast("list[Tool]", self.received_items("tools", server))}
         self._shortened_names = kept | {
             name: ref for name, ref in new.items() if tool_names.parse_tool_name(name) != ref
         }
@@ -197,6 +222,28 @@ class Catalog:
         for lists in chosen.values():
             if kind in lists:
                 yield from lists[kind].items.values()
+
+    def received_items(self, kind: ListKind, server: str) -> list[Item]:
+        """Return all items that a server has sent, with the denied tools. For storage only: never show them."""
+        lists = self._lists.get(server)
+        return list(lists[kind].received.values()) if lists else []
+
+    def count_denied(self, server: str) -> int:
+        """Return the number of listed tools that the allow and deny lists of a server hide."""
+        lists = self._lists.get(server)
+        return len(lists["tools"].received) - len(lists["tools"].items) if lists else 0
+
+    def denied_by(self, ref: ToolRef) -> str | None:
+        """Return the setting that denies a tool, such as `tools.deny`.
+
+        None if the tool is allowed, or is not on the complete list of its server.
+        """
+        access, lists = self._access.get(ref.server), self._lists.get(ref.server)
+        if access is None or lists is None:
+            return None
+        if self.is_complete(ref.server, "tools") and ref.tool not in lists["tools"].received:
+            return None
+        return access.denied_by(ref.tool)
 
     def tools(self, server: str | None = None) -> list[Tool]:
         return cast("list[Tool]", list(self.items("tools", server)))
@@ -219,10 +266,22 @@ class Catalog:
             return cached
         ref = tool_names.parse_tool_name(name)
         if ref is None or self.tool(ref) is None:
-            ref = self._shortened_names.get(name, ref)
+            ref = self._shortened_names.get(name, ref)  # also of a denied tool, so that the error says so
         if ref is not None and self.tool(ref) is not None:
             self._ref_cache[name] = ref
         return ref
+
+    def find_by_bare_name(self, name: str, servers: Iterable[str]) -> tuple[list[Tool], list[ToolRef]]:
+        """Return the tools that these servers call `name`, and references to those that are denied."""
+        found: list[Tool] = []
+        denied: list[ToolRef] = []
+        for server, lists in ((server, self._lists[server]) for server in servers if server in self._lists):
+            tool = lists["tools"].items.get(name)
+            if tool is not None:
+                found.append(cast(Tool, tool))
+            elif name in lists["tools"].received:
+                denied.append(ToolRef(server, name))
+        return found, denied
 
     def is_complete(self, server: str, kind: ListKind) -> bool:
         """Return True if the server itself has sent its list of this kind in this run."""

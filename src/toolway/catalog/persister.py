@@ -55,7 +55,7 @@ class CatalogPersister:
         if self._storage is None or not self._catalog.is_complete(server, "tools"):
             return
         lists: dict[str, list[Any]] = {
-            kind: [item.raw for item in self._catalog.items(kind, server)] for kind in LIST_KINDS
+            kind: [item.raw for item in self._catalog.received_items(kind, server)] for kind in LIST_KINDS
         }
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(

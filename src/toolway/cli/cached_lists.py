@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from toolway.catalog.catalog import Catalog
+from toolway.catalog.tool_access import ToolAccess
 from toolway.config.schema import Server
 from toolway.events import ListKind
 from toolway.hub.source import default_catalog_storage, server_fingerprint
@@ -28,7 +29,7 @@ def load_cached_lists(servers: Mapping[str, Server]) -> CachedLists:
     cached = CachedLists()
     store = default_catalog_storage(os.environ)
     for name, server in servers.items():
-        cached.catalog.add_server(name)
+        cached.catalog.add_server(name, ToolAccess.from_server(name, server))
         if not server.enabled:
             cached.disabled.append(name)
             continue

@@ -30,7 +30,7 @@ from toolway.errors import (
 )
 from toolway.gateway.mcp import errors
 from toolway.hub.hub import Hub
-from toolway.middleware.resolve import require_server
+from toolway.middleware.resolve import find_by_bare_name, require_server
 from toolway.network.policy import ALLOW_ALL
 from toolway.protocol import tool_names
 from toolway.types import Json, ProgressCallback, ToolRef, ToolResult
@@ -97,13 +97,10 @@ class RemoteHub:
         progress_callback: ProgressCallback | None = None,
     ) -> ToolResult:
         ref = tool_names.parse_tool_name(name)
-        if ref is None:
-            raise NotFound(
-                f"{name!r} is not a tool name", detail="a tool is named server.tool", hint="list all: toolway tools"
-            )
         mcp_url = f"{self._gateway.url}/mcp"
         gateway = Server(url=mcp_url, headers=self._gateway.headers, era="modern", network_policy=ALLOW_ALL)
         async with Hub({GATEWAY_SERVER_NAME: gateway}, catalog_storage=None) as hub:
+            ref = ref if ref is not None else _find_by_bare_name(await hub.list_tools(server=GATEWAY_SERVER_NAME), name)
             try:
                 result = await hub.call_tool(
                     f"{GATEWAY_SERVER_NAME}.{tool_names.model_name_for(ref)}",
@@ -158,7 +155,21 @@ class RemoteHub:
             )
         matches = get_close_matches(str(ref), [str(each) for each in refs], n=3)
         hint = f"did you mean {' or '.join(matches)}?" if matches else f"list its tools: toolway tools -s {ref.server}"
+        if status is not None and status.denied_tools and not matches:
+            hint = f"its allow and deny lists hide {status.denied_tools} tools: toolway config"
         return NotFound(f"{ref.server} has no tool {ref.tool!r}", server=ref.server, tool=ref.tool, hint=hint)
+
+
+def _find_by_bare_name(tools: list[Tool], name: str) -> ToolRef:
+    """Return the only tool of the gateway's servers with this name. Raises `NotFound` if there is not exactly one."""
+    catalog = Catalog()
+    refs = [ref for tool in tools if (ref := tool_names.parse_tool_name(tool.name)) is not None]
+    servers = {ref.server for ref in refs}
+    for server in servers:
+        catalog.add_server(server)
+        raws = [{"name": ref.tool, "inputSchema": {}} for ref in refs if ref.server == server]
+        catalog.replace(server, "tools", raws)
+    return find_by_bare_name(catalog, servers, name).ref
 
 
 _ERROR_CLASSES: Final[Mapping[int, type[CallError]]] = {

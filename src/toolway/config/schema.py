@@ -8,7 +8,7 @@ text with a unit (`"20s"`); `field_reader.py` converts both.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -296,6 +296,8 @@ class Server:
         idempotent: the operator declares that repeated calls of every tool of this server are safe. Default False.
         trusted: the server's own annotations suffice for coalescing calls and caching results. Default False.
         tools: settings by tool name. Default none.
+        allowed_tools: names or patterns (`*`, `?`) of the tools that may be used. Default None: all.
+        denied_tools: names or patterns of tools that are never listed or called, even if allowed. Default none.
         share_connection: all callers of a gateway use one connection and login, even in the legacy era. Default False.
         idempotency_meta_key: `_meta` key in which the server accepts idempotency keys. Default None: it accepts none.
         not_processed_codes: HTTP statuses or JSON-RPC codes that prove the request was not processed. Default none.
@@ -334,6 +336,8 @@ class Server:
     idempotent: bool = False  # the operator declares that repeated calls of every tool of this server are safe
     trusted: bool = False  # the server's own annotations suffice for coalescing calls and caching results
     tools: Mapping[str, ToolSettings] = field(default_factory=dict)  # by tool name
+    allowed_tools: tuple[str, ...] | None = None  # `tools.allow` in files: only these names or patterns may be used
+    denied_tools: tuple[str, ...] = ()  # `tools.deny` in files: names or patterns that are never listed or called
     share_connection: bool = False  # all callers of a gateway use one connection and login, even in the legacy era
     idempotency_meta_key: str | None = None  # `_meta` key in which the server accepts idempotency keys
     not_processed_codes: tuple[int, ...] = ()  # HTTP statuses or JSON-RPC codes: the request was not processed
@@ -346,6 +350,9 @@ class Server:
     def __post_init__(self) -> None:
         object.__setattr__(self, "args", tuple(self.args))
         object.__setattr__(self, "node_labels", tuple(self.node_labels))
+        object.__setattr__(self, "denied_tools", check_tool_names("denied_tools", self.denied_tools))
+        if self.allowed_tools is not None:
+            object.__setattr__(self, "allowed_tools", check_tool_names("allowed_tools", self.allowed_tools))
         alternatives = ("command", "url", "instance") if self.openapi is None else ("command", "instance", "openapi")
         given = [k for k in alternatives if getattr(self, k) is not None]
         if len(given) != 1:
@@ -418,6 +425,14 @@ def _describe_scheme(url: str) -> str:
     """Return a text that names only the scheme of a URL: the rest may hold a password."""
     found = re.match(r"([a-z][a-z0-9+.-]{0,20}):", url, re.IGNORECASE)
     return f"it begins with {found[1]}:" if found else "it begins with neither"
+
+
+def check_tool_names(key: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Return names or patterns of tools as a tuple. Raises `ConfigError` if they are no list of texts."""
+    found = tuple(names)
+    if isinstance(names, str) or not all(isinstance(name, str) and name for name in found):
+        raise ConfigError(f"{key} must be a list of names or patterns", code="E-CONFIG-KEY")
+    return found
 
 
 def _auth_error(message: str, hint: str) -> ConfigError:

@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, cast, get_args
@@ -51,6 +51,18 @@ CALL_KEYS: Final = (
     *("maxRetries", "retryDelayMs", "backoffMultiplier", "idempotent", "trusted", "tools"),
     *("idempotencyMetaKey", "notProcessedCodes", "retry"),
 )
+#: Keys of an allow or deny list: in the entry, as MCP hosts spell them, and inside `tools`.
+ALLOW_KEYS: Final = (
+    *("allowedTools", "allowed_tools", "enabledTools", "enabled_tools", "includeTools", "include_tools"),
+    *("includedTools", "availableTools", "available_tools"),
+)
+DENY_KEYS: Final = (
+    *("deniedTools", "denied_tools", "disabledTools", "disabled_tools", "excludeTools", "exclude_tools"),
+    *("excludedTools", "blockedTools", "blocked_tools"),
+)
+EMPTY_ALLOWS_ALL: Final = ("availableTools", "available_tools")  # Goose: an empty list allows all tools
+_INNER_ALLOW_KEYS: Final = ("allow", "allowed", "include", "enabled")
+_INNER_DENY_KEYS: Final = ("deny", "denied", "exclude", "disabled", "blocked")
 CLUSTER_KEYS: Final = ("instances", "nodeLabels")
 KNOWN_KEYS: Final = (
     *("command", "args", "env", "cwd", *URL_KEYS, "headers", "auth", "openapi", "type", "transport"),
@@ -67,6 +79,8 @@ KNOWN_KEYS: Final = (
         *CLUSTER_KEYS,
     ),
     *CALL_KEYS,
+    *ALLOW_KEYS,
+    *DENY_KEYS,
 )
 
 MAX_INSTANCES: Final = 64
@@ -338,7 +352,7 @@ def _parse_call_settings(fields: FieldReader) -> dict[str, Any]:
         "retry": retry,
         "idempotent": fields.get_bool("idempotent", False),
         "trusted": fields.get_bool("trusted", False),
-        "tools": _parse_tools(fields, retry),
+        **_parse_tools(fields, retry),
         "idempotency_meta_key": fields.get_text("idempotencyMetaKey"),
         "not_processed_codes": _parse_not_processed_codes(fields),
     }
@@ -363,28 +377,85 @@ def _parse_retry(fields: FieldReader) -> RetryPolicy:
     return parse_policy(fields, "retry", policy, flat_keys)
 
 
-def _parse_tools(fields: FieldReader, server_retry: RetryPolicy) -> dict[str, ToolSettings]:
-    """Return the settings by tool name from `tools: {"NAME": {"effect": …}}`.
-
-    A `retry` of a tool changes single fields of `server_retry`.
-
-    Other values (a list of names, `allow`, `deny`) belong to other MCP hosts and stay in `fields.remaining`.
-    """
+def _parse_tools(fields: FieldReader, server_retry: RetryPolicy) -> dict[str, Any]:
+    """Return the `Server` arguments for tools: settings by name, allow list and deny list."""
     given = fields.remaining.get("tools")
-    if not isinstance(given, Mapping):
-        return {}
-    settings = {str(name): value for name, value in given.items() if isinstance(value, Mapping)}
-    left = {name: value for name, value in given.items() if not isinstance(value, Mapping)}
-    fields.remaining.pop("tools")
-    if left:
-        fields.remaining["tools"] = left
-    return {name: _parse_tool_settings(name, value, fields, server_retry) for name, value in settings.items()}
+    allowed, denied = parse_tool_lists(fields)
+    entries = given.items() if isinstance(given, Mapping) else ()
+    settings = {str(name): value for name, value in entries if isinstance(value, Mapping)}
+    return {
+        "tools": {name: _parse_tool_settings(name, value, fields, server_retry) for name, value in settings.items()},
+        "allowed_tools": allowed,
+        "denied_tools": denied,
+    }
+
+
+def parse_tool_lists(fields: FieldReader) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """Return the allow list of an entry, None if it has none, and the deny list. Removes their keys.
+
+    The lists are `tools: {"allow": […], "deny": […]}`, or keys of other MCP hosts such as `disabledTools`. A tool with
+    `"enabled": false` is on the deny list. Raises `ConfigError` if a list is invalid: a list that is ignored would
+    grant access.
+    """
+    given = fields.remaining.pop("tools", None)
+    if not isinstance(given, Mapping | list | tuple | None):
+        raise field_error("tools", "an object or a list of names", given)
+    entries = {str(name): value for name, value in given.items()} if isinstance(given, Mapping) else {}
+    list_keys = (*_INNER_ALLOW_KEYS, *_INNER_DENY_KEYS)
+    lists = FieldReader({n: v for n, v in entries.items() if n in list_keys and not isinstance(v, Mapping | bool)}, {})
+    allow = _get_name_lists(lists, _INNER_ALLOW_KEYS, "tools.") | _get_name_lists(fields, ALLOW_KEYS)
+    deny = _get_name_lists(lists, _INNER_DENY_KEYS, "tools.") | _get_name_lists(fields, DENY_KEYS)
+    if isinstance(given, list | tuple):
+        if any(isinstance(name, Mapping) for name in given):  # descriptions of tools, as in a manifest
+            fields.remaining["tools"] = given
+            fields.warn("tools is a list of objects", detail="it has no effect", hint='name tools in "tools.allow"')
+        else:  # GitHub Copilot: the tools to offer
+            allow |= _get_name_lists(FieldReader({"tools": given}, {}), ("tools",))
+    if len({tuple(sorted(names)) for names in allow.values()}) > 1:
+        raise ConfigError(
+            "the server has two allow lists", detail=" and ".join(allow), hint="keep one", code=CONFIG_KEY_CODE
+        )
+    disabled = tuple(name for name, value in entries.items() if _is_disabled(name, value, list_keys))
+    denied = (*(name for names in deny.values() for name in names), *disabled)
+    return next(iter(allow.values()), None), tuple(dict.fromkeys(denied))
+
+
+def _is_disabled(name: str, value: Any, list_keys: Sequence[str]) -> bool:
+    """Return True for `"NAME": false` and `"NAME": {"enabled": false}` in `tools`.
+
+    Raises `ConfigError` if the value is neither an object nor a boolean nor a list that was read.
+    """
+    if isinstance(value, Mapping):
+        return value.get("enabled") is False
+    if isinstance(value, bool):
+        return not value
+    if name not in list_keys:
+        expected = 'an object of settings, true or false; the lists of names are "allow" and "deny"'
+        raise field_error(f"tools.{shorten_key(name)}", expected, value)
+    return False
+
+
+def _get_name_lists(fields: FieldReader, keys: Sequence[str], prefix: str = "") -> dict[str, tuple[str, ...]]:
+    """Return the lists of tool names or patterns under `keys`, by key.
+
+    Raises `ConfigError` if one is no list of texts.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for key in keys:
+        value = fields.remaining.pop(key, None)
+        if value is None or (value == [] and key in EMPTY_ALLOWS_ALL):
+            continue
+        if not isinstance(value, list | tuple) or not all(isinstance(name, str) and name for name in value):
+            raise field_error(f"{prefix}{key}", "a list of tool names or patterns", value)
+        found[f"{prefix}{key}"] = tuple(value)
+    return found
 
 
 def _parse_tool_settings(
     name: str, value: Mapping[str, Any], outer: FieldReader, server_retry: RetryPolicy
 ) -> ToolSettings:
     inner = FieldReader(value, outer.variables)
+    inner.get_bool("enabled", True)  # false: the tool is on the deny list
     effect = inner.get_choice("effect", _EFFECT_NAMES, "")
     idempotent = inner.get_bool("idempotent", False) if "idempotent" in inner.remaining else None
     timeout = inner.get_duration("timeout", 0.0)

@@ -128,14 +128,14 @@ def _judge_start(name: str, server: Server, trial: TrialStart, probes: Probes | 
         return
     elif server.openapi is not None:
         yield from tool_checks.check_openapi(trial)
-        yield from tool_checks.check_tools(name, trial)
+        yield from tool_checks.check_tools(name, server, trial)
         return
     else:
         yield Check("connect", "ok", f"answered after {format_seconds(trial.agreed_at)}")
     if probes is not None and trial.transport == "sse":
         yield http_checks.check_deprecated_transport(server, probes)
     yield tool_checks.check_protocol(server, trial)
-    yield from tool_checks.check_tools(name, trial)
+    yield from tool_checks.check_tools(name, server, trial)
 
 
 def _unique_name(target: CheckTarget) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from typing import Any, Final
 
 from toolway.catalog.catalog import Catalog
+from toolway.catalog.tool_access import ToolAccess, unmatched_entries
 from toolway.config.schema import Server
 from toolway.doctor.entry_checks import format_entry_keys
 from toolway.doctor.lint import PROVIDERS, Finding, lint_tools
@@ -78,8 +80,8 @@ def check_openapi(trial: TrialStart) -> Iterator[Check]:
         yield Check("document", "warn", note, code="E-OPENAPI-DOCUMENT")
 
 
-def check_tools(name: str, trial: TrialStart) -> Iterator[Check]:
-    """Check the tool list of a started server: dropped tools, schemas, names and token cost."""
+def check_tools(name: str, server: Server, trial: TrialStart) -> Iterator[Check]:
+    """Check the tool list of a started server: denied and dropped tools, schemas, names, token cost."""
     if trial.listed_at is None:
         if trial.agreement is not None and trial.failure is not None:
             message = f"the server lists no tools: {trial.failure.reason}"
@@ -87,21 +89,33 @@ def check_tools(name: str, trial: TrialStart) -> Iterator[Check]:
         else:
             yield Check("tools", "skip", "not reached")
         return
-    valid, invalid = _split_invalid(name, trial.tools, trial.list_problems)
+    catalog = _build_catalog(name, server, trial)
+    valid = [tool.raw for tool in catalog.tools(name)]
     assert trial.agreed_at is not None
     count = f"{len(valid)} tool{'' if len(valid) == 1 else 's'}, in {format_seconds(trial.listed_at - trial.agreed_at)}"
-    yield Check("tools", "ok", count)
-    for problem in invalid:
+    denied = catalog.count_denied(name)
+    yield Check("tools", "ok", f"{count}; {denied} denied by its allow and deny lists" if denied else count)
+    yield from _check_tool_lists(name, server, [item.name for item in catalog.received_items("tools", name)])
+    for problem in catalog.problems(name):
         hint = "report it to the server's author; the other tools are not affected"
         yield Check("tools", "warn", problem, hint=hint, code="E-LINT-SCHEMA")
     yield from _check_lint(name, valid)
 
 
-def _split_invalid(name: str, items: Sequence[Any], problems: Sequence[str]) -> tuple[list[Any], tuple[str, ...]]:
+def _build_catalog(name: str, server: Server, trial: TrialStart) -> Catalog:
     catalog = Catalog()
-    catalog.add_server(name)
-    catalog.replace(name, "tools", list(items), list(problems))
-    return [tool.raw for tool in catalog.tools(name)], catalog.problems(name)
+    catalog.add_server(name, ToolAccess.from_server(name, server))
+    catalog.replace(name, "tools", list(trial.tools), list(trial.list_problems))
+    return catalog
+
+
+def _check_tool_lists(name: str, server: Server, tools: Sequence[str]) -> Iterator[Check]:
+    """Report entries of the allow and deny lists that match no tool: a misspelt name denies nothing."""
+    for key, entries in (("tools.allow", server.allowed_tools), ("tools.deny", server.denied_tools)):
+        for entry in unmatched_entries(name, entries or (), tools):
+            close = get_close_matches(entry, tools, n=1)
+            hint = f"did you mean {close[0]}?" if close else "correct or remove it"
+            yield Check("tools", "warn", f"{key} has {entry!r}, which matches no tool", hint=hint, code="E-CONFIG-KEY")
 
 
 def _check_lint(name: str, items: Sequence[Any]) -> Iterator[Check]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -52,7 +52,14 @@ from toolway.middleware.circuit_breaker import BreakerStatus, CircuitBreakers, c
 from toolway.middleware.concurrency import ConcurrencyLimiter, concurrency
 from toolway.middleware.deadline import deadline
 from toolway.middleware.idempotency import IdempotencyStore, MemoryIdempotencyStore, idempotency
-from toolway.middleware.resolve import require_server, require_tool, resolve
+from toolway.middleware.resolve import (
+    find_by_bare_name,
+    find_tool,
+    is_bare_name,
+    require_server,
+    require_tool,
+    resolve,
+)
 from toolway.middleware.retry import retry
 from toolway.middleware.single_flight import single_flight
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
@@ -223,7 +230,7 @@ class HubCore:
     ) -> tuple[Middleware, ...]:
         policies = self._policies
         return build_chain(
-            resolve=resolve(self._catalog, self._servers.keys(), policies.attach),
+            resolve=resolve(self._catalog, self._servers.keys(), policies.attach, self._wait_all_tools_known),
             deadline=deadline(policies.total_timeout, now),
             idempotency=idempotency(idempotency_store),
             cache=response_cache(self._cache, policies.cache_key, policies.cache_ttl),
@@ -327,6 +334,13 @@ class HubCore:
             self.emit(ServerChanged(name, change))
         return changes
 
+    def set_denied_tools(self, server: str, names: Iterable[str] | None) -> None:
+        """Replace the deny list of a server, at once and without a restart. None restores the configured one.
+
+        Calls that are running may finish. Raises `NotFound` if the server is unknown.
+        """
+        self._upstreams.set_denied_tools(server, names)
+
     def _with_defaults(self, server: ServerLike) -> Server:
         return with_network_policy(
             with_defaults(parse_server(server), self._timeout, self._retry), self._network_policy
@@ -406,6 +420,27 @@ class HubCore:
         `query` selects the tools that contain all its words.
         """
         return self._catalog.search(query, server) if query else self._catalog.tools(server)
+
+    async def find_tool(self, name: str, timeout: float) -> Tool:
+        """Return the tool called `name`: `server.tool`, its model name, or its bare name if that is unique.
+
+        Waits up to `timeout` seconds for the tools of that server, or with a bare name of all servers. Raises
+        `NotFound`, `AccessDenied` if the tool is denied, `ServerUnavailable` and `CallTimeout`.
+        """
+        self._require_open()
+        if is_bare_name(self._catalog, self._servers, name):
+            return find_by_bare_name(self._catalog, await self._wait_all_tools_known(timeout), name)
+        ref, tool = find_tool(self._catalog, self._servers, name)
+        if tool is None:
+            await self._upstreams.wait_lists_fetched("tools", ref.server, timeout)
+            tool = require_tool(self._catalog, ref)
+        return tool
+
+    async def _wait_all_tools_known(self, timeout: float) -> Collection[str]:
+        """Wait until the tools of all enabled servers are known, or the time is over. Return these servers."""
+        servers = self._upstreams.upstreams.keys()
+        await self._upstreams.wait_lists_known(list(servers), "tools", timeout, urgent=True)
+        return servers
 
     async def list_items(self, kind: ListKind, server: str | None, timeout: float) -> list[Item]:
         """Return the tools, prompts, resources or templates of `server`, or of all servers.

@@ -12,7 +12,7 @@ from toolway.hub.call_policy import CallPolicies
 from toolway.hub.environment import HubEnvironment
 from toolway.hub.instrumentation import Instrumentation
 from toolway.hub.upstreams import UpstreamManager
-from toolway.middleware.resolve import require_tool
+from toolway.middleware.resolve import require_allowed, require_tool
 from toolway.protocol.json_schema import SchemaValidator
 from toolway.types import Call, CallResult, Json, ToolRef, result_type
 from toolway.upstream.error_mapping import PERSONAL_AUTH_CODE
@@ -95,6 +95,8 @@ class Dispatcher:
             if call.method != "tools/call":
                 result = await upstream.call(call)
             else:
+                if call.params.get("name") != call.name:  # the checked name is the one that is sent
+                    call = replace(call, params={**call.params, "name": call.name})
                 if call.idempotency_key is not None:
                     call = self._inject_idempotency_key(call, call.idempotency_key)
                 tool = self._catalog.find_tool(call.server, call.name) or await self._require_listed_tool(
@@ -152,10 +154,12 @@ class Dispatcher:
     async def _require_listed_tool(self, call: Call, upstream: Upstream) -> Tool:
         """Return the tool's definition; waits for the server's first tool list if there is none.
 
-        Raises `NotFound` if the list lacks the tool, `ServerUnavailable` if the server does not start.
+        Raises `NotFound` if the list lacks the tool, `AccessDenied` if the lists of the server deny it, and
+        `ServerUnavailable` if the server does not start.
         """
         ref = ToolRef(call.server, call.name)
         if self._catalog.tool(ref) is None:
+            require_allowed(self._catalog, ref)
             await upstream.wait_ready(call.state)
         return require_tool(self._catalog, ref)
 

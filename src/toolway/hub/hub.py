@@ -150,7 +150,7 @@ class Hub:
         """Call a tool and return its result.
 
         Args:
-            name: `server.tool`.
+            name: `server.tool`, or the name of the tool alone if exactly one server has it.
             arguments: Arguments of the tool.
             timeout: Seconds for the whole call; None uses the server's setting.
             max_attempts: Attempts allowed for this call; None uses the server's setting.
@@ -327,6 +327,26 @@ class Hub:
         """
         return _only(Tool, await self._core.list_items("tools", server, timeout))
 
+    async def find_tool(self, name: str, *, timeout: float = 30.0) -> Tool:
+        """Return the tool with this name.
+
+        Args:
+            name: `server.tool`, `server__tool`, or the name of the tool alone if exactly one server has it.
+            timeout: Seconds to wait for servers that have not sent their tools yet.
+
+        Returns:
+            The tool, with its server.
+
+        Raises:
+            NotFound: There is no such tool, or several servers have one (`E-TOOL-AMBIGUOUS`; `detail` lists them).
+            AccessDenied: The allow or deny list of the server denies the tool (`E-TOOL-DENIED`).
+
+        Example:
+            tool = await hub.find_tool("search_issues")
+            print(tool.server, tool.input_schema)
+        """
+        return await self._core.find_tool(name, timeout)
+
     async def list_prompts(self, *, server: str | None = None, timeout: float = 30.0) -> list[Prompt]:
         """Return the prompts of all servers.
 
@@ -397,7 +417,9 @@ class Hub:
         return self._core.config_issues
 
     async def add_server(self, name: str, server: ServerLike) -> None:
-        """Add a server while the hub runs.
+        """Add a server while the hub runs. Returns at once; the server starts by itself.
+
+        Use `wait_ready(name)` to wait until it is ready and its tools are known.
 
         Args:
             name: Name of the server; the part of `server.tool` before the dot.
@@ -408,6 +430,7 @@ class Hub:
 
         Example:
             await hub.add_server("time", "uvx mcp-server-time")
+            await hub.wait_ready("time", timeout=30)
         """
         await self._core.add_server(name, server)
 
@@ -464,6 +487,24 @@ class Hub:
             changes = await hub.reload("mcp.json")
         """
         return await self._core.reload(config)
+
+    def set_denied_tools(self, server: str, names: Iterable[str] | None) -> None:
+        """Replace the deny list of a server, at once and without a restart.
+
+        A denied tool is in no list, and a call of it fails with `AccessDenied` before anything is sent. Calls that are
+        running may finish. The list stays in force when the configuration is reloaded, until the server is removed.
+
+        Args:
+            server: Name of the server.
+            names: Names or patterns (`*`, `?`) of tools. None restores the deny list of the configuration.
+
+        Raises:
+            NotFound: There is no such server.
+
+        Example:
+            hub.set_denied_tools("files", ["write_file", "delete_*"])
+        """
+        self._core.set_denied_tools(server, names)
 
     def restart_server(self, name: str) -> None:
         """Restart a server now, in any state.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -161,6 +161,10 @@ class SyncHub:
         """Return the tools of all servers. See `Hub.list_tools`."""
         return self._run(self._hub.list_tools(server=server, timeout=timeout))
 
+    def find_tool(self, name: str, *, timeout: float = 30.0) -> Tool:
+        """Return the tool with this name. See `Hub.find_tool`."""
+        return self._run(self._hub.find_tool(name, timeout=timeout))
+
     def list_prompts(self, *, server: str | None = None, timeout: float = 30.0) -> list[Prompt]:
         """Return the prompts of all servers. See `Hub.list_prompts`."""
         return self._run(self._hub.list_prompts(server=server, timeout=timeout))
@@ -195,6 +199,10 @@ class SyncHub:
     def reload(self, config: ConfigSource) -> dict[str, str]:
         """Load a configuration; add, change and remove servers. See `Hub.reload`."""
         return self._run(self._hub.reload(config))
+
+    def set_denied_tools(self, server: str, names: Iterable[str] | None) -> None:
+        """Replace the deny list of a server. See `Hub.set_denied_tools`."""
+        self._in_loop(lambda: self._hub.set_denied_tools(server, names))
 
     def restart_server(self, name: str) -> None:
         """Restart a server now, in any state. See `Hub.restart_server`."""

@@ -14,7 +14,8 @@ from toolway._async import gather_all, wait_until_settled, with_timeout
 from toolway.auth.manager import AuthManager
 from toolway.catalog.catalog import Catalog
 from toolway.catalog.persister import CatalogPersister
-from toolway.config.schema import Server
+from toolway.catalog.tool_access import ToolAccess
+from toolway.config.schema import Server, check_tool_names
 from toolway.errors import ServerUnavailable
 from toolway.events import ListKind
 from toolway.hub.source import server_fingerprint
@@ -111,6 +112,7 @@ class UpstreamManager:
         self._auth = auth
         self._on_definition_changed = on_definition_changed
         self._draining = DrainingUpstreams(context)
+        self._run_time_denied: dict[str, tuple[str, ...]] = {}  # deny lists in place of those of the configuration
 
     # -- lifecycle ----------------------------------------------------------------------------------------------------
 
@@ -134,9 +136,14 @@ class UpstreamManager:
 
     def remove(self, name: str) -> DrainTasks:
         del self.servers[name]
+        self._run_time_denied.pop(name, None)
         return self._retire(name)
 
     def replace(self, name: str, server: Server) -> DrainTasks:
+        if self._differs_in_tool_lists_only(self.servers[name], server):
+            self.servers[name] = server
+            self._apply_tool_lists(name)
+            return []
         drain_tasks = self._retire(name)
         self.add(name, server)
         return drain_tasks
@@ -159,9 +166,35 @@ class UpstreamManager:
                 self.replace(name, server)
         return changes
 
+    def set_denied_tools(self, name: str, names: Iterable[str] | None) -> None:
+        """Replace the deny list of a server until it is removed. None restores the configured one.
+
+        Raises `NotFound` if the server is unknown, `ConfigError` if `names` is no list of texts.
+        """
+        require_server(self.servers, name)
+        if names is None:
+            self._run_time_denied.pop(name, None)
+        else:
+            self._run_time_denied[name] = check_tool_names("names", names)
+        if self.is_open:
+            self._apply_tool_lists(name)
+
+    @staticmethod
+    def _differs_in_tool_lists_only(old: Server, new: Server) -> bool:
+        return new == replace(old, allowed_tools=new.allowed_tools, denied_tools=new.denied_tools)
+
+    def _apply_tool_lists(self, name: str) -> None:
+        """Apply changed allow and deny lists without a restart, and report which tools that affects."""
+        changed = self._catalog.set_access(name, self._tool_access(name))
+        if changed is not None:
+            self._context.emit(changed)
+
+    def _tool_access(self, name: str) -> ToolAccess | None:
+        return ToolAccess.from_server(name, self.servers[name], self._run_time_denied.get(name))
+
     def _start_upstream(self, name: str) -> None:
         server = self.servers[name]
-        self._catalog.add_server(name)
+        self._catalog.add_server(name, self._tool_access(name))
         era_hint = self._persister.load(name, server_fingerprint(server))
         self.limiters[name] = ConcurrencyLimiter(server.limits)
         self.retry_budgets[name] = RetryBudget()
@@ -251,6 +284,7 @@ class UpstreamManager:
         return replace(
             upstream.status(),
             tools=len(self._catalog.tools(name)),
+            denied_tools=self._catalog.count_denied(name),
             stale=self._catalog.is_stale(name),
             problems=self._catalog.problems(name),
         )

@@ -1,26 +1,40 @@
 """Resolve middleware: finds the server and tool of the name that a caller gave.
 
-The lookup is exact and never waits.
+The lookup is exact. Only a name without a server waits, until the tools of all servers are known. A denied tool is
+rejected here, by any of its names.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from difflib import get_close_matches
+from typing import Final
 
 from msgspec.structs import replace
 
 from toolway.catalog.catalog import Catalog, Tool
+from toolway.catalog.tool_access import denied_error
 from toolway.errors import NotFound
 from toolway.types import Call, CallHandler, CallResult, Middleware, ToolRef
 
+BARE_NAME_WAIT_S: Final = 10.0  # seconds that a call without a server in its name waits for tool lists
+
+
+#: (seconds) → enabled servers, after their tools are known or the time is over
+WaitForLists = Callable[[float], Awaitable[Collection[str]]]
+
 
 def resolve(
-    catalog: Catalog, servers: Collection[str], attach_policy: Callable[[Call, Tool | None], Call]
+    catalog: Catalog,
+    servers: Collection[str],
+    attach_policy: Callable[[Call, Tool | None], Call],
+    wait_for_lists: WaitForLists,
 ) -> Middleware:
     """Return the middleware that resolves a call's server and tool.
 
-    `attach_policy` adds the policy from settings and tool definition to a resolved call.
+    `attach_policy` adds the policy from settings and tool definition to a resolved call. Only a call without a server
+    in its name waits, with `wait_for_lists`.
     """
 
     def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:
@@ -29,17 +43,69 @@ def resolve(
             return next(attach_policy(call, None))
         tool = catalog.find_tool(call.server, call.name) if call.server else None  # a gateway names the server
         if tool is None or call.server not in servers:
-            ref, tool = find_tool(catalog, servers, call.target)
-            call = replace(call, server=ref.server, name=ref.tool, params={**call.params, "name": ref.tool})
+            ref = catalog.parse_name(call.target)
+            if ref is None or ref.server not in servers:
+                return resolve_without_server(call, ref, next)
+            tool = _find_listed(catalog, ref)
+            call = _with_target(call, ref)
         return next(attach_policy(call, tool))
 
+    async def resolve_without_server(call: Call, ref: ToolRef | None, next: CallHandler) -> CallResult:
+        if call.server or not is_bare_name(catalog, servers, call.target):
+            require_server(servers, ref.server if ref is not None else call.server)
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        wait = BARE_NAME_WAIT_S if call.timeout is None else min(call.timeout, BARE_NAME_WAIT_S)
+        tool = find_by_bare_name(catalog, await wait_for_lists(wait), call.target)
+        waited = clock() - began
+        resolved = attach_policy(_with_target(call, tool.ref), tool)
+        total = resolved.policy.timeout if call.timeout is None else call.timeout
+        return await next(replace(resolved, timeout=max(0.0, total - waited)))  # the wait counts against the timeout
+
     return middleware
+
+
+def _with_target(call: Call, ref: ToolRef) -> Call:
+    return replace(call, server=ref.server, name=ref.tool, params={**call.params, "name": ref.tool})
+
+
+def is_bare_name(catalog: Catalog, servers: Collection[str], name: str) -> bool:
+    """Return True if a tool name contains no server: `search_issues`, not `github.search_issues`."""
+    ref = catalog.parse_name(name)
+    return ref is None or (ref.server not in servers and bool(catalog.find_by_bare_name(name, servers)[0]))
+
+
+def find_by_bare_name(catalog: Catalog, servers: Collection[str], name: str) -> Tool:
+    """Return the only tool of these servers that its server calls `name`. Denied tools do not count.
+
+    Raises `NotFound` if there is none or more than one, `AccessDenied` if there are only denied ones.
+    """
+    found, denied = catalog.find_by_bare_name(name, servers)
+    if len(found) > 1:
+        names = sorted(tool.qualified_name for tool in found)
+        raise NotFound(
+            f"{len(found)} servers have a tool {name!r}",
+            tool=name,
+            detail=", ".join(names)[:300],
+            hint=f"name the server: {names[0]}",
+            code="E-TOOL-AMBIGUOUS",
+        )
+    if found:
+        return found[0]
+    if denied:
+        raise denied_error(denied[0], catalog.denied_by(denied[0]) or "tools.deny")
+    raise NotFound(
+        f"unknown tool {name!r}",
+        detail="no server has a tool of this name",
+        hint=_did_you_mean(catalog.suggest(name)) or "list all tools: toolway tools",
+    )
 
 
 def find_tool(catalog: Catalog, servers: Collection[str], name: str) -> tuple[ToolRef, Tool | None]:
     """Return the reference of the tool called `name`, and its definition if it is listed.
 
     Raises `NotFound` if the name has no server part, the server is unknown, or its complete tool list lacks the tool.
+    Raises `AccessDenied` if the lists of the server deny the tool, also before its tools are known.
     """
     ref = catalog.parse_name(name)
     if ref is None:
@@ -50,16 +116,33 @@ def find_tool(catalog: Catalog, servers: Collection[str], name: str) -> tuple[To
             hint=_did_you_mean(close) or "list all tools: toolway tools",
         )
     require_server(servers, ref.server)
+    return ref, _find_listed(catalog, ref)
+
+
+def _find_listed(catalog: Catalog, ref: ToolRef) -> Tool | None:
     tool = catalog.tool(ref)
-    if tool is None and catalog.is_complete(ref.server, "tools"):
-        require_tool(catalog, ref)
-    return ref, tool
+    if tool is None:
+        require_allowed(catalog, ref)
+        if catalog.is_complete(ref.server, "tools"):
+            require_tool(catalog, ref)
+    return tool
+
+
+def require_allowed(catalog: Catalog, ref: ToolRef) -> None:
+    """Raise `AccessDenied` if the allow and deny lists of the server deny the tool."""
+    setting = catalog.denied_by(ref)
+    if setting is not None:
+        raise denied_error(ref, setting)
 
 
 def require_tool(catalog: Catalog, ref: ToolRef) -> Tool:
-    """Return the definition of a tool. Raises `NotFound` if the catalog has no such tool."""
+    """Return the definition of a tool.
+
+    Raises `NotFound` if the catalog has no such tool, `AccessDenied` if the lists of its server deny it.
+    """
     tool = catalog.tool(ref)
     if tool is None:
+        require_allowed(catalog, ref)
         close = catalog.suggest(str(ref))
         raise NotFound(
             f"{ref.server} has no tool {ref.tool!r}",

@@ -39,6 +39,7 @@ class ServerStatus:
     why: str = ""
     hint: str = ""
     tools: int = 0
+    denied_tools: int = 0  # tools that the allow and deny lists of the server hide
     stale: bool = False  # the lists are from an earlier run until the server responds
     problems: tuple[str, ...] = ()  # list items that were rejected, with reasons
     nodes: tuple[str, ...] = ()  # in a cluster: nodes that own the server

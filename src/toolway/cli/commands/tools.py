@@ -69,7 +69,10 @@ def call(
     tool: Annotated[
         str | None,
         typer.Argument(
-            metavar="[SERVER.TOOL]", help="Tool to call.", show_default=False, autocompletion=completion.complete_tools
+            metavar="[SERVER.TOOL]",
+            help="Tool to call, or TOOL if one server has it.",
+            show_default=False,
+            autocompletion=completion.complete_tools,
         ),
     ] = None,
     arguments: Annotated[
@@ -172,12 +175,14 @@ def _output_tools(
         document = {
             "tools": [_tool_to_json(tool) for tool in found],
             "down": [_down_to_json(s) for s in _down_servers(statuses)],
+            "denied": _denied_counts(statuses, cached, server),
         }
         output.print_json({**document, "problems": [problem_to_json(p) for p in problems]})
     else:
         _print_tools(output, found, tokens)
         output.print_problems(problems)
         _print_notes(output, statuses, cached, found)
+        _print_denied(output, statuses, cached, server)
         if server in cached.disabled:
             output.info(f"{server} is disabled; enable it: toolway enable {server}", "yellow")
     return exit_code_for_statuses(statuses, problems)
@@ -241,6 +246,21 @@ def _print_notes(output: Output, statuses: Sequence[ServerStatus], cached: Cache
         output.info(f"\ncached up to {format_age(age)}; --refresh updates the lists", "dim")
 
 
+def _denied_counts(statuses: Sequence[ServerStatus], cached: CachedLists, server: str | None) -> dict[str, int]:
+    """Return the number of tools that allow and deny lists hide, by server."""
+    counts = {name: cached.catalog.count_denied(name) for name in cached.cached_at}
+    counts |= {status.server: status.denied_tools for status in statuses}
+    return {name: count for name, count in counts.items() if count and server in (None, name)}
+
+
+def _print_denied(output: Output, statuses: Sequence[ServerStatus], cached: CachedLists, server: str | None) -> None:
+    counts = _denied_counts(statuses, cached, server)
+    total = sum(counts.values())
+    if total:
+        noun = "1 tool is" if total == 1 else f"{total} tools are"
+        output.info(f"{noun} denied by the allow and deny lists of {', '.join(sorted(counts))}", "dim")
+
+
 def _first_line(tool: Tool) -> str:
     lines = (tool.description or tool.title).strip().splitlines()
     return lines[0].strip() if lines else ""
@@ -283,14 +303,14 @@ def _down_servers(statuses: Sequence[ServerStatus]) -> list[ServerStatus]:
 async def run_call(
     output: Output, target_options: TargetOptions, tool: str, words: Sequence[str], timeout: float | None, raw: bool
 ) -> ExitCode:
-    """Call one tool and print its result. Starts only the server of the tool."""
+    """Call one tool and print its result. Starts only the server of the tool, if that is known."""
     from toolway.cli.targets import find_target
     from toolway.protocol import tool_names
 
     tool_arguments = parse_arguments(words)
     target = await find_target(output, target_options)
     ref = tool_names.parse_tool_name(tool)
-    server = ref.server if ref else ""
+    server = ref.server if ref else _find_cached_server(target, tool)
     async with target.open(server) as servers:
         if not output.as_json:
             output.print_problems(target.problems(server))
@@ -299,12 +319,26 @@ async def run_call(
                 on_progress = _call_progress(output, tool, update)
                 result = await servers.call_tool(tool, tool_arguments, timeout=timeout, progress_callback=on_progress)
             except CallError as exc:
-                _add_hints(exc, tool, servers.status().get(server))
+                _add_hints(exc, tool, servers.status().get(server or exc.server))
                 raise
     _print_result(output, result, raw)
     if output.verbose:
         output.info(f"{tool}: {result.duration:.3f} s, attempts: {result.attempts}")
     return ExitCode.TOOL_FAILED if result.is_error else ExitCode.OK
+
+
+def _find_cached_server(target: Target, name: str) -> str | None:
+    """Return the server of a tool that was named without it, so that only this server is started.
+
+    None starts all servers: a gateway is used, or the tools of a server are not cached yet. Raises `NotFound` if no
+    cached list has the tool or several do, `AccessDenied` if it is denied.
+    """
+    from toolway.middleware.resolve import find_by_bare_name
+
+    cached = target.cached()
+    if cached is None or cached.uncached:
+        return None
+    return find_by_bare_name(cached.catalog, cached.cached_at, name).server
 
 
 def _add_hints(error: CallError, tool: str, status: ServerStatus | None) -> None:

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from toolway.config.clients.importer import entry_transport, integral_to_int, parse_transport
 from toolway.config.clients.models import Dialect, EntryDict, Transport, UnsupportedEntry
-from toolway.config.field_reader import parse_duration
+from toolway.config.field_reader import FieldReader, parse_duration
 from toolway.config.schema import ConfigIssue
+from toolway.config.server_entry import ALLOW_KEYS, DENY_KEYS, parse_tool_lists
 from toolway.config.variables import TOOLWAY_SYNTAX, VariableRef, is_ambiguous, parse_variables, render_variables
 from toolway.errors import ConfigError
 
@@ -26,7 +27,7 @@ _HUB_ONLY_KEYS: Final = frozenset(
 _CONVERTED_KEYS: Final = frozenset(
     {
         *("command", "args", "env", "cwd", "envFile", "url", "headers", "headersHelper", "type", "transport"),
-        *("timeout", "startTimeout", "enabled", "disabled", "tools", "auth", "extras"),
+        *("timeout", "startTimeout", "enabled", "disabled", "tools", "auth", "extras", *ALLOW_KEYS, *DENY_KEYS),
     }
 )
 
@@ -160,15 +161,28 @@ class _EntryWriter:
                 self._write(dialect.enabled, on)
             elif dialect.disabled:
                 self._write(dialect.disabled, not on)
-        tools = self._value.get("tools")
-        for ours, theirs in (("allow", dialect.allow), ("deny", dialect.deny)):
-            names = tools.get(ours) if isinstance(tools, Mapping) else None
+        self._write_tool_lists()
+
+    def _write_tool_lists(self) -> None:
+        """Write the allow and deny list, in any spelling of our file, under the keys of the client."""
+        dialect, via_gateway = self._dialect, f"toolway export {self._client} --via-gateway"
+        try:
+            allowed, denied = parse_tool_lists(FieldReader(self._value, {}))
+        except ConfigError as exc:
+            self._report("tools", f"{exc.message}: {exc.detail}", severity="error")
+            return
+        for field, theirs, names in (("allow", dialect.allow, allowed), ("deny", dialect.deny, denied or None)):
             if names is None:
                 continue
             if theirs is None:
-                self._report(f"tools.{ours}", "it cannot filter the tools of a server")
-            else:
-                self._write(theirs, names)
+                offered = "all tools" if field == "allow" else "these tools too"
+                self._report(f"tools.{field}", f"it has no {field} list, so it offers {offered}", via_gateway)
+                continue
+            self._write(theirs, list(names))
+            patterns = [name for name in names if name != "*" and ("*" in name or "?" in name)]
+            if patterns and not dialect.tool_patterns:
+                reason = f"it compares names exactly, so {', '.join(patterns)} matches no tool"
+                self._report(f"patterns in tools.{field}", reason, via_gateway)
 
     def _write_oauth(self) -> None:
         given = self._value.get("auth")

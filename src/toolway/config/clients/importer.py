@@ -24,6 +24,7 @@ from toolway.config.clients.models import (
 from toolway.config.clients.registry import CLIENTS, get_client
 from toolway.config.editing.document import ConfigDocument
 from toolway.config.schema import ConfigIssue
+from toolway.config.server_entry import ALLOW_KEYS, DENY_KEYS, EMPTY_ALLOWS_ALL
 from toolway.config.variables import TOOLWAY_SYNTAX, find_refs, parse_variables, render_variables
 from toolway.errors import ConfigError
 
@@ -291,8 +292,23 @@ class _EntryNormalizer:
         for key, on in ((self._dialect.enabled, True), (self._dialect.disabled, False)):
             if key and isinstance(self._unread.get(key), bool):
                 self.value["enabled"] = self._unread.pop(key) is on
-        lists = (("allow", self._dialect.allow), ("deny", self._dialect.deny))
-        tools = {ours: self._unread.pop(key) for ours, key in lists if key and isinstance(self._unread.get(key), list)}
+        self._read_tool_lists()
+
+    def _read_tool_lists(self) -> None:
+        """Read the allow and deny list.
+
+        A list in the spelling of another client is kept under `extras` and takes effect too: the user wants it.
+        """
+        tools: EntryDict = {}
+        known = (("allow", self._dialect.allow, ALLOW_KEYS), ("deny", self._dialect.deny, DENY_KEYS))
+        for ours, own_key, spellings in known:
+            for key in dict.fromkeys((*((own_key,) if own_key else ()), *spellings)):
+                names = self._unread.get(key)
+                if ours in tools or not isinstance(names, list) or (not names and key in EMPTY_ALLOWS_ALL):
+                    continue
+                tools[ours] = names
+                if key == own_key:
+                    del self._unread[key]
         if tools:
             self.value["tools"] = tools
 

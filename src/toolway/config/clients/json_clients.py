@@ -373,7 +373,7 @@ TERMINAL_CLIENTS: Final = (
             syntax=DOLLAR_SYNTAX,
         ),
     ),
-    Client("amp", "Amp", _amp_files, Dialect(allow="includeTools")),
+    Client("amp", "Amp", _amp_files, Dialect(allow="includeTools", tool_patterns=True)),
     Client(
         "factory",
         "Factory Droid",

@@ -158,6 +158,7 @@ class Dialect:
     writes_enabled: bool = False  # write that key even if the server is enabled
     allow: str | None = None  # list of allowed tools
     deny: str | None = None
+    tool_patterns: bool = False  # these lists may contain patterns such as `delete_*`
     oauth: str | None = None
     oauth_keys: Mapping[str, str] = field(default_factory=dict)  # their key → ours
     oauth_scopes_as_text: bool = False  # scopes are one space-separated text

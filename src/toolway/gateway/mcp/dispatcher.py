@@ -26,6 +26,7 @@ from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, LOG_LE
 from mcp_types.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
 
 from toolway.catalog.catalog import Item, Tool
+from toolway.catalog.tool_access import denied_error
 from toolway.errors import CallError, ProtocolError
 from toolway.events import ListKind
 from toolway.gateway.authenticator import ThrottleLog
@@ -142,6 +143,9 @@ class RequestDispatcher:
     def _call_tool(self, context: RequestContext, params: Json) -> Coroutine[Any, Any, RpcResult]:
         tool = context.view.find_item("tools", params.get("name"))
         if tool is None:
+            denied = context.view.find_denied(params.get("name"))
+            if denied is not None:
+                raise errors.failure_from_error(denied_error(*denied), "", context.era)
             return self._call_when_listed(context, params)
         return self._call_item(context, params, tool)
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 
+from toolway.catalog.tool_access import TOOL_DENIED_CODE
 from toolway.errors import (
     AccessDenied,
     CallError,
@@ -100,7 +101,8 @@ def failure_from_error(error: CallError, call_id: str, era: Era) -> RpcFailure:
     code = _rpc_code_for(error)
     data = _error_data(error, call_id)
     data["retryable"] = code in _RETRYABLE_CODES and error.executed == "no"
-    return RpcFailure(code, str(error), data, retry_after=error.retry_after)
+    status = 200 if error.code == TOOL_DENIED_CODE else None  # a 403 would make clients log in again
+    return RpcFailure(code, str(error), data, status=status, retry_after=error.retry_after)
 
 
 def shutdown_failure(call: Call) -> RpcFailure:
@@ -182,6 +184,7 @@ _RPC_CODE_BY_ERROR_CODE: Final = {
     "E-KEY-STORE": STORE_UNAVAILABLE,
     "E-AUDIT": STORE_UNAVAILABLE,
     "E-DENIED": DENIED,
+    TOOL_DENIED_CODE: DENIED,
 }
 _RPC_CODE_BY_TYPE: Final[tuple[tuple[type[CallError], Callable[[CallError], int]], ...]] = (
     (NotFound, lambda error: INVALID_PARAMS),

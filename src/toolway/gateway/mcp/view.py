@@ -22,7 +22,7 @@ from toolway.gateway.tool_filter import ToolFilter
 from toolway.hub.core import HubCore
 from toolway.protocol import tool_names
 from toolway.protocol.jsonrpc import encode_json
-from toolway.types import Json
+from toolway.types import Json, ToolRef
 
 PAGE_SIZE: Final = 1000  # items
 STARTUP_WINDOW_S: Final = 10.0  # seconds after startup, or a change of servers, in which lists wait for new servers
@@ -121,13 +121,32 @@ class EndpointView:
 
         None if the name contains no server of this view.
         """
+        ref = self.ref_for(name)
+        return ref.server if ref is not None else None
+
+    def ref_for(self, name: object) -> ToolRef | None:
+        """Return the tool that a client-visible name refers to, even if the tool is unknown.
+
+        None if the name contains no server of this view.
+        """
         if not isinstance(name, str):
             return None
         if self.single_server is not None:
-            return self.single_server
+            return ToolRef(self.single_server, name)
         renamed = (real for real, visible_name in self._tool_filter.renames.items() if visible_name == name)
-        ref = tool_names.parse_tool_name(next(renamed, name))
-        return ref.server if ref is not None and ref.server in self.servers() else None
+        ref = self._catalog.parse_name(next(renamed, name))
+        return ref if ref is not None and ref.server in self.servers() else None
+
+    def find_denied(self, name: object) -> tuple[ToolRef, str] | None:
+        """Return a denied tool of this view and the setting that denies it, or None.
+
+        A tool that the endpoint or the principal may not see is not reported: the client must not learn of it.
+        """
+        ref = self.ref_for(name)
+        if ref is None or str(ref) not in self._tool_filter or str(ref) not in self._permitted:
+            return None
+        setting = self._catalog.denied_by(ref)
+        return (ref, setting) if setting is not None else None
 
     def find_item(self, kind: ListKind, name: object) -> Item | None:
         """Return the item that clients know by this name, or None."""
