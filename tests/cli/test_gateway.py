@@ -122,7 +122,7 @@ def test_progress_comes_through(toolway):
         (("fake.sleep", "seconds:=30", "--timeout", "0.3"), 7, "E-TIMEOUT"),
         (("fake.ecco",), 1, "did you mean fake.echo"),
         (("fkae.echo",), 1, "did you mean fake"),
-        (("echo",), 1, "E-NOT-FOUND"),
+        (("echo",), 1, "E-TOOL-AMBIGUOUS"),
         (("fake.add", "a:=1"), 1, "name:=json"),
         (("fake.add", "oops"), 2, "E-USAGE"),
         (("broken.x",), 4, "missing GITHUB_TOKEN ***"),
