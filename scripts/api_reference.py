@@ -19,7 +19,7 @@ SECTIONS: Final = {
     "Lists and status": ("Tool", "Prompt", "Resource", "ToolRef", "ServerStatus"),
     "Settings": (
         *("Server", "Timeout", "RetryPolicy", "RestartPolicy", "HealthCheck", "Limits", "ToolSettings"),
-        *("NetworkPolicy", "Effect"),
+        *("NetworkPolicy", "Effect", "AlertSettings"),
     ),
     "Errors": (
         *("ToolwayError", "ConfigError", "CallError", "NotFound", "AccessDenied", "ServerUnavailable"),

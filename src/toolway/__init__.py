@@ -16,6 +16,7 @@ from toolway._version import __version__
 if TYPE_CHECKING:
     from toolway.catalog.catalog import Prompt, Resource, Tool
     from toolway.config.schema import HealthCheck, Limits, RestartPolicy, RetryPolicy, Server, Timeout, ToolSettings
+    from toolway.config.settings import AlertSettings
     from toolway.errors import (
         AccessDenied,
         CallError,
@@ -46,6 +47,7 @@ _EXPORTS = {
         "Timeout",
         "ToolSettings",
     ),
+    "toolway.config.settings": ("AlertSettings",),
     "toolway.errors": (
         "AccessDenied",
         "CallError",
@@ -69,6 +71,7 @@ _MODULE_BY_NAME = {name: module for module, names in _EXPORTS.items() for name i
 
 __all__ = [
     "AccessDenied",
+    "AlertSettings",
     "CallError",
     "CallTimeout",
     "ConfigError",

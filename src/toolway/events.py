@@ -7,6 +7,7 @@ Events are immutable and never request an action. They are msgspec structs becau
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from toolway.errors import Certainty, Executed
 from toolway.types import FailedAttempts, Json, PhaseMarks
 
+AlertKind = Literal["login-needed", "token-rejected", "rate-limited", "given-up", "outcome-unknown", "audit"]
 ListKind = Literal["tools", "prompts", "resources", "templates"]
 
 
@@ -29,6 +31,8 @@ class StateChanged(Event, frozen=True):
     old: str
     new: str
     reason: str
+    code: str = ""  # of the server's last failure, if there was one
+    hint: str = ""  # advice for the operator
 
 
 class Connected(Event, frozen=True):
@@ -150,6 +154,7 @@ class CallFinished(Event, frozen=True):
     jsonrpc_id: int | None = None  # JSON-RPC id of the last request that was sent
     span_id: str = ""  # the id of the call's span in that trace, as 16 hex digits, if it is recorded
     params: Json | None = None  # as they were sent; never display them unmasked
+    retry_after: float | None = None  # seconds that the server asks to wait, if it does
 
     @property
     def failed(self) -> bool:
@@ -258,6 +263,34 @@ class CallRecovered(Event, frozen=True):
     id: str
     tool: str
     caller: str = ""
+
+
+class Alert(Event, frozen=True):
+    """A condition that a person must resolve, with the fix in `hint`. Emitted once per cause.
+
+    Secrets are masked. An unresolved condition is reported again after a day.
+    """
+
+    kind: AlertKind
+    message: str
+    detail: str = ""
+    hint: str = ""
+    tool: str = ""
+    call: str = ""  # call id
+    caller: str = ""  # caller id; "" for the local owner
+    at: float = 0.0  # seconds since 1970
+
+    @property
+    def key(self) -> str:
+        """Return the name of the condition: kind, server and call id. Equal for repeated alerts about it."""
+        parts = [self.kind, self.server, self.call]
+        return "-".join(re.sub(r"[^A-Za-z0-9_]+", "-", word)[:80] for word in parts if word)
+
+
+class AlertResolved(Event, frozen=True):
+    """The condition of an alert ended by itself, for instance because the server is connected again."""
+
+    key: str  # of the alert
 
 
 class EventsMissed(Event, frozen=True):

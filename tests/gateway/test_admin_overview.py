@@ -122,18 +122,18 @@ async def test_what_a_person_must_see_to_waits_until_it_is_settled(tmp_path: Pat
     async with edge(tmp_path) as found:
         watch, state = found.gateway.activity, "failed"
         for _ in range(2):  # told twice, it is one alert
-            watch.on_event(StateChanged("a", "starting", state, "exit code 1"))
+            found.hub.emit(StateChanged("a", "starting", state, "exit code 1"))
         unknown = CallFinished("a", "tools/call", "a.pay", "E-OUTCOME-UNKNOWN", "unknown", 1.0, "id1", "pay")
-        watch.on_call(unknown)
+        found.hub.alert_detector.on_call(unknown)
         alerts = (await asked(found, "alerts"))["alerts"]
         assert [alert["kind"] for alert in alerts] == ["given-up", "outcome-unknown"]
-        watch.on_event(Connected("a", "modern", "2026-07-28"))
+        found.hub.emit(Connected("a", "modern", "2026-07-28"))
         [left] = (await asked(found, "alerts"))["alerts"]
         assert left["call"] == "id1" and left["hint"]
         assert (await asked(found, f"alerts/{left['name']}", "DELETE"))["resolved"] == left["name"]
         assert (await asked(found, f"alerts/{left['name']}", "DELETE"))["status_code"] == 404
         for number in range(MAX_ALERTS + 10):
-            watch.on_call(replace(unknown, id=str(number)))
+            found.hub.alert_detector.on_call(replace(unknown, id=str(number)))
         assert len(watch.alerts) == MAX_ALERTS
 
 

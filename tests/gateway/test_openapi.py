@@ -107,7 +107,7 @@ async def _make_history(found: Edge) -> dict[str, str]:
     await found.call("a__echo", {"text": "x"})
     await found.call("a__nothing", {})
     found.key("both")
-    found.gateway.activity.on_event(StateChanged("b", "starting", "failed", "exit code 1"))
+    found.hub.emit(StateChanged("b", "starting", "failed", "exit code 1"))
     await found.ask("POST", "/admin/breakers/b/echo/trip")
     [call] = json.loads((await found.ask("GET", "/admin/calls")).body)["calls"]
     return {"name": "a", "server": "a", "tool": "echo", "id": call["id"], "version": "1"}

@@ -28,7 +28,7 @@ from toolway.auth import oauth_http
 from toolway.auth.token_store import Credential, MemoryTokenStore, OAuthClient, TokenKey
 from toolway.config.schema import OAuth, OpenApi
 from toolway.doctor.http_checks import probe_server
-from toolway.telemetry.alerts import Alert
+from toolway.events import Alert
 from toolway.telemetry.webhook import Webhook
 
 pytestmark = pytest.mark.anyio
@@ -118,7 +118,7 @@ async def of_the_doctor(chosen: list[Cell], policy: NetworkPolicy) -> list[str]:
 async def of_a_webhook(chosen: list[Cell], policy: NetworkPolicy) -> list[str]:
     """Nobody waits for it: it says what went wrong in the log."""
     trust = ssl.create_default_context()
-    matter = Alert("given-up", "it failed")
+    matter = Alert("", "given-up", "it failed")
 
     async def one(cell: Cell) -> str:
         why, again = await Webhook(cell.url("/hook"), {}, policy)._post(matter, trust)

@@ -14,16 +14,32 @@ from typing import Any
 import pytest
 
 from tests.gateway.program import program, until
+from toolway import AccessDenied, AlertSettings, CallTimeout, Hub, Overloaded, Server, SyncHub
 from toolway.errors import Certainty
-from toolway.events import AuditFailed, AuditResumed, CallFinished, CallRecovered, Connected, StateChanged
+from toolway.events import (
+    AccessEvent,
+    Alert,
+    AlertResolved,
+    AuditFailed,
+    AuditResumed,
+    CallFinished,
+    CallRecovered,
+    Connected,
+    Event,
+    StateChanged,
+)
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
 from toolway.telemetry import alerts as module
-from toolway.telemetry.alerts import Alert, AlertFileSink
+from toolway.telemetry.alerts import AlertDelivery, AlertDetector
 from toolway.telemetry.webhook import Webhook
-from toolway.testing import fake_server
+from toolway.testing import FakeHttp, fake_server
 
 pytestmark = pytest.mark.anyio
-ALERT = Alert("given-up", "github was given up", "exit code 1", "toolway status github", "github", at=1e9)
+ALERT = Alert("github", "given-up", "github was given up", "exit code 1", "toolway status github", at=1e9)
+
+
+def finished(outcome: str = "ok", tool: str = "pay", **more: Any) -> CallFinished:
+    return CallFinished("bank", "tools/call", f"bank.{tool}", outcome, "no", 1.0, tool=tool, **more)
 
 
 def unknown(id_: str = "c1", effect: str = "unsafe") -> CallFinished:
@@ -42,26 +58,109 @@ def unknown(id_: str = "c1", effect: str = "unsafe") -> CallFinished:
     )
 
 
+class Detector(AlertDetector):
+    """Detector with a clock that the test sets, and the events that it emitted."""
+
+    def __init__(self) -> None:
+        self.time = 1e9
+        self.emitted: list[Event] = []
+        super().__init__(
+            self.emitted.append, lambda text: text.replace("canary", "***"), now=lambda: self.time, for_library=False
+        )
+
+    @property
+    def kinds(self) -> list[str]:
+        return [event.kind if isinstance(event, Alert) else "resolved" for event in self.emitted]
+
+
 @asynccontextmanager
-async def alert_files(folder: Path, hint: str = "", sent: list[Alert] | None = None) -> AsyncIterator[AlertFileSink]:
-    made = AlertFileSink(
-        folder,
-        mask=lambda text: text.replace("canary", "***"),
-        hint_for=lambda server: hint,
-        notify=sent.append if sent is not None else lambda alert: None,
-    )
-    made.start()
-    yield made
-    await made.close()
+async def alert_files(folder: Path) -> AsyncIterator[AlertDetector]:
+    """Yield a detector whose alerts become files in `folder`."""
+    delivery = AlertDelivery(AlertSettings(str(folder)), PUBLIC_ONLY)
+    detector = AlertDetector(delivery.on_event, lambda text: text.replace("canary", "***"))
+    for key, at in await delivery.start():
+        detector.add_known(key, at)
+    yield detector
+    await delivery.close()
 
 
 def names(folder: Path) -> list[str]:
     return sorted(file.name.partition("Z-")[2] for file in folder.glob("*.md"))
 
 
+# -- detection --------------------------------------------------------------------------------------------------------
+
+
+def test_a_cause_is_reported_once_until_a_day_passed_or_it_ended() -> None:
+    sink = Detector()
+    rejected = finished("E-AUTH-TOKEN", hint="renew the token in headers.Authorization of its entry")
+    for _ in range(3):
+        sink.on_call(rejected)
+        sink.on_call(finished("E-AUTH-TOKEN", tool="balance"))
+    assert sink.kinds == ["token-rejected"]
+    sink.time += module.REPEAT_INTERVAL_S
+    sink.on_call(rejected)
+    assert sink.kinds == ["token-rejected"] * 2
+    sink.on_call(finished(tool="rates"))  # a tool that needs no token proves nothing
+    sink.on_call(finished("tool_error"))
+    sink.on_call(rejected)
+    assert sink.kinds == ["token-rejected", "token-rejected", "resolved", "token-rejected"]
+
+
+def test_each_cause_names_its_fix() -> None:
+    sink = Detector()
+    sink.on_call(finished("E-AUTH-LOGIN", hint="toolway login bank"))
+    sink.on_call(finished("E-AUTH-TOKEN", hint="renew the token", detail="canary"))
+    sink.on_call(finished("E-HTTP-STATUS", retry_after=7 * 3600))
+    sink.on_call(finished("E-HTTP-STATUS", tool="other", retry_after=60))
+    sink.on_event(StateChanged("bank", "starting", "failed", "exit code 1", "E-STDIO-EXIT", "install it"))
+    alerts = [event for event in sink.emitted if isinstance(event, Alert)]
+    assert [(alert.kind, alert.hint) for alert in alerts] == [
+        ("login-needed", "toolway login bank"),
+        ("token-rejected", "renew the token, then restart the server: toolway restart bank"),
+        ("rate-limited", "call it less often, or raise the limit of your account at the service"),
+        ("given-up", "install it, then restart the server: toolway restart bank"),
+    ]
+    assert alerts[1].detail == "***" and alerts[2].message == "bank accepts no calls for 7 hours"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [Connected("bank", "modern", "2026-07-28"), AccessEvent("bank", "login"), finished()],
+    ids=["connected", "login", "call"],
+)
+def test_a_login_alert_ends_when_the_server_accepts_calls_again(end: Event) -> None:
+    sink = Detector()
+    sink.on_call(finished("E-AUTH-LOGIN"))
+    if isinstance(end, CallFinished):
+        sink.on_call(end)
+    else:
+        sink.on_event(end)
+    assert sink.emitted[1:] == [AlertResolved("bank", "login-needed-bank")]
+
+
+def test_reads_and_temporary_states_cause_no_alert() -> None:
+    sink = Detector()
+    sink.on_call(unknown(effect="read"))
+    sink.on_event(StateChanged("github", "ready", "backing_off", "exit code 1"))
+    sink.on_event(Connected("github", "modern", "2026-07-28"))
+    assert sink.emitted == []
+
+
+def test_the_number_of_remembered_causes_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_OPEN_ALERTS", 5)
+    sink = Detector()
+    for number in range(9):
+        sink.on_call(unknown(f"c{number}"))
+    assert len(sink._open) == 5 and len(sink.emitted) == 9
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
 async def test_each_alert_is_one_readable_private_file(tmp_path: Path) -> None:
-    folder, sent = tmp_path / "alerts", list[Alert]()
-    async with alert_files(folder, sent=sent) as sink:
+    folder = tmp_path / "alerts"
+    async with alert_files(folder) as sink:
         sink.on_call(unknown())
         sink.on_call(unknown())
         sink.on_event(StateChanged("github", "starting", "failed", "failed too often: canary"))
@@ -76,22 +175,33 @@ async def test_each_alert_is_one_readable_private_file(tmp_path: Path) -> None:
     text = next(folder.glob("*given-up*")).read_text()
     assert "canary" not in text and "toolway restart github" in text and "Delete this file" in text
     assert {file.stat().st_mode & 0o077 for file in folder.glob("*.md")} == {0}
-    assert len(sent) == 4
 
 
-async def test_reads_and_temporary_states_cause_no_alert(tmp_path: Path) -> None:
+async def test_an_alert_of_an_earlier_run_is_not_repeated_and_is_settled(tmp_path: Path) -> None:
+    failed = StateChanged("github", "starting", "failed", "exit code 1")
     async with alert_files(tmp_path) as sink:
-        sink.on_call(unknown(effect="read"))
-        sink.on_event(StateChanged("github", "ready", "backing_off", "exit code 1"))
+        sink.on_event(failed)
+    written = names(tmp_path)
+    async with alert_files(tmp_path) as sink:
+        sink.on_event(failed)
+    assert names(tmp_path) == written == ["given-up-github.md"]
+    async with alert_files(tmp_path) as sink:
         sink.on_event(Connected("github", "modern", "2026-07-28"))
-    assert names(tmp_path) == []
+    assert names(tmp_path) == [] and names(tmp_path / "settled") == written
+
+
+async def test_an_old_file_of_the_same_cause_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "20200101T000000Z-given-up-github.md").write_text("old")
+    async with alert_files(tmp_path) as sink:
+        sink.on_event(StateChanged("github", "starting", "failed", "exit code 1"))
+    assert names(tmp_path) == ["given-up-github.md"]
+    assert not (tmp_path / "20200101T000000Z-given-up-github.md").exists()
 
 
 async def test_a_login_alert_is_resolved_when_the_server_connects(tmp_path: Path) -> None:
-    async with alert_files(tmp_path, hint="toolway login github") as sink:
-        sink.on_event(StateChanged("github", "starting", "backing_off", "HTTP 401"))
-        await sink._queue.join()
-        assert names(tmp_path) == ["login-needed-github.md"]
+    async with alert_files(tmp_path) as sink:
+        sink.on_event(StateChanged("github", "starting", "backing_off", "HTTP 401", "E-AUTH-LOGIN"))
+        await until(lambda: names(tmp_path) == ["login-needed-github.md"], 10)
         sink.on_event(Connected("github", "modern", "2026-07-28"))
     assert names(tmp_path) == []
     assert names(tmp_path / "settled") == ["login-needed-github.md"]
@@ -119,6 +229,80 @@ async def test_a_hostile_name_stays_in_the_folder(tmp_path: Path) -> None:
     [file] = (tmp_path / "in").iterdir()
     assert set(file.name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-TZ.")
     assert [each.name for each in tmp_path.iterdir()] == ["in"]
+
+
+# -- library ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("C6")
+@pytest.mark.parametrize(("status", "fix"), [(401, "renew it"), (403, "lacks a permission")])
+async def test_a_rejected_token_of_the_entry_is_named_and_alerted(tmp_path: Path, status: int, fix: str) -> None:
+    async with FakeHttp(modes=[f"status={status}"]) as server:
+        entry = Server(url=server.url, headers={"Authorization": "Bearer expired-canary-token"})
+        async with Hub({"social": entry}, alerts=tmp_path) as hub:
+            errors = await asyncio.gather(*[hub.call_tool("social.bad") for _ in range(3)], return_exceptions=True)
+    error = errors[0]
+    assert isinstance(error, AccessDenied)
+    assert (error.code, error.executed, error.attempts) == ("E-AUTH-TOKEN", "no", 1)
+    assert "headers.Authorization" in error.hint and fix in error.hint
+    assert names(tmp_path) == ["token-rejected-social.md"]
+    text = next(tmp_path.glob("*.md")).read_text()
+    assert fix in text and 'hub.restart_server("social")' in text and "canary" not in text
+    assert server.stats.requests["tools/call"] == 3  # no attempt was repeated
+
+
+@pytest.mark.promise("C6")
+async def test_a_token_that_is_rejected_at_the_start_is_alerted(tmp_path: Path) -> None:
+    hook = Hook(*[401] * 50)
+    async with (
+        hook.served() as url,
+        Hub({"social": Server(url=url, headers={"authorization": "k"})}, alerts=tmp_path) as hub,
+    ):
+        with pytest.raises(AccessDenied) as caught:
+            await hub.call_tool("social.post")
+        await until(lambda: names(tmp_path) == ["token-rejected-social.md"], 10)
+    assert "headers.authorization" in caught.value.hint
+
+
+@pytest.mark.promise("C8")
+async def test_a_call_that_hangs_is_alerted_in_the_library(tmp_path: Path) -> None:
+    seen: list[Alert] = []
+    async with Hub({"bank": fake_server("never")}, alerts=AlertSettings(str(tmp_path))) as hub:
+        events = hub.events(Alert)
+        await hub.wait_ready("bank")
+        with pytest.raises(CallTimeout) as caught:
+            await hub.call_tool("bank.bad", timeout=0.5)
+        seen.append(await asyncio.wait_for(anext(events), 10))  # type: ignore[arg-type]
+    assert caught.value.executed == "unknown"
+    assert seen[0].kind == "outcome-unknown" and seen[0].tool == "bad" and "check at the server" in seen[0].hint
+    assert names(tmp_path) == [f"outcome-unknown-bank-{seen[0].call}.md"]
+
+
+async def test_a_long_rate_limit_is_alerted_without_any_setting() -> None:
+    async with FakeHttp(modes=["status=429;retry_after=7200"]) as server, Hub({"api": server.url}) as hub:
+        events = hub.events(Alert)
+        with pytest.raises(Overloaded):
+            await hub.call_tool("api.bad")
+        alert = await asyncio.wait_for(anext(events), 10)
+    assert isinstance(alert, Alert) and alert.kind == "rate-limited" and alert.message.endswith("for 2 hours")
+
+
+def test_a_sync_hub_writes_alerts_and_calls_a_webhook(tmp_path: Path) -> None:
+    with SyncHub({"bank": fake_server("never")}, alerts=tmp_path) as hub:
+        hub.wait_ready("bank")
+        with pytest.raises(CallTimeout):
+            hub.call_tool("bank.bad", timeout=0.5)
+    assert len(names(tmp_path)) == 1
+
+
+async def test_a_webhook_alone_gets_each_alert_before_the_hub_closes() -> None:
+    hook = Hook(200)
+    async with hook.served() as url:
+        async with Hub({"bank": fake_server("never")}, alerts=url) as hub:
+            await hub.wait_ready("bank")
+            with pytest.raises(CallTimeout):
+                await hub.call_tool("bank.bad", timeout=0.5)
+        assert [got["kind"] for got in hook.got] == ["outcome-unknown"]
 
 
 # -- webhook ----------------------------------------------------------------------------------------------------------

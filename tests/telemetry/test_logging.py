@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from tests.gateway.program import program
+from toolway.config.masking import create_mask
 from toolway.config.schema import Server
 from toolway.errors import Certainty
 from toolway.events import CallFinished, Connected, Disconnected, StateChanged
-from toolway.telemetry.logging import MAX_VALUE_CHARS, LogFormat, LogSink, configure_logging, create_mask
+from toolway.telemetry.logging import MAX_VALUE_CHARS, LogFormat, LogSink, configure_logging
 from toolway.testing import fake_server
 
 pytestmark = pytest.mark.anyio

@@ -47,6 +47,24 @@ def build_masker(servers: Iterable[Server]) -> Callable[[str], str]:
     return lambda text: mask_secrets(known.sub(MASK, text))
 
 
+def create_mask(servers: Callable[[], Mapping[str, Server]]) -> Callable[[str], str]:
+    """Return a function that hides the secrets of the current server entries in a text.
+
+    Its list of secrets is rebuilt when the servers change, not for every text.
+    """
+    cached: list[Any] = [(), build_masker(())]
+
+    def mask(text: str) -> str:
+        current = tuple(servers().values())
+        if len(current) != len(cached[0]) or any(
+            one is not other for one, other in zip(current, cached[0], strict=True)
+        ):
+            cached[:] = [current, build_masker(current)]
+        return str(cached[1](text))
+
+    return mask
+
+
 def _server_secrets(server: Server) -> Iterator[str]:
     for name, value in server.env.items():
         if not isinstance(value, SecretTemplate) and (_SECRET_NAME.search(name) or looks_like_secret(name, value)):

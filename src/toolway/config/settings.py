@@ -77,11 +77,25 @@ class AuditSettings:
 
 @dataclass(frozen=True, slots=True)
 class AlertSettings:
-    """Destination of alerts for the operator: login needed, server failed, outcome unknown."""
+    """Destination of alerts: a folder of files, a webhook, or both.
 
-    folder: str = ""  # folder with one file per alert; default: in the gateway's state folder
+    Example:
+        Hub("mcp.json", alerts=AlertSettings(folder="alerts", webhook="https://chat.example/hooks/7"))
+    """
+
+    folder: str = ""  # folder with one file per alert; default of a gateway: in its state folder
     webhook: str = field(default="", repr=False)  # URL that receives each alert by POST; its path may be a secret
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # headers of the webhook request
+
+
+def alert_settings_from(location: str | os.PathLike[str] | AlertSettings) -> AlertSettings:
+    """Create alert settings from the path of a folder, or from the URL of a webhook."""
+    if isinstance(location, AlertSettings):
+        return location
+    text = os.fspath(location)
+    if text.startswith(("https://", "http://")):
+        return AlertSettings(webhook=text)
+    return AlertSettings(folder=os.path.expanduser(text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ class Gateway:
         self._authenticator = Authenticator(api_keys, hosts, origins, cluster)
         self._uses_tls = False
         browser_sessions = BrowserSessions(sealer, api_keys, time.time)
-        self.activity = ActivityRecorder(lambda: hub.servers, self._hint_for)
+        self.activity = ActivityRecorder(lambda: hub.servers)
         hub.add_sink(self.activity)
         calls = CallsAdmin(hub, self.activity, api_keys)
         self._overview = overview = OverviewAdmin(
@@ -165,10 +165,6 @@ class Gateway:
         view = self.router.view_for(LOCAL_ADMIN, "")
         assert view is not None
         return StdioClient(self._dispatcher, self._discovery, self.subscriptions, self.legacy_sessions, view)
-
-    def _hint_for(self, server: str) -> str:
-        found = self._hub.status().get(server)
-        return found.hint if found is not None else ""
 
     def _stats(self) -> Json:
         return {

@@ -27,8 +27,9 @@ from toolway.callbacks import FunctionCallbacks
 from toolway.catalog.catalog import Catalog, Item, Tool
 from toolway.catalog.persister import CatalogPersister
 from toolway.catalog.storage import CatalogStorage
+from toolway.config.masking import create_mask
 from toolway.config.schema import RetryPolicy, Server, ServerLike, Timeout, check_server_name, with_defaults
-from toolway.config.settings import AuditSettings, with_network_policy
+from toolway.config.settings import AlertSettings, AuditSettings, alert_settings_from, with_network_policy
 from toolway.errors import CallError, ConfigError, ToolwayError
 from toolway.events import AccessEvent, Event, EventSink, ListKind, ServerChanged
 from toolway.hub.call_policy import CallPolicies
@@ -63,6 +64,7 @@ from toolway.middleware.resolve import (
 from toolway.middleware.retry import retry
 from toolway.middleware.single_flight import single_flight
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
+from toolway.telemetry.alerts import AlertDelivery, AlertDetector
 from toolway.telemetry.otel_attributes import server_attributes
 from toolway.types import Call, CallResult, CallState, ClientCallbacks, Era, Middleware, ToolRef
 from toolway.upstream.error_mapping import raising_access_denied
@@ -143,6 +145,7 @@ class HubCore:
 
     Args:
         callbacks: Answers the requests of all servers (elicitation, sampling, roots). None rejects them.
+        library: True for the hub of a `Hub`; its advice names methods instead of commands.
         environment: Replacements for randomness, sleep and transports, for tests and the cluster.
     """
 
@@ -158,7 +161,9 @@ class HubCore:
         token_store: TokenStore | None = DEFAULT_TOKENS,
         catalog_storage: str | os.PathLike[str] | CatalogStorage | None = DEFAULT_CATALOG,
         audit_log: str | os.PathLike[str] | AuditSettings | None = None,
+        alerts: str | os.PathLike[str] | AlertSettings | None = None,
         network_policy: NetworkPolicy = PUBLIC_ONLY,
+        library: bool = False,
         environment: HubEnvironment | None = None,
     ) -> None:
         self._environment = environment = environment if environment is not None else HubEnvironment()
@@ -219,6 +224,13 @@ class HubCore:
             if audit_log is not None
             else None
         )
+        self._mask = create_mask(lambda: self._servers)
+        self.alert_detector = AlertDetector(self.emit, self._mask, wants_calls=alerts is not None, for_library=library)
+        self._instrumentation.add_sink(self.alert_detector)
+        self._alert_delivery: AlertDelivery | None = None
+        if alerts is not None:
+            self._alert_delivery = AlertDelivery(alert_settings_from(alerts), self._network_policy)
+            self._instrumentation.add_sink(self._alert_delivery)
 
     def _on_definition_changed(self, server: str) -> None:
         """Drop cached results and output schemas of a server whose definition changed."""
@@ -253,6 +265,9 @@ class HubCore:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
+        if self._alert_delivery is not None:  # before the audit log, which reports calls that a crash left open
+            for key, at in await self._alert_delivery.start():
+                self.alert_detector.add_known(key, at)
         audit = await self._open_audit(self._audit_log) if self._audit_log is not None else None
         self._chain = compose(self._build_middleware(self._idempotency_store, self._loop.time, audit), self._dispatch)
         self._watchdog.start()
@@ -282,6 +297,8 @@ class HubCore:
         await self._spawner.close()
         if self._audit_log is not None:
             await self._audit_log.close()
+        if self._alert_delivery is not None:
+            await self._alert_delivery.close()
         self._watchdog.stop()
         self._broadcaster.close()
 

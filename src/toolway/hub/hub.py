@@ -22,7 +22,7 @@ from toolway.callbacks import Callback, FunctionCallbacks, Roots
 from toolway.catalog.catalog import Item, Prompt, Resource, Tool
 from toolway.catalog.storage import CatalogStorage
 from toolway.config.schema import ConfigIssue, RetryPolicy, ServerLike, Timeout
-from toolway.config.settings import AuditSettings
+from toolway.config.settings import AlertSettings, AuditSettings
 from toolway.events import Event, EventSink
 from toolway.hub.core import HubCore
 from toolway.hub.source import DEFAULT_CATALOG, ConfigSource
@@ -64,6 +64,9 @@ class Hub:
         idempotency_store: Store for results of calls with an idempotency key. None keeps them in memory.
         catalog_storage: Folder or storage for the last known lists of tools. None stores no lists.
         audit_log: File or settings of an audit log; see docs/howto/audit.md. None writes no audit log.
+        alerts: Folder, webhook URL or `AlertSettings` that gets a message if a person must act: a rejected token, a
+            login that ended, an unknown outcome, a long rate limit, a failed server; see docs/howto/alerts.md. None
+            writes none.
         network_policy: Addresses that URLs may lead to in addition to public ones, for instance
             `NetworkPolicy(("jira.corp.example", "10.0.0.0/8"))`.
 
@@ -89,6 +92,7 @@ class Hub:
         idempotency_store: IdempotencyStore | None = None,
         catalog_storage: str | os.PathLike[str] | CatalogStorage | None = DEFAULT_CATALOG,
         audit_log: str | os.PathLike[str] | AuditSettings | None = None,
+        alerts: str | os.PathLike[str] | AlertSettings | None = None,
         network_policy: NetworkPolicy = PUBLIC_ONLY,
     ) -> None:
         self._core = HubCore(
@@ -101,7 +105,9 @@ class Hub:
             idempotency_store=idempotency_store,
             catalog_storage=catalog_storage,
             audit_log=audit_log,
+            alerts=alerts,
             network_policy=network_policy,
+            library=True,
         )
 
     @classmethod

@@ -12,12 +12,12 @@ from typing import Final, Protocol, cast
 from msgspec.structs import replace
 
 from toolway.errors import CallError, Certainty, ProtocolError
-from toolway.events import AttemptFinished, CallFinished, CallStarted, Event, EventSink
+from toolway.events import Alert, AttemptFinished, CallFinished, CallStarted, Event, EventSink
 from toolway.hub.event_stream import EventBroadcaster
 from toolway.types import Call, CallResult, CallState, TimedCallState, phase_clock
 
 _log = logging.getLogger(__name__)
-_CALL_EVENTS: Final = (CallStarted, AttemptFinished, CallFinished)
+_CALL_EVENTS: Final = (CallStarted, AttemptFinished, CallFinished, Alert)  # a subscriber to these observes calls
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -221,6 +221,7 @@ class Instrumentation:
             state.jsonrpc_id if state.shared_with is None else state.shared_with.jsonrpc_id,
             cast(Trace, timed_state.trace).span_id if timed_state is not None and timed_state.trace is not None else "",
             call.params,
+            error.retry_after if error is not None else None,
         )
         if timed_state is not None and timed_state.trace is not None:
             cast(Trace, timed_state.trace).end(event)

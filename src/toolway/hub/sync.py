@@ -19,7 +19,7 @@ from toolway.callbacks import Callback, Roots
 from toolway.catalog.catalog import Prompt, Resource, Tool
 from toolway.catalog.storage import CatalogStorage
 from toolway.config.schema import ConfigIssue, RetryPolicy, ServerLike, Timeout
-from toolway.config.settings import AuditSettings
+from toolway.config.settings import AlertSettings, AuditSettings
 from toolway.events import Event, EventSink
 from toolway.hub.hub import Hub
 from toolway.hub.source import DEFAULT_CATALOG, ConfigSource
@@ -58,6 +58,7 @@ class SyncHub:
         idempotency_store: IdempotencyStore | None = None,
         catalog_storage: str | os.PathLike[str] | CatalogStorage | None = DEFAULT_CATALOG,
         audit_log: str | os.PathLike[str] | AuditSettings | None = None,
+        alerts: str | os.PathLike[str] | AlertSettings | None = None,
         network_policy: NetworkPolicy = PUBLIC_ONLY,
     ) -> None:
         self._hub = Hub(
@@ -72,6 +73,7 @@ class SyncHub:
             idempotency_store=idempotency_store,
             catalog_storage=catalog_storage,
             audit_log=audit_log,
+            alerts=alerts,
             network_policy=network_policy,
         )
         self._loop = asyncio.new_event_loop()

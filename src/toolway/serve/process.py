@@ -19,7 +19,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from toolway.config.loader import LoadedConfig, load_file
-from toolway.config.masking import build_masker
 from toolway.config.settings import GatewaySettings
 from toolway.errors import ConfigError
 from toolway.gateway.admin.config import ConfigHistory
@@ -41,7 +40,7 @@ from toolway.serve.sockets import (
     no_auth_error,
     raise_file_limit,
 )
-from toolway.serve.wiring import GatewayAlerts, Telemetry
+from toolway.serve.wiring import Telemetry
 from toolway.types import Json
 
 if TYPE_CHECKING:
@@ -72,13 +71,16 @@ class GatewayProcess:
         audit = settings.audit.with_folder(state_dir.folder) if settings.audit is not None else None
         if audit is not None and cluster is not None:
             audit = audit.for_cluster(cluster.cluster_key)
+        alerts = settings.alerts
+        if alerts is not None and not alerts.folder:
+            alerts = replace(alerts, folder=str(state_dir.folder / "alerts"))
         if self._cluster_node is None:
-            self.hub = HubCore(loaded, callbacks=NoHubCallbacks(), audit_log=audit)
+            self.hub = HubCore(loaded, callbacks=NoHubCallbacks(), audit_log=audit, alerts=alerts)
         else:
-            self.hub = HubCore({}, callbacks=NoHubCallbacks(), audit_log=audit, **self._cluster_node.hub_options)
+            options = self._cluster_node.hub_options
+            self.hub = HubCore({}, callbacks=NoHubCallbacks(), audit_log=audit, alerts=alerts, **options)
         self.telemetry = Telemetry(settings.telemetry, os.environ)
         self.telemetry.attach(self.hub)
-        self._alert_sink = _create_alert_sink(loaded, state_dir, self.hub)
         self.gateway = Gateway(
             self.hub,
             cluster.cluster_key if cluster is not None else state_dir.read_sealing_key(),
@@ -132,8 +134,6 @@ class GatewayProcess:
         raise_file_limit()
         self._install_signal_handlers()
         check_bindable(host, port)  # before any server is started
-        if self._alert_sink is not None:
-            self._alert_sink.start()
         async with self._cluster_connection(host, port, tls), self.hub:
             self.telemetry.start()
             await self._start_cluster_node()
@@ -155,8 +155,6 @@ class GatewayProcess:
                 watching.cancel()
                 starting.cancel()
                 self._state_dir.remove_running()
-                if self._alert_sink is not None:
-                    await self._alert_sink.close()
                 await self.telemetry.close()
 
     async def _drain(self, delay: float) -> None:
@@ -377,17 +375,6 @@ def _file_stamp(file: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return (found.st_mtime_ns, found.st_size, found.st_ino)
-
-
-def _create_alert_sink(loaded: LoadedConfig, state_dir: StateDir, hub: HubCore) -> GatewayAlerts | None:
-    settings = loaded.gateway.alerts
-    if settings is None:
-        return None
-
-    def mask(text: str) -> str:
-        return build_masker(hub.servers.values())(text)  # the current servers: a reload may have added some
-
-    return GatewayAlerts(settings, state_dir.folder, hub, mask, loaded.network_policy)
 
 
 def _create_tool_filters(settings: GatewaySettings) -> dict[str, ToolFilter]:

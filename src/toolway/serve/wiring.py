@@ -1,25 +1,21 @@
-"""Telemetry and alerts of a gateway, created from its settings: metrics, traces, alert files, webhook."""
+"""Telemetry of a gateway, created from its settings: metrics and traces."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from toolway.config.settings import AlertSettings, TelemetrySettings
+from toolway.config.settings import TelemetrySettings
 from toolway.errors import ConfigError
 from toolway.hub.core import HubCore
-from toolway.network.policy import NetworkPolicy
-from toolway.telemetry.alerts import AlertFileSink
 from toolway.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
     from toolway.telemetry.otlp import MetricsPusher
-    from toolway.telemetry.webhook import Webhook
 
 
 _log = logging.getLogger("toolway.gateway")
@@ -85,40 +81,3 @@ class Telemetry:
             pending.append(run_with_deadline(self._provider.shutdown))
             self._provider = None
         await asyncio.gather(*pending)
-
-
-class GatewayAlerts:
-    """Sends the alerts of one gateway to alert files and a webhook, from the events of its hub."""
-
-    def __init__(
-        self,
-        settings: AlertSettings,
-        state_dir: Path,
-        hub: HubCore,
-        mask: Callable[[str], str],
-        addresses: NetworkPolicy,
-    ) -> None:
-        self._webhook: Webhook | None = None
-        if settings.webhook:
-            from toolway.telemetry.webhook import Webhook  # lazy: loads an HTTP library that few gateways need
-
-            self._webhook = Webhook(settings.webhook, settings.headers, addresses)
-
-        def hint_for(server: str) -> str:
-            status = hub.status().get(server)
-            return status.hint if status is not None else ""
-
-        send = self._webhook.enqueue if self._webhook is not None else lambda alert: None
-        folder = Path(settings.folder) if settings.folder else state_dir / "alerts"
-        self._alerts = AlertFileSink(folder, mask=mask, hint_for=hint_for, notify=send)
-        hub.add_sink(self._alerts)  # before the hub opens: it then reports calls that a crash left open
-
-    def start(self) -> None:
-        self._alerts.start()
-        if self._webhook is not None:
-            self._webhook.start()
-
-    async def close(self) -> None:
-        await self._alerts.close()
-        if self._webhook is not None:
-            await self._webhook.close()

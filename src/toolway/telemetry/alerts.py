@@ -1,251 +1,359 @@
-"""Alerts: conditions that an operator must resolve, each as a file and a webhook message.
+"""Alerts: conditions that a person must resolve, as events, files and webhook messages.
 
-    login-needed      a server requires a login by a user
+    login-needed      a server requires a login by a user, or a login ended
+    token-rejected    a server rejected the fixed token of its entry
+    rate-limited      a server asks to wait for several minutes or longer
     given-up          a server failed too often, and is now restarted only rarely
     outcome-unknown   a call may have been executed: check before it is repeated
     audit             the audit log cannot be written, so calls are rejected
 
-A file is moved to `settled/` when the condition ends by itself. Otherwise the operator deletes it. The number of files
-is limited to a few hundred: more of them do not help an operator who reads none.
+`AlertDetector` derives them from events, once per cause. `AlertDelivery` writes the files and calls the webhook. A file
+is moved to `settled/` when the condition ends by itself. Otherwise the operator deletes it. The number of files is
+limited to a few hundred: more of them do not help an operator who reads none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
+from calendar import timegm
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from toolway.events import AuditFailed, AuditResumed, CallFinished, CallRecovered, Connected, Event, StateChanged
+from toolway.config.settings import AlertSettings
+from toolway.events import (
+    AccessEvent,
+    Alert,
+    AlertKind,
+    AlertResolved,
+    AuditFailed,
+    AuditResumed,
+    CallFinished,
+    CallRecovered,
+    Connected,
+    Event,
+    StateChanged,
+)
+from toolway.network.policy import NetworkPolicy
 from toolway.secrets.encrypted_file import write_private
 
-AlertKind = Literal["login-needed", "given-up", "outcome-unknown", "audit"]
+if TYPE_CHECKING:
+    from toolway.telemetry.webhook import Webhook
+
+REPEAT_INTERVAL_S: Final = 86_400.0  # an unresolved condition is reported again after a day
+LONG_WAIT_S: Final = 300.0  # a shorter Retry-After ends before a person could act
+MAX_OPEN_ALERTS: Final = 1000  # conditions remembered; the oldest is forgotten
 MAX_ALERTS: Final = 500  # files
 MAX_RESOLVED_ALERTS: Final = 200
 MAX_QUEUED_ALERTS: Final = 1000  # alerts that wait to be written
 MAX_PART_CHARS: Final = 2000  # of message, detail or hint
 OVERFLOW_FILE: Final = "and-more.txt"
+_ENDED_BY_CONNECT: Final[tuple[AlertKind, ...]] = ("given-up", "login-needed", "token-rejected")
+_ENDED_BY_CALL: Final = frozenset({"login-needed", "token-rejected", "rate-limited"})
 _log = logging.getLogger("toolway.alerts")
 
 
-class Alert(msgspec.Struct, frozen=True):
-    """One condition that an operator must resolve: message, detail and hint."""
-
-    kind: AlertKind
-    message: str
-    detail: str = ""
-    hint: str = ""
-    server: str = ""
-    tool: str = ""
-    call: str = ""
-    caller: str = ""
-    at: float = 0.0
-
-    @property
-    def key(self) -> str:
-        """Return the alert's file name without time stamp: kind, server and call id.
-
-        Equal for repeated alerts about one condition, so that only one file is written.
-        """
-        parts = [self.kind, self.server, self.call]
-        return "-".join(re.sub(r"[^A-Za-z0-9_]+", "-", word)[:80] for word in parts if word)
-
-    def to_markdown(self) -> str:
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.at))
-        fields = [("when", stamp), ("server", self.server), ("tool", self.tool), ("call", self.call)]
-        lines = [
-            f"# {self.message}",
-            "",
-            *(f"- {name}: {value}" for name, value in [*fields, ("caller", self.caller)] if value),
-        ]
-        if self.detail:
-            lines += ["", "## Detail", "", self.detail]
-        lines += ["", "## What to do", "", self.hint, "", "Delete this file when it is done.", ""]
-        return "\n".join(lines)
+# -- detection --------------------------------------------------------------------------------------------------------
 
 
-def alert_from_event(event: Event, hint_for: Callable[[str], str]) -> Alert | None:
-    """Return the alert that an event causes; None if it needs no action by an operator.
+def alert_from_event(event: Event, restart: str = "toolway restart {}") -> Alert | None:
+    """Return the alert that an event causes; None if it needs no action by a person.
 
-    `hint_for` returns the current hint for a server, by its name.
+    `restart` is the command that restarts a server, with `{}` for its name.
     """
     if isinstance(event, CallFinished):
-        return _alert_from_call(event)
+        return _alert_from_call(event, restart)
     if isinstance(event, CallRecovered):
         return _unknown_outcome_alert(
-            event.server, event.tool, event.id, event.caller, "the gateway stopped during the call"
+            event.server, event.tool, event.id, event.caller, "the program stopped during the call"
         )
     if isinstance(event, StateChanged):
-        return _alert_from_state(event, hint_for(event.server)) if event.new in ("failed", "backing_off") else None
+        return _alert_from_state(event, restart) if event.new in ("failed", "backing_off") else None
     if isinstance(event, AuditFailed):
         hint = "free disk space or restore the database of the log; calls then resume by themselves: toolway doctor"
-        return Alert("audit", "the audit log cannot be written, so calls are rejected", event.reason, hint)
+        return Alert("", "audit", "the audit log cannot be written, so calls are rejected", event.reason, hint)
     return None
 
 
-def _alert_from_call(event: CallFinished) -> Alert | None:
+def _alert_from_call(event: CallFinished, restart: str) -> Alert | None:
     if event.executed == "unknown" and event.effect not in ("read", "idempotent"):
         return _unknown_outcome_alert(
             event.server, event.tool or event.name, event.id, event.caller, event.message or event.outcome
         )
+    detail = event.detail or event.message
     if event.outcome == "E-AUTH-LOGIN":
-        return _login_alert(event.server, event.detail or event.message, event.hint, event.caller)
+        return _login_alert(event.server, detail, event.hint, event.tool, event.caller)
+    if event.outcome == "E-AUTH-TOKEN":
+        return _token_alert(event.server, detail, event.hint, restart, event.tool)
+    if event.retry_after is not None and event.retry_after >= LONG_WAIT_S:
+        return Alert(
+            event.server,
+            "rate-limited",
+            f"{event.server} accepts no calls for {_format_wait(event.retry_after)}",
+            detail,
+            "call it less often, or raise the limit of your account at the service",
+            event.tool,
+        )
     return None
 
 
-def _alert_from_state(event: StateChanged, hint: str) -> Alert | None:
-    if "toolway login" in hint:
-        return _login_alert(event.server, event.reason, hint)
+def _alert_from_state(event: StateChanged, restart: str) -> Alert | None:
+    server, hint = event.server, event.hint
+    if event.code == "E-AUTH-LOGIN":
+        return _login_alert(server, event.reason, hint)
+    if event.code == "E-AUTH-TOKEN":
+        return _token_alert(server, event.reason, hint, restart)
     if event.new != "failed":
         return None
-    return Alert(
-        "given-up",
-        f"{event.server} has failed too often",
-        event.reason,
-        f"{hint or 'check the cause'}: toolway status {event.server}; then restart it: toolway restart {event.server}",
-        event.server,
-    )
+    fix = f"{hint or 'remove the cause'}, then restart the server: {restart.format(server)}"
+    return Alert(server, "given-up", f"{server} has failed too often", event.reason, fix)
 
 
-def _login_alert(server: str, detail: str, hint: str, caller: str = "") -> Alert:
-    return Alert(
-        "login-needed", f"{server} requires a login", detail, hint or f"toolway login {server}", server, caller=caller
-    )
+def _login_alert(server: str, detail: str, hint: str, tool: str = "", caller: str = "") -> Alert:
+    fix = hint or f"toolway login {server}"
+    return Alert(server, "login-needed", f"{server} requires a login", detail, fix, tool, caller=caller)
+
+
+def _token_alert(server: str, detail: str, hint: str, restart: str, tool: str = "") -> Alert:
+    fix = f"{hint}, then restart the server: {restart.format(server)}"
+    return Alert(server, "token-rejected", f"{server} rejects the token of its entry", detail, fix, tool)
 
 
 def _unknown_outcome_alert(server: str, tool: str, call: str, caller: str, detail: str) -> Alert:
     return Alert(
+        server,
         "outcome-unknown",
         f"{server}.{tool} may have been executed: its outcome is unknown",
         detail,
-        f"check at the server if it was executed before you repeat it: toolway audit ls --call {call}",
-        server,
+        "check at the server if it was executed before you repeat it; if there is an audit log: "
+        f"toolway audit ls --call {call}",
         tool,
         call,
         caller,
     )
 
 
-class AlertFileSink:
-    """Event sink that writes one Markdown file per alert into a folder.
+def _format_wait(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds < 2 * 3600 else f"{seconds / 3600:.0f} hours"
 
-    Events only queue alerts. A task of the sink writes the files, in a thread.
+
+class AlertDetector:
+    """Event sink that emits an `Alert` for each condition that a person must resolve, once per cause.
+
+    The same condition is reported again after it ended, or after a day. Never blocks; its memory is bounded.
     """
 
     wants_attempts = False
 
     def __init__(
         self,
-        folder: Path,
-        *,
+        emit: Callable[[Event], None],
         mask: Callable[[str], str],
-        hint_for: Callable[[str], str],
-        notify: Callable[[Alert], None] = lambda alert: None,
+        *,
+        wants_calls: bool = False,
+        for_library: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Create the sink. `mask` hides secrets in texts of servers.
 
-        `hint_for` returns the current hint for a server. `notify` gets each alert whose file was written.
+        `wants_calls` means that calls are observed for alerts. Else it sees them only if they are observed anyway.
+        `for_library` means that hints name methods of `Hub` instead of commands for a gateway.
         """
-        self._folder = folder
+        self.wants_calls = wants_calls
+        self._emit = emit
         self._mask = mask
-        self._hint_for = hint_for
-        self._notify = notify
+        self._restart = 'hub.restart_server("{}")' if for_library else "toolway restart {}"
         self._now = now
-        self._queue: asyncio.Queue[Alert | str] = asyncio.Queue(MAX_QUEUED_ALERTS)
+        self._open: dict[str, float] = {}  # conditions by key, oldest first → time of the last alert
+        self._by_call: dict[tuple[str, str, str], str] = {}  # (server, tool, caller) whose success ends a condition
+
+    def add_known(self, key: str, at: float) -> None:
+        """Add a condition that an earlier run of the program has reported."""
+        self._open.setdefault(key, at)
+
+    def on_call(self, event: CallFinished) -> None:
+        if event.outcome != "ok" and event.outcome != "tool_error":
+            self._detect(event)
+        elif self._by_call:
+            key = self._by_call.pop((event.server, event.tool, event.caller), None)
+            if key is not None:
+                self._resolve(key, event.server)
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, StateChanged | CallRecovered | AuditFailed):
+            self._detect(event)
+        elif not self._open:
+            return
+        elif isinstance(event, Connected):
+            for kind in _ENDED_BY_CONNECT:
+                self._resolve(Alert(event.server, kind, "").key, event.server)
+        elif isinstance(event, AccessEvent) and event.action == "login":
+            self._resolve(Alert(event.server, "login-needed", "").key, event.server)
+        elif isinstance(event, AuditResumed):
+            self._resolve("audit", "")
+
+    def _detect(self, event: Event) -> None:
+        alert = alert_from_event(event, self._restart)
+        if alert is None:
+            return
+        key, now = alert.key, self._now()
+        if now - self._open.get(key, 0.0) < REPEAT_INTERVAL_S:
+            return
+        self._open.pop(key, None)
+        while len(self._open) >= MAX_OPEN_ALERTS:
+            del self._open[next(iter(self._open))]
+        self._open[key] = now
+        if alert.tool and alert.kind in _ENDED_BY_CALL and len(self._by_call) < MAX_OPEN_ALERTS:
+            self._by_call[alert.server, alert.tool, alert.caller] = key
+        masked = {name: self._mask(getattr(alert, name))[:MAX_PART_CHARS] for name in ("message", "detail", "hint")}
+        self._emit(msgspec.structs.replace(alert, at=now, **masked))
+
+    def _resolve(self, key: str, server: str) -> None:
+        if self._open.pop(key, None) is not None:
+            self._emit(AlertResolved(server, key))
+
+
+# -- delivery ---------------------------------------------------------------------------------------------------------
+
+
+def format_alert(alert: Alert) -> str:
+    """Return the text of an alert's file, as Markdown."""
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(alert.at))
+    fields = [("when", stamp), ("server", alert.server), ("tool", alert.tool), ("call", alert.call)]
+    lines = [
+        f"# {alert.message}",
+        "",
+        *(f"- {name}: {value}" for name, value in [*fields, ("caller", alert.caller)] if value),
+    ]
+    if alert.detail:
+        lines += ["", "## Detail", "", alert.detail]
+    lines += ["", "## What to do", "", alert.hint, "", "Delete this file when it is done.", ""]
+    return "\n".join(lines)
+
+
+class AlertDelivery:
+    """Event sink that writes a file for each alert and calls the webhook, as far as they are configured.
+
+    Events only queue alerts. A task of the sink writes the files, in a thread. An alert whose file exists already is
+    not sent again, also after a restart of the program.
+    """
+
+    wants_attempts = False
+    wants_calls = False
+
+    def __init__(self, settings: AlertSettings, network_policy: NetworkPolicy) -> None:
+        self._folder = Path(settings.folder) if settings.folder else None
+        self._webhook: Webhook | None = None
+        if settings.webhook:
+            from toolway.telemetry.webhook import Webhook  # lazy: loads an HTTP library that few programs need
+
+            self._webhook = Webhook(settings.webhook, settings.headers, network_policy)
+        self._queue: asyncio.Queue[Alert | AlertResolved] = asyncio.Queue(MAX_QUEUED_ALERTS)
         self._task: asyncio.Task[None] | None = None
-        self._servers_with_alert: set[str] = set()  # servers with an alert that a new connection resolves
         self.dropped = 0
 
-    def start(self) -> None:
+    async def start(self) -> list[tuple[str, float]]:
+        """Start to deliver alerts. Return the key and the time of each alert that has a file already."""
+        known = await asyncio.to_thread(self._known_alerts)
         self._task = asyncio.create_task(self._run())
+        if self._webhook is not None:
+            self._webhook.start()
+        return known
 
     async def close(self) -> None:
-        """Wait at most 2 s until the queued alerts are written, then stop. The rest is dropped."""
+        """Wait at most 2 s until the queued alerts are written and sent, then stop. The rest is dropped."""
         if self._task is None:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(2):
                 await self._queue.join()
+                if self._webhook is not None:
+                    await self._webhook.drained()
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
+        if self._webhook is not None:
+            await self._webhook.close()
 
     def on_call(self, event: CallFinished) -> None:
-        self._handle(event)
+        """Ignore the end of a call: its alert arrives as an event."""
 
     def on_event(self, event: Event) -> None:
-        if isinstance(event, Connected) and event.server in self._servers_with_alert:
-            self._servers_with_alert.discard(event.server)
-            self._enqueue(f"given-up-{event.server}")
-            self._enqueue(f"login-needed-{event.server}")
-        elif isinstance(event, AuditResumed):
-            self._enqueue("audit")
-        else:
-            self._handle(event)
-
-    def _handle(self, event: Event) -> None:
-        alert = alert_from_event(event, self._hint_for)
-        if alert is None:
-            return
-        masked = {name: self._mask(getattr(alert, name))[:MAX_PART_CHARS] for name in ("message", "detail", "hint")}
-        if alert.kind in ("given-up", "login-needed"):
-            self._servers_with_alert.add(alert.server)
-        self._enqueue(msgspec.structs.replace(alert, at=self._now(), **masked))
-
-    def _enqueue(self, item: Alert | str) -> None:
-        try:
-            self._queue.put_nowait(item)
-        except asyncio.QueueFull:
-            self.dropped += 1
+        if isinstance(event, Alert | AlertResolved):
+            try:
+                self._queue.put_nowait(event)
+            except asyncio.QueueFull:
+                self.dropped += 1
 
     async def _run(self) -> None:
         while True:
             item = await self._queue.get()
             try:
-                if isinstance(item, str):
-                    await asyncio.to_thread(self._resolve, item)
-                elif await asyncio.to_thread(self._write_file, item):
-                    self._notify(item)
+                await self._deliver(item)
             except OSError as exc:
-                _log.error("alert could not be written: %s: %s", self._mask(str(item)), exc)
+                _log.error("alert %s could not be written: %s", item.key, exc)
             finally:
                 self._queue.task_done()
 
+    async def _deliver(self, item: Alert | AlertResolved) -> None:
+        folder = self._folder
+        if isinstance(item, AlertResolved):
+            if folder is not None:
+                await asyncio.to_thread(self._settle, folder, item.key)
+        elif (folder is None or await asyncio.to_thread(self._write_file, folder, item)) and self._webhook is not None:
+            self._webhook.enqueue(item)
+
     # -- in a thread --------------------------------------------------------------------------------------------------
 
-    def _write_file(self, alert: Alert) -> bool:
+    def _write_file(self, folder: Path, alert: Alert) -> bool:
         """Write the file of an alert and return True.
 
-        Return False if a file for this condition exists, or if there are already `MAX_ALERTS` files.
+        A file of the same condition that is older than a day is replaced. Return False if a newer one exists, or if
+        there are already `MAX_ALERTS` files.
         """
-        files = self._list_files()
-        if any(file.stem.endswith(f"Z-{alert.key}") for file in files):
+        files = _list_files(folder)
+        same = [file for file in files if file.stem.endswith(f"Z-{alert.key}")]
+        if any(alert.at - _time_of(file) < REPEAT_INTERVAL_S for file in same):
             return False
-        if len(files) >= MAX_ALERTS:
+        for file in same:
+            file.unlink(missing_ok=True)
+        if len(files) - len(same) >= MAX_ALERTS:
             self.dropped += 1
             text = f"{self.dropped} more alerts since {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}.\n"
-            write_private(self._folder / OVERFLOW_FILE, text.encode())
+            write_private(folder / OVERFLOW_FILE, text.encode())
             return False
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(alert.at))
-        write_private(self._folder / f"{stamp}-{alert.key}.md", alert.to_markdown().encode())
+        write_private(folder / f"{stamp}-{alert.key}.md", format_alert(alert).encode())
         return True
 
-    def _resolve(self, key: str) -> None:
-        resolved_folder = self._folder / "settled"
-        for file in self._list_files():
+    def _settle(self, folder: Path, key: str) -> None:
+        settled_folder = folder / "settled"
+        for file in _list_files(folder):
             if file.stem.endswith(f"Z-{key}"):
-                resolved_folder.mkdir(mode=0o700, exist_ok=True)
-                file.replace(resolved_folder / file.name)
-        if resolved_folder.exists():
-            for file in sorted(resolved_folder.glob("*.md"))[:-MAX_RESOLVED_ALERTS]:
+                settled_folder.mkdir(mode=0o700, exist_ok=True)
+                file.replace(settled_folder / file.name)
+        if settled_folder.exists():
+            for file in sorted(settled_folder.glob("*.md"))[:-MAX_RESOLVED_ALERTS]:
                 file.unlink(missing_ok=True)
 
-    def _list_files(self) -> list[Path]:
-        return sorted(self._folder.glob("*Z-*.md")) if self._folder.exists() else []
+    def _known_alerts(self) -> list[tuple[str, float]]:
+        if self._folder is None:
+            return []
+        return [(file.stem.partition("Z-")[2], _time_of(file)) for file in _list_files(self._folder)]
+
+
+def _list_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*Z-*.md")) if folder.exists() else []
+
+
+def _time_of(file: Path) -> float:
+    """Return the time in the name of an alert's file, in seconds since 1970; 0 if it has none."""
+    try:
+        return float(timegm(time.strptime(file.name.partition("Z-")[0], "%Y%m%dT%H%M%S")))
+    except ValueError:
+        return 0.0

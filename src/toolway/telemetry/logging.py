@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any, Final, Literal, TextIO
 
 import structlog
 
-from toolway.config.masking import build_masker
-from toolway.config.schema import Server
 from toolway.events import CallFinished, Connected, Disconnected, Event, LoopResumed, LoopStalled, StateChanged
 
 LogFormat = Literal["text", "json"]
@@ -75,24 +73,6 @@ class _MaskProcessor:
         if key != "exception":  # a traceback has many lines, and is our own text
             text = "".join(each if each.isprintable() else " " for each in text)
         return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 1] + "…"
-
-
-def create_mask(servers: Callable[[], Mapping[str, Server]]) -> Callable[[str], str]:
-    """Return a function that hides the secrets of the current server entries in a text.
-
-    Its list of secrets is rebuilt when the servers change, not for every text.
-    """
-    cached: list[Any] = [(), build_masker(())]
-
-    def mask(text: str) -> str:
-        current = tuple(servers().values())
-        if len(current) != len(cached[0]) or any(
-            one is not other for one, other in zip(current, cached[0], strict=True)
-        ):
-            cached[:] = [current, build_masker(current)]
-        return str(cached[1](text))
-
-    return mask
 
 
 class LogSink:

@@ -20,10 +20,10 @@ from urllib.parse import urlsplit
 import httpx2
 import msgspec
 
+from toolway.events import Alert
 from toolway.network.httpx_transport import PinnedTransport
 from toolway.network.policy import NetworkPolicy
 from toolway.network.resolver import AddressError
-from toolway.telemetry.alerts import Alert
 
 MAX_ATTEMPTS: Final = 5
 INITIAL_BACKOFF_S: Final = 1.0  # doubled with each retry
@@ -50,6 +50,8 @@ class Webhook:
         self._initial_backoff = initial_backoff
         self._queue: deque[Alert] = deque(maxlen=MAX_QUEUED)
         self._wakeup = asyncio.Event()
+        self._idle = asyncio.Event()  # set while no alert is queued or being sent
+        self._idle.set()
         self._task: asyncio.Task[None] | None = None
         self.dropped = 0
 
@@ -66,7 +68,12 @@ class Webhook:
         """Queue an alert for delivery. If the queue is full, the oldest alert is dropped."""
         self.dropped += len(self._queue) == MAX_QUEUED
         self._queue.append(alert)
+        self._idle.clear()
         self._wakeup.set()
+
+    async def drained(self) -> None:
+        """Wait until every queued alert was sent or dropped."""
+        await self._idle.wait()
 
     async def _run(self) -> None:
         ssl_context = await asyncio.to_thread(ssl.create_default_context)
@@ -75,6 +82,7 @@ class Webhook:
             while self._queue:
                 await self._deliver(self._queue.popleft(), ssl_context)
             self._wakeup.clear()
+            self._idle.set()
 
     async def _deliver(self, alert: Alert, ssl_context: ssl.SSLContext) -> None:
         error = ""

@@ -6,6 +6,7 @@ from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from toolway.config.schema import Server
 from toolway.errors import (
     AccessDenied,
     CallError,
@@ -16,11 +17,14 @@ from toolway.errors import (
     ServerUnavailable,
 )
 from toolway.protocol.jsonrpc import classify_error
+from toolway.secrets.detection import is_secret_name
 from toolway.types import AuthError, Call, Certainty
 from toolway.upstream.status import ServerStatus
 from toolway.upstream.transport import JSONRPCError, TransportError
 
 PERSONAL_AUTH_CODE: Final = "E-AUTH-PERSONAL"  # the credential of the connection belongs to another caller
+TOKEN_REJECTED_CODE: Final = "E-AUTH-TOKEN"  # the server rejected a fixed token of its entry
+MISSING_CREDENTIAL: Final = "set what its document requires"  # hint for an HTTP API: a credential is not configured
 _TRANSIENT_STATUSES: Final = (429, 503)  # rejections caused by the current load, not by the request
 _INVALID_RESPONSE_CODES = (
     "E-ANSWER",
@@ -114,6 +118,28 @@ def is_auth_code(code: str) -> bool:
     return code.startswith("E-AUTH-")
 
 
+def explain_rejected_token(exc: TransportError, server: Server) -> None:
+    """Set code and hint of a 401 or 403 if the server's entry has a fixed token, which was rejected."""
+    if exc.status not in (401, 403) or exc.code != "E-HTTP-STATUS" or MISSING_CREDENTIAL in exc.hint:
+        return
+    place = _find_token(server)
+    if place:
+        exc.code = TOKEN_REJECTED_CODE
+        exc.hint = (
+            f"the server rejected the token in {place} of its entry: renew it"
+            if exc.status == 401
+            else f"the token in {place} of its entry lacks a permission: extend or renew it"
+        )
+
+
+def _find_token(server: Server) -> str:
+    """Return the config key of the fixed token of a server, such as `headers.Authorization`, or ""."""
+    found = [name for name in server.headers if name.lower() == "authorization" or is_secret_name(name)]
+    if found:
+        return f"headers.{min(found, key=lambda name: name.lower() != 'authorization')}"
+    return "openapi.security" if server.openapi is not None and server.openapi.credentials else ""
+
+
 def no_credential_message(server: str) -> str:
     return f"no valid credential for {server}"
 
@@ -146,6 +172,8 @@ def raising_access_denied(server: str) -> Iterator[None]:
 
 
 def _classify(exc: TransportError, server: str, certainty: Certainty) -> tuple[type[CallError], str]:
+    if exc.code == TOKEN_REJECTED_CODE:
+        return AccessDenied, f"{server} rejected the token of its entry"
     if is_auth_code(exc.code):
         return AccessDenied, no_credential_message(server)
     if exc.status in (401, 403):

@@ -20,7 +20,7 @@ from toolway.events import Connected, Disconnected, Event, ResourceUpdated, Serv
 from toolway.protocol.versions import LIST_CHANGES
 from toolway.types import CallState, Era, Json
 from toolway.upstream.context import UpstreamContext
-from toolway.upstream.error_mapping import unavailable_error
+from toolway.upstream.error_mapping import explain_rejected_token, unavailable_error
 from toolway.upstream.lists import ListSync
 from toolway.upstream.negotiation import may_be_legacy_sse
 from toolway.upstream.session import DELIVERED_LOG_MARKER, Session
@@ -110,7 +110,9 @@ class Supervisor:
         if old is State.STARTING:
             self.first_start_done.set()
             self._urgent.clear()
-        self.context.emit(StateChanged(self.name, old.value, self.state.value, self.status().why))
+        status, failure = self.status(), self.history.last_failure
+        code = failure.code if failure is not None else ""
+        self.context.emit(StateChanged(self.name, old.value, self.state.value, status.why, code, status.hint))
 
     async def _idle(self) -> StateEvent:
         if self._predecessor is not None:
@@ -189,6 +191,8 @@ class Supervisor:
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.5):
                     return await session.transport.wait_closed()
+        if isinstance(exc, TransportError):
+            explain_rejected_token(exc, self.server)
         return start_failure(exc, self.server.timeout.start)
 
     async def _ready(self) -> StateEvent:

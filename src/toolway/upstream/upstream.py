@@ -15,7 +15,7 @@ from toolway.config.schema import Server
 from toolway.events import ListKind, StateChanged
 from toolway.types import Call, CallState, Certainty, Era, Json
 from toolway.upstream.context import UpstreamContext
-from toolway.upstream.error_mapping import attempt_timeout_error, call_error, is_auth_code
+from toolway.upstream.error_mapping import attempt_timeout_error, call_error, explain_rejected_token, is_auth_code
 from toolway.upstream.negotiation import NegotiatedProtocol
 from toolway.upstream.session import Session
 from toolway.upstream.state import State
@@ -111,6 +111,8 @@ class Upstream:
                     and await self._session_replaced(session)
                 ):
                     continue  # nothing was executed: use the next session
+                if isinstance(exc, TransportError):
+                    explain_rejected_token(exc, self.server)
                 raise call_error(exc, self.name, call.name, self.server.not_processed_codes) from exc
             except TimeoutError:
                 if call.attempt_timeout is None:

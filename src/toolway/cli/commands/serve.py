@@ -121,10 +121,11 @@ def run_serve(
     With `cluster`, run it as a cluster node.
     """
     from toolway.cli.targets import load_masked_config
+    from toolway.config.masking import create_mask
     from toolway.gateway.state_dir import StateDir
     from toolway.serve.process import GatewayProcess
     from toolway.serve.sockets import tls_context
-    from toolway.telemetry.logging import LogSink, configure_logging, create_mask
+    from toolway.telemetry.logging import LogSink, configure_logging
 
     reject_stdio_in_cluster(cluster, stdio)
 

@@ -13,16 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
-from msgspec.structs import replace
-
 from toolway.config.masking import build_masker
 from toolway.config.schema import Server
 from toolway.events import (
     AccessEvent,
-    AuditFailed,
-    AuditResumed,
+    Alert,
+    AlertResolved,
     CallFinished,
-    CallRecovered,
     CatalogChanged,
     Connected,
     Disconnected,
@@ -31,13 +28,11 @@ from toolway.events import (
     LoopStalled,
     StateChanged,
 )
-from toolway.telemetry.alerts import Alert, alert_from_event
 from toolway.telemetry.recent_calls import RecentCalls
 from toolway.types import Json
 
 MAX_STATE_CHANGES: Final = 300  # state changes stored per server
 MAX_ALERTS: Final = 200  # alerts; the oldest is dropped
-ALERTS_CLEARED_ON_CONNECT: Final = ("given-up", "login-needed")  # alerts that end when the server connects again
 Mask = Callable[[str], str]
 
 
@@ -68,15 +63,13 @@ class ActivityRecorder:
     def __init__(
         self,
         servers: Callable[[], Mapping[str, Server]],
-        hint_for: Callable[[str], str] = lambda _: "",
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Create an empty recorder. `hint_for` returns the current advice for a server, or "".
+        """Create an empty recorder.
 
         `servers` returns the configured servers by name; their secrets are masked in all stored texts.
         """
         self._servers = servers
-        self._hint_for = hint_for
         self._now = now
         self.masks = SecretMasks(servers)
         self.calls = RecentCalls()
@@ -87,8 +80,6 @@ class ActivityRecorder:
 
     def on_call(self, event: CallFinished) -> None:
         self.calls.on_call(event)
-        if event.outcome != "ok":
-            self._raise_alert(event)
         stats = self.stats.get(event.server)
         if stats is None:
             if event.server not in self._servers():
@@ -98,8 +89,6 @@ class ActivityRecorder:
         stats.record(event.seconds, event.outcome != "ok", self._now())
 
     def on_event(self, event: Event) -> None:
-        if isinstance(event, StateChanged | CallRecovered | AuditFailed):
-            self._raise_alert(event)
         if isinstance(event, StateChanged):
             timeline = self.timelines.get(event.server)
             if timeline is None:
@@ -109,8 +98,6 @@ class ActivityRecorder:
             timeline.append({"at": self._now(), "state": event.new, "why": why})
             self.add_event("state", event.server, why, state=event.new)
         elif isinstance(event, Connected):
-            for kind in ALERTS_CLEARED_ON_CONNECT:
-                self.alerts.pop(f"{kind}-{event.server}", None)
             self.add_event("connection", event.server, f"connected, protocol {event.protocol}")
         elif isinstance(event, Disconnected):
             self.add_event(
@@ -118,8 +105,10 @@ class ActivityRecorder:
             )
         elif isinstance(event, CatalogChanged):
             self.add_event("catalog", event.server, _describe_catalog_change(event))
-        elif isinstance(event, AuditResumed):
-            self.alerts.pop("audit", None)
+        elif isinstance(event, Alert):
+            self._add_alert(event)
+        elif isinstance(event, AlertResolved):
+            self.alerts.pop(event.key, None)
         elif isinstance(event, AccessEvent) and event.action == "throttled":
             self.add_event("alert", "", f"API key {event.principal_id} throttled: {event.reason}")
         elif isinstance(event, LoopStalled):
@@ -127,17 +116,12 @@ class ActivityRecorder:
         elif isinstance(event, LoopResumed):
             self.add_event("loop", "", f"event loop resumed after {event.seconds:.1f} s")
 
-    def _raise_alert(self, fact: Event) -> None:
-        """Open an alert if this kind of event calls for one and the same alert is not open already."""
-        found = alert_from_event(fact, self._hint_for)
-        if found is None or found.key in self.alerts:
-            return
+    def _add_alert(self, alert: Alert) -> None:
+        self.alerts.pop(alert.key, None)
         while len(self.alerts) >= MAX_ALERTS:
             del self.alerts[next(iter(self.alerts))]
-        mask = self.masks.mask_for(found.server)
-        masked = {name: mask(getattr(found, name))[:2000] for name in ("message", "detail", "hint")}
-        self.alerts[found.key] = replace(found, at=self._now(), **masked)
-        self.add_event("alert", found.server, masked["message"])
+        self.alerts[alert.key] = alert
+        self.add_event("alert", alert.server, alert.message)
 
     def add_event(self, kind: str, server: str, text: str, **more: str) -> None:
         """Add an entry to the event log that operators read in the dashboard and in `/admin/events`."""

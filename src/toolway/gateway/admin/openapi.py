@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from toolway._version import __version__
-from toolway.telemetry.alerts import Alert
+from toolway.events import Alert
 from toolway.types import Json
 from toolway.upstream.status import ServerStatus
 

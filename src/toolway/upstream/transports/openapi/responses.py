@@ -24,6 +24,7 @@ from toolway.http.client import HttpTarget
 from toolway.openapi.models import Operation
 from toolway.protocol.sanitize import sanitize
 from toolway.types import Certainty, Json
+from toolway.upstream.error_mapping import MISSING_CREDENTIAL
 from toolway.upstream.transport import TransportError
 from toolway.upstream.transports.http_responses import body_excerpt, parse_retry_after
 
@@ -214,7 +215,7 @@ def _credential_hint(missing: Sequence[str]) -> str:
     """Return the hint for a 401: the setting that adds the missing credentials, or a check."""
     if missing:
         settings = ", ".join(f'"{name}": "${{keyring:NAME}}"' for name in missing)
-        return f'set what its document requires: "openapi": {{"security": {{{settings}}}}}'
+        return f'{MISSING_CREDENTIAL}: "openapi": {{"security": {{{settings}}}}}'
     return "check the credential under `openapi.security`, `headers` or `auth`"
 
 
