@@ -41,14 +41,14 @@ def test_list_shows_every_server_with_era_and_tools(toolway):
 
 
 def test_a_failing_server_never_hides_the_others_and_says_why(toolway):
-    result = toolway({"broken": BROKEN, "fake": FAKE, "absent": ABSENT, "ws": {"type": "ws", "url": "u"}}, "list")
+    result = toolway({"broken": BROKEN, "fake": FAKE, "absent": ABSENT, "odd": {"type": "odd", "url": "u"}}, "list")
     states = {line.split()[0]: line.split()[1] for line in result.stdout.splitlines()[1:]}
     assert states["fake"] == "ready"
     assert states.keys() == {"broken", "fake", "absent"}
     assert "| missing GITHUB_TOKEN ***" in result.stderr
     assert '"env": {"GITHUB_TOKEN": "${GITHUB_TOKEN}"}' in result.stderr
     assert "command not found: /no/such/program" in result.stderr
-    assert "server type ws is not supported yet" in result.stderr
+    assert "unknown server type odd" in result.stderr
     assert "do-not-show" not in result.output
     assert result.exit_code == 8
 
@@ -118,10 +118,10 @@ def test_a_misspelt_server_is_answered_with_the_right_name(toolway):
 
 
 def test_asking_for_an_entry_that_cannot_be_used_tells_what_is_wrong_with_it(toolway):
-    servers = {"My Server": {"type": "ws", "url": "ws://x"}}
+    servers = {"My Server": {"type": "odd", "url": "https://x"}}
     for words in (("status", "my-server"), ("call", "my-server.x"), ("tools", "-s", "My Server")):
         result = toolway(servers, *words)
-        assert "server type ws is not supported yet" in result.stderr
+        assert "unknown server type odd" in result.stderr
         assert "mcp.json:1" in result.stderr
         assert result.exit_code == 3
 

@@ -1,6 +1,6 @@
 import pytest
 
-from toolway.config.schema import HealthCheck, Limits, RestartPolicy, Server, Timeout
+from toolway.config.schema import HealthCheck, Limits, RestartPolicy, Server, Timeout, Tls
 from toolway.config.server_entry import parse_entry, parse_entry_with_issues, parse_inline
 from toolway.errors import ConfigError
 
@@ -44,11 +44,50 @@ def test_sse_in_every_spelling(spelling):
     assert "an sse server needs a url" in problem({"type": spelling, "command": "x"}).message
 
 
-@pytest.mark.parametrize("spelling", ["ws", "websocket"])
-def test_a_transport_that_comes_later_is_told_as_such(spelling):
-    found = problem({"type": spelling, "url": "https://x/sse"})
-    assert found.code == "E-CONFIG-TYPE"
-    assert f"server type {spelling} is not supported yet" in found.message
+@pytest.mark.promise("D4")
+@pytest.mark.parametrize("spelling", [None, "ws", "websocket", "WebSocket", "web-socket"])
+@pytest.mark.parametrize("url", ["ws://127.0.0.1:9/mcp", "wss://x/mcp"])
+def test_a_websocket_is_known_by_its_url_with_or_without_a_type(spelling, url):
+    entry = {"url": url} if spelling is None else {"url": url, "type": spelling}
+    server = parse_entry(entry)
+    assert (server.transport, server.url) == ("websocket", url)
+    assert server.http_url == url.replace("ws", "http", 1)
+    assert parse_inline(url).transport == "websocket"
+
+
+def test_a_type_and_a_url_that_contradict_each_other_are_told():
+    for entry in (
+        {"type": "ws", "url": "https://x/mcp"},
+        {"type": "websocket", "command": "x"},
+        {"type": "http", "url": "wss://x/mcp"},
+        {"type": "sse", "url": "ws://x/mcp"},
+    ):
+        assert problem(entry).code == "E-CONFIG-URL", entry
+
+
+@pytest.mark.promise("D16")
+def test_tls_files_are_read_with_variables_and_home(tmp_path):
+    files = {"caFile": "~/ca.pem", "certFile": "${DIR}/c.pem", "keyFile": "/k.pem", "keyPassword": "${PASS}"}
+    variables = {"HOME": str(tmp_path), "DIR": "/d", "PASS": "hidden"}
+    server, issues = parse_entry_with_issues({"url": "https://x/mcp", "tls": files}, variables)
+    assert server.tls == Tls(f"{tmp_path}/ca.pem", "/d/c.pem", "/k.pem", "hidden")
+    assert not issues
+    assert "hidden" not in repr(server)
+
+
+@pytest.mark.parametrize(
+    ("entry", "code"),
+    [
+        ({"url": "https://x", "tls": {}}, "E-CONFIG-TLS"),
+        ({"url": "https://x", "tls": {"keyFile": "k.pem"}}, "E-CONFIG-TLS"),
+        ({"url": "https://x", "tls": {"caFile": "${file:/x}"}}, "E-CONFIG-TLS"),
+        ({"command": "x", "tls": {"caFile": "ca.pem"}}, "E-CONFIG-TLS"),
+        ({"url": "https://x", "tls": {"cafile": "ca.pem"}}, "E-CONFIG-KEY"),
+        ({"url": "https://x", "tls": "ca.pem"}, "E-CONFIG-KEY"),
+    ],
+)
+def test_tls_settings_that_make_no_sense_are_told(entry, code):
+    assert problem(entry).code == code
 
 
 def test_an_unknown_type_is_told_with_what_is_known():

@@ -4,9 +4,9 @@
         outcome = await bench.call("bad.bad", {"effect": True})
         outcome.expect(OutcomeUnknown, "unknown")
 
-Fakes are told to write their effects where the bench looks. A fake HTTP server in this process is given as it is, or
-as `Served(fake, {"timeout": …})` with more for its entry; the bench starts and stops it. `server(…)` is a fake process
-with settings, `first_time(…)` one that is another after its first end. When the block ends:
+Fakes are told to write their effects where the bench looks. A fake HTTP or WebSocket server in this process is given as
+it is, or as `Served(fake, {"timeout": …})` with more for its entry; the bench starts and stops it. `server(…)` is a
+fake process with settings, `first_time(…)` one that is another after its first end. When the block ends:
 
     I1  each call made through `bench.call` had one outcome, within its deadline and a second
     I2  each answer carries the nonce of its call
@@ -41,7 +41,7 @@ from toolway import CallError, Hub, Server, testing
 from toolway.config.server_entry import parse_entry
 from toolway.hub.core import HubCore
 from toolway.hub.environment import HubEnvironment
-from toolway.testing import FakeHttp, fake_server
+from toolway.testing import FakeHttp, FakeWebSocket, fake_server
 from toolway.upstream.transport import TransportInfo
 
 SETTLE = 15.0  # seconds for the servers to start, before the baseline is taken
@@ -65,9 +65,9 @@ def begin(test: str, seed: int) -> None:
 
 @dataclass(frozen=True)
 class Served:
-    """A fake HTTP server, and what its entry has beside the url."""
+    """A fake HTTP or WebSocket server, and what its entry has beside the url."""
 
-    fake: FakeHttp
+    fake: FakeHttp | FakeWebSocket
     entry: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -242,11 +242,11 @@ async def until(condition: Callable[[], object], seconds: float) -> float:
 
 
 async def _entry(server: Any, effects: Path, stack: AsyncExitStack) -> Any:
-    served = Served(server) if isinstance(server, FakeHttp) else server
+    served = Served(server) if isinstance(server, FakeHttp | FakeWebSocket) else server
     if not isinstance(served, Served):
         return _with_effects(server, effects)
     served.fake.server.effects_path = str(effects)
-    context: AbstractAsyncContextManager[FakeHttp] = served.fake
+    context: AbstractAsyncContextManager[FakeHttp | FakeWebSocket] = served.fake
     await stack.enter_async_context(context)
     return {"url": served.fake.url, **served.entry}
 

@@ -18,7 +18,7 @@ from tests.timing import within
 from toolway import CallError, CallTimeout, Hub, OutcomeUnknown, ProtocolError, ServerUnavailable
 from toolway.testing import fake_server
 from toolway.types import CallResult
-from toolway.upstream.transports import stdio
+from toolway.upstream.transports import message_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -141,7 +141,7 @@ async def test_a_server_that_never_answers_anything_fails_its_start_alone() -> N
 
 
 async def test_half_a_message_and_then_silence_restarts_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdio, "MIN_LINE_RATE", (10 * 1024, 0.3))
+    monkeypatch.setattr(message_stream, "MIN_MESSAGE_RATE", (10 * 1024, 0.3))
     async with bad_and_good("half_line", "both") as hub:
         with pytest.raises(ProtocolError) as caught:
             await hub.call_tool("bad.bad", timeout=10)
@@ -150,7 +150,7 @@ async def test_half_a_message_and_then_silence_restarts_the_link(monkeypatch: py
 
 
 async def test_a_message_at_one_byte_a_second_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdio, "MIN_LINE_RATE", (10 * 1024, 0.5))
+    monkeypatch.setattr(message_stream, "MIN_MESSAGE_RATE", (10 * 1024, 0.5))
     async with bad_and_good("one_byte_per_second=0.1", "both") as hub:
         began = time.monotonic()
         with pytest.raises(ProtocolError) as caught:

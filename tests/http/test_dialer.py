@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.upstream.raw_http import Conn, Received, always, loops, peer, reacting, response
-from toolway.http import dialer as http1_dial
+from toolway.http import tls
 from toolway.http.client import ClientLimits, HttpClient, HttpError, HttpTarget
 from toolway.network import NetworkPolicy
 from toolway.types import Certainty
@@ -183,11 +183,11 @@ async def test_a_server_that_leaves_in_the_handshake_was_sent_nothing(client: Ht
 
 
 async def test_a_broken_setup_of_tls_is_told_as_such(client: HttpClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> ssl.SSLContext:
+    def fail(ca_file: str | None) -> ssl.SSLContext:
         raise ssl.SSLError("no authorities")
 
     monkeypatch.setenv("SSL_CERT_DIR", "/nowhere")
-    monkeypatch.setattr(http1_dial, "_new_context", fail)
+    monkeypatch.setattr(tls, "_new_context", fail)
     fault = await fault_of(client, "https://127.0.0.1:9/")
     assert (fault.code, fault.certainty) == ("E-HTTP-TLS", Certainty.NOT_SENT)
 

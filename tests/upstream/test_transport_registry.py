@@ -18,6 +18,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "stdio": {"command": "server"},
     "http": {"url": "http://127.0.0.1:9/mcp"},
     "sse": {"url": "http://127.0.0.1:9/sse", "sse": True},
+    "websocket": {"url": "ws://127.0.0.1:9/mcp"},
     "openapi": {"openapi": OpenApi(url="http://127.0.0.1:9/openapi.json")},
     "memory": {"instance": object()},
 }

@@ -82,6 +82,9 @@ def _server_secrets(server: Server) -> Iterator[str]:
         if not isinstance(key.value, SecretTemplate):
             yield from (key.value, quote(key.value, safe=""), b64encode(key.value.encode()).decode())
             yield key.value.partition(":")[2]  # user:password
+    password = server.tls.key_password if server.tls is not None else None
+    if password is not None and not isinstance(password, SecretTemplate):
+        yield password
     if server.auth is not None:
         for secret in (server.auth.client_secret, server.auth.private_key):
             if secret is not None and not isinstance(secret, SecretTemplate):

@@ -211,6 +211,28 @@ class OAuth:
 
 
 @dataclass(frozen=True, slots=True)
+class Tls:
+    """TLS settings of one server with an https or wss URL: an own CA, a client certificate."""
+
+    ca_file: str | None = None  # certificates (PEM) of the CAs to trust for this server, instead of the system's
+    cert_file: str | None = None  # client certificate (PEM), with its chain; sent to this server only
+    key_file: str | None = None  # private key (PEM) of the client certificate; if not set, it is in `certFile` too
+    key_password: str | None = field(default=None, repr=False)  # password of an encrypted private key
+
+    def __post_init__(self) -> None:
+        if not self.files:
+            raise _tls_error("tls has neither a caFile nor a certFile", "add one, or remove tls")
+        if self.cert_file is None and (self.key_file is not None or self.key_password is not None):
+            raise _tls_error("a tls.keyFile or tls.keyPassword needs a tls.certFile", 'add "certFile"')
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Paths of the files by key, as in a configuration file."""
+        given = {"caFile": self.ca_file, "certFile": self.cert_file, "keyFile": self.key_file}
+        return {key: path for key, path in given.items() if path is not None}
+
+
+@dataclass(frozen=True, slots=True)
 class OpenApiFilter:
     """Patterns that select operations of an OpenAPI document. `*` matches any text."""
 
@@ -279,10 +301,11 @@ class Server:
         env: environment variables, added to those that `env_policy` allows. Default none.
         cwd: working directory of the program. Default None: that of this process.
         env_policy: "safe" passes base, proxy and CA variables, "inherit" everything, "none" base only. Default "safe".
-        url: Streamable HTTP endpoint, or with `openapi` the base URL of the API. Default None.
+        url: Streamable HTTP or WebSocket (ws, wss) endpoint; with `openapi` the base URL of the API. Default None.
         sse: the url uses the deprecated HTTP+SSE transport of 2024-11-05. Default False: it is detected.
         headers: headers of every HTTP request. Default none.
         auth: OAuth settings for the url. Default None: discovered if the server asks for a login.
+        tls: own CA and client certificate for the url. Default None: those of the system.
         instance: SDK `MCPServer` or `Server` object in this process. Default None.
         openapi: HTTP API; each of its operations becomes a tool. Default None.
         era: protocol era, "modern", "legacy" or "bare" (no handshake), without a probe. Default "auto": it is detected.
@@ -319,10 +342,11 @@ class Server:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  # added to the variables that `env_policy` allows
     cwd: str | None = None  # working directory of the program
     env_policy: EnvPolicy = "safe"  # safe: base, proxy and CA variables; inherit: everything; none: base only
-    url: str | None = None  # a Streamable HTTP endpoint, or with `openapi` the base URL of the API
+    url: str | None = None  # a Streamable HTTP or WebSocket endpoint; with `openapi` the base URL of the API
     sse: bool = False  # the url uses the deprecated HTTP+SSE transport of 2024-11-05; if false, it is detected
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with every HTTP request
     auth: OAuth | None = None  # OAuth settings for the url
+    tls: Tls | None = None  # own CA and client certificate for the url
     instance: Any = None  # an SDK `MCPServer` or `Server` object in this process
     openapi: OpenApi | None = None  # an HTTP API; each of its operations becomes a tool
     era: EraSetting = "auto"  # protocol era; auto: detect it; modern, legacy or bare (no handshake): do not probe
@@ -370,12 +394,16 @@ class Server:
                 hint="give it to the server in `env`",
                 code="E-SECRETS-ARGUMENT",
             )
-        if self.url is not None and not re.match(r"https?://[^/\s]", self.url):
+        if self.url is not None and not re.match(r"(?:https?|wss?)://[^/\s]", self.url):
             raise ConfigError(
-                "the url of a server must begin with http:// or https://",
+                "the url of a server must begin with http://, https://, ws:// or wss://",
                 detail=_describe_scheme(self.url),
                 code="E-CONFIG-URL",
             )
+        if self.openapi is not None and self.url is not None and self.url.startswith("ws"):
+            raise ConfigError("the url of an HTTP API must begin with http:// or https://", code="E-CONFIG-URL")
+        if self.tls is not None and self.url is None and (self.openapi is None or self.openapi.url is None):
+            raise _tls_error("tls is for servers with a url", "remove it, or give the server a url")
         if self.auth is not None and self.url is None:
             raise _auth_error("auth is for servers with a url", "give other servers their credentials in `env`")
         if self.auth is not None and any(name.lower() == "authorization" for name in self.headers):
@@ -385,14 +413,19 @@ class Server:
             object.__setattr__(self, "idempotency_meta_key", IDEMPOTENCY_META_KEY)
 
     @property
-    def transport(self) -> Literal["stdio", "http", "sse", "openapi", "memory"]:
+    def transport(self) -> Literal["stdio", "http", "sse", "websocket", "openapi", "memory"]:
         if self.command is not None:
             return "stdio"
         if self.openapi is not None:
             return "openapi"
         if self.url is not None:
-            return "sse" if self.sse else "http"
+            return "websocket" if self.url.startswith("ws") else "sse" if self.sse else "http"
         return "memory"
+
+    @property
+    def http_url(self) -> str | None:
+        """The url with http instead of ws: a WebSocket begins as an HTTP request to it."""
+        return "http" + self.url[2:] if self.url is not None and self.url.startswith("ws") else self.url
 
     @property
     def location(self) -> str:
@@ -433,6 +466,10 @@ def check_tool_names(key: str, names: Iterable[str]) -> tuple[str, ...]:
     if isinstance(names, str) or not all(isinstance(name, str) and name for name in found):
         raise ConfigError(f"{key} must be a list of names or patterns", code="E-CONFIG-KEY")
     return found
+
+
+def _tls_error(message: str, hint: str) -> ConfigError:
+    return ConfigError(message, hint=hint, code="E-CONFIG-TLS")
 
 
 def _auth_error(message: str, hint: str) -> ConfigError:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from toolway.config.masking import find_secrets_in_args
-from toolway.config.schema import OAuth, OpenApi, Server
+from toolway.config.schema import OAuth, OpenApi, Server, Tls
 from toolway.config.secret_refs import SecretRef, SecretTemplate
 from toolway.errors import ConfigError
 from toolway.secrets import SecretStore, looks_like_secret, remember_secret
@@ -53,6 +53,7 @@ def substitute_secrets(server: Server, values: SecretValues) -> Server:
             headers={name: _substitute(text, values, _header_checker(name)) for name, text in server.headers.items()},
             url=server.url and _substitute(server.url, values, _quote_for_url),
             auth=server.auth and _substitute_in_auth(server.auth, values),
+            tls=server.tls and _substitute_in_tls(server.tls, values),
             openapi=server.openapi and _substitute_in_openapi(server.openapi, values),
         )
     except ConfigError as exc:
@@ -66,6 +67,10 @@ def _substitute_in_auth(auth: OAuth, values: SecretValues) -> OAuth:
     texts = {each.name: getattr(auth, each.name) for each in fields(auth)}
     new: dict[str, Any] = {k: _substitute(v, values, str) for k, v in texts.items() if isinstance(v, SecretTemplate)}
     return replace(auth, **new)
+
+
+def _substitute_in_tls(tls: Tls, values: SecretValues) -> Tls:
+    return tls if tls.key_password is None else replace(tls, key_password=_substitute(tls.key_password, values, str))
 
 
 def _substitute_in_openapi(openapi: OpenApi, values: SecretValues) -> OpenApi:
@@ -86,7 +91,8 @@ def _secret_templates(server: Server) -> Iterator[SecretTemplate]:
     if server.openapi is not None:
         keys = [each.value for each in server.openapi.credentials]
         api = [server.openapi.url, *server.openapi.headers.values(), *keys]
-    for text in (*server.env.values(), *server.headers.values(), server.url, *auth, *api):
+    password = server.tls.key_password if server.tls is not None else None
+    for text in (*server.env.values(), *server.headers.values(), server.url, password, *auth, *api):
         if isinstance(text, SecretTemplate):
             yield text
 

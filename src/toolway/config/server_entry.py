@@ -36,8 +36,10 @@ from toolway.config.schema import (
     RetryPolicy,
     Server,
     Timeout,
+    Tls,
     ToolSettings,
 )
+from toolway.config.secret_refs import SecretTemplate
 from toolway.config.variables import expand_home
 from toolway.errors import ConfigError
 from toolway.types import Effect
@@ -46,7 +48,7 @@ URL_KEYS: Final = ("url", "httpUrl", "serverUrl", "uri")
 STDIO_TYPES: Final = frozenset({"stdio", "local"})
 HTTP_TYPES: Final = frozenset({"http", "streamablehttp", "remote"})
 SSE_TYPE: Final = "sse"
-UNSUPPORTED_TYPES: Final = frozenset({"ws", "websocket"})
+WEBSOCKET_TYPES: Final = frozenset({"ws", "websocket"})
 CALL_KEYS: Final = (
     *("maxRetries", "retryDelayMs", "backoffMultiplier", "idempotent", "trusted", "tools"),
     *("idempotencyMetaKey", "notProcessedCodes", "retry"),
@@ -65,7 +67,7 @@ _INNER_ALLOW_KEYS: Final = ("allow", "allowed", "include", "enabled")
 _INNER_DENY_KEYS: Final = ("deny", "denied", "exclude", "disabled", "blocked")
 CLUSTER_KEYS: Final = ("instances", "nodeLabels")
 KNOWN_KEYS: Final = (
-    *("command", "args", "env", "cwd", *URL_KEYS, "headers", "auth", "openapi", "type", "transport"),
+    *("command", "args", "env", "cwd", *URL_KEYS, "headers", "auth", "tls", "openapi", "type", "transport"),
     *("timeout", "startTimeout", "connectTimeout", "maxRestarts", "restart", "enabled", "disabled", "lazy"),
     *(
         "idleTimeout",
@@ -88,7 +90,8 @@ MAX_LABELS: Final = 32
 
 _EFFECT_NAMES: Final = tuple(effect.value for effect in Effect)
 _LABEL_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=/:-]{0,62}")
-_URL_START: Final = re.compile(r"https?://", re.IGNORECASE)
+_URL_START: Final = re.compile(r"(?:https?|wss?)://", re.IGNORECASE)
+_WEBSOCKET_URL_START: Final = re.compile(r"wss?://", re.IGNORECASE)
 _MAX_COMMAND_LINE_CHARS: Final = 16 * 1024  # characters of a command line: `shlex.split` takes quadratic time
 _MAX_COMPARED_KEYS: Final = 32  # unknown keys per entry that are compared with ours: each comparison is slow
 
@@ -128,6 +131,7 @@ def parse_entry_with_issues(value: Any, variables: Mapping[str, str]) -> tuple[S
         **_parse_call_settings(fields),
         **parse_cluster_settings(fields),
         auth=_parse_oauth(fields),
+        tls=_parse_tls(fields),
         timeout=_parse_timeout(fields),
         limits=_parse_limits(fields),
         extras=fields.remaining,
@@ -187,7 +191,26 @@ def _parse_transport(fields: FieldReader) -> dict[str, Any]:
         raise ConfigError(
             f"an {type_name} server needs a url", hint='add "url", or set "type": "stdio"', code=CONFIG_KEY_CODE
         )
+    _check_websocket(type_, url)
     return arguments
+
+
+def _check_websocket(type_: str, url: str | None) -> None:
+    """Raise `ConfigError` if the type and the scheme of the url contradict each other."""
+    is_websocket_url = url is not None and _WEBSOCKET_URL_START.match(url) is not None
+    if type_ in WEBSOCKET_TYPES and not is_websocket_url:
+        raise ConfigError(
+            "the url of a websocket server must begin with ws:// or wss://",
+            detail="found another scheme" if url is not None else "found no url",
+            hint='write "url": "wss://…"',
+            code="E-CONFIG-URL",
+        )
+    if is_websocket_url and type_ not in ("", *WEBSOCKET_TYPES):
+        raise ConfigError(
+            f"a server of type {type_} cannot have a ws:// or wss:// url",
+            hint='set "type": "websocket", or remove it',
+            code="E-CONFIG-URL",
+        )
 
 
 def _parse_type(fields: FieldReader) -> str:
@@ -197,15 +220,11 @@ def _parse_type(fields: FieldReader) -> str:
     if type_text is None:
         return ""
     normalized = type_text.lower().replace("-", "").replace("_", "")
-    if normalized in STDIO_TYPES | HTTP_TYPES | {SSE_TYPE, openapi_entry.OPENAPI_TYPE}:
+    if normalized in STDIO_TYPES | HTTP_TYPES | WEBSOCKET_TYPES | {SSE_TYPE, openapi_entry.OPENAPI_TYPE}:
         return normalized
-    is_planned = normalized in UNSUPPORTED_TYPES
     raise ConfigError(
-        f"server type {type_text} is not supported yet"
-        if is_planned
-        else f"unknown server type {quote_plain_word(type_text)}",
-        detail="supported types: stdio, http (Streamable HTTP), sse and openapi",
-        hint='set "type": "http" if the server has a Streamable HTTP endpoint' if is_planned else "",
+        f"unknown server type {quote_plain_word(type_text)}",
+        detail="supported types: stdio, http (Streamable HTTP), sse, websocket and openapi",
         code="E-CONFIG-TYPE",
     )
 
@@ -333,6 +352,30 @@ def _parse_oauth(fields: FieldReader) -> OAuth | None:
     if inner.remaining:
         fields.remaining["auth"] = inner.remaining
     return auth
+
+
+def _parse_tls(fields: FieldReader) -> Tls | None:
+    """Return the TLS settings under `tls`, or None without them. Raises `ConfigError` if they are invalid."""
+    given = fields.remaining.pop("tls", None)
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise field_error("tls", 'an object such as {"caFile": "ca.pem"}', given)
+    inner = FieldReader(given, fields.variables)
+    paths = {key: inner.get_text(key) for key in ("caFile", "certFile", "keyFile")}
+    if any(isinstance(path, SecretTemplate) for path in paths.values()):
+        raise ConfigError("a secret cannot be the path of a file in tls", hint="write the path", code="E-CONFIG-TLS")
+    files = {key: path and expand_home(path, fields.variables) for key, path in paths.items()}
+    password = inner.get_text("keyPassword")
+    fields.issues.extend(inner.issues)
+    if inner.remaining:
+        raise ConfigError(
+            f"unknown key tls.{shorten_key(next(iter(inner.remaining)))}",
+            detail="known keys: caFile, certFile, keyFile and keyPassword",
+            hint="correct or remove it: a connection must not be less safe than its entry says",
+            code=CONFIG_KEY_CODE,
+        )
+    return Tls(files["caFile"], files["certFile"], files["keyFile"], password)
 
 
 def _parse_scopes(inner: FieldReader) -> tuple[str, ...]:

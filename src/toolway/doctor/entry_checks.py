@@ -105,7 +105,7 @@ def _check_transport_type(target: CheckTarget, problem: ConfigIssue) -> Check:
     The entry's other keys show which type was meant: `command` means stdio.
     """
     check = _check_from_problem(problem)
-    if check.copy or "not supported yet" in problem.message:
+    if check.copy:
         return check
     transport_type = "stdio" if "command" in target.raw_entry else "http"
     key = "type" if "type" in target.raw_entry else "transport"

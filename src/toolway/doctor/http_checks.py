@@ -275,6 +275,7 @@ async def probe_server(server: Server) -> Probes:
             streamable_http.client_limits_for(server), connect_timeout=min(PROBE_TIMEOUT_S, server.timeout.connect)
         ),
         server.effective_network_policy,
+        server.tls,
     )
     try:
         assert server.url is not None

@@ -45,6 +45,8 @@ def rejection_reason(
         return "a secret reference would read files or run commands on this machine"
     if server.openapi is not None and server.openapi.file is not None:
         return "openapi.file would read a file on this machine"
+    if server.tls is not None:
+        return "tls would read files on this machine, and may identify it to the server"
     if server.command is None:
         return _address_rejection(server, addresses)
     if server.command not in allowed_commands:

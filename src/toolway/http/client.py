@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final
 
+from toolway.config.schema import Tls
 from toolway.http.client_connection import ClientConnection, IncomingResponse, ResponseHead
 from toolway.http.dialer import Dialer, Proxy, proxy_for
 from toolway.http.exchange import HeadCache
@@ -71,9 +72,14 @@ class HttpClient:
     Belongs to one event loop. `close` fails every request in progress.
     """
 
-    def __init__(self, limits: ClientLimits | None = None, network_policy: NetworkPolicy = PUBLIC_ONLY) -> None:
+    def __init__(
+        self,
+        limits: ClientLimits | None = None,
+        network_policy: NetworkPolicy = PUBLIC_ONLY,
+        tls: Tls | None = None,
+    ) -> None:
         self.limits = limits or ClientLimits()
-        self._dialer = Dialer(network_policy, self.limits.connect_timeout)
+        self._dialer = Dialer(network_policy, self.limits.connect_timeout, tls)
         self._proxies: dict[Origin, Proxy | None] = {}
         self.head_cache: HeadCache[ResponseHead] = HeadCache(MAX_CACHED_HEADS)
         self._connections: set[ClientConnection] = set()

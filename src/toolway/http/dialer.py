@@ -12,15 +12,15 @@ import base64
 import os
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
-from toolway._async import run_in_daemon_thread
+from toolway.config.schema import Tls
 from toolway.http.limits import HttpError
 from toolway.http.request import Origin
+from toolway.http.tls import get_tls_context
 from toolway.network import AddressError, NetworkPolicy, ResolvedAddress, resolve_host
 from toolway.network.policy import ALLOW_ALL
 from toolway.network.resolver import check_ip_literal, env_proxy_url
@@ -36,25 +36,29 @@ _USER_TIMEOUT: Final = ("TCP_USER_TIMEOUT", 50_000)
 class Dialer:
     """Opens connections to addresses that the network policy allows.
 
-    A DNS lookup fails after `lookup_timeout` seconds.
+    A DNS lookup fails after `lookup_timeout` seconds. `tls` are TLS settings other than those of the system.
     """
 
-    def __init__(self, network_policy: NetworkPolicy, lookup_timeout: float) -> None:
+    def __init__(self, network_policy: NetworkPolicy, lookup_timeout: float, tls: Tls | None = None) -> None:
         self._network_policy = network_policy
         self._lookup_timeout = lookup_timeout
+        self._tls = tls
 
-    async def dial(self, origin: Origin, proxy: Proxy | None, protocol_factory: Callable[[], P]) -> P:
+    async def dial(
+        self, origin: Origin, proxy: Proxy | None, protocol_factory: Callable[[], P], *, tunnel: bool = False
+    ) -> P:
         """Connect to `origin`, with TLS for https, and return the protocol from `protocol_factory`.
 
-        There is no time limit here; the caller sets one. Raises `HttpError` if DNS, TCP, proxy or TLS fails.
+        A proxy opens a tunnel for https, and for http if `tunnel` is set: then it is not an HTTP request that
+        follows. There is no time limit here; the caller sets one. Raises `HttpError` if DNS, TCP, proxy or TLS fails.
         """
         tls_context = None
         try:
             if origin.scheme == "https":
-                tls_context = await _tls_context()
+                tls_context = await get_tls_context(self._tls)
             sock = await self._connect(origin, proxy)
-            if proxy is not None and tls_context is not None:
-                return await _open_tls_tunnel(sock, proxy, origin, tls_context, protocol_factory)
+            if proxy is not None and (tls_context is not None or tunnel):
+                return await _open_tunnel(sock, proxy, origin, tls_context, protocol_factory)
             loop = asyncio.get_running_loop()
             name = origin.host if tls_context is not None else None
             _, protocol = await loop.create_connection(
@@ -149,42 +153,13 @@ def _os_error_text(exc: OSError) -> str:
 
 # -- TLS --------------------------------------------------------------------------------------------------------------
 
-_CaFiles = tuple[str | None, str | None]
-_tls_contexts: dict[_CaFiles, ssl.SSLContext] = {}
-_context_lock: Final = threading.Lock()
-
-
-async def _tls_context() -> ssl.SSLContext:
-    """Return the TLS context that all client connections share.
-
-    It is created in a thread, because it reads all CAs of the system.
-    """
-    # OpenSSL reads these two variables once, when a context is created.
-    files = (os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
-    found = _tls_contexts.get(files)
-    return found if found is not None else await run_in_daemon_thread(_get_or_create_context, files)
-
-
-def _get_or_create_context(files: _CaFiles) -> ssl.SSLContext:
-    """Return the TLS context for these CA files; concurrent calls create it only once."""
-    with _context_lock:
-        if files not in _tls_contexts:
-            _tls_contexts[files] = _new_context()
-        return _tls_contexts[files]
-
-
-def _new_context() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
-    return context
-
 
 def _tls_error(origin: Origin, exc: ssl.SSLError) -> HttpError:
     if isinstance(exc, ssl.SSLCertVerificationError):
         return HttpError(
             f"the certificate of {origin} was rejected ({exc.verify_message})",
             code="E-HTTP-TLS",
-            hint="correct the host or the certificate; for a private CA, set SSL_CERT_FILE to its certificate",
+            hint="correct the host or the certificate; name a private CA as `tls.caFile` of its entry or SSL_CERT_FILE",
         )
     why = getattr(exc, "reason", None) or "the TLS handshake failed"
     return HttpError(
@@ -232,20 +207,29 @@ def proxy_for(origin: Origin) -> Proxy | None:
     return Proxy(parts.hostname, parts.port or 80, authorization)
 
 
-async def _open_tls_tunnel(
-    sock: socket.socket, proxy: Proxy, origin: Origin, context: ssl.SSLContext, protocol_factory: Callable[[], P]
+async def _open_tunnel(
+    sock: socket.socket,
+    proxy: Proxy,
+    origin: Origin,
+    context: ssl.SSLContext | None,
+    protocol_factory: Callable[[], P],
 ) -> P:
+    """Open a tunnel through the proxy, start TLS in it if there is a context, and return the protocol."""
     loop = asyncio.get_running_loop()
     transport, tunnel = await loop.create_connection(lambda: Tunnel(proxy, origin), sock=sock)
     try:
         await tunnel.wait_open()
         protocol = protocol_factory()
-        secured = await loop.start_tls(transport, protocol, context, server_hostname=origin.host)
+        if context is not None:
+            secured = await loop.start_tls(transport, protocol, context, server_hostname=origin.host)
+            assert secured is not None
+            transport = secured
+        else:
+            transport.set_protocol(protocol)
     except BaseException:
         transport.abort()
         raise
-    assert secured is not None
-    protocol.connection_made(secured)
+    protocol.connection_made(transport)
     return protocol
 
 

@@ -6,8 +6,9 @@
     async with FakeHttp(modes=["status=503;times=1"]) as server:     # a socket in this process
         hub = Hub({"fake": server.url})
 
-List all fault modes with `python -m toolway.testing.stdio_main --list-modes` and `python -m toolway.testing.http_server
---list-modes`. Most of them trigger when the tool `bad` is called, so that a test can watch other calls beside it.
+`FakeWebSocket` is such a server at a ws:// address. List all fault modes with `python -m toolway.testing.stdio_main
+--list-modes`, and in the same way those of `http_server` and `websocket_server`. Most of them trigger when the tool
+`bad` is called, so that a test can watch other calls beside it.
 
 `FaultProxy` breaks the connection to any server. `History` with `check` verifies that every call of a run got exactly
 one truthful result, and that the result reached the right caller.
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
     from toolway.testing.fault_proxy import Fault, FaultProxy, Flow
     from toolway.testing.history import History, check
     from toolway.testing.http_server import FakeHttp
+    from toolway.testing.websocket_server import FakeWebSocket
 
-__all__ = ["FakeHttp", "Fault", "FaultProxy", "Flow", "History", "check", "fake_server"]
+__all__ = ["FakeHttp", "FakeWebSocket", "Fault", "FaultProxy", "Flow", "History", "check", "fake_server"]
 
 # Imported on first use: asyncio is slow to import, and the stdio server does not need it.
 _MODULE_BY_NAME: Final = {
     "FakeHttp": "http_server",
+    "FakeWebSocket": "websocket_server",
     "Fault": "fault_proxy",
     "FaultProxy": "fault_proxy",
     "Flow": "fault_proxy",

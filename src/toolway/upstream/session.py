@@ -86,8 +86,10 @@ class Session:
         if negotiated.era != "legacy":
             self.transport.set_protocol(negotiated.era, negotiated.version)
         info = self.transport.info()
-        # Neither a pipe nor an HTTP+SSE stream names the call of a server request. Only a process has a pipe.
-        self._uses_turns = negotiated.era == "legacy" and (info.pid is not None or info.transport == "sse")
+        # Neither a pipe nor a WebSocket nor an HTTP+SSE stream names the call of a server request. Only a process has a
+        # pipe.
+        shares_stream = info.pid is not None or info.transport in ("sse", "websocket")
+        self._uses_turns = negotiated.era == "legacy" and shares_stream
         self.negotiated = negotiated
 
     async def _negotiate(self, setting: EraSetting, era_hint: Era | None) -> negotiation.NegotiatedProtocol:

@@ -182,10 +182,8 @@ class Supervisor:
 
     async def _explain_start_failure(self, session: Session, exc: Exception) -> Disconnect:
         """Return the reason of a failed start: the exit of the server process if there was one."""
-        if (
-            isinstance(exc, TransportError)
-            and exc.code.startswith("E-STDIO-")
-            and session.transport.info().pid is not None
+        if isinstance(exc, TransportError) and (
+            exc.code == "E-WS-CLOSED" or (exc.code.startswith("E-STDIO-") and session.transport.info().pid is not None)
         ):
             self.era_hint = "legacy" if self.era_hint is None and session.negotiated is None else None
             with suppress(TimeoutError):

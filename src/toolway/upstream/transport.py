@@ -1,8 +1,8 @@
 """Transport protocol: the seam between an upstream and the connection to its server.
 
 A transport sends JSON-RPC requests to one server and reports, for each failed one, how far it got. Everything above
-(eras, restarts, lists, middleware) uses only this protocol. stdio, HTTP and in-process servers implement it, and so
-can anything else that answers requests.
+(eras, restarts, lists, middleware) uses only this protocol. stdio, HTTP, WebSocket and in-process servers implement it,
+and so can anything else that answers requests.
 
 Theory of operation
 -------------------

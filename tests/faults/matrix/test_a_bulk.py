@@ -12,7 +12,7 @@ from tests.faults.footprint import rss
 from tests.timing import within
 from toolway import Limits, OutcomeUnknown, Overloaded, ProtocolError, Timeout
 from toolway.testing import fake_server
-from toolway.upstream.transports import stdio
+from toolway.upstream.transports import message_stream, stdio
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,7 @@ PAD = "x" * 200_000  # more than a pipe holds
 async def test_half_a_message_and_then_silence_restarts_the_link(
     tool: str, era: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stdio, "MIN_LINE_RATE", (10 * 1024, 0.5))
+    monkeypatch.setattr(message_stream, "MIN_MESSAGE_RATE", (10 * 1024, 0.5))
     async with lab({"bad": first_time(tmp_path, "half_line", era=era)}) as bench:
         outcome = await bench.call(f"bad.{tool}", {"effect": True}, timeout=15)
         if tool == "bad":
@@ -84,8 +84,8 @@ async def test_a_flood_of_heavy_lines_is_read_no_faster_than_it_is_decoded() -> 
 @ERAS
 @pytest.mark.row("A12")
 async def test_an_answer_byte_by_byte_is_not_waited_for(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert stdio.MIN_LINE_RATE == (10 * 1024, 10.0)
-    monkeypatch.setattr(stdio, "MIN_LINE_RATE", (10 * 1024, 0.5))
+    assert message_stream.MIN_MESSAGE_RATE == (10 * 1024, 10.0)
+    monkeypatch.setattr(message_stream, "MIN_MESSAGE_RATE", (10 * 1024, 0.5))
     async with lab({"bad": fake_server("one_byte_per_second=0.05", era=era)}) as bench:
         slow = (await bench.call("bad.bad", {"effect": True}, timeout=30)).expect(ProtocolError, "unknown")
         assert slow.seconds < within(4)

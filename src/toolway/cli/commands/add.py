@@ -24,6 +24,7 @@ from toolway.errors import ConfigError
 if TYPE_CHECKING:
     from toolway.config.server_json import InstallInput
 
+_SERVER_URL: Final = re.compile(r"(?:https?|wss?)://", re.IGNORECASE)
 _HTTP_URL: Final = re.compile(r"https?://", re.IGNORECASE)
 _PACKAGE_SOURCE: Final = re.compile(r"(pypi|npm):(.+)")
 _OPENAPI_SOURCE: Final = re.compile(r"openapi:(.+)")
@@ -217,11 +218,11 @@ def parse_spec(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
 
 def _is_source(word: str) -> bool:
-    return bool(_HTTP_URL.match(word) or _PACKAGE_SOURCE.fullmatch(word) or _OPENAPI_SOURCE.fullmatch(word))
+    return bool(_SERVER_URL.match(word) or _PACKAGE_SOURCE.fullmatch(word) or _OPENAPI_SOURCE.fullmatch(word))
 
 
 def _entry_from_source(word: str) -> tuple[str, dict[str, Any]]:
-    if _HTTP_URL.match(word):
+    if _SERVER_URL.match(word):
         return _name_from_url(word), {"url": word}
     package = _PACKAGE_SOURCE.fullmatch(word)
     if package is not None:

@@ -27,7 +27,7 @@ _HUB_ONLY_KEYS: Final = frozenset(
 _CONVERTED_KEYS: Final = frozenset(
     {
         *("command", "args", "env", "cwd", "envFile", "url", "headers", "headersHelper", "type", "transport"),
-        *("timeout", "startTimeout", "enabled", "disabled", "tools", "auth", "extras", *ALLOW_KEYS, *DENY_KEYS),
+        *("timeout", "startTimeout", "enabled", "disabled", "tools", "auth", "tls", "extras", *ALLOW_KEYS, *DENY_KEYS),
     }
 )
 
@@ -111,6 +111,9 @@ class _EntryWriter:
                 self._report("type", "it detects the HTTP transport of a server by itself", severity="note")
             self._write_map("headers", dialect.headers)
             self._write_key("headersHelper", dialect.headers_helper)
+            if value.get("tls") is not None:
+                hint = f"toolway export {self._client} --via-gateway"
+                self._report("tls", "it has no CA or client certificate per server", hint)
 
     def _write_key(self, ours: str, theirs: str | None) -> None:
         if self._value.get(ours) is None:

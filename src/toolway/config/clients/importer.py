@@ -185,8 +185,10 @@ def normalize_entry(
 
 def entry_transport(value: Mapping[str, Any]) -> Transport | None:
     """Return the transport of an entry in the common form; None if it has no command or URL."""
-    if isinstance(value.get("url"), str):
-        return parse_transport(value.get("type", value.get("transport"))) or "http"
+    url = value.get("url")
+    if isinstance(url, str):
+        is_websocket = url.lower().startswith(("ws://", "wss://"))
+        return "ws" if is_websocket else parse_transport(value.get("type", value.get("transport"))) or "http"
     return "stdio" if value.get("command") is not None else None
 
 

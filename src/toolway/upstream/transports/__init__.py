@@ -20,6 +20,7 @@ TRANSPORTS: Final[Mapping[str, str]] = {
     "stdio": "toolway.upstream.transports.stdio",
     "http": "toolway.upstream.transports.streamable_http",
     "sse": "toolway.upstream.transports.legacy_sse",
+    "websocket": "toolway.upstream.transports.websocket",
     "openapi": "toolway.upstream.transports.openapi.transport",
     "memory": "toolway.upstream.transports.memory",
 }

@@ -298,7 +298,9 @@ class Sender:
         assert server.url is not None
         self.target = HttpTarget.parse(server.url)
         self._base_headers = streamable_http.build_base_headers(server)
-        self._client = HttpClient(limits or streamable_http.client_limits_for(server), server.effective_network_policy)
+        self._client = HttpClient(
+            limits or streamable_http.client_limits_for(server), server.effective_network_policy, server.tls
+        )
         self._authorizer = authorizer
         self._version_header = NO_AUTH_HEADER  # header with the protocol version, if it must be sent
 

@@ -88,7 +88,7 @@ class StreamableHttpTransport:
         self._client = (
             client
             if client is not None
-            else HttpClient(limits or client_limits_for(server), server.effective_network_policy)
+            else HttpClient(limits or client_limits_for(server), server.effective_network_policy, server.tls)
         )
         self._owns_client = client is None
         self._server_requests = ServerRequests(partial(self._post_best_effort, REPLY_TIMEOUT_S))

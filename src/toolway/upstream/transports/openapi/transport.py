@@ -81,7 +81,9 @@ class OpenApiTransport:
         self._environ = environ
         # Without an `auth` setting, the security schemes of the document apply instead of OAuth.
         self._authorizer = authorizer if server.auth is not None else None
-        self._client = HttpClient(limits or streamable_http.client_limits_for(server), server.effective_network_policy)
+        self._client = HttpClient(
+            limits or streamable_http.client_limits_for(server), server.effective_network_policy, server.tls
+        )
         self._refresh_task: asyncio.Task[None] | None = None
         self._api: ApiBinding | None = None
         self._source: DocumentSource | None = None
