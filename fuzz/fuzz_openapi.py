@@ -12,7 +12,7 @@ with instrumented(__name__ == "__main__"):
     import jsonschema_rs
 
     from toolway.openapi.loader import load_document
-    from toolway.openapi.models import ApiDocument, InvalidArguments, InvalidDocument, Operation
+    from toolway.openapi.models import ApiDocument, InvalidDocument, Operation, UnencodableArguments
     from toolway.openapi.request_encoder import encode_operation
 
 AS_VALUE = 254  # the first byte of inputs that stand wherever a text can stand
@@ -98,7 +98,7 @@ def _check_request(operation: Operation, value: Any) -> None:
         arguments[operation.body.argument] = value
     try:
         made = encode_operation(operation, arguments, BASE)
-    except InvalidArguments:
+    except UnencodableArguments:
         return
     assert TARGET.fullmatch(made.target)
     assert made.target.partition("?")[0].count("/") == BASE.count("/") + re.split("[?#]", operation.path)[0].count("/")

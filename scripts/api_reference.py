@@ -22,8 +22,16 @@ SECTIONS: Final = {
         *("NetworkPolicy", "Effect", "AlertSettings"),
     ),
     "Errors": (
-        *("ToolwayError", "ConfigError", "CallError", "NotFound", "AccessDenied", "ServerUnavailable"),
-        *("Overloaded", "CallTimeout", "OutcomeUnknown", "ProtocolError", "ToolError"),
+        *(
+            "ToolwayError",
+            "ConfigError",
+            "CallError",
+            "NotFound",
+            "InvalidArguments",
+            "ArgumentViolation",
+            "AccessDenied",
+        ),
+        *("ServerUnavailable", "Overloaded", "CallTimeout", "OutcomeUnknown", "ProtocolError", "ToolError"),
     ),
 }
 _HEADINGS: Final = ("Args", "Returns", "Raises", "Example", "Attributes")

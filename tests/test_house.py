@@ -23,7 +23,7 @@ def test_the_public_names_are_these():
         *("Server", "Timeout", "RetryPolicy", "RestartPolicy", "HealthCheck", "Limits", "ToolSettings", "Effect"),
         *("Tool", "ToolRef", "Prompt", "Resource", "ServerStatus", "NetworkPolicy", "AlertSettings"),
         *("ToolwayError", "ConfigError", "CallError", "NotFound", "AccessDenied", "ServerUnavailable", "Overloaded"),
-        *("CallTimeout", "OutcomeUnknown", "ProtocolError", "ToolError"),
+        *("CallTimeout", "OutcomeUnknown", "ProtocolError", "ToolError", "InvalidArguments", "ArgumentViolation"),
         "__version__",
     }
     assert list(toolway.__all__) == sorted(toolway.__all__)

@@ -4,6 +4,7 @@
     ├── ConfigError                 a file or a setting is wrong (.file .line)
     └── CallError                   a call ended without a result (.server .tool .executed …)
         ├── NotFound                unknown server, tool, prompt or resource
+        ├── InvalidArguments        the arguments do not match the tool's schema (.violations); nothing was sent
         ├── AccessDenied            rejected before it was sent
         ├── ServerUnavailable       the server could not be reached; nothing was executed
         ├── Overloaded              too many calls are running or queued; nothing was executed
@@ -19,7 +20,7 @@ If a tool itself fails (`isError`), the call has a result and raises nothing. Wh
 from __future__ import annotations
 
 import enum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Executed = Literal["no", "unknown", "yes"]
 
@@ -154,6 +155,75 @@ class NotFound(CallError):
     """
 
     code = "E-NOT-FOUND"
+
+
+class ArgumentViolation(NamedTuple):
+    """One position in the arguments of a call that does not match the schema of the tool.
+
+    It contains names and types, never the values of arguments.
+
+    Attributes:
+        path: JSONPath of the position, such as `$.items[0].title`.
+        problem: what is wrong, such as "is missing" or "is a string".
+        expected: what the schema expects, such as "an integer". May be empty.
+        nearest: similar name: the known one for an unknown property, the given one for a missing property.
+
+    Example:
+        for violation in error.violations:
+            print(violation.path, violation.expected)
+    """
+
+    path: str
+    problem: str
+    expected: str = ""
+    nearest: str = ""
+
+    def __str__(self) -> str:
+        expected = f", expected {self.expected}" if self.expected else ""
+        missing = self.problem == "is missing"
+        nearest = f" (given: {self.nearest!r})" if missing else f" (did you mean {self.nearest!r}?)"
+        return f"{self.path} {self.problem}{expected}{nearest if self.nearest else ''}"
+
+
+class InvalidArguments(CallError):
+    """Raised if the arguments of a call do not match the tool's `inputSchema`. Nothing was sent.
+
+    `violations` lists at most 20 positions; `omitted` is the number of further ones.
+
+    Example:
+        try:
+            await hub.call_tool("github.create_issue", {"titel": "Bug"})
+        except InvalidArguments as error:
+            for violation in error.violations:
+                print(violation)  # $.title is missing, expected a string (given: 'titel')
+    """
+
+    code = "E-ARGUMENTS"
+
+    def __init__(
+        self, message: str, *, violations: tuple[ArgumentViolation, ...] = (), omitted: int = 0, **kwargs: Any
+    ) -> None:
+        super().__init__(message, **kwargs)
+        self.violations = violations
+        self.omitted = omitted
+        self.retryable = False  # the same arguments would be rejected again
+
+
+def invalid_arguments(
+    server: str, tool: str, violations: tuple[ArgumentViolation, ...], omitted: int = 0
+) -> InvalidArguments:
+    """Return the error of a call with these violations, which was not sent."""
+    more = f"; and {omitted} more" if omitted else ""
+    return InvalidArguments(
+        f"invalid arguments for {server}.{tool}",
+        violations=violations,
+        omitted=omitted,
+        server=server,
+        tool=tool,
+        certainty=Certainty.NOT_SENT,
+        detail="; ".join(map(str, violations))[:2000] + more,
+        hint=f'correct them; if the inputSchema of the tool is wrong, set "validateArguments": false for {server}',
+    )
 
 
 class AccessDenied(CallError):

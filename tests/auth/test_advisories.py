@@ -24,7 +24,7 @@ from toolway import AccessDenied, CallError, Hub, ServerUnavailable
 from toolway.auth.token_store import Credential, MemoryTokenStore, TokenKey
 from toolway.cli.commands.login import encode_url
 from toolway.openapi.loader import load_document
-from toolway.openapi.models import InvalidArguments
+from toolway.openapi.models import UnencodableArguments
 from toolway.openapi.request_encoder import encode_operation
 from toolway.testing import FakeHttp
 from toolway.types import AuthError
@@ -209,7 +209,7 @@ def test_rows_28_and_30_no_value_leaves_the_place_it_was_given_for(argument: str
     arguments = {known["id"]: "7", known["order"]: "9", known[argument]: value}
     try:
         made = encode_operation(operation, arguments, "/v1")
-    except InvalidArguments:
+    except UnencodableArguments:
         return  # refused: nothing is sent
     path, _, query = made.target.partition("?")
     before, users, _, orders, _ = path.rsplit("/", 4)

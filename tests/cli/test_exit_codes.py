@@ -17,6 +17,7 @@ from toolway.upstream.status import ServerStatus
         (errors.Overloaded("x"), 1),
         (errors.ProtocolError("x"), 1),
         (UsageError("x"), 2),
+        (errors.InvalidArguments("x"), 2),
         (errors.ConfigError("x"), 3),
         (errors.ServerUnavailable("x"), 4),
         (errors.ToolError("x", result=CallResult("s", "t", {})), 5),

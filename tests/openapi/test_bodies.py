@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 from tests.openapi.generated_documents import body_of, operation
-from toolway.openapi.models import InvalidArguments
+from toolway.openapi.models import UnencodableArguments
 from toolway.openapi.request_encoder import EncodedRequest, encode_operation
 from toolway.types import Json
 
@@ -138,19 +138,19 @@ def test_text_and_bytes_are_sent_as_they_are() -> None:
     "value", [{"base64": "!"}, {"base64": 3}, {"x": 1}, {"base64": "", "contentType": "a\r\nb: c"}]
 )
 def test_a_file_that_is_none_is_refused(value: Json) -> None:
-    with pytest.raises(InvalidArguments):
+    with pytest.raises(UnencodableArguments):
         encode_operation(body_of({}, media="image/png"), {"body": value})
 
 
 @pytest.mark.parametrize("media", [FORM, MULTIPART])
 def test_a_form_is_an_object(media: str) -> None:
-    with pytest.raises(InvalidArguments, match="object"):
+    with pytest.raises(UnencodableArguments, match="object"):
         encode_operation(body_of(ANY, media=media), {"body": ["a"]})
 
 
 @pytest.mark.parametrize("media", ["application/json", FORM, MULTIPART, "text/plain"])
 def test_half_a_character_is_refused(media: str) -> None:
-    with pytest.raises(InvalidArguments, match="half a character"):
+    with pytest.raises(UnencodableArguments, match="half a character"):
         encode_operation(body_of({}, media=media), {"body": "\ud800" if media == "text/plain" else {"a": "\ud800"}})
 
 
@@ -161,7 +161,7 @@ def test_a_caller_chooses_among_media_types_and_json_is_first() -> None:
     assert encode_operation(of, {"body": {"a": 1}}).content_type == "application/json"
     assert encode_operation(of, {"body": {"a": 1}, "contentType": FORM}).body == b"a=1"
     assert encode_operation(of, {}).body is None
-    with pytest.raises(InvalidArguments, match="contentType"):
+    with pytest.raises(UnencodableArguments, match="contentType"):
         encode_operation(of, {"body": {}, "contentType": "text/html"})
 
 

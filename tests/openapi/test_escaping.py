@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.openapi.generated_documents import document, operation, parameter
-from toolway.openapi.models import InvalidArguments, Operation
+from toolway.openapi.models import Operation, UnencodableArguments
 from toolway.openapi.request_encoder import EncodedRequest, encode_operation
 from toolway.types import Json
 
@@ -139,7 +139,7 @@ def test_every_nasty_text_in_every_place_style_and_shape(place: str) -> None:
                 tried += 1
                 try:
                     made = encode_operation(of, {"it": value}, BASE)
-                except InvalidArguments:
+                except UnencodableArguments:
                     continue
                 sent += 1
                 check(made, of, {text, "k"})
@@ -154,7 +154,7 @@ def test_what_is_sent_is_what_was_said(place: str) -> None:
     for text in NASTY:
         try:
             target = encode_operation(of, {"it": text}, BASE).target
-        except InvalidArguments:
+        except UnencodableArguments:
             continue
         told += 1
         encoded = target.removeprefix(f"{BASE}/things").lstrip("/") if place == "path" else target.partition("it=")[2]
@@ -165,7 +165,7 @@ def test_what_is_sent_is_what_was_said(place: str) -> None:
 @pytest.mark.parametrize("text", ["..", ".", "../x", "a/../b", "..\\x", "..;/x", ".;", "..;a=b", "a/..", "./a", "..\0"])
 def test_dots_in_a_path_are_refused_because_many_servers_decode_first(text: str) -> None:
     of = operation({"parameters": [parameter("it", "path")]}, path="/things/{it}")
-    with pytest.raises(InvalidArguments, match=r"\.\."):
+    with pytest.raises(UnencodableArguments, match=r"\.\."):
         encode_operation(of, {"it": text}, BASE)
 
 
@@ -181,7 +181,7 @@ def test_an_empty_value_does_not_turn_one_thing_into_all_of_them(style: str, val
     of = operation({"parameters": [parameter("it", "path", style=style)]}, path="/things/{it}", method="delete")
     try:
         target = encode_operation(of, {"it": value}, BASE).target
-    except InvalidArguments:
+    except UnencodableArguments:
         return
     assert style == "matrix" and target == f"{BASE}/things/;it"
 
@@ -189,21 +189,21 @@ def test_an_empty_value_does_not_turn_one_thing_into_all_of_them(style: str, val
 def test_the_end_of_a_path_that_is_read_may_be_empty() -> None:
     of = operation({}, path="/{repo}/contents/{path}")
     assert encode_operation(of, {"repo": "r", "path": ""}).target == "/r/contents/"
-    with pytest.raises(InvalidArguments, match="repo"):
+    with pytest.raises(UnencodableArguments, match="repo"):
         encode_operation(of, {"repo": "", "path": "x"})
 
 
 def test_parts_of_one_segment_do_not_make_dots_together() -> None:
     of = operation({}, path="/things/{a}{b}/x")
     assert encode_operation(of, {"a": "..", "b": "x"}, BASE).target == f"{BASE}/things/..x/x"
-    with pytest.raises(InvalidArguments):
+    with pytest.raises(UnencodableArguments):
         encode_operation(of, {"a": ".", "b": "."}, BASE)
 
 
 @pytest.mark.parametrize("text", ["a\r\nX: 1", "a\nb", "a\rb", "a\0b", "\x1b[0m", "a\x7f"])
 def test_a_header_with_control_characters_is_refused(text: str) -> None:
     of = operation({"parameters": [parameter("X-It", "header")]})
-    with pytest.raises(InvalidArguments, match="header"):
+    with pytest.raises(UnencodableArguments, match="header"):
         encode_operation(of, {"X-It": text})
 
 
@@ -226,7 +226,7 @@ def test_fields_of_an_object_do_not_pose_as_other_parameters() -> None:
     of = operation(raw, components=security)
     assert encode_operation(of, {"filter": {"color": "red"}}).target == "/things?color=red"
     for name in ("limit", "api_key", "filter"):
-        with pytest.raises(InvalidArguments, match=name):
+        with pytest.raises(UnencodableArguments, match=name):
             encode_operation(of, {"filter": {name: "1"}})
 
 
@@ -308,7 +308,7 @@ def test_no_value_of_any_operation_leaves_its_place(data: st.DataObject) -> None
         arguments[of.body.argument] = data.draw(deep)
     try:
         made = encode_operation(of, arguments, BASE)
-    except InvalidArguments:
+    except UnencodableArguments:
         return
     check_random(made, of, {text.encode("utf-8", "replace").decode() for text in spread})
 

@@ -15,10 +15,10 @@ from toolway.openapi.loader import load_document
 from toolway.openapi.models import (
     ApiDocument,
     BaseUrl,
-    InvalidArguments,
     InvalidDocument,
     OperationFilter,
     OperationSelection,
+    UnencodableArguments,
 )
 from toolway.openapi.request_encoder import encode_operation
 from toolway.types import Json
@@ -179,7 +179,7 @@ def test_what_the_operator_supplies_is_no_argument_and_cannot_be_given() -> None
     assert set(of.tool["inputSchema"]["properties"]) == {"q"} and "required" not in of.tool["inputSchema"]
     assert encode_operation(of, {"q": "1"}).target == "/a?q=1"
     for name in ("token", "X-Key"):
-        with pytest.raises(InvalidArguments, match="unknown"):
+        with pytest.raises(UnencodableArguments, match="unknown"):
             encode_operation(of, {name: "1"})
 
 

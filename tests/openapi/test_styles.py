@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.openapi.generated_documents import operation, parameter
-from toolway.openapi.models import InvalidArguments
+from toolway.openapi.models import UnencodableArguments
 from toolway.openapi.request_encoder import encode_operation
 
 LIST = ["blue", "black", "brown"]
@@ -114,11 +114,11 @@ def test_a_template_keeps_its_own_query_and_loses_its_fragment() -> None:
 def test_null_is_as_good_as_absent() -> None:
     of = operation({"parameters": [parameter("q", "query"), parameter("id", "path")]}, path="/things/{id}")
     assert encode_operation(of, {"q": None, "id": 0}).target == "/things/0"
-    with pytest.raises(InvalidArguments, match="missing: id"):
+    with pytest.raises(UnencodableArguments, match="missing: id"):
         encode_operation(of, {"id": None})
 
 
 def test_arguments_that_are_not_there_are_named_with_those_that_are() -> None:
     of = operation({"parameters": [parameter("limit", "query"), parameter("q", "query")]})
-    with pytest.raises(InvalidArguments, match=r"unknown: limt; known: limit, q"):
+    with pytest.raises(UnencodableArguments, match=r"unknown: limt; known: limit, q"):
         encode_operation(of, {"limt": 1})

@@ -18,7 +18,7 @@ import msgspec
 
 from toolway.audit.sink import RecordFields, encode_fields
 from toolway.audit.writer import AuditUnavailable, AuditWriter
-from toolway.errors import AccessDenied, CallError, Certainty, NotFound, ProtocolError
+from toolway.errors import AccessDenied, CallError, Certainty, InvalidArguments, NotFound, ProtocolError
 from toolway.events import (
     AccessEvent,
     CallFinished,
@@ -39,7 +39,7 @@ MAX_OPEN_INTENTS: Final = 20_000
 MAX_CACHED_FIELDS: Final = 10_000
 MAX_TOOL_NAMES: Final = 50  # in one record
 _OUTCOME_BY_RESULT_TYPE: Final = {"complete": "ok", "input_required": "input_required", "task": "task"}
-_REJECTED_CODES: Final = frozenset({NotFound.code, AccessDenied.code, "E-KEY", "E-KEY-MISMATCH"})
+_REJECTED_CODES: Final = frozenset({NotFound.code, AccessDenied.code, InvalidArguments.code, "E-KEY", "E-KEY-MISMATCH"})
 _MAX_NAME_CHARS: Final = 300  # of a tool or resource
 
 
@@ -228,7 +228,7 @@ def outcome_from_error(exc: CallError) -> str:
         return "unknown"
     if exc.executed == "yes" or (isinstance(exc, ProtocolError) and exc.rpc_code is not None):
         return "protocol_error"
-    return "rejected" if isinstance(exc, NotFound | AccessDenied) else "not_executed"
+    return "rejected" if isinstance(exc, NotFound | AccessDenied | InvalidArguments) else "not_executed"
 
 
 def _outcome_fields(event: CallFinished) -> RecordFields:

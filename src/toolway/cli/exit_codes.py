@@ -57,6 +57,7 @@ _EXIT_CODES = (
     (GatewayDenied, ExitCode.AUTH),
     (GatewayError, ExitCode.UNREACHABLE),
     (errors.ConfigError, ExitCode.CONFIG),
+    (errors.InvalidArguments, ExitCode.USAGE),
     (errors.ServerUnavailable, ExitCode.UNREACHABLE),
     (errors.AccessDenied, ExitCode.AUTH),
     (errors.CallTimeout, ExitCode.TIMEOUT),

@@ -19,7 +19,15 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from toolway.cli.exit_codes import exit_code_for
 from toolway.config.schema import ConfigIssue
-from toolway.errors import CallError, CallTimeout, ConfigError, NotFound, ProtocolError, ToolwayError
+from toolway.errors import (
+    CallError,
+    CallTimeout,
+    ConfigError,
+    InvalidArguments,
+    NotFound,
+    ProtocolError,
+    ToolwayError,
+)
 from toolway.protocol.sanitize import sanitize
 
 if TYPE_CHECKING:
@@ -193,7 +201,11 @@ def last_stderr_lines(stderr: str) -> list[str]:
 def _error_parts(error: ToolwayError) -> Iterator[tuple[str, str]]:
     if isinstance(error, ConfigError) and error.file:
         yield "file", f"{error.file}:{error.line}" if error.line else error.file
-    if error.detail:
+    if isinstance(error, InvalidArguments) and error.violations:
+        yield from (("argument", str(violation)) for violation in error.violations)
+        if error.omitted:
+            yield "argument", f"and {error.omitted} more"
+    elif error.detail:
         yield "detail", error.detail
     for line in getattr(error, "__notes__", ()):
         yield "stderr", f"| {line}"
@@ -228,6 +240,8 @@ def error_to_json(error: ToolwayError) -> dict[str, Any]:
         }
     if isinstance(error, CallTimeout):
         document["phase"] = error.phase
+    if isinstance(error, InvalidArguments):
+        document |= {"violations": [each._asdict() for each in error.violations], "omitted": error.omitted}
     if isinstance(error, ProtocolError):
         document |= {"rpc_code": error.rpc_code, "data": error.data}
     return document

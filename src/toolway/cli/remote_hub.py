@@ -22,17 +22,20 @@ from toolway.errors import (
     CallError,
     CallTimeout,
     Certainty,
+    InvalidArguments,
     NotFound,
     OutcomeUnknown,
     Overloaded,
     ProtocolError,
     ServerUnavailable,
+    invalid_arguments,
 )
 from toolway.gateway.mcp import errors
 from toolway.hub.hub import Hub
 from toolway.middleware.resolve import find_by_bare_name, require_server
 from toolway.network.policy import ALLOW_ALL
 from toolway.protocol import tool_names
+from toolway.protocol.schema_violations import violations_from_json
 from toolway.types import Json, ProgressCallback, ToolRef, ToolResult
 from toolway.upstream.status import ServerStatus
 
@@ -98,7 +101,13 @@ class RemoteHub:
     ) -> ToolResult:
         ref = tool_names.parse_tool_name(name)
         mcp_url = f"{self._gateway.url}/mcp"
-        gateway = Server(url=mcp_url, headers=self._gateway.headers, era="modern", network_policy=ALLOW_ALL)
+        gateway = Server(
+            url=mcp_url,
+            headers=self._gateway.headers,
+            era="modern",
+            network_policy=ALLOW_ALL,
+            validate_arguments=False,  # the gateway does, unless the entry of the server says otherwise
+        )
         async with Hub({GATEWAY_SERVER_NAME: gateway}, catalog_storage=None) as hub:
             ref = ref if ref is not None else _find_by_bare_name(await hub.list_tools(server=GATEWAY_SERVER_NAME), name)
             try:
@@ -191,6 +200,10 @@ _ERROR_CLASSES: Final[Mapping[int, type[CallError]]] = {
 def _gateway_error(error: ProtocolError, ref: ToolRef, fields: Json) -> CallError:
     """Convert an error response of the gateway back to the error class that the gateway raised."""
     assert error.rpc_code is not None
+    if fields.get("code") == InvalidArguments.code:
+        omitted = fields.get("omitted")
+        violations = violations_from_json(fields.get("violations"))
+        return invalid_arguments(ref.server, ref.tool, violations, omitted if isinstance(omitted, int) else 0)
     code, hint = str(fields.get("code") or ""), str(fields.get("fix") or "")
     kind = CallTimeout if code == CallTimeout.code else _ERROR_CLASSES.get(error.rpc_code, CallError)
     message = error.detail.removesuffix(f" [{code}]").removesuffix(f" → {hint}")

@@ -321,6 +321,7 @@ class Server:
         tools: settings by tool name. Default none.
         allowed_tools: names or patterns (`*`, `?`) of the tools that may be used. Default None: all.
         denied_tools: names or patterns of tools that are never listed or called, even if allowed. Default none.
+        validate_arguments: check arguments against the tool's schema before they are sent. Default True.
         share_connection: all callers of a gateway use one connection and login, even in the legacy era. Default False.
         idempotency_meta_key: `_meta` key in which the server accepts idempotency keys. Default None: it accepts none.
         not_processed_codes: HTTP statuses or JSON-RPC codes that prove the request was not processed. Default none.
@@ -362,6 +363,7 @@ class Server:
     tools: Mapping[str, ToolSettings] = field(default_factory=dict)  # by tool name
     allowed_tools: tuple[str, ...] | None = None  # `tools.allow` in files: only these names or patterns may be used
     denied_tools: tuple[str, ...] = ()  # `tools.deny` in files: names or patterns that are never listed or called
+    validate_arguments: bool = True  # check arguments against the tool's schema before they are sent
     share_connection: bool = False  # all callers of a gateway use one connection and login, even in the legacy era
     idempotency_meta_key: str | None = None  # `_meta` key in which the server accepts idempotency keys
     not_processed_codes: tuple[int, ...] = ()  # HTTP statuses or JSON-RPC codes: the request was not processed

@@ -51,7 +51,7 @@ SSE_TYPE: Final = "sse"
 WEBSOCKET_TYPES: Final = frozenset({"ws", "websocket"})
 CALL_KEYS: Final = (
     *("maxRetries", "retryDelayMs", "backoffMultiplier", "idempotent", "trusted", "tools"),
-    *("idempotencyMetaKey", "notProcessedCodes", "retry"),
+    *("idempotencyMetaKey", "notProcessedCodes", "retry", "validateArguments"),
 )
 #: Keys of an allow or deny list: in the entry, as MCP hosts spell them, and inside `tools`.
 ALLOW_KEYS: Final = (
@@ -396,6 +396,7 @@ def _parse_call_settings(fields: FieldReader) -> dict[str, Any]:
         "idempotent": fields.get_bool("idempotent", False),
         "trusted": fields.get_bool("trusted", False),
         **_parse_tools(fields, retry),
+        "validate_arguments": fields.get_bool("validateArguments", True),
         "idempotency_meta_key": fields.get_text("idempotencyMetaKey"),
         "not_processed_codes": _parse_not_processed_codes(fields),
     }

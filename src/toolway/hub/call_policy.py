@@ -104,6 +104,8 @@ class ToolPolicy:
         self.settings = settings = server.tools.get(name, _DEFAULT_TOOL_SETTINGS)
         self.timeout = settings.timeout if settings.timeout is not None else server.timeout.total
         self.retry = settings.retry if settings.retry is not None else server.retry
+        # A definition of an earlier run proves nothing: the dispatcher checks against the current one.
+        self.tool_to_check = tool if tool is not None and server.validate_arguments and not tool.stale else None
         # The server's own hint is not enough: the operator must declare the effect or trust the server.
         self.is_known_read = settings.effect is Effect.READ or server.trusted
         self.default_effect = self.effect_for()
@@ -162,6 +164,18 @@ class CallPolicies:
     def total_timeout(self, call: Call) -> float:
         """Return the seconds allowed for the whole call, with all its attempts."""
         return call.timeout if call.timeout is not None else self._policy_for(call).timeout
+
+    def tool_to_check(self, call: Call) -> Tool | None:
+        """Return the definition that the arguments of a call must match; None if they are not checked yet."""
+        return self._policy_for(call).tool_to_check
+
+    def validates_arguments(self, server: str) -> bool:
+        """Return True if arguments are checked before they are sent to the server."""
+        return self._server_settings(server).validate_arguments
+
+    def ignores_null(self, server: str) -> bool:
+        """Return True if an argument that is null is not sent: the tools of an HTTP API."""
+        return self._server_settings(server).openapi is not None
 
     def queue_timeout(self, server: str) -> float:
         """Return the seconds a call may wait for a concurrency slot of the server."""

@@ -8,6 +8,7 @@ one `Call` value: `request` sends it through the middleware chain (middleware/ch
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
@@ -47,6 +48,7 @@ from toolway.hub.source import (
 )
 from toolway.hub.upstream_context import HubUpstreamContext
 from toolway.hub.upstreams import UpstreamManager
+from toolway.middleware.arguments import ArgumentValidator, check_arguments
 from toolway.middleware.cache import ResponseCache, response_cache
 from toolway.middleware.chain import build_chain, compose
 from toolway.middleware.circuit_breaker import BreakerStatus, CircuitBreakers, circuit_breaker
@@ -186,6 +188,7 @@ class HubCore:
         self._policies = CallPolicies(self._servers, self._catalog)
         self._cache = ResponseCache(self._now)
         self._output_validator = OutputValidator()
+        self._argument_validator = ArgumentValidator(self._policies.ignores_null)
         self._breakers = CircuitBreakers(environment.random)
         self._idempotency_store = idempotency_store or MemoryIdempotencyStore(self._now)
         self._context = HubUpstreamContext(
@@ -214,6 +217,7 @@ class HubCore:
             self._upstreams,
             self._catalog,
             self._output_validator,
+            self._argument_validator,
             self._policies,
             self._auth,
             self._instrumentation,
@@ -233,9 +237,10 @@ class HubCore:
             self._instrumentation.add_sink(self._alert_delivery)
 
     def _on_definition_changed(self, server: str) -> None:
-        """Drop cached results and output schemas of a server whose definition changed."""
+        """Drop cached results and compiled schemas of a server whose definition changed."""
         self._cache.invalidate(server)
         self._output_validator.discard(server)
+        self._argument_validator.discard(server)
 
     def _build_middleware(
         self, idempotency_store: IdempotencyStore, now: Callable[[], float], audit: Middleware | None
@@ -247,6 +252,7 @@ class HubCore:
             idempotency=idempotency(idempotency_store),
             cache=response_cache(self._cache, policies.cache_key, policies.cache_ttl),
             single_flight=single_flight(policies.coalesce_key),
+            arguments=check_arguments(policies.tool_to_check, self._argument_validator),
             audit=audit,
             retry=retry(
                 policies.retry_policy,
@@ -471,7 +477,11 @@ class HubCore:
 
     def status(self) -> dict[str, ServerStatus]:
         """Return the current status of every server by name."""
-        return {name: self._upstreams.status(name) for name in self._servers}
+        return {name: self._status(name) for name in self._servers}
+
+    def _status(self, name: str) -> ServerStatus:
+        status, unchecked = self._upstreams.status(name), self._argument_validator.problems(name)
+        return dataclasses.replace(status, problems=(*status.problems, *unchecked)) if unchecked else status
 
     @property
     def circuit_breakers(self) -> CircuitBreakers:

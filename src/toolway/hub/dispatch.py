@@ -12,6 +12,7 @@ from toolway.hub.call_policy import CallPolicies
 from toolway.hub.environment import HubEnvironment
 from toolway.hub.instrumentation import Instrumentation
 from toolway.hub.upstreams import UpstreamManager
+from toolway.middleware.arguments import ArgumentValidator
 from toolway.middleware.resolve import require_allowed, require_tool
 from toolway.protocol.json_schema import SchemaValidator
 from toolway.types import Call, CallResult, Json, ToolRef, result_type
@@ -48,6 +49,7 @@ class Dispatcher:
     """Sends each call to its server's upstream: the shared one, or the caller's own."""
 
     __slots__ = (
+        "_argument_validator",
         "_auth",
         "_catalog",
         "_forwarding_info",
@@ -62,6 +64,7 @@ class Dispatcher:
         upstreams: UpstreamManager,
         catalog: Catalog,
         output_validator: OutputValidator,
+        argument_validator: ArgumentValidator,
         policies: CallPolicies,
         auth: AuthManager,
         instrumentation: Instrumentation,
@@ -70,6 +73,7 @@ class Dispatcher:
         self._upstreams = upstreams
         self._catalog = catalog
         self._output_validator = output_validator
+        self._argument_validator = argument_validator
         self._policies = policies
         self._auth = auth
         self._instrumentation = instrumentation
@@ -102,6 +106,8 @@ class Dispatcher:
                 tool = self._catalog.find_tool(call.server, call.name) or await self._require_listed_tool(
                     call, upstream
                 )
+                if call.policy is None or call.policy.tool is not tool or tool.stale:
+                    tool = await self._check_arguments(call, tool, upstream)
                 try:
                     result = await upstream.call(call, tool.input_schema if tool.has_header_params else None)
                 except ProtocolError as exc:
@@ -129,7 +135,7 @@ class Dispatcher:
             raise exc
         # The call was rejected because the definition changed: fetch the definition and send the call once more.
         await upstream.refresh_now("tools")
-        tool = await self._require_listed_tool(call, upstream)
+        tool = await self._check_arguments(call, await self._require_listed_tool(call, upstream), upstream)
         return tool, await upstream.call(call, tool.input_schema)
 
     async def _upstream_for_caller(self, call: Call, upstream: Upstream) -> Upstream:
@@ -162,6 +168,20 @@ class Dispatcher:
             require_allowed(self._catalog, ref)
             await upstream.wait_ready(call.state)
         return require_tool(self._catalog, ref)
+
+    async def _check_arguments(self, call: Call, tool: Tool, upstream: Upstream) -> Tool:
+        """Check a call against a definition that was not there when the call began. Return the definition.
+
+        A definition from an earlier run is replaced by the current one first. Raises `InvalidArguments`.
+        """
+        if not self._policies.validates_arguments(call.server):
+            return tool
+        if tool.stale:
+            await upstream.wait_ready(call.state)
+            tool = self._catalog.find_tool(call.server, call.name) or tool
+        if not tool.stale:
+            self._argument_validator.check(call, tool)
+        return tool
 
     def _inject_idempotency_key(self, call: Call, key: str) -> Call:
         """Return the call with its idempotency key in `_meta` if the server supports such keys."""

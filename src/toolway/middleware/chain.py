@@ -5,6 +5,7 @@
     idempotency      execute calls with the same idempotency key once
     cache            return a cached result if allowed
     single_flight    send identical concurrent reads once
+    arguments        reject arguments that do not match the tool's schema
     audit            log calls that change something before they are sent; absent without an audit log
     retry            retry if that is safe
     circuit_breaker  sees every attempt; rejects calls to what keeps failing
@@ -28,6 +29,7 @@ def build_chain(
     idempotency: Middleware,
     cache: Middleware,
     single_flight: Middleware,
+    arguments: Middleware,
     audit: Middleware | None = None,
     retry: Middleware,
     circuit_breaker: Middleware,
@@ -35,7 +37,8 @@ def build_chain(
 ) -> tuple[Middleware, ...]:
     """Return the middleware of the call chain in order, outermost first."""
     audit_part = (audit,) if audit is not None else ()
-    return (resolve, deadline, idempotency, cache, single_flight, *audit_part, retry, circuit_breaker, concurrency)
+    before = (resolve, deadline, idempotency, cache, single_flight, arguments)
+    return (*before, *audit_part, retry, circuit_breaker, concurrency)
 
 
 def compose(middlewares: Sequence[Middleware], handler: CallHandler) -> CallHandler:

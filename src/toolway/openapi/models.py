@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
 
+from toolway.errors import ArgumentViolation
 from toolway.types import Json
 
 ParameterLocation: TypeAlias = Literal["path", "query", "header", "cookie"]
@@ -203,8 +204,12 @@ class InvalidDocument(Exception):
         self.hint = hint
 
 
-class InvalidArguments(ValueError):
+class UnencodableArguments(ValueError):
     """Raised for tool arguments that cannot be encoded as an HTTP request.
 
     Nothing was sent; the text is for the caller or model.
     """
+
+    def __init__(self, text: str, violations: tuple[ArgumentViolation, ...] = ()) -> None:
+        super().__init__(text)
+        self.violations = violations or (ArgumentViolation("$", f"cannot be encoded: {text}"),)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
-from toolway.openapi.models import InvalidArguments
+from toolway.openapi.models import UnencodableArguments
 
 Escape: TypeAlias = Callable[[str], str]
 EncodedPairs: TypeAlias = list[tuple[str, str]]  # names and values, both encoded
@@ -106,10 +106,10 @@ def _explode_value(escaped_name: str, value: Any, escape: Escape) -> EncodedPair
 def _encode_deep_object(escaped_name: str, value: Any, escape_name: Escape, escape: Escape, level: int) -> EncodedPairs:
     """Encode an object in style `deepObject`: `filter[a][b]=1`.
 
-    A list repeats its name, which most servers understand. Raises `InvalidArguments` if the object is too deep.
+    A list repeats its name, which most servers understand. Raises `UnencodableArguments` if the object is too deep.
     """
     if level > _MAX_DEEP_OBJECT_DEPTH:
-        raise InvalidArguments("an object in the query is nested too deeply")
+        raise UnencodableArguments("an object in the query is nested too deeply")
     found: EncodedPairs = []
     for key, each in value.items():
         inner = f"{escaped_name}%5B{escape_name(key)}%5D"
@@ -147,10 +147,10 @@ def escape_cookie(text: str) -> str:
 def escape_header(text: str, argument: str) -> str:
     """Escape a header value: visible ASCII unchanged, other characters as percent-encoded UTF-8.
 
-    Raises `InvalidArguments`, which names `argument`, if the value has control characters.
+    Raises `UnencodableArguments`, which names `argument`, if the value has control characters.
     """
     if _CONTROL_CHARS.search(text):
-        raise InvalidArguments(
+        raise UnencodableArguments(
             f"{argument!r} is sent in a header and must not contain line breaks or control characters"
         )
     return _percent_encode(text, "!\"#$%&'()*+,/:;<=>?@[\\]^`{|} ").strip(" ")
@@ -170,4 +170,4 @@ def _percent_encode(text: str | bytes, safe: str) -> str:
     try:
         return quote(text, safe=safe)
     except UnicodeEncodeError:
-        raise InvalidArguments("a text contains half a character (a lone surrogate)") from None
+        raise UnencodableArguments("a text contains half a character (a lone surrogate)") from None

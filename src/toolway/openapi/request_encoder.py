@@ -20,8 +20,9 @@ from urllib.parse import quote
 
 import msgspec
 
+from toolway.errors import ArgumentViolation
 from toolway.openapi import inputs, param_styles
-from toolway.openapi.models import BodyContent, FormPart, InvalidArguments, Operation, Parameter, RequestBody
+from toolway.openapi.models import BodyContent, FormPart, Operation, Parameter, RequestBody, UnencodableArguments
 
 _PATH_VARIABLE: Final = re.compile(r"\{([^{}/]{1,200})\}")
 _READ_METHODS: Final = frozenset({"GET", "HEAD"})
@@ -42,8 +43,8 @@ class EncodedRequest:
 def encode_operation(operation: Operation, arguments: Mapping[str, Any], base_path: str = "") -> EncodedRequest:
     """Encode the HTTP request of an API operation with these tool arguments.
 
-    `base_path` is the path of the server's URL, already encoded. Raises `InvalidArguments` if an argument is missing,
-    unknown or cannot be encoded.
+    `base_path` is the path of the server's URL, already encoded. Raises `UnencodableArguments` if an argument is
+    missing, unknown or cannot be encoded.
     """
     _check_names(operation, arguments)
     _check_exploded_keys(operation, arguments)
@@ -81,11 +82,17 @@ def _check_names(operation: Operation, arguments: Mapping[str, Any]) -> None:
         if body.required and body.argument not in arguments:
             missing.append(body.argument)
     if missing:
-        raise InvalidArguments(f"missing: {', '.join(missing)}")
+        raise UnencodableArguments(
+            f"missing: {', '.join(missing)}", tuple(ArgumentViolation(f"$.{name}", "is missing") for name in missing)
+        )
     unknown = [name for name in arguments if name not in known]
     if unknown:
         known_text = f"known: {', '.join(sorted(known))}" if known else "the tool has no arguments"
-        raise InvalidArguments(f"unknown: {', '.join(sorted(unknown))[:200]}; {known_text}"[:1000])
+        expected = f"one of {', '.join(sorted(known))}"[:1000] if known else "no arguments"
+        violations = tuple(
+            ArgumentViolation(f"$.{name}"[:100], "is unknown", expected) for name in sorted(unknown)[:20]
+        )
+        raise UnencodableArguments(f"unknown: {', '.join(sorted(unknown))[:200]}; {known_text}"[:1000], violations)
 
 
 def _check_exploded_keys(operation: Operation, arguments: Mapping[str, Any]) -> None:
@@ -96,7 +103,9 @@ def _check_exploded_keys(operation: Operation, arguments: Mapping[str, Any]) -> 
         spread = parameter.location == "query" and parameter.style == "form" and parameter.explode
         if spread and isinstance(value, dict) and not parameter.content_type and not taken.isdisjoint(value):
             names = ", ".join(sorted(taken.intersection(value)))
-            raise InvalidArguments(f"{parameter.argument!r} must not contain {names}, which are parameters themselves")
+            raise UnencodableArguments(
+                f"{parameter.argument!r} must not contain {names}, which are parameters themselves"
+            )
 
 
 def _serialised_value(parameter: Parameter, value: Any) -> Any:
@@ -119,7 +128,7 @@ def _encode_path_value(parameter: Parameter, value: Any, operation: Operation) -
     # An empty value would address another operation: the whole collection instead of one item. For reads this is
     # harmless, and some APIs require it for the root of a tree.
     if not text and not (operation.method in _READ_METHODS and operation.path.endswith(f"/{{{parameter.name}}}")):
-        raise InvalidArguments(f"{parameter.argument!r} is part of the path and must not be empty")
+        raise UnencodableArguments(f"{parameter.argument!r} is part of the path and must not be empty")
     return text
 
 
@@ -153,7 +162,7 @@ def _build_target(template: str, base_path: str, path: Mapping[str, str], query:
     # Literal texts and variable names alternate.
     whole = "".join(path[piece] if number % 2 else piece for number, piece in enumerate(pieces))
     if param_styles.has_dot_segments(whole):
-        raise InvalidArguments("a path value must not be . or .. or contain them between slashes")
+        raise UnencodableArguments("a path value must not be . or .. or contain them between slashes")
     target = base_path + whole
     texts = [fixed] * bool(fixed) + [f"{name}={text}" for name, text in query]
     return f"{target}?{'&'.join(texts)}" if texts else target
@@ -184,7 +193,7 @@ def _encode_body(body: RequestBody | None, arguments: Mapping[str, Any]) -> tupl
         found = next((each for each in body.contents if each.media_type == media_type), None)
         if found is None:
             names = ", ".join(each.media_type for each in body.contents)
-            raise InvalidArguments(f"{body.type_argument!r} must be one of {names}")
+            raise UnencodableArguments(f"{body.type_argument!r} must be one of {names}")
         content = found
     return encode_content(arguments[body.argument], content)
 
@@ -192,7 +201,7 @@ def _encode_body(body: RequestBody | None, arguments: Mapping[str, Any]) -> tupl
 def encode_content(value: Any, content: BodyContent) -> tuple[bytes, str]:
     """Encode a value as request body of this media type; return it with its Content-Type.
 
-    Raises `InvalidArguments` if the value does not fit the media type.
+    Raises `UnencodableArguments` if the value does not fit the media type.
     """
     kind = inputs.media_kind(content.media_type)
     if kind == "json":
@@ -211,7 +220,7 @@ def encode_content(value: Any, content: BodyContent) -> tuple[bytes, str]:
 
 def _require_object(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidArguments("the body must be an object, because it is sent as a form")
+        raise UnencodableArguments("the body must be an object, because it is sent as a form")
     return value
 
 
@@ -289,25 +298,25 @@ def _decode_file(value: Any) -> tuple[bytes, str, str]:
         return _encode_text(param_styles.to_text(value)), "", ""
     data = value.get("base64")
     if not isinstance(data, str):
-        raise InvalidArguments('a file must be a text, or {"base64": …, "filename": …, "contentType": …}')
+        raise UnencodableArguments('a file must be a text, or {"base64": …, "filename": …, "contentType": …}')
     name, content_type = value.get("filename"), value.get("contentType")
     if content_type is not None and not (isinstance(content_type, str) and _MEDIA_TYPE.fullmatch(content_type)):
-        raise InvalidArguments("the contentType of a file must be a media type like image/png")
+        raise UnencodableArguments("the contentType of a file must be a media type like image/png")
     try:
         return base64.b64decode(data, validate=True), name if isinstance(name, str) else "", content_type or ""
     except (binascii.Error, ValueError):
-        raise InvalidArguments("the base64 of a file is invalid") from None
+        raise UnencodableArguments("the base64 of a file is invalid") from None
 
 
 def _encode_json(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        raise InvalidArguments(_LONE_SURROGATE) from None
+        raise UnencodableArguments(_LONE_SURROGATE) from None
 
 
 def _encode_text(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise InvalidArguments(_LONE_SURROGATE) from None
+        raise UnencodableArguments(_LONE_SURROGATE) from None

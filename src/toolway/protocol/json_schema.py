@@ -3,7 +3,10 @@
 A server sends the schema and may make it slow on purpose: backtracking patterns, references that double at every level,
 branching recursion. Patterns run on a linear-time engine. Before compilation the cost is counted with all references
 followed. A schema that is too expensive, or recursive in more than one position, is not evaluated at all. References
-to other documents are never followed.
+to other documents are never followed. The draft is that of `$schema`, else 2020-12. `format` is an annotation.
+
+Whether a value matches is decided quickly. The library takes about 20 µs for each error that it describes, so errors
+are described only if their number is bounded too.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from toolway.types import Json
 
 MAX_SCHEMA_COST: Final = 20_000  # schema positions, references followed
 MAX_VALIDATION_WORK: Final = 1_000_000  # positions × values of one instance
+MAX_REPORT_WORK: Final = 10_000  # the same, to describe all errors of an instance
 _UNSUPPORTED_KEYWORDS: Final = ("$dynamicRef", "$recursiveRef", "$id", "id")  # they change the meaning of references
 
 
@@ -24,21 +28,42 @@ class SchemaValidator:
 
     def __init__(self, schema: Json) -> None:
         self._validator: Any = None
+        self._cost = 1
+        self.schema = schema
         self.skip_reason = ""
         try:
             self._cost = schema_cost(schema)
             self._validator = jsonschema_rs.validator_for(
-                schema, retriever=_reject_external, pattern_options=jsonschema_rs.RegexOptions()
+                schema,
+                validate_formats=False,
+                retriever=_reject_external,
+                pattern_options=jsonschema_rs.RegexOptions(),
             )
         except (ValueError, RecursionError) as exc:
-            self.skip_reason = str(exc)[:200] or type(exc).__name__
+            self.skip_reason = str(exc).partition("\n")[0][:200] or type(exc).__name__
+
+    def is_valid(self, instance: Any) -> bool:
+        """Return False if `instance` violates the schema; True if it matches or is not validated.
+
+        Raises `ValueError` if `instance` contains a value that is not JSON, such as a date.
+        """
+        validator = self._validator
+        if validator is None or _count_values(instance, MAX_VALIDATION_WORK // self._cost) is None:
+            return True
+        return bool(validator.is_valid(instance))
+
+    def errors(self, instance: Any) -> list[jsonschema_rs.ValidationError] | None:
+        """Return the errors of an invalid `instance`; None if it is too large to describe all of them."""
+        if _count_values(instance, MAX_REPORT_WORK // self._cost) is None:
+            return None
+        return list(self._validator.iter_errors(instance))
 
     def validate(self, instance: Any) -> str | None:
         """Return why `instance` violates the schema; None if it matches or is not validated."""
-        if self._validator is None or _count_values(instance, MAX_VALIDATION_WORK // self._cost) is None:
+        if self.is_valid(instance):
             return None
-        error = next(iter(self._validator.iter_errors(instance)), None)
-        return None if error is None else f"{error.message}"[:500]
+        errors = self.errors(instance)
+        return errors[0].message[:500] if errors else "it does not match the schema"
 
 
 def schema_cost(schema: Json) -> int:

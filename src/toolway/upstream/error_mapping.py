@@ -15,6 +15,7 @@ from toolway.errors import (
     Overloaded,
     ProtocolError,
     ServerUnavailable,
+    invalid_arguments,
 )
 from toolway.protocol.jsonrpc import classify_error
 from toolway.secrets.detection import is_secret_name
@@ -47,6 +48,8 @@ def call_error(
     """
     if isinstance(exc, TransportError) and exc.call_error is not None:
         return exc.call_error
+    if isinstance(exc, TransportError) and exc.violations:
+        return invalid_arguments(server, name, exc.violations)
     if isinstance(exc, JSONRPCError):
         certainty = classify_error(exc.code)
         is_not_processed = certainty is Certainty.UNKNOWN and exc.code in not_processed_codes

@@ -38,7 +38,7 @@ from typing import Final, Protocol
 import msgspec
 
 from toolway.config.schema import Server
-from toolway.errors import CallError
+from toolway.errors import ArgumentViolation, CallError
 from toolway.types import Authorizer, CallState, Certainty, Era, Json
 from toolway.upstream.process.spawner import Spawner
 
@@ -72,6 +72,7 @@ class TransportError(Exception):
         hint: str = "",
         www_authenticate: str | None = None,
         call_error: CallError | None = None,
+        violations: tuple[ArgumentViolation, ...] = (),
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -81,6 +82,7 @@ class TransportError(Exception):
         self.retry_after = retry_after  # seconds, if the server named them
         self.hint = hint
         self.www_authenticate = www_authenticate  # the WWW-Authenticate header, if any
+        self.violations = violations  # in the arguments of a call, if they cannot be encoded
         self.call_error = call_error  # final error, if the peer is a Toolway gateway that classified it
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.faults.fault_lab import until
 from tests.faults.matrix.b_api import DOCUMENT, Turn, api
 from tests.upstream.raw_http import Conn, Peer, Received, json_response, peer, reacting, response
-from toolway import AccessDenied, Hub, OutcomeUnknown, ProtocolError, ServerUnavailable
+from toolway import AccessDenied, Hub, InvalidArguments, OutcomeUnknown, ServerUnavailable
 from toolway.config.server_entry import parse_entry
 from toolway.events import CatalogChanged
 from toolway.hub.core import HubCore
@@ -170,13 +170,25 @@ async def test_the_key_of_a_call_goes_along_where_the_api_honours_one_and_it_is_
             assert "idempotency-key" not in server.turns[0].request.headers
 
 
-async def test_arguments_that_do_not_fit_are_refused_unsent_and_name_what_is_wrong():
-    async with api() as server, hub_of(server.entry()) as hub:
-        with pytest.raises(ProtocolError) as caught:
-            await hub.call_tool("api.find", {"q": "x"})
-        assert (caught.value.rpc_code, caught.value.executed) == (-32602, "no")
-        assert "id" in caught.value.detail
+@pytest.mark.promise("C13")
+@pytest.mark.parametrize("checked", [True, False])
+async def test_arguments_that_do_not_fit_are_refused_unsent_and_name_what_is_wrong(checked):
+    async with api() as server, hub_of({**server.entry(), "validateArguments": checked}) as hub:
+        await hub.wait_ready()
+        cases: list[tuple[dict[str, Any], tuple[str, str]]] = [
+            ({"q": "x"}, ("$.id", "is missing")),
+            ({"id": None}, ("$.id", "is missing")),
+            ({"id": "1", "qq": "x"}, ("$.qq", "is unknown")),
+        ]
+        for arguments, problem in cases:
+            with pytest.raises(InvalidArguments) as caught:
+                await hub.call_tool("api.find", arguments)
+            assert (caught.value.code, caught.value.executed) == ("E-ARGUMENTS", "no")
+            assert [each[:2] for each in caught.value.violations] == [problem]
+            assert caught.value.attempts == (0 if checked else 1)
         assert not server.turns
+        await hub.call_tool("api.find", {"id": "1", "q": None})  # an optional argument that is null is not sent
+        assert len(server.turns) == 1
 
 
 async def test_a_call_that_is_cancelled_loses_its_connection():

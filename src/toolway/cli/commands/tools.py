@@ -21,7 +21,7 @@ from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, format_age, last_stderr_lines, problem_to_json
-from toolway.errors import CallError, ProtocolError
+from toolway.errors import CallError, InvalidArguments, ProtocolError
 
 if TYPE_CHECKING:
     from toolway.catalog.catalog import Tool
@@ -344,7 +344,8 @@ def _find_cached_server(target: Target, name: str) -> str | None:
 def _add_hints(error: CallError, tool: str, status: ServerStatus | None) -> None:
     from mcp_types.jsonrpc import INVALID_PARAMS
 
-    if isinstance(error, ProtocolError) and error.rpc_code == INVALID_PARAMS and not error.hint:
+    rejected = isinstance(error, ProtocolError) and error.rpc_code == INVALID_PARAMS and not error.hint
+    if rejected or isinstance(error, InvalidArguments):
         error.hint = f"show its arguments: toolway tools {tool} --json; write a value that is not text as name:=json"
     if status is not None and status.state != "ready":
         for line in last_stderr_lines(status.stderr):

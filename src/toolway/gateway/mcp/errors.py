@@ -18,6 +18,7 @@ from toolway.errors import (
     CallError,
     CallTimeout,
     Certainty,
+    InvalidArguments,
     NotFound,
     OutcomeUnknown,
     Overloaded,
@@ -27,6 +28,7 @@ from toolway.errors import (
 from toolway.gateway.rate_limit import Rate
 from toolway.protocol.jsonrpc import RESOURCE_NOT_FOUND
 from toolway.protocol.sanitize import sanitize
+from toolway.protocol.schema_violations import violation_to_json
 from toolway.types import Call, Era, Json
 
 # -- codes and `_meta` keys that clients and other nodes rely on -------------------------------------------------------
@@ -101,6 +103,9 @@ def failure_from_error(error: CallError, call_id: str, era: Era) -> RpcFailure:
     code = _rpc_code_for(error)
     data = _error_data(error, call_id)
     data["retryable"] = code in _RETRYABLE_CODES and error.executed == "no"
+    if isinstance(error, InvalidArguments):
+        data["violations"] = [violation_to_json(each) for each in error.violations]
+        data["omitted"] = error.omitted
     status = 200 if error.code == TOOL_DENIED_CODE else None  # a 403 would make clients log in again
     return RpcFailure(code, str(error), data, status=status, retry_after=error.retry_after)
 
@@ -188,6 +193,7 @@ _RPC_CODE_BY_ERROR_CODE: Final = {
 }
 _RPC_CODE_BY_TYPE: Final[tuple[tuple[type[CallError], Callable[[CallError], int]], ...]] = (
     (NotFound, lambda error: INVALID_PARAMS),
+    (InvalidArguments, lambda error: INVALID_PARAMS),
     (OutcomeUnknown, lambda error: OUTCOME_UNKNOWN),
     (CallTimeout, lambda error: DEADLINE if error.executed == "no" else OUTCOME_UNKNOWN),
     (Overloaded, lambda error: THROTTLED if error.certainty is Certainty.REJECTED else OVERLOADED),

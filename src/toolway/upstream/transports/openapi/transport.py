@@ -27,7 +27,7 @@ from toolway.http.client import (
     HttpTarget,
     encode_headers,
 )
-from toolway.openapi.models import InvalidArguments, Operation
+from toolway.openapi.models import Operation, UnencodableArguments
 from toolway.openapi.request_encoder import EncodedRequest, encode_operation
 from toolway.protocol import jsonrpc, versions
 from toolway.protocol.sanitize import sanitize
@@ -189,8 +189,8 @@ class OpenApiTransport:
         try:
             encoded = encode_operation(binding.operation, arguments, binding.prefix)
             target, headers = self._build_request(binding, encoded, request.params)
-        except InvalidArguments as exc:
-            raise JSONRPCError(INVALID_PARAMS, str(exc)) from None
+        except UnencodableArguments as exc:
+            raise TransportError(str(exc), Certainty.NOT_SENT, code="E-ARGUMENTS", violations=exc.violations) from None
         except (ValueError, TypeError, OverflowError, RecursionError) as exc:
             raise TransportError(
                 f"the request cannot be encoded: {exc}", Certainty.NOT_SENT, code="E-REQUEST"

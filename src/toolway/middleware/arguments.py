@@ -1,0 +1,95 @@
+"""Arguments middleware: rejects a call whose arguments do not match the schema of its tool, before it is sent.
+
+The check runs after `idempotency` and `cache`: a repeated call must get the outcome of the first one, even if the
+definition of the tool has changed since. It runs before `audit`, so a rejected call has no intent record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from toolway.catalog.catalog import Tool
+from toolway.errors import invalid_arguments
+from toolway.protocol.json_schema import SchemaValidator
+from toolway.protocol.schema_violations import describe_violations
+from toolway.types import Call, CallHandler, CallResult, Middleware
+
+MAX_COMPILED: Final = 2000  # compiled schemas
+
+
+def check_arguments(tool_for: Callable[[Call], Tool | None], validator: ArgumentValidator) -> Middleware:
+    """Return middleware that raises `InvalidArguments` if the arguments of a call violate the tool's schema.
+
+    `tool_for` returns the definition to check a call against, or None if the call is not checked here.
+    """
+
+    def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:
+        tool = tool_for(call)
+        if tool is not None:
+            validator.check(call, tool)
+        return next(call)
+
+    return middleware
+
+
+class ArgumentValidator:
+    """Checks arguments against input schemas; compiles each schema at the first call of its tool.
+
+    `ignores_null` returns True for a server that treats an argument which is null like a missing one.
+    """
+
+    def __init__(self, ignores_null: Callable[[str], bool] = lambda server: False) -> None:
+        self._ignores_null = ignores_null
+        self._compiled: dict[tuple[str, str], tuple[Tool, SchemaValidator]] = {}
+
+    def check(self, call: Call, tool: Tool) -> None:
+        """Raise `InvalidArguments` if the arguments of the call violate the tool's input schema.
+
+        A schema that cannot be evaluated rejects nothing; `problems` names it.
+        """
+        key = (tool.server, tool.name)
+        entry = self._compiled.get(key)
+        if entry is None or entry[0] is not tool:
+            if len(self._compiled) >= MAX_COMPILED:
+                self._compiled.clear()
+            entry = self._compiled[key] = (tool, SchemaValidator(tool.input_schema))
+        arguments = call.params.get("arguments")
+        if arguments is None:
+            arguments = {}
+        try:
+            if entry[1].is_valid(arguments):
+                return
+        except ValueError:
+            arguments = _to_json(arguments)
+            if arguments is None or entry[1].is_valid(arguments):
+                return
+        if self._ignores_null(tool.server):
+            arguments = {name: value for name, value in arguments.items() if value is not None}
+            if entry[1].is_valid(arguments):
+                return
+        violations, omitted = describe_violations(entry[1], arguments)
+        raise invalid_arguments(tool.server, tool.name, violations, omitted)
+
+    def problems(self, server: str) -> tuple[str, ...]:
+        """Return the tools of a server whose arguments are not checked, with the reasons."""
+        return tuple(
+            f"arguments of tool {name!r} are not checked: {validator.skip_reason}"
+            for (owner, name), (_, validator) in self._compiled.items()
+            if owner == server and validator.skip_reason
+        )
+
+    def discard(self, server: str) -> None:
+        """Drop the compiled schemas of a server that was changed or removed."""
+        for key in [key for key in self._compiled if key[0] == server]:
+            del self._compiled[key]
+
+
+def _to_json(arguments: Any) -> Any:
+    """Return arguments with values such as dates as the server gets them; None if they cannot be encoded."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(arguments))
+    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError):
+        return None  # the transport reports that
