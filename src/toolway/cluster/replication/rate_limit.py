@@ -131,17 +131,28 @@ class LeasedRateLimiter:
         now = self._now()
         requests = {key: self._leases[key].next_request(now) for key in keys}
         self._due.difference_update(keys)
+        query = asyncio.ensure_future(
+            self._request_tokens([_rate_request(key, self._leases[key], requests[key]) for key in keys])
+        )
         try:
-            granted = await self._request_tokens([_rate_request(key, self._leases[key], requests[key]) for key in keys])
-        except Exception as exc:
+            # Not cancelled by `close`, which returns the tokens that this query was granted.
+            with suppress(Exception):  # handled below
+                await asyncio.shield(query)
+        finally:
+            await asyncio.wait({query})
+            self._apply_result(query, {key: debit for key, (debit, _) in requests.items()})
+
+    def _apply_result(self, query: asyncio.Future[Mapping[str, RateGrant]], debits: Mapping[str, float]) -> None:
+        """Add the granted tokens of a finished query, or restore its debits if it failed."""
+        if (exc := query.exception()) is not None:
             if not self.is_standalone:
                 log.warning("database unavailable, rate limits are applied per node: %s", type(exc).__name__)
             self.is_standalone = True
-            for key in keys:
-                self._leases[key].restore_debit(requests[key][0], self._now())
+            for key, debit in debits.items():
+                self._leases[key].restore_debit(debit, self._now())
             return
         self.is_standalone = False
-        for key, grant in granted.items():
+        for key, grant in query.result().items():
             self._leases[key].add_granted(grant.tokens, grant.wait_s, self._now())
 
     async def _request_tokens(self, requests: Sequence[RateRequest]) -> Mapping[str, RateGrant]:
