@@ -221,9 +221,11 @@ def test_unknown_keys_are_kept_unharmed():
     assert server.extras == {"autoApprove": ["a"], "oauth": {"clientId": "c"}, "limits": {"odd": 1}}
 
 
-def test_a_misspelt_key_is_mentioned_and_another_hosts_key_is_not():
+def test_a_misspelt_key_is_mentioned_and_another_hosts_key_too():
     assert warnings({"command": "x", "Timeout": 5, "autoApprove": [], "headersHelper": "h", "maxRetries": 3}) == [
-        "unknown key 'Timeout'"
+        "unknown key 'Timeout'",
+        "key 'autoApprove' has no effect",
+        "key 'headersHelper' has no effect",
     ]
     assert warnings({"command": "x", "limits": {"maxConcurent": 1}}) == ["unknown key limits.maxConcurent"]
 

@@ -7,17 +7,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from toolway.config.editing import jsonc
 from toolway.config.field_reader import json_type_name, parse_duration
+from toolway.config.foreign_keys import warn_unread_root_keys
 from toolway.config.locations import EXAMPLE_CONFIG
 from toolway.config.schema import ConfigIssue, Server, check_server_name
-from toolway.config.server_entry import URL_KEYS, parse_entry, parse_entry_with_issues, parse_inline
-from toolway.config.settings import GatewaySettings, parse_gateway, parse_network_policy, with_network_policy
+from toolway.config.server_entry import TIMEOUT_KEYS, URL_KEYS, parse_entry, parse_entry_with_issues, parse_inline
+from toolway.config.settings import (
+    GatewaySettings,
+    convert_group_list,
+    parse_gateway,
+    parse_network_policy,
+    with_network_policy,
+)
 from toolway.errors import ConfigError
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
 
@@ -25,6 +32,7 @@ __all__ = ["ConfigIssue", "LoadedConfig", "load_file", "parse_config", "parse_en
 
 SERVER_MAP_KEYS: Final = ("mcpServers", "servers", "mcp_servers")
 TOOLWAY_BLOCK: Final = "toolway"
+GROUP_LIST_KEY: Final = "groups"
 MAX_CONFIG_BYTES: Final = 4 * 1024 * 1024
 _ENTRY_KEYS: Final = frozenset({"command", "type", "transport", *URL_KEYS})
 
@@ -93,6 +101,7 @@ def parse_config(text: str, file: str = "", variables: Mapping[str, str] | None 
         server = parser.parse_server(raw_name, entries[raw_name])
         if server is not None:
             servers[name] = server
+    parser.check_root_keys()
     servers = parser.apply_default_timeout(servers, entries, names)
     network_policy = parser.parse_network_policy()
     servers = {name: with_network_policy(server, network_policy) for name, server in servers.items()}
@@ -104,14 +113,18 @@ def parse_config(text: str, file: str = "", variables: Mapping[str, str] | None 
 def find_server_map(document: jsonc.JsonDocument, file: str) -> tuple[jsonc.JsonPath, dict[str, Any]]:
     """Return the key path of the server map in a config file, as `("mcpServers",)`, and the map.
 
-    Without such a key, the root object is the map and the path is empty. Raises `ConfigError` if neither is a map of
-    server entries.
+    Without such a key, the root object is the map and the path is empty. A list of entries with a `name` is converted
+    to a map. Raises `ConfigError` if neither is a map or list of server entries.
     """
     root = document.value
+    if isinstance(root, list) and _is_entry_list(root):
+        return (), name_entries(root)
     if not isinstance(root, dict):
         raise _no_server_map_error(file, f"the file holds {json_type_name(root)}")
     for key in SERVER_MAP_KEYS:
         if key in root:
+            if isinstance(root[key], list) and _is_entry_list(root[key]):
+                return (key,), name_entries(root[key])
             if not isinstance(root[key], dict):
                 raise _no_server_map_error(file, f"{key} holds {json_type_name(root[key])}", document.lines.get((key,)))
             return (key,), root[key]
@@ -119,6 +132,54 @@ def find_server_map(document: jsonc.JsonDocument, file: str) -> tuple[jsonc.Json
     if entries and not any(isinstance(v, dict) and _ENTRY_KEYS & v.keys() for v in entries.values()):
         raise _no_server_map_error(file, f"found only {', '.join(list(entries)[:5])}")
     return (), entries
+
+
+def find_server_map_key(config: Mapping[str, Any]) -> str | None:
+    """Return the key of a Python mapping that holds the servers; None if it is itself the map.
+
+    A server may have the name `servers`: its value has the keys of an entry, or is no map.
+    """
+    for key in SERVER_MAP_KEYS:
+        value = config.get(key)
+        if isinstance(value, list) or (isinstance(value, Mapping) and not _ENTRY_KEYS & value.keys()):
+            return key
+    return None
+
+
+def _is_entry_list(values: list[Any]) -> bool:
+    return bool(values) and all(isinstance(each, dict) for each in values)
+
+
+def name_entries(entries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Convert a list of server entries, each with a `name`, to a map by name.
+
+    An entry without a name is `server-1`, by its place in the list. A name that is taken gets the place appended.
+    """
+    found: dict[str, Any] = {}
+    for number, entry in enumerate(entries, 1):
+        given = entry.get("name")
+        name = given if isinstance(given, str) and given else f"server-{number}"
+        rest = {key: value for key, value in entry.items() if key != "name"}
+        found[f"{name} {number}" if name in found else name] = rest
+    return found
+
+
+def find_toolway_block(document: jsonc.JsonDocument) -> Any:
+    """Return the `toolway` block of a config file, with the groups that other hosts keep beside the servers.
+
+    None if there is neither.
+    """
+    root = document.value
+    if not isinstance(root, dict):
+        return None
+    block = root.get(TOOLWAY_BLOCK)
+    if not any(key in root for key in SERVER_MAP_KEYS) or not isinstance(root.get(GROUP_LIST_KEY), list):
+        return block
+    groups, _ = convert_group_list(root[GROUP_LIST_KEY], normalize_name)
+    if not groups or not isinstance(block, dict | None):
+        return block
+    own = (block or {}).get("groups")
+    return {**(block or {}), "groups": {**groups, **own} if isinstance(own, dict) else groups if own is None else own}
 
 
 class _ConfigParser:
@@ -132,6 +193,7 @@ class _ConfigParser:
         self._file = file
         self._root = root
         self._variables = variables
+        self._block = find_toolway_block(document)
         # The first duplicate key of each entry. Duplicates outside of the entries belong to none of them.
         self._duplicates: dict[str, jsonc.DuplicateKey] = {}
         for duplicate in document.duplicates.values():
@@ -171,7 +233,7 @@ class _ConfigParser:
         self, servers: dict[str, Server], entries: Mapping[str, Any], names: Mapping[str, str]
     ) -> dict[str, Server]:
         """Apply `toolway.timeout` to the servers without a `timeout` of their own."""
-        block = self._document.value.get(TOOLWAY_BLOCK)
+        block = self._block
         if not isinstance(block, dict) or block.get("timeout") is None:
             return servers
         try:
@@ -191,13 +253,26 @@ class _ConfigParser:
             for name, server in servers.items()
         }
 
+    def check_root_keys(self) -> None:
+        """Add an issue for each key beside the server map that has no effect."""
+        root = self._document.value
+        if not self._root or not isinstance(root, dict):
+            return
+        groups, group_issues = root.get(GROUP_LIST_KEY), []
+        read = [self._root[0], TOOLWAY_BLOCK]
+        if isinstance(groups, list):
+            read.append(GROUP_LIST_KEY)
+            group_issues = convert_group_list(groups, normalize_name)[1]
+        for issue in (*warn_unread_root_keys(root, read), *group_issues):
+            self.issues.append(replace(issue, file=self._file))
+
     def parse_network_policy(self) -> NetworkPolicy:
         """Return the network policy in the `toolway` block.
 
         If it is invalid, an issue is added and only public addresses are allowed.
         """
         try:
-            return parse_network_policy(self._document.value.get(TOOLWAY_BLOCK), self._variables)
+            return parse_network_policy(self._block, self._variables)
         except ConfigError as exc:
             line = self._document.lines.get((TOOLWAY_BLOCK, "addresses"))
             self.issues.append(replace(ConfigIssue.from_error(exc), file=self._file, line=line))
@@ -208,9 +283,8 @@ class _ConfigParser:
 
         Raises `ConfigError` if a setting is invalid: settings applied in part could grant access to anyone.
         """
-        block = self._document.value.get(TOOLWAY_BLOCK)
         try:
-            return parse_gateway(block, self._variables)
+            return parse_gateway(self._block, self._variables)
         except ConfigError as exc:
             exc.file = self._file
             exc.line = self._document.lines.get((TOOLWAY_BLOCK,))
@@ -242,7 +316,7 @@ def _renamed_issue(raw_name: str, name: str, clash: bool) -> ConfigIssue:
 
 
 def _has_timeout(value: Any) -> bool:
-    return isinstance(value, dict) and value.get("timeout") is not None
+    return isinstance(value, dict) and any(value.get(key) is not None for key in TIMEOUT_KEYS)
 
 
 def _is_valid_name(name: str) -> bool:

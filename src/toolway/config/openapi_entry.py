@@ -69,6 +69,7 @@ def _parse_fields(inner: FieldReader, outer: FieldReader) -> tuple[OpenApi, str 
         outputs=inner.get_bool("outputs", default.outputs),
         refresh=inner.get_duration("refresh", default.refresh, allow_zero=True),
     )
+    inner.remaining.pop("version", None)  # the document itself says it
     for key in inner.remaining:
         outer.warn(f"unknown key openapi.{shorten_key(key)}", detail="it has no effect")
     return openapi, base_url

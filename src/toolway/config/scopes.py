@@ -26,6 +26,7 @@ from toolway.config.loader import (
     LoadedConfig,
     decode_config,
     find_server_map,
+    find_toolway_block,
     load_file,
     normalize_name,
     parse_config,
@@ -245,7 +246,7 @@ class _ScopeMerger:
             if name in config.servers:
                 self._add_server(name, config.servers[name], locate(origin, (*root, raw_name), lines))
                 self._values[name] = list_values(entries[raw_name], (name,), (*root, raw_name), lines, origin)
-        block = document.value.get(TOOLWAY_BLOCK)
+        block = find_toolway_block(document)
         for key, value in block.items() if isinstance(block, dict) else ():
             found = list_values(value, (TOOLWAY_BLOCK, key), (TOOLWAY_BLOCK, key), lines, origin)
             self._merge_setting(key, value, found)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any, Final, cast, get_args
 
 from toolway.config import openapi_entry
 from toolway.config.field_reader import (
     CONFIG_KEY_CODE,
-    OLD_KEYS,
     FieldReader,
     field_error,
     json_type_name,
@@ -22,6 +19,7 @@ from toolway.config.field_reader import (
     renamed_hint,
     shorten_key,
 )
+from toolway.config.foreign_keys import warn_unread_keys
 from toolway.config.policy_entry import MAX_ATTEMPTS, parse_number, parse_policy
 from toolway.config.schema import (
     MAX_TIMEOUT_S,
@@ -44,7 +42,8 @@ from toolway.config.variables import expand_home
 from toolway.errors import ConfigError
 from toolway.types import Effect
 
-URL_KEYS: Final = ("url", "httpUrl", "serverUrl", "uri")
+URL_KEYS: Final = ("url", "httpUrl", "serverUrl", "uri", "endpoint")
+TIMEOUT_KEYS: Final = ("timeout", "timeoutMs")
 STDIO_TYPES: Final = frozenset({"stdio", "local"})
 HTTP_TYPES: Final = frozenset({"http", "streamablehttp", "remote"})
 SSE_TYPE: Final = "sse"
@@ -68,7 +67,7 @@ _INNER_DENY_KEYS: Final = ("deny", "denied", "exclude", "disabled", "blocked")
 CLUSTER_KEYS: Final = ("instances", "nodeLabels")
 KNOWN_KEYS: Final = (
     *("command", "args", "env", "cwd", *URL_KEYS, "headers", "auth", "tls", "openapi", "type", "transport"),
-    *("timeout", "startTimeout", "connectTimeout", "maxRestarts", "restart", "enabled", "disabled", "lazy"),
+    *(*TIMEOUT_KEYS, "startTimeout", "connectTimeout", "maxRestarts", "restart", "enabled", "disabled", "lazy"),
     *(
         "idleTimeout",
         "keepAliveInterval",
@@ -93,7 +92,6 @@ _LABEL_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=/:-]{0,62}")
 _URL_START: Final = re.compile(r"(?:https?|wss?)://", re.IGNORECASE)
 _WEBSOCKET_URL_START: Final = re.compile(r"wss?://", re.IGNORECASE)
 _MAX_COMMAND_LINE_CHARS: Final = 16 * 1024  # characters of a command line: `shlex.split` takes quadratic time
-_MAX_COMPARED_KEYS: Final = 32  # unknown keys per entry that are compared with ours: each comparison is slow
 
 
 def parse_entry(value: Mapping[str, Any], variables: Mapping[str, str] | None = None) -> Server:
@@ -136,9 +134,7 @@ def parse_entry_with_issues(value: Any, variables: Mapping[str, str]) -> tuple[S
         limits=_parse_limits(fields),
         extras=fields.remaining,
     )
-    _warn_renamed_keys(fields)
-    for key in islice(fields.remaining, _MAX_COMPARED_KEYS):
-        _warn_misspelled_key(fields, key)
+    warn_unread_keys(fields, KNOWN_KEYS)
     return server, fields.issues
 
 
@@ -263,6 +259,9 @@ def _parse_restart(fields: FieldReader) -> RestartPolicy:
 def _parse_health(fields: FieldReader) -> HealthCheck:
     flat_keys = _given(fields, keepAliveInterval="interval")
     interval = fields.get_duration("keepAliveInterval", HealthCheck().interval, allow_zero=True)
+    given = fields.remaining.get("health", {})
+    if "healthCheckUrl" in fields.remaining and isinstance(given, Mapping) and "url" not in given:
+        fields.remaining["health"] = {**given, "url": fields.remaining.pop("healthCheckUrl")}
     return parse_policy(fields, "health", HealthCheck(interval=interval), flat_keys)
 
 
@@ -272,10 +271,11 @@ def _given(fields: FieldReader, **flat_keys: str) -> dict[str, str]:
 
 
 def _parse_timeout(fields: FieldReader) -> Timeout:
-    raw = fields.remaining.get("timeout")
+    key = _given_once(fields, TIMEOUT_KEYS) or "timeout"
+    raw = fields.remaining.get(key)
     default = Timeout()
-    total = fields.get_duration("timeout", default.total)
-    if isinstance(raw, int | float) and total < 1:
+    total = fields.get_duration(key, default.total)
+    if key == "timeout" and isinstance(raw, int | float) and total < 1:
         fields.warn(
             f"timeout is {raw} milliseconds",
             detail="a number without a unit is in milliseconds, as in other hosts",
@@ -290,6 +290,19 @@ def _parse_timeout(fields: FieldReader) -> Timeout:
         start=fields.get_duration("startTimeout", default.start),
         connect=fields.get_duration("connectTimeout", default.connect),
     )
+
+
+def _given_once(fields: FieldReader, spellings: tuple[str, ...]) -> str | None:
+    """Return the spelling of a key that the entry has; None if it has none.
+
+    Raises `ConfigError` if it has two.
+    """
+    given = [key for key in spellings if fields.remaining.get(key) is not None]
+    if len(given) > 1:
+        raise ConfigError(
+            f"{given[0]} is set twice", detail=f"{given[1]} sets it too", hint="keep one", code=CONFIG_KEY_CODE
+        )
+    return given[0] if given else None
 
 
 def _parse_limits(fields: FieldReader) -> Limits:
@@ -562,18 +575,3 @@ def _parse_labels(fields: FieldReader) -> tuple[str, ...]:
             code=CONFIG_KEY_CODE,
         )
     return found
-
-
-# -- unknown keys -----------------------------------------------------------------------------------------------------
-
-
-def _warn_renamed_keys(fields: FieldReader) -> None:
-    for key in (old for old in OLD_KEYS if old in fields.remaining):
-        fields.warn(f"unknown key {key!r}", detail="it is kept and has no effect", hint=renamed_hint(key))
-
-
-def _warn_misspelled_key(fields: FieldReader, key: str) -> None:
-    close = difflib.get_close_matches(key.lower(), [known.lower() for known in KNOWN_KEYS], n=1, cutoff=0.8)
-    if close and key not in KNOWN_KEYS and key not in OLD_KEYS:
-        meant = next(known for known in KNOWN_KEYS if known.lower() == close[0])
-        fields.warn(f"unknown key {key!r}", detail="it is kept and has no effect", hint=f"did you mean {meant!r}?")

@@ -17,11 +17,18 @@ from __future__ import annotations
 import hmac
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, cast
 
-from toolway.config.field_reader import CONFIG_KEY_CODE, FieldReader, field_error, parse_optional_block, renamed_hint
+from toolway.config.field_reader import (
+    CONFIG_KEY_CODE,
+    FieldReader,
+    field_error,
+    parse_optional_block,
+    renamed_hint,
+    shorten_key,
+)
 from toolway.config.schema import ConfigIssue, Server, check_server_name
 from toolway.config.secret_refs import SecretTemplate
 from toolway.errors import ConfigError
@@ -186,6 +193,54 @@ def _parse_group(name: str, value: Any, variables: Mapping[str, str]) -> ToolGro
     group = ToolGroup(fields.get_texts("tools"), fields.get_text_map("rename"), fields.get_text_map("describe"))
     fields.reject_unknown(f"the group {name!r}", "tools, rename and describe")
     return group
+
+
+def convert_group_list(
+    groups: list[Any], normalize_name: Callable[[str], str]
+) -> tuple[dict[str, dict[str, Any]], list[ConfigIssue]]:
+    """Convert groups of another host to the form of `toolway.groups`; return them with warnings.
+
+    `[{"name": "dev", "servers": ["a", {"name": "c", "tools": ["x"]}]}]` becomes `{"dev": {"tools": ["a.*", "c.x"]}}`.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    issues = []
+    for number, group in enumerate(groups, 1):
+        name, servers = (group.get("name"), group.get("servers")) if isinstance(group, Mapping) else (None, None)
+        patterns = (
+            [p for each in servers if (p := _server_patterns(each, normalize_name))]
+            if isinstance(servers, list)
+            else []
+        )
+        normalized = normalize_name(name) if isinstance(name, str) else _RESERVED_GROUP_NAME
+        if normalized == _RESERVED_GROUP_NAME or normalized in found or not isinstance(servers, list):
+            hint = 'write {"name": "dev", "servers": ["a", "b"]}, each name once and none of them "server"'
+            issues.append(_group_warning(f"group {number} has no effect", hint))
+            continue
+        found[normalized] = {"tools": [pattern for each in patterns for pattern in each]}
+        if len(patterns) < len(servers):
+            issues.append(
+                _group_warning(
+                    f"group {normalized!r} lacks {len(servers) - len(patterns)} of its servers", "write their names"
+                )
+            )
+        unread = [str(key) for key in group if key not in ("name", "servers", "description", "id")]
+        if unread:
+            keys = ", ".join(map(repr, map(shorten_key, unread[:8])))
+            issues.append(_group_warning(f"unknown keys {keys} of group {normalized!r}", "use toolway.groups"))
+    return found, issues
+
+
+def _server_patterns(value: Any, normalize_name: Callable[[str], str]) -> list[str]:
+    """Return the tool patterns of one server in a group of another host; [] if it has no name."""
+    name, tools = (value.get("name"), value.get("tools")) if isinstance(value, Mapping) else (value, None)
+    if not isinstance(name, str):
+        return []
+    chosen = [tool for tool in tools if isinstance(tool, str)] if isinstance(tools, list) else ["*"]
+    return [f"{normalize_name(name)}.{tool}" for tool in chosen]
+
+
+def _group_warning(message: str, hint: str) -> ConfigIssue:
+    return ConfigIssue("", message, "it is in the list `groups` beside the servers", hint, CONFIG_KEY_CODE, "warning")
 
 
 def _check_group_name(name: str) -> str:

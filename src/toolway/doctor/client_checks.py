@@ -139,7 +139,9 @@ def _target_from_entry(
 ) -> CheckTarget:
     server = None
     try:
-        server, entry_problems = parse_entry_with_issues(entry.value, environ)
+        # Keys under `extras` have an effect in this client.
+        value = {key: item for key, item in entry.value.items() if key != "extras"}
+        server, entry_problems = parse_entry_with_issues(value, environ)
         server = with_network_policy(server, network_policy)
         problems += entry_problems
     except ConfigError as exc:

@@ -25,7 +25,14 @@ from toolway.audit.sink import AuditSink, SinkBroken
 from toolway.audit.verify import TamperedLog
 from toolway.config import scopes
 from toolway.config.editing import jsonc
-from toolway.config.loader import LoadedConfig, decode_config, normalize_name, parse_config, read_config_bytes
+from toolway.config.loader import (
+    LoadedConfig,
+    decode_config,
+    name_entries,
+    normalize_name,
+    parse_config,
+    read_config_bytes,
+)
 from toolway.config.locations import CONFIG_FILE_VARIABLE, gateway_state_folder
 from toolway.config.server_entry import URL_KEYS
 from toolway.config.settings import AlertSettings, AuditSettings, GatewaySettings, with_network_policy
@@ -170,6 +177,13 @@ def _find_servers(file: CheckedFile, value: Any, rules: ReaderRules) -> None:
 
     A failed check is added if `rules` does not accept the key.
     """
+    if rules.allows_top_level:
+        keys = [key for key in rules.server_keys if isinstance(value, dict) and isinstance(value.get(key), list)]
+        listed = value[keys[0]] if keys else value
+        if listed and isinstance(listed, list) and all(isinstance(each, dict) for each in listed):
+            file.root, file.entries = tuple(keys[:1]), name_entries(listed)
+            _add_ok(file)
+            return
     if not isinstance(value, dict):
         file.add_check(
             "fail",
@@ -317,8 +331,9 @@ def _load(file: CheckedFile, environ: Mapping[str, str]) -> LoadedConfig | None:
     try:
         loaded = parse_config(decode_config(read_config_bytes(name), name), name, environ)
         for problem in loaded.issues:
-            if not problem.server:
-                file.add_check("fail", problem.message, problem.detail, problem.hint, code=problem.code)
+            if not problem.server and problem.severity != "note":
+                state: CheckState = "fail" if problem.severity == "error" else "warn"
+                file.add_check(state, problem.message, problem.detail, problem.hint, code=problem.code)
         return loaded
     except ConfigError as exc:
         file.add_check("fail", exc.message, exc.detail, exc.hint, code=exc.code)

@@ -43,6 +43,7 @@ from toolway.hub.source import (
     ConfigSource,
     default_runtime_dir,
     load_servers,
+    log_issues,
     open_catalog_storage,
     parse_server,
 )
@@ -312,7 +313,7 @@ class HubCore:
         """Add a server while the hub runs. Raises `ConfigError` if the name is in use."""
         if name in self._servers:
             raise ConfigError(f"duplicate server {name!r}", hint="use replace_server()", code="E-CONFIG-NAME")
-        self._upstreams.add(check_server_name(name), self._with_defaults(server))
+        self._upstreams.add(check_server_name(name), self._with_defaults(name, server))
         self.emit(ServerChanged(name, "added"))
 
     async def remove_server(self, name: str) -> None:
@@ -331,7 +332,7 @@ class HubCore:
         The new definition gets new calls at once. Returns when the old server has stopped. Its running calls may finish
         first; after 30 s it is stopped anyway. Raises `NotFound` if the server is unknown.
         """
-        new_server = self._with_defaults(server)
+        new_server = self._with_defaults(name, server)
         require_server(self._servers, name)
         if new_server != self._servers[name]:
             drain_tasks = self._upstreams.replace(name, new_server)
@@ -364,10 +365,13 @@ class HubCore:
         """
         self._upstreams.set_denied_tools(server, names)
 
-    def _with_defaults(self, server: ServerLike) -> Server:
-        return with_network_policy(
-            with_defaults(parse_server(server), self._timeout, self._retry), self._network_policy
-        )
+    def _with_defaults(self, name: str, server: ServerLike) -> Server:
+        """Return the definition of a server with the hub's defaults. Warnings about it are in `config_issues`."""
+        parsed, found = parse_server(server)
+        issues = tuple(dataclasses.replace(issue, server=name) for issue in found)
+        log_issues(issues)
+        self.config_issues = (*(each for each in self.config_issues if each.server != name), *issues)
+        return with_network_policy(with_defaults(parsed, self._timeout, self._retry), self._network_policy)
 
     def restart_server(self, name: str) -> None:
         """Restart a server now, in any state. Raises `NotFound` if the server is unknown."""

@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 from toolway.catalog.storage import CatalogStorage, FileCatalogStorage
-from toolway.config.loader import LoadedConfig, load_file
-from toolway.config.schema import RetryPolicy, Server, ServerLike, Timeout, check_server_name, with_defaults
+from toolway.config.foreign_keys import warn_unread_root_keys
+from toolway.config.loader import LoadedConfig, find_server_map_key, load_file, name_entries
+from toolway.config.schema import (
+    ConfigIssue,
+    RetryPolicy,
+    Server,
+    ServerLike,
+    Timeout,
+    check_server_name,
+    with_defaults,
+)
 from toolway.config.scopes import load_config
-from toolway.config.server_entry import parse_entry, parse_inline
+from toolway.config.server_entry import parse_entry_with_issues, parse_inline
 from toolway.config.settings import with_network_policy
 from toolway.network.policy import NetworkPolicy
 
-ConfigSource = str | os.PathLike[str] | Mapping[str, ServerLike] | LoadedConfig | None
+ConfigSource = str | os.PathLike[str] | Mapping[str, ServerLike] | Sequence[Mapping[str, Any]] | LoadedConfig | None
+_log = logging.getLogger("toolway.config")
 DEFAULT_CATALOG: Final = Path()  # sentinel for the user's cache folder
 
 
 def load_servers(
     config: ConfigSource, timeout: Timeout | None, retry: RetryPolicy | None, network_policy: NetworkPolicy
-) -> tuple[dict[str, Server], tuple[Any, ...], NetworkPolicy]:
+) -> tuple[dict[str, Server], tuple[ConfigIssue, ...], NetworkPolicy]:
     """Load the config of a hub: servers, config issues, and a network policy.
 
     The network policy is for servers that are added later. Raises `ConfigError` if the config cannot be used.
     """
-    issues: tuple[Any, ...] = ()
     later_policy = network_policy
+    is_logged = not isinstance(config, LoadedConfig)  # the program that loaded it shows its issues
     if config is None:
         config = load_config(os.environ, Path.cwd())
     if isinstance(config, str | os.PathLike):
@@ -37,7 +49,9 @@ def load_servers(
     if isinstance(config, LoadedConfig):
         servers, issues, later_policy = config.servers, config.issues, network_policy.union(config.network_policy)
     else:
-        servers = {check_server_name(name): parse_server(value) for name, value in config.items()}
+        servers, issues = _parse_servers(config)
+    if is_logged:
+        log_issues(issues)
     with_settings = {name: with_defaults(server, timeout, retry) for name, server in servers.items()}
     return (
         {name: with_network_policy(server, network_policy) for name, server in with_settings.items()},
@@ -46,14 +60,43 @@ def load_servers(
     )
 
 
-def parse_server(value: ServerLike) -> Server:
+def _parse_servers(
+    config: Mapping[str, ServerLike] | Sequence[Mapping[str, Any]],
+) -> tuple[dict[str, Server], tuple[ConfigIssue, ...]]:
+    """Return the servers of a mapping or list, and the warnings about their keys.
+
+    A mapping may have the form of a file: `{"mcpServers": {…}}`. Raises `ConfigError` if an entry is invalid.
+    """
+    root_issues: list[ConfigIssue] = []
+    if not isinstance(config, Mapping):
+        config = name_entries(config)
+    elif (key := find_server_map_key(config)) is not None:
+        root_issues = warn_unread_root_keys(config, (key,))
+        config = config[key] if isinstance(config[key], Mapping) else name_entries(config[key])
+    parsed = {check_server_name(name): parse_server(value) for name, value in config.items()}
+    issues = tuple(replace(issue, server=name) for name, (_, found) in parsed.items() for issue in found)
+    return {name: server for name, (server, _) in parsed.items()}, (*root_issues, *issues)
+
+
+def parse_server(value: ServerLike) -> tuple[Server, list[ConfigIssue]]:
+    """Return the server for any value that `Hub` accepts, and the warnings about its keys.
+
+    Raises `ConfigError` if the value is invalid.
+    """
     if isinstance(value, Server):
-        return value
+        return value, []
     if isinstance(value, str):
-        return parse_inline(value)
+        return parse_inline(value), []
     if isinstance(value, Mapping):
-        return parse_entry(value)
-    return Server(instance=value)
+        return parse_entry_with_issues(value, os.environ)
+    return Server(instance=value), []
+
+
+def log_issues(issues: Iterable[ConfigIssue]) -> None:
+    """Log each error and warning about the configuration."""
+    for issue in issues:
+        if issue.severity != "note":
+            _log.warning("%s%s", f"{issue.server}: " if issue.server and issue.location else "", issue)
 
 
 def server_fingerprint(server: Server) -> str:

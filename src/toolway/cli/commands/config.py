@@ -102,7 +102,13 @@ def run_config(context: CommandContext, *, origin: bool) -> ExitCode:
 def _values_in_file(file: Path) -> list[ValueWithOrigin]:
     """Return all values of the config file named by --config. No other file is effective then."""
     from toolway.config.editing import jsonc
-    from toolway.config.loader import TOOLWAY_BLOCK, decode_config, find_server_map, read_config_bytes
+    from toolway.config.loader import (
+        TOOLWAY_BLOCK,
+        decode_config,
+        find_server_map,
+        find_toolway_block,
+        read_config_bytes,
+    )
     from toolway.config.scopes import MAX_LINE_LEVELS, Provenance, list_values
 
     name = os.fspath(file)
@@ -111,7 +117,7 @@ def _values_in_file(file: Path) -> list[ValueWithOrigin]:
     root, entries = find_server_map(document, name)
     file_origin = Provenance("user", name)
     found = [list_values(entry, (each,), (*root, each), lines, file_origin) for each, entry in entries.items()]
-    block = document.value.get(TOOLWAY_BLOCK)
+    block = find_toolway_block(document)
     if isinstance(block, dict):
         found.append(list_values(block, (TOOLWAY_BLOCK,), (TOOLWAY_BLOCK,), lines, file_origin))
     return [value for each in found for value in each]

@@ -19,6 +19,7 @@ from toolway.config.loader import (
     LoadedConfig,
     decode_config,
     find_server_map,
+    find_toolway_block,
     normalize_name,
     parse_config,
     read_config_bytes,
@@ -34,7 +35,7 @@ def read_document(file: str) -> tuple[Json, str]:
     """
     found = jsonc.parse_jsonc(decode_config(read_config_bytes(file), file), file)
     _, entries = find_server_map(found, file)
-    block = found.value.get(TOOLWAY_BLOCK)
+    block = find_toolway_block(found)
     document = {SERVER_MAP_KEYS[0]: entries} | ({TOOLWAY_BLOCK: block} if block else {})
     return document, hashlib.sha256(msgspec.json.encode(document, order="deterministic")).hexdigest()
 

@@ -35,7 +35,8 @@ _KNOWN_ROOTS: Final[tuple[RootPath, ...]] = (
     ("mcp",),
     ("extensions",),
 )
-_ENTRY_MARKERS: Final = frozenset({"command", "cmd", "url", "httpUrl", "serverUrl", "uri", "image", "remote"})
+_URL_KEYS: Final = ("url", "httpUrl", "serverUrl", "uri", "endpoint")
+_ENTRY_MARKERS: Final = frozenset({"command", "cmd", *_URL_KEYS, "image", "remote"})
 _TRANSPORT_SPELLINGS: Final[dict[Transport, tuple[str, ...]]] = {
     "stdio": ("stdio", "local"),
     "http": ("http", "streamablehttp", "remote"),
@@ -45,7 +46,6 @@ _TRANSPORT_SPELLINGS: Final[dict[Transport, tuple[str, ...]]] = {
 _TRANSPORT_BY_SPELLING: Final = {
     spelling: transport for transport, spellings in _TRANSPORT_SPELLINGS.items() for spelling in spellings
 }
-_URL_KEYS: Final = ("url", "httpUrl", "serverUrl", "uri")
 _COMMAND_KEYS: Final = ("command", "cmd")
 _ENV_KEYS: Final = ("env", "envs", "environment")
 _HEADER_KEYS: Final = ("headers", "http_headers")

@@ -1,0 +1,142 @@
+"""Warnings for keys of a configuration file that have no effect in Toolway, each with what to do instead.
+
+Keys of other MCP hosts are in a table. Any other key is unknown; the closest known key is suggested. Keys that only
+describe a server (`description`, comments) need no effect and cause no warning.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from toolway.config.field_reader import CONFIG_KEY_CODE, OLD_KEYS, FieldReader, renamed_hint, shorten_key
+from toolway.config.schema import ConfigIssue
+
+_MAX_COMPARED_KEYS: Final = 32  # unknown keys per object that are compared with ours: each comparison is slow
+_MAX_NAMED_KEYS: Final = 8  # unknown keys that one message names
+_NO_EFFECT: Final = "it is kept and has no effect"
+
+
+class _Advice(NamedTuple):
+    reason: str
+    hint: str
+
+
+_ASKS_NOBODY: Final = _Advice(
+    "another host calls these tools without asking the user; Toolway asks nobody",
+    "remove it; to restrict the tools, list them under tools.allow or tools.deny",
+)
+_FOREIGN_ENTRY_KEYS: Final[Mapping[str, _Advice]] = {
+    "alwaysAllow": _ASKS_NOBODY,
+    "autoApprove": _ASKS_NOBODY,
+    "autoAllow": _ASKS_NOBODY,
+    "always_allow": _ASKS_NOBODY,
+    "trust": _Advice(
+        "another host asks the user before a call, except for trusted servers; Toolway asks nobody",
+        "remove it; to rely on the server's own annotations, set trusted to true",
+    ),
+    "headersHelper": _Advice(
+        "another host runs this command for headers; Toolway does not",
+        'give the header a command: "headers": {"Authorization": "Bearer ${command:…}"}',
+    ),
+    "healthCheckUrl": _Advice("health.url is set too", "remove one of the two"),
+    "oauth": _Advice("these login settings are of another host", 'write "auth": {"type": "oauth", …}'),
+    "dev": _Advice("VS Code restarts or debugs a server during development", "remove it"),
+    "sandbox": _Advice("another host isolates the server; Toolway does not", "run the command in a container"),
+    "sandboxEnabled": _Advice("another host isolates the server; Toolway does not", "run the command in a container"),
+    "watchPaths": _Advice("another host restarts the server when these files change", "use: toolway restart NAME"),
+    "settings": _Advice("these settings are for an extension of an editor", "give the server its settings in env"),
+    "authProviderType": _Advice("Google credentials are not supported", 'use "auth": {"type": "oauth", …} or headers'),
+    "targetAudience": _Advice("Google credentials are not supported", 'use "auth": {"type": "oauth", …} or headers'),
+    "targetServiceAccount": _Advice("Google credentials are not supported", 'use "auth" or headers'),
+    "tcp": _Advice("it is the address of a WebSocket server in another host", 'write "url"'),
+    "required": _Advice("another host stops if this server cannot be started; Toolway starts the others", "remove it"),
+    "shell": _Advice("a command is never run through a shell", 'write "command" and "args"'),
+    "inheritEnv": _Advice("Toolway has its own key for it", 'write "envPolicy": "inherit"'),
+}
+_FOREIGN_ROOT_KEYS: Final[Mapping[str, _Advice]] = {
+    "inputs": _Advice(
+        "VS Code asks the user for these values; Toolway asks nobody",
+        "store each value: toolway secrets set SERVER.NAME, and write ${keyring:SERVER.NAME} in place of ${input:NAME}",
+    ),
+    "smartRouting": _Advice(
+        "Toolway does not select tools by meaning", "remove it, or give each client a group: toolway.groups"
+    ),
+    "globalShortcut": _Advice("it is a setting of a desktop program", "remove it"),
+    "defaults": _Advice("each entry has its own settings", 'for the timeout of all servers: "toolway": {"timeout": …}'),
+}
+_DESCRIPTIVE_KEYS: Final = frozenset(
+    {
+        *("name", "title", "displayName", "display_name", "label", "description", "comment", "comments", "note"),
+        *("notes", "icon", "icons", "version", "author", "homepage", "website", "documentation", "docs", "license"),
+        *("repository", "tags", "category", "categories", "source", "gallery", "metadata", "_meta", "id", "schema"),
+        *("bundled", "dateAdded", "installed", "vendor"),
+    }
+)
+
+
+def warn_unread_keys(fields: FieldReader, known: Iterable[str]) -> None:
+    """Add a warning to `fields.issues` for each key of a server entry that no code has read.
+
+    `known` are the keys of an entry; if one is left, its own parser has warned about the rest of it. Keys under
+    `extras` are those that `toolway import` kept, by host.
+    """
+    known = tuple(known)
+    keys = [key for key in fields.remaining if key not in known and key != "extras" and not _is_descriptive(key)]
+    fields.issues += _key_warnings(keys, _FOREIGN_ENTRY_KEYS, known)
+    extras = fields.remaining.get("extras")
+    for client, left in islice(extras.items(), _MAX_COMPARED_KEYS) if isinstance(extras, Mapping) else ():
+        kept = [str(key) for key in left if _is_effective(str(key))] if isinstance(left, Mapping) else []
+        fields.issues += _key_warnings(kept, _FOREIGN_ENTRY_KEYS, (), f" of {shorten_key(str(client))}")
+
+
+def warn_unread_root_keys(root: Mapping[str, Any], read: Iterable[str]) -> list[ConfigIssue]:
+    """Return a warning for each key beside the server map that has no effect.
+
+    Unknown keys are in one warning, because the file may be the settings file of a program.
+    """
+    read = tuple(read)
+    keys = [key for key in root if key not in read and not _is_descriptive(key)]
+    found = list(_key_warnings([key for key in keys if key in _FOREIGN_ROOT_KEYS], _FOREIGN_ROOT_KEYS, read))
+    unknown = [key for key in keys if key not in _FOREIGN_ROOT_KEYS]
+    if not unknown:
+        return found
+    names = ", ".join(repr(shorten_key(key)) for key in unknown[:_MAX_NAMED_KEYS])
+    more = f" and {len(unknown) - _MAX_NAMED_KEYS} more" if len(unknown) > _MAX_NAMED_KEYS else ""
+    hints = [hint for key in unknown[:_MAX_COMPARED_KEYS] if (hint := _suggestion(key, read))]
+    message = f"unknown key{'s' if len(unknown) > 1 else ''} {names}{more} beside the servers"
+    hint = hints[0] if hints else 'settings of Toolway are under "toolway"; remove keys that nothing else reads'
+    return [*found, ConfigIssue("", message, _NO_EFFECT, hint, CONFIG_KEY_CODE, "warning")]
+
+
+def _key_warnings(
+    keys: list[str], table: Mapping[str, _Advice], known: tuple[str, ...], of: str = ""
+) -> Iterator[ConfigIssue]:
+    for key in keys[:_MAX_COMPARED_KEYS]:
+        if advice := table.get(key):
+            message, detail, hint = f"key {key!r}{of} has no effect", advice.reason, advice.hint
+        else:
+            message, detail = f"unknown key {shorten_key(key)!r}{of}", _NO_EFFECT
+            hint = renamed_hint(key) or _suggestion(key, known) or "remove it, or correct its name"
+        yield ConfigIssue("", message, detail, hint, CONFIG_KEY_CODE, "warning")
+    if len(keys) > _MAX_COMPARED_KEYS:
+        message = f"{len(keys) - _MAX_COMPARED_KEYS} more unknown keys{of}"
+        yield ConfigIssue("", message, _NO_EFFECT, "", CONFIG_KEY_CODE, "warning")
+
+
+def _suggestion(key: str, known: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(key[:80].lower(), [each.lower() for each in known], n=1, cutoff=0.8)
+    if not close or key in OLD_KEYS:
+        return ""
+    return f"did you mean {next(each for each in known if each.lower() == close[0])!r}?"
+
+
+def _is_descriptive(key: str) -> bool:
+    return key in _DESCRIPTIVE_KEYS or key.startswith(("$", "_", "//", "#", "x-"))
+
+
+def _is_effective(key: str) -> bool:
+    """Return True if a key that import kept means more than a description or a spelling of the type."""
+    return key not in ("type", "transport") and not _is_descriptive(key)

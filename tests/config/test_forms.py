@@ -1,0 +1,225 @@
+"""Configuration forms of other programs: read as they are, every key in force or named."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolway.config.loader import LoadedConfig, load_file, parse_config
+from toolway.config.schema import ConfigIssue, Server
+from toolway.config.server_entry import parse_entry_with_issues
+from toolway.errors import ConfigError
+from toolway.hub.hub import Hub
+
+FORMS = Path(__file__).parent / "forms"
+VARIABLES = {"GITHUB_TOKEN": "g", "DOCS_TOKEN": "d", "SMTP_PASSWORD": "s"}
+
+
+def load(name: str, variables: dict[str, str] | None = None) -> LoadedConfig:
+    return load_file(FORMS / f"{name}.json", VARIABLES if variables is None else variables)
+
+
+def named(issues: tuple[ConfigIssue, ...] | list[ConfigIssue]) -> str:
+    return " ".join(f"{issue.message} {issue.detail}" for issue in issues)
+
+
+def keys_of(value: Any) -> list[str]:
+    """Return the keys of a file that describe servers or the file: not those of env, headers and documents."""
+    if isinstance(value, list):
+        return [key for each in value if isinstance(each, dict) for key in keys_of(each)]
+    return [key for name, each in value.items() for key in (name, *(keys_of(each) if is_object(name, each) else ()))]
+
+
+def is_object(name: str, value: Any) -> bool:
+    return name not in ("env", "headers") and isinstance(value, dict | list)
+
+
+@pytest.mark.parametrize("file", sorted(FORMS.glob("*.json")), ids=lambda file: file.stem)
+def test_every_key_of_every_form_is_in_force_or_named(file: Path) -> None:
+    """A key is in force if the configuration without it differs, or has another issue."""
+    text = file.read_text(encoding="utf-8")
+    whole = parse_config(text, "f.json", VARIABLES)
+    assert whole.servers or whole.issues
+    implied = {"type", "transport", "enabled", "version", "name"}  # they say what the other keys say
+    defaults = {"backoffMultiplier", "timeout", "in"}  # their values in the forms are the defaults
+    for key in set(keys_of(json.loads(text))) - implied - defaults:
+        try:
+            changed = parse_config(json.dumps(without(json.loads(text), key)), "f.json", VARIABLES)
+        except ConfigError:
+            continue  # nothing works without it
+        assert in_force(changed) != in_force(whole), key
+
+
+def in_force(loaded: LoadedConfig) -> Any:
+    servers = {name: replace(server, extras={}) for name, server in loaded.servers.items()}
+    return servers, loaded.gateway, [replace(issue, line=None) for issue in loaded.issues]
+
+
+def without(value: Any, key: str) -> Any:
+    if isinstance(value, list):
+        return [without(each, key) for each in value]
+    if isinstance(value, dict):
+        return {name: without(each, key) for name, each in value.items() if name != key}
+    return value
+
+
+@pytest.mark.promise("A6")
+def test_the_form_of_a_resilient_client() -> None:
+    loaded = load("resilient-client")
+    github, docs = loaded.servers["github"], loaded.servers["docs"]
+    assert (github.env, github.timeout.total, github.restart.max_restarts) == ({"GITHUB_TOKEN": "g"}, 30.0, 3)
+    assert (docs.headers, docs.timeout.total, docs.transport) == ({"Authorization": "Bearer d"}, 60.0, "http")
+    assert loaded.issues == ()
+
+
+@pytest.mark.promise("B10", "B11", "B14", "B18")
+@pytest.mark.parametrize(
+    "form",
+    ["list-under-servers", "bare-list", "mapping-with-endpoint", "mapping-with-url", "endpoint-with-default"],
+)
+def test_a_list_of_servers_with_names_and_endpoints(form: str) -> None:
+    loaded = load(form)
+    server = loaded.servers["github"]
+    assert (server.url, server.timeout.total) == ("http://localhost:3001", 30.0)
+    assert (server.retry.initial_backoff, server.retry.backoff_multiplier) == (1.0, 2.0)
+    assert "maxRetries is 5 the maximum is 5 attempts" in named(loaded.issues)
+
+
+def test_an_endpoint_from_a_variable() -> None:
+    loaded = load("endpoint-with-default", {"MCP_GITHUB_ENDPOINT": "https://github.example/mcp"})
+    assert loaded.servers["github"].url == "https://github.example/mcp"
+
+
+def test_a_hub_with_groups_and_five_transports() -> None:
+    loaded = load("hub-with-groups")
+    assert loaded.gateway.groups["dev"].tools == ("a.*", "c.*")
+    assert loaded.servers["b"].health.interval == 60.0
+    document = loaded.servers["d"].openapi
+    assert document is not None and [(key.name, key.kind) for key in document.credentials] == [("X-API-Key", "apiKey")]
+    assert "'smartRouting' has no effect" in named(loaded.issues)
+
+
+def test_names_in_a_list_are_kept_apart() -> None:
+    loaded = parse_config(
+        '[{"name": "My Box", "url": "https://a"}, {"url": "https://b"}, {"name": "My Box", "command": "c"}]'
+    )
+    assert list(loaded.servers) == ["my-box", "server-2", "my-box-3"]
+
+
+@pytest.mark.parametrize("text", ["[]", "[1]", '{"servers": ["npx x"]}', '{"mcpServers": 3}', "3"])
+def test_what_is_no_list_of_entries_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text)
+    assert caught.value.code == "E-CONFIG-SHAPE"
+
+
+def test_groups_of_another_host_and_ours_together() -> None:
+    text = """{"mcpServers": {"My A": {"command": "x"}},
+      "groups": [{"name": "Dev", "servers": ["My A", {"name": "c", "tools": ["x", "y"]}, 3], "maxSize": 1},
+                 {"name": "server", "servers": []}, 1],
+      "toolway": {"groups": {"ops": {"tools": ["*"]}}}}"""
+    loaded = parse_config(text)
+    assert {name: group.tools for name, group in loaded.gateway.groups.items()} == {
+        "dev": ("my-a.*", "c.x", "c.y"),
+        "ops": ("*",),
+    }
+    assert [issue.message for issue in loaded.issues if not issue.server] == [
+        "group 'dev' lacks 1 of its servers",
+        "unknown keys 'maxSize' of group 'dev'",
+        "group 2 has no effect",
+        "group 3 has no effect",
+    ]
+
+
+def test_both_spellings_of_one_key_are_refused() -> None:
+    with pytest.raises(ConfigError, match="set twice"):
+        parse_entry_with_issues({"command": "x", "timeout": 1000, "timeoutMs": 2000}, {})
+    with pytest.raises(ConfigError, match="two addresses"):
+        parse_entry_with_issues({"url": "https://a", "endpoint": "https://b"}, {})
+
+
+# -- keys without an effect -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "key", ["headersHelper", "alwaysAllow", "autoApprove", "trust", "dev", "watchPaths", "oauth", "settings", "colour"]
+)
+def test_a_key_without_effect_is_named_with_what_to_do(key: str) -> None:
+    server, issues = parse_entry_with_issues({"command": "x", key: {"a": 1}}, {})
+    assert server.extras == {key: {"a": 1}}
+    assert [(issue.severity, repr(key) in issue.message, bool(issue.hint)) for issue in issues] == [
+        ("warning", True, True)
+    ]
+
+
+@pytest.mark.parametrize("key", ["description", "icon", "version", "$schema", "_comment", "//", "name", "x-note"])
+def test_a_key_that_only_describes_needs_no_effect(key: str) -> None:
+    assert parse_entry_with_issues({"command": "x", key: "text"}, {})[1] == []
+
+
+def test_keys_that_import_kept_are_named_with_their_host() -> None:
+    extras = {"cline": {"autoApprove": ["a"], "type": "streamableHttp", "description": "d"}, "zed": {"fancy": 1}}
+    issues = parse_entry_with_issues({"command": "x", "extras": extras}, {})[1]
+    assert [issue.message for issue in issues] == [
+        "key 'autoApprove' of cline has no effect",
+        "unknown key 'fancy' of zed",
+    ]
+
+
+def test_many_unknown_keys_are_bounded() -> None:
+    issues = parse_entry_with_issues({"command": "x", **{f"odd{n}": n for n in range(10_000)}}, {})[1]
+    assert len(issues) == 33 and issues[-1].message == "9968 more unknown keys"
+    loaded = parse_config(json.dumps({"mcpServers": {}, **{f"odd{n}": n for n in range(10_000)}}))
+    assert [issue.message.endswith("and 9992 more beside the servers") for issue in loaded.issues] == [True]
+
+
+def test_root_keys_without_effect_are_named() -> None:
+    text = '{"$schema": "s", "mcpServers": {}, "inputs": [], "toolwai": {"timeout": 1}, "description": "d"}'
+    found = {issue.message: issue.hint for issue in parse_config(text, "f.json").issues}
+    assert "toolway secrets set" in found["key 'inputs' has no effect"]
+    assert found["unknown key 'toolwai' beside the servers"] == "did you mean 'toolway'?"
+
+
+@pytest.mark.promise("B14")
+def test_warnings_of_a_mapping_reach_the_hub_and_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "toolway.config")
+    entry = {"url": "https://x.example/mcp", "timeoutMs": 1000, "headersHelper": "h", "lazy": True, "description": "d"}
+    hub = Hub({"x": entry}, catalog_storage=None)
+    assert [(issue.server, issue.message) for issue in hub.config_issues] == [
+        ("x", "key 'headersHelper' has no effect")
+    ]
+    assert "headersHelper" in caplog.text and "${command:…}" in caplog.text
+    assert hub._core.servers["x"].timeout.total == 1.0
+
+    async def change() -> None:
+        async with hub:
+            await hub.add_server("y", {"url": "https://y.example/mcp", "lazy": True, "colour": "red"})
+            assert [issue.server for issue in hub.config_issues] == ["x", "y"]
+            await hub.replace_server("y", {"url": "https://y.example/mcp", "lazy": True})
+            assert [issue.server for issue in hub.config_issues] == ["x"]
+
+    asyncio.run(change())
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"mcpServers": {"a": {"command": "x"}}},
+        {"servers": [{"name": "a", "command": "x"}]},
+        [{"name": "a", "command": "x"}],
+        {"a": {"command": "x"}},
+    ],
+)
+@pytest.mark.promise("B18")
+def test_a_hub_takes_each_form_as_a_value(config: Any) -> None:
+    assert Hub(config, catalog_storage=None)._core.servers == {"a": Server("x")}
+
+
+def test_a_server_may_have_the_name_servers() -> None:
+    assert Hub({"servers": {"command": "x"}}, catalog_storage=None)._core.servers == {"servers": Server("x")}
