@@ -25,7 +25,7 @@ class _Advice(NamedTuple):
 
 
 _ASKS_NOBODY: Final = _Advice(
-    "another host calls these tools without asking the user; Toolway asks nobody",
+    "another host calls these tools without asking the user; Toolway never asks",
     "remove it; to restrict the tools, list them under tools.allow or tools.deny",
 )
 _FOREIGN_ENTRY_KEYS: Final[Mapping[str, _Advice]] = {
@@ -34,7 +34,7 @@ _FOREIGN_ENTRY_KEYS: Final[Mapping[str, _Advice]] = {
     "autoAllow": _ASKS_NOBODY,
     "always_allow": _ASKS_NOBODY,
     "trust": _Advice(
-        "another host asks the user before a call, except for trusted servers; Toolway asks nobody",
+        "another host asks the user before a call, except for trusted servers; Toolway never asks",
         "remove it; to rely on the server's own annotations, set trusted to true",
     ),
     "headersHelper": _Advice(
@@ -52,13 +52,15 @@ _FOREIGN_ENTRY_KEYS: Final[Mapping[str, _Advice]] = {
     "targetAudience": _Advice("Google credentials are not supported", 'use "auth": {"type": "oauth", …} or headers'),
     "targetServiceAccount": _Advice("Google credentials are not supported", 'use "auth" or headers'),
     "tcp": _Advice("it is the address of a WebSocket server in another host", 'write "url"'),
-    "required": _Advice("another host stops if this server cannot be started; Toolway starts the others", "remove it"),
+    "required": _Advice(
+        "another host stops if this server cannot be started; Toolway starts all other servers", "remove it"
+    ),
     "shell": _Advice("a command is never run through a shell", 'write "command" and "args"'),
     "inheritEnv": _Advice("Toolway has its own key for it", 'write "envPolicy": "inherit"'),
 }
 _FOREIGN_ROOT_KEYS: Final[Mapping[str, _Advice]] = {
     "inputs": _Advice(
-        "VS Code asks the user for these values; Toolway asks nobody",
+        "VS Code asks the user for these values; Toolway never asks",
         "store each value: toolway secrets set SERVER.NAME, and write ${keyring:SERVER.NAME} in place of ${input:NAME}",
     ),
     "smartRouting": _Advice(
