@@ -180,6 +180,22 @@ async def test_arguments_are_recorded_only_if_enabled_and_without_secrets(log: P
     assert shown["password"].startswith("***")
 
 
+@pytest.mark.promise("C11")
+async def test_only_the_first_characters_of_a_text_are_recorded(log: Path) -> None:
+    settings = AuditSettings(file=str(log), arguments=True, max_text_chars=50)
+    async with Hub({"s": fake_server()}, audit_log=settings) as hub:
+        await hub.call_tool("s.counter", {"nonce": "short", "body": "b" * 200, "deep": [{"text": "d" * 51}]})
+    shown = calls(log)[0]["given"]
+    assert shown == {"nonce": "short", "body": "b" * 50 + "…", "deep": [{"text": "d" * 50 + "…"}]}
+
+
+@pytest.mark.promise("C11")
+async def test_by_default_the_log_has_no_argument_at_all(log: Path) -> None:
+    async with Hub({"s": fake_server()}, audit_log=log) as hub:
+        await hub.call_tool("s.counter", {"body": "canary-text"})
+    assert "canary" not in b"".join(path.read_bytes() for path in log.parent.glob("audit*")).decode("latin-1")
+
+
 async def test_a_tampered_log_prevents_the_start(log: Path) -> None:
     async with Hub({"s": fake_server()}, audit_log=log) as hub:
         await hub.call_tool("s.counter", {})

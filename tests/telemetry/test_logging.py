@@ -32,7 +32,7 @@ def root_as_it_was() -> Iterator[None]:
 
 
 def failed(**facts: Any) -> CallFinished:
-    facts = {"message": "s.t took longer than 1 s", "detail": "the server had not answered", **facts}
+    facts = {"message": "s.t timed out after 1 s", "detail": "the server had not answered", **facts}
     return CallFinished(
         "s",
         "tools/call",
@@ -72,7 +72,7 @@ def test_a_json_line_has_all_fields_of_a_call() -> None:
     assert (call["call"], call["server"], call["tool"], call["outcome"]) == ("c1", "s", "t", "E-TIMEOUT")
     assert (call["ms"], call["attempts"], call["executed"]) == (1000.0, 2, "unknown")
     assert (call["trace_id"], call["span_id"]) == ("f" * 32, "e" * 16)
-    assert call["why"] == "s.t took longer than 1 s: the server had not answered"
+    assert call["why"] == "s.t timed out after 1 s: the server had not answered"
     assert call["timestamp"].endswith("Z")
     assert (state["event"], state["why"]) == ("s is failed", "its command was not found")
     assert (lost["event"], lost["why"]) == ("s disconnected", "the process ended")

@@ -143,7 +143,7 @@ def load_redactor(settings: AuditSettings, *, create: bool = True) -> Redactor:
     A missing key file is created with a random key. Raises `OSError` if it is missing and `create` is False.
     """
     if settings.digest_key:
-        return Redactor(settings.digest_key, settings.redact)
+        return Redactor(settings.digest_key, settings.redact, settings.max_text_chars)
     file = Path(settings.digest_key_file or f"{settings.file or 'audit'}.key")
     if create and not file.exists():
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -152,7 +152,7 @@ def load_redactor(settings: AuditSettings, *, create: bool = True) -> Redactor:
                 out.write(secrets.token_hex(32).encode())
         except FileExistsError:
             pass  # another process created it first
-    return Redactor(file.read_bytes(), settings.redact)
+    return Redactor(file.read_bytes(), settings.redact, settings.max_text_chars)
 
 
 # -- middleware --------------------------------------------------------------------------------------------------------

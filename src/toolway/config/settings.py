@@ -53,6 +53,7 @@ class AuditSettings:
     retention: float = 90 * SECONDS_PER_DAY  # seconds for which entries are kept; 0 keeps all. In a file: keepDays
     arguments: bool = False  # log the arguments of calls, without secrets; else only a digest of them
     redact: tuple[str, ...] = ()  # further argument names with hidden values
+    max_text_chars: int = 2048  # logged characters of each text in the arguments. In a file: maxTextChars
     digest_key_file: str = ""  # file with the key of the digests; default: next to the log
     shared_name: bool = False  # cluster: the nodes use one log name in the same table, each with its own hash chain
     digest_key: bytes = field(default=b"", repr=False)  # cluster: key of the digests, instead of a file
@@ -279,8 +280,9 @@ def _parse_audit_fields(fields: FieldReader) -> AuditSettings:
         retention=fields.get_int("keepDays", 90) * SECONDS_PER_DAY,
         arguments=fields.get_bool("arguments", False),
         redact=fields.get_texts("redact"),
+        max_text_chars=min(fields.get_int("maxTextChars", 2048), 2048),
     )
-    fields.reject_unknown("toolway.audit", "to, file, address, name, keepDays, arguments and redact")
+    fields.reject_unknown("toolway.audit", "to, file, address, name, keepDays, arguments, redact and maxTextChars")
     if settings.to == "postgresql" and not settings.address:
         raise ConfigError(
             "toolway.audit has no database URL",

@@ -58,7 +58,7 @@ def _timed_out(call: Call, seconds: float) -> CallTimeout:
         "retry": "it was waiting for the next attempt",
     }[attempt.current_phase]
     return CallTimeout(
-        f"{call.server}.{call.name} took longer than {seconds:g} s",
+        f"{call.server}.{call.name} timed out after {seconds:g} s",
         phase=attempt.current_phase,
         server=call.server,
         tool=call.name,

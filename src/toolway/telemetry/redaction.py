@@ -32,11 +32,13 @@ _URL: Final = re.compile(r"(\b[A-Za-z][\w+.-]*://)(?:[^\s/?#@]*@)?([^\s?#]*)([?#
 class Redactor:
     """Removes secrets from JSON values and texts before they are stored, and limits their size."""
 
-    def __init__(self, key: bytes, names: Collection[str] = ()) -> None:
+    def __init__(self, key: bytes, names: Collection[str] = (), max_text_chars: int = MAX_TEXT_CHARS) -> None:
         """Create a redactor. `key` is the secret key of the hashes in placeholders.
 
-        `names` are further field names whose values are secret, configured by the operator.
+        `names` are further field names whose values are secret, configured by the operator. A text is cut after
+        `max_text_chars` characters.
         """
+        self._max_text_chars = max_text_chars
         self._key = key[:64]
         self._names = frozenset(name.lower() for name in names)
 
@@ -70,7 +72,7 @@ class Redactor:
         if looks_like_secret(name, text) and "://" not in text:
             return self.placeholder(text)
         redacted = mask_secrets(redact_urls(text) if "://" in text else text)
-        return redacted if len(redacted) <= MAX_TEXT_CHARS else redacted[:MAX_TEXT_CHARS] + CUT_MARK
+        return redacted if len(redacted) <= self._max_text_chars else redacted[: self._max_text_chars] + CUT_MARK
 
     def _redact_object(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         redacted: dict[str, Any] = {}

@@ -105,7 +105,7 @@ def _from_transport_error(exc: TransportError, server: str, name: str, certainty
 def attempt_timeout_error(server: str, call: Call, seconds: float) -> CallTimeout:
     """Return the error of one attempt that took longer than its time limit of `seconds`."""
     return CallTimeout(
-        f"an attempt of {server}.{call.name} took longer than {seconds:g} s",
+        f"an attempt of {server}.{call.name} timed out after {seconds:g} s",
         phase=call.state.phase,
         server=server,
         tool=call.name,

@@ -157,6 +157,6 @@ def _times(cluster: Cluster, load: Load, report: Report) -> None:
     told = [seconds for trip, seconds in under_way if "the call may have been executed" in trip.how]
     if told:
         report.facts["others were told of a loss in"] = f"{max(told):.2f} s at the longest, of {len(told)}"
-    waited = [trip for trip, _ in under_way if trip.executed == "unknown" and "took longer than" in trip.how]
+    waited = [trip for trip, _ in under_way if trip.executed == "unknown" and "timed out after" in trip.how]
     if waited:
         report.facts["others waited to their deadline"] = len(waited)

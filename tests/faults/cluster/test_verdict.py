@@ -59,7 +59,7 @@ def test_a_key_whose_outcome_is_unknown_may_stay_so_at_another_replica():
 def test_a_call_that_waited_for_the_next_owner_may_be_too_late_for_it():
     kill = Strike("kill", frozenset("b"), 10.0, 10.0)
     owners = owned(("b", 0, 20), ("c", 20, 100))
-    late = trip("a", 15.5, 20.5, "took longer than 5 s [E-TIMEOUT]")
+    late = trip("a", 15.5, 20.5, "timed out after 5 s [E-TIMEOUT]")
     assert not list(wrong_answers([late], [kill], owners))
     assert list(wrong_answers([late], [kill], owned(("c", 0, 100)))), "its server was not struck"
     assert list(wrong_answers([trip("a", 20.5, 25.5, "[E-TIMEOUT]")], [kill], owners)), "it had its owner all the time"
