@@ -60,8 +60,10 @@ async def test_a_session_is_of_its_principal_and_endpoint_alone(tmp_path: Path) 
         assert (await raw.say("tools/list")).status == 200
         raw.session = f"{raw.session}x"
         assert (await raw.say("tools/list")).status == 404
-        raw.session = None
-        assert (await raw.say("tools/list")).status == 400
+        named = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        fields = raw.headers()
+        del fields["mcp-session-id"]
+        assert (await raw.post(named, fields)).status == 400
 
 
 async def test_a_session_ends_when_its_client_says_so() -> None:

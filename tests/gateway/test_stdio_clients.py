@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -83,6 +84,8 @@ async def test_both_eras_on_one_pipe_and_what_is_no_message(command: list[str], 
         write(b"no json")
         assert (await answer())["error"]["code"] == -32700
         write({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+        assert {tool["name"] for tool in (await answer())["result"]["tools"]} >= {"old__echo", "new__echo"}
+        write({"jsonrpc": "2.0", "id": 1, "method": "logging/setLevel", "params": {"level": "debug"}})
         assert "initialize" in (await answer())["error"]["message"]
         write(modern(2, "server/discover"))
         assert MODERN in (await answer())["result"]["supportedVersions"]
@@ -105,6 +108,99 @@ async def test_both_eras_on_one_pipe_and_what_is_no_message(command: list[str], 
         process.stdin.close()
         async with asyncio.timeout(30):
             assert await process.wait() == 0
+
+
+# -- no handshake, and the end of the input ----------------------------------------------------------------------------
+
+
+def request(id_: int, method: str, **params: Any) -> Json:
+    return {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
+
+
+def call(id_: int, name: str, **arguments: Any) -> Json:
+    return request(id_, "tools/call", name=name, arguments=arguments)
+
+
+def lines(*messages: Json) -> bytes:
+    return b"".join(json.dumps(message).encode() + b"\n" for message in messages)
+
+
+def answers(output: bytes) -> dict[int, Json]:
+    return {message["id"]: message for message in map(json.loads, output.splitlines())}
+
+
+@pytest.mark.promise("C15")
+async def test_a_pipe_is_a_client_and_gets_its_answers_before_the_end(command: list[str], tmp_path: Path) -> None:
+    asked = lines(
+        request(1, "tools/list"),
+        call(2, "old__echo", text="hi"),
+        call(3, "new__progress", n=3, seconds=0.3),
+        call(4, "old__elicit", rounds=1),
+        request(5, "ping"),
+        call(6, "nowhere__echo"),
+    )
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment(tmp_path)
+    )
+    async with asyncio.timeout(60):
+        output, _ = await process.communicate(asked.rstrip(b"\n"))  # the last line may lack its end
+    assert process.returncode == 0
+    found = answers(output)
+    assert found.keys() == {1, 2, 3, 4, 5, 6}
+    assert {tool["name"] for tool in found[1]["result"]["tools"]} >= {"old__echo", "new__echo"}
+    assert found[2]["result"]["content"][0]["text"] == "hi"
+    assert "result" in found[3]
+    assert "not supported by this client" in json.dumps(found[4])  # the server is told so
+    assert found[5]["result"] == {}
+    assert found[6]["error"]["code"] == -32602
+
+
+@pytest.mark.promise("C15")
+async def test_files_are_input_and_output(command: list[str], tmp_path: Path) -> None:
+    asked, told = tmp_path / "asked", tmp_path / "told"
+    asked.write_bytes(lines(request(1, "tools/list"), call(2, "new__echo", text="hi")))
+    for target in (str(told), os.devnull):
+        shell = f'exec "$@" < {shlex.quote(str(asked))} > {shlex.quote(target)}'
+        process = await asyncio.create_subprocess_exec("sh", "-c", shell, "sh", *command, env=environment(tmp_path))
+        async with asyncio.timeout(60):
+            assert await process.wait() == 0
+    found = answers(told.read_bytes())
+    assert found[1]["result"]["tools"] and found[2]["result"]["content"][0]["text"] == "hi"
+
+
+async def test_nothing_is_waited_for_if_nothing_is_under_way(command: list[str], tmp_path: Path) -> None:
+    """A session, a subscription and a question to the client do not keep the gateway alive."""
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {"elicitation": {}}, "clientInfo": {}}
+    meta = {f"{META}protocolVersion": MODERN, f"{META}clientCapabilities": {}}
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment(tmp_path)
+    )
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(
+        lines(
+            request(1, "initialize", **hello),
+            request(2, "subscriptions/listen", notifications={"toolsListChanged": True}, _meta=meta),
+            call(3, "old__elicit", rounds=1),
+        )
+    )
+    async with asyncio.timeout(60):
+        while json.loads(await process.stdout.readline()).get("method") != "elicitation/create":
+            pass
+        process.stdin.close()
+        assert await process.wait() == 0
+
+
+async def test_a_client_that_is_gone_ends_what_it_asked_for(command: list[str], tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment(tmp_path)
+    )
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(lines(request(1, "tools/list"), call(2, "new__hold")))
+    async with asyncio.timeout(60):
+        assert json.loads(await process.stdout.readline())["id"] == 1
+        process.stdout._transport.close()  # type: ignore[attr-defined]
+        process.stdin.close()
+        assert await process.wait() == 0  # long before the deadline of the call
 
 
 def _is_change(message: Json, tagged: bool) -> bool:

@@ -1,4 +1,7 @@
-"""`/mcp` for legacy clients: POST, GET and DELETE of a session (`legacy_sessions.py`)."""
+"""`/mcp` for legacy clients: POST, GET and DELETE of a session (`legacy_sessions.py`).
+
+A request without session and version headers is served alone, with a JSON response: so `curl` is a client too.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,15 @@ from mcp_types.jsonrpc import INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from toolway.gateway.cluster_hooks import SessionPeers
+from toolway.gateway.mcp.context import RequestContext
 from toolway.gateway.mcp.errors import RpcFailure
 from toolway.gateway.mcp.legacy_session import LegacySession
 from toolway.gateway.mcp.legacy_sessions import LegacySessions
 from toolway.gateway.mcp.replay_buffer import ReplayBuffer, ResumableResponse
-from toolway.gateway.mcp.responses import EventStream, encode_error
+from toolway.gateway.mcp.responses import EventStream, ResponseWriter, encode_error
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
-from toolway.http.exchange import EVENT_STREAM_TYPE, JSON_HEADERS, Exchange
+from toolway.http.exchange import EVENT_STREAM_TYPE, JSON_HEADERS, Exchange, HttpRequest
 from toolway.protocol import jsonrpc
 from toolway.protocol.jsonrpc import Message
 
@@ -35,6 +39,9 @@ class LegacyHttpEndpoint:
     ) -> None:
         if message.method == "initialize" and message.kind == "request":
             self._initialize(exchange, message, principal, view, endpoint)
+            return
+        if message.kind == "request" and _is_stateless(exchange.request):
+            await self._handle_stateless(exchange, message, principal, view, endpoint)
             return
         session, peers = self._find_session(exchange, message.id, principal, view, endpoint), self._sessions.peers
         if session is None or (peers is not None and await self._reject_if_ended(exchange, session, peers)):
@@ -61,6 +68,19 @@ class LegacyHttpEndpoint:
         finally:
             response.stop_keepalive()
             session.replay_buffers.release(buffer, delivered=response.is_delivered)
+
+    async def _handle_stateless(
+        self, exchange: Exchange, message: Message, principal: Principal, view: EndpointView, endpoint: str
+    ) -> None:
+        """Answer a request without a session with one JSON document. A lost connection cancels it."""
+        response = ResponseWriter(exchange, message.id)
+        response.stop_keepalive()  # it would turn the response into a stream
+        key = exchange.request.headers.get("idempotency-key")
+        context = RequestContext(principal, view, endpoint, "legacy", idempotency_key=key, request_id=message.id)
+        try:
+            response.send_result(await self._sessions.handle_stateless(context, message))
+        except RpcFailure as failure:
+            response.send_error(failure)
 
     def _initialize(
         self, exchange: Exchange, message: Message, principal: Principal, view: EndpointView, endpoint: str
@@ -168,3 +188,8 @@ class LegacyHttpEndpoint:
         if session is None:
             exchange.reply(404, encode_error(id_, INVALID_REQUEST, "Session not found"), JSON_HEADERS)
         return session
+
+
+def _is_stateless(request: HttpRequest) -> bool:
+    """Return True if a request names neither a session nor a protocol version."""
+    return SESSION_HEADER not in request.headers and VERSION_HEADER not in request.headers

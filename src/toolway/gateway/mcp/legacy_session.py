@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mcp_types.jsonrpc import INTERNAL_ERROR
+
 from toolway.events import ServerLog
 from toolway.gateway.mcp.context import supports_server_request
 from toolway.gateway.mcp.replay_buffer import ReplayBuffers
@@ -118,6 +120,13 @@ class LegacySession:
             code, text, data = jsonrpc.parse_error(message.body)
             pending.set_exception(CallbackError(code, text, data))
         return True
+
+    def end_client_requests(self) -> None:
+        """Fail all requests to the client, now and later, because it can no longer respond."""
+        self.capabilities = {}
+        for pending in self._client_requests.values():
+            if not pending.done():
+                pending.set_exception(CallbackError(INTERNAL_ERROR, "the client has closed its output"))
 
     def close(self) -> None:
         """Cancel all open requests, of the client and to the client, and close the event stream."""

@@ -34,6 +34,7 @@ from toolway.types import Json
 SESSION_KIND: Final = "session"
 SESSION_LIFETIME_S: Final = 7 * 86_400.0  # seconds for which a session can be resumed
 MAX_SESSIONS: Final = 20_000  # sessions with state in this process
+_SESSION_METHODS: Final = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
 
 
 class LegacySessions:
@@ -191,6 +192,18 @@ class LegacySessions:
             raise
         finally:
             session.active_requests.pop(id_, None)
+
+    async def handle_stateless(self, context: RequestContext, message: Message) -> RpcResult:
+        """Answer one request of a client without a session, such as curl.
+
+        The client gets no notifications and no server requests. Raises `RpcFailure` if the request fails, or if its
+        method needs a session.
+        """
+        if message.method == "ping":
+            return {}
+        if message.method in _SESSION_METHODS:
+            raise RpcFailure(INVALID_REQUEST, f"{message.method} needs a session: send initialize first")
+        return await self._dispatcher.dispatch(context, message.method, message.body)
 
     async def _compute_result(self, session: LegacySession, message: Message, send: SendMessage) -> RpcResult:
         method, params = message.method, message.body

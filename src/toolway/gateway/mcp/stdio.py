@@ -1,16 +1,20 @@
 """`toolway serve --stdio`: one client of either era, over stdin and stdout.
 
-Each request shows its own era. Lines are framed and limited like those of stdio servers. The gateway ends when the
-client closes our input.
+Each request shows its own era; one without `initialize` is served alone. Lines are framed and limited like those of
+stdio servers. When the client closes our input, requests that are under way are finished, and the gateway ends. Input
+and output may be files.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, BinaryIO, Final
 
 from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
@@ -37,6 +41,7 @@ from toolway.types import Json
 MAX_LINE_BYTES: Final = 4 * 1024 * 1024
 MAX_ACTIVE_REQUESTS: Final = 1024  # concurrent requests
 MAX_UNREAD_BYTES: Final = 64 * 1024 * 1024  # bytes written but not yet read by the client
+FLUSH_TIMEOUT_S: Final = 5.0  # seconds at the end, for the client to read what was written
 _log = logging.getLogger(__name__)
 
 
@@ -60,31 +65,40 @@ class StdioClient:
         self._active_requests: dict[jsonrpc.MessageId, asyncio.Task[None]] = {}
         self._write: Callable[[bytes], None] = lambda line: None
         self._subscribing: asyncio.Task[None] | None = None
+        self._listening: set[asyncio.Task[None]] = set()  # requests that are subscriptions
 
     async def serve(self, source: BinaryIO, sink: BinaryIO) -> None:
-        """Read and answer messages until the client closes `source`; write to `sink`."""
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
-        transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sink)
+        """Read and answer messages until the client closes `source`; write to `sink`.
 
-        def write(line: bytes) -> None:
-            if transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
-                transport.abort()  # the client does not read
-            elif not transport.is_closing():
-                transport.write(line + b"\n")
-
-        self._write = write
+        Then requests under way are finished, each within its deadline, unless the client closes `sink` too.
+        """
+        read_line, output = await _open_input(source), LineWriter(sink)
+        await output.open()
+        self._write = output.write
         try:
-            while not transport.is_closing() and (line := await _read_line(reader)):
+            while not output.closed.is_set() and (line := await read_line()):
                 self._handle_line(line)
+            await self._finish_requests(output.closed)
         finally:
             if self._subscribing is not None:
                 self._subscribing.cancel()
             for task in self._active_requests.values():
                 task.cancel()
             await asyncio.gather(*self._active_requests.values(), return_exceptions=True)
-            transport.close()
+            await output.close()
+
+    async def _finish_requests(self, output_closed: asyncio.Event) -> None:
+        """Wait for the requests under way after the end of the input, as long as the client reads."""
+        for task in self._listening:
+            task.cancel()  # a subscription has no end of its own
+        if self._session is not None:
+            self._session.end_client_requests()
+        closed = asyncio.create_task(output_closed.wait())
+        try:
+            while self._active_requests and not closed.done():
+                await asyncio.wait({closed, *self._active_requests.values()}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            closed.cancel()
 
     def _handle_line(self, line: bytes) -> None:
         try:
@@ -105,6 +119,9 @@ class StdioClient:
         task = asyncio.get_running_loop().create_task(self._handle_request(message))
         self._active_requests[id_] = task
         task.add_done_callback(lambda _: self._active_requests.pop(id_, None))
+        if message.method == "subscriptions/listen":
+            self._listening.add(task)
+            task.add_done_callback(self._listening.discard)
 
     def _handle_non_request(self, message: Message) -> None:
         if message.kind == "notification" and message.method == CANCELLED:
@@ -133,7 +150,8 @@ class StdioClient:
         if message.method == "initialize":
             return self._initialize(message.body)
         if self._session is None:
-            raise RpcFailure(INVALID_REQUEST, "no session: send initialize first")
+            context = RequestContext(LOCAL_ADMIN, self._view, "", "legacy", request_id=message.id, transport="pipe")
+            return await self._sessions.handle_stateless(context, message)
         response = await self._sessions.handle_request(self._session, message, self._send)
         if response is None:
             raise asyncio.CancelledError
@@ -201,11 +219,22 @@ class StdioSession(LegacySession):
         self._notify(method, params)
 
 
-async def _read_line(reader: asyncio.StreamReader) -> bytes:
-    """Return the next non-empty line from the client.
+# -- stdin and stdout, which may be pipes, terminals or files ----------------------------------------------------------
 
-    Empty bytes at end of input, after a lost connection or if a line is too long.
+
+async def _open_input(source: BinaryIO) -> Callable[[], Awaitable[bytes]]:
+    """Return a function that reads the next non-empty line from the client.
+
+    It returns empty bytes at the end of the input, after a lost connection, or if a line is too long.
     """
+    if not _is_pollable(source):
+        return partial(asyncio.to_thread, _read_file_line, source)
+    reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
+    return partial(_read_line, reader)
+
+
+async def _read_line(reader: asyncio.StreamReader) -> bytes:
     while True:
         try:
             line = await reader.readuntil(b"\n")
@@ -215,6 +244,66 @@ async def _read_line(reader: asyncio.StreamReader) -> bytes:
             return b""
         if line.strip():
             return line
+
+
+def _read_file_line(source: BinaryIO) -> bytes:
+    while line := source.readline(MAX_LINE_BYTES + 1):
+        if len(line) > MAX_LINE_BYTES:
+            return b""
+        if line.strip():
+            return line
+    return b""
+
+
+class LineWriter(asyncio.BaseProtocol):
+    """Writer of lines to stdout, whatever that is. `closed` is set when nothing can be written any more."""
+
+    def __init__(self, sink: BinaryIO) -> None:
+        self.closed = asyncio.Event()
+        self._sink = sink
+        self._transport: asyncio.WriteTransport | None = None  # None: a file
+
+    async def open(self) -> None:
+        if _is_pollable(self._sink):
+            self._transport, _ = await asyncio.get_running_loop().connect_write_pipe(lambda: self, self._sink)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set()
+
+    def write(self, line: bytes) -> None:
+        if self.closed.is_set():
+            return
+        if self._transport is None:
+            self._write_file(line + b"\n")
+        elif self._transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
+            self._transport.abort()  # the client does not read
+        elif not self._transport.is_closing():
+            self._transport.write(line + b"\n")
+
+    def _write_file(self, data: bytes) -> None:
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(self._sink.fileno(), rest) :]
+        except OSError as exc:
+            _log.error("cannot write to stdout: %s", exc.strerror)
+            self.closed.set()
+
+    async def close(self) -> None:
+        """Write what is left, for at most `FLUSH_TIMEOUT_S` seconds, and close stdout."""
+        if self._transport is None:
+            self._sink.close()
+            return
+        self._transport.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                await self.closed.wait()
+
+
+def _is_pollable(file: BinaryIO) -> bool:
+    """Return True if the event loop can wait for this file: a pipe, a socket or a terminal."""
+    mode = os.fstat(file.fileno()).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or file.isatty()
 
 
 def take_stdio() -> tuple[BinaryIO, BinaryIO]:
