@@ -32,6 +32,7 @@ SECTIONS: Final = {
             "AccessDenied",
         ),
         *("ServerUnavailable", "Overloaded", "CallTimeout", "OutcomeUnknown", "ProtocolError", "ToolError"),
+        "to_json_rpc",
     ),
 }
 _HEADINGS: Final = ("Args", "Returns", "Raises", "Example", "Attributes")
@@ -50,7 +51,8 @@ def page() -> str:
     for section, names in SECTIONS.items():
         lines += [f"## {section}", ""]
         for name in names:
-            lines += [*_class_lines(name, getattr(toolway, name)), ""]
+            found = getattr(toolway, name)
+            lines += [*(_class_lines if isinstance(found, type) else _function_lines)(name, found), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -76,10 +78,15 @@ def _class_lines(name: str, kind: type) -> Iterator[str]:
             yield from _markdown(inspect.getdoc(value) or "")
 
 
-def _parameters(function: Any) -> str:
+def _function_lines(name: str, function: Any) -> Iterator[str]:
+    yield from (f"### `{name}({_parameters(function, skip=0)})`", "")
+    yield from _markdown(inspect.getdoc(function) or "")
+
+
+def _parameters(function: Any, skip: int = 1) -> str:
     found = []
     star = False
-    for parameter in list(inspect.signature(function).parameters.values())[1:]:
+    for parameter in list(inspect.signature(function).parameters.values())[skip:]:
         if parameter.kind is parameter.KEYWORD_ONLY and not star:
             found.append("*")
             star = True

@@ -24,7 +24,7 @@ def test_the_public_names_are_these():
         *("Tool", "ToolRef", "Prompt", "Resource", "ServerStatus", "NetworkPolicy", "AlertSettings"),
         *("ToolwayError", "ConfigError", "CallError", "NotFound", "AccessDenied", "ServerUnavailable", "Overloaded"),
         *("CallTimeout", "OutcomeUnknown", "ProtocolError", "ToolError", "InvalidArguments", "ArgumentViolation"),
-        "__version__",
+        *("to_json_rpc", "__version__"),
     }
     assert list(toolway.__all__) == sorted(toolway.__all__)
     assert dir(toolway) == toolway.__all__

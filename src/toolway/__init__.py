@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         ToolError,
         ToolwayError,
     )
+    from toolway.gateway.mcp.errors import to_json_rpc
     from toolway.hub.hub import Hub
     from toolway.hub.sync import SyncHub
     from toolway.network.policy import NetworkPolicy
@@ -65,6 +66,7 @@ _EXPORTS = {
         "ToolwayError",
         "ArgumentViolation",
     ),
+    "toolway.gateway.mcp.errors": ("to_json_rpc",),
     "toolway.hub.hub": ("Hub",),
     "toolway.hub.sync": ("SyncHub",),
     "toolway.network.policy": ("NetworkPolicy",),
@@ -108,6 +110,7 @@ __all__ = [
     "ToolSettings",
     "ToolwayError",
     "__version__",
+    "to_json_rpc",
 ]
 
 

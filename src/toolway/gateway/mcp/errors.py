@@ -24,6 +24,7 @@ from toolway.errors import (
     Overloaded,
     ProtocolError,
     ServerUnavailable,
+    ToolwayError,
 )
 from toolway.gateway.rate_limit import Rate
 from toolway.protocol.jsonrpc import RESOURCE_NOT_FOUND
@@ -108,6 +109,25 @@ def failure_from_error(error: CallError, call_id: str, era: Era) -> RpcFailure:
         data["omitted"] = error.omitted
     status = 200 if error.code == TOOL_DENIED_CODE else None  # a 403 would make clients log in again
     return RpcFailure(code, str(error), data, status=status, retry_after=error.retry_after)
+
+
+def to_json_rpc(error: ToolwayError) -> dict[str, Any]:
+    """Convert an error of Toolway to the JSON-RPC error that a gateway answers with.
+
+    Args:
+        error: The error of a call, or any other error of Toolway.
+
+    Returns:
+        An object with `code`, `message` and `data`. The data says if the call was executed, and has the error code.
+
+    Example:
+        except ToolwayError as error:
+            response = {"jsonrpc": "2.0", "id": request["id"], "error": to_json_rpc(error)}
+    """
+    if not isinstance(error, CallError):
+        error = CallError(error.message, detail=error.detail, hint=error.hint, code=error.code)
+    failure = failure_from_error(error, "", "modern")
+    return {"code": failure.code, "message": failure.message, "data": failure.data}
 
 
 def shutdown_failure(call: Call) -> RpcFailure:
