@@ -21,6 +21,7 @@ SECTIONS: Final = {
         *("Server", "Timeout", "RetryPolicy", "RestartPolicy", "HealthCheck", "Limits", "ToolSettings"),
         *("NetworkPolicy", "Effect", "AlertSettings"),
     ),
+    "Middleware": ("Middleware", "Call", "CallHandler", "CallResult"),
     "Errors": (
         *(
             "ToolwayError",

@@ -74,6 +74,13 @@ def test_the_guide_to_telemetry_shows_what_its_example_prints():
     assert f"```text\n{printed}```" in (ROOT / "docs/howto/telemetry.md").read_text()
 
 
+def test_the_guide_to_middleware_shows_its_example_and_what_it_prints():
+    source, page = (ROOT / "examples/middleware.py").read_text(), (ROOT / "docs/howto/middleware.md").read_text()
+    assert len(source.splitlines()) <= 20
+    assert f"```python\n{source}```" in page
+    assert f"```text\n{python('examples/middleware.py').stdout}```" in page
+
+
 def test_the_first_example_fits_in_ten_lines_and_prints_what_the_readme_says():
     assert len((ROOT / "examples/first.py").read_text().splitlines()) <= 10
     assert python("examples/first.py").stdout == "3\n"

@@ -36,7 +36,17 @@ if TYPE_CHECKING:
     from toolway.hub.hub import Hub
     from toolway.hub.sync import SyncHub
     from toolway.network.policy import NetworkPolicy
-    from toolway.types import Effect, PromptResult, ResourceResult, ToolRef, ToolResult
+    from toolway.types import (
+        Call,
+        CallHandler,
+        CallResult,
+        Effect,
+        Middleware,
+        PromptResult,
+        ResourceResult,
+        ToolRef,
+        ToolResult,
+    )
     from toolway.upstream.status import ServerStatus
 
 _EXPORTS = {
@@ -70,7 +80,17 @@ _EXPORTS = {
     "toolway.hub.hub": ("Hub",),
     "toolway.hub.sync": ("SyncHub",),
     "toolway.network.policy": ("NetworkPolicy",),
-    "toolway.types": ("Effect", "PromptResult", "ResourceResult", "ToolRef", "ToolResult"),
+    "toolway.types": (
+        "Call",
+        "CallHandler",
+        "CallResult",
+        "Effect",
+        "Middleware",
+        "PromptResult",
+        "ResourceResult",
+        "ToolRef",
+        "ToolResult",
+    ),
     "toolway.upstream.status": ("ServerStatus",),
 }
 _MODULE_BY_NAME = {name: module for module, names in _EXPORTS.items() for name in names}
@@ -79,7 +99,10 @@ __all__ = [
     "AccessDenied",
     "AlertSettings",
     "ArgumentViolation",
+    "Call",
     "CallError",
+    "CallHandler",
+    "CallResult",
     "CallTimeout",
     "ConfigError",
     "Effect",
@@ -87,6 +110,7 @@ __all__ = [
     "Hub",
     "InvalidArguments",
     "Limits",
+    "Middleware",
     "NetworkPolicy",
     "NotFound",
     "OutcomeUnknown",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, Self, TypeAlias
 
@@ -309,7 +309,21 @@ class AuthError(Exception):
 
 
 class Call(msgspec.Struct, frozen=True, eq=False):
-    """One call in the middleware chain. Immutable: middleware passes on a changed copy."""
+    """One call in the middleware chain. Immutable: middleware passes on a changed copy.
+
+    Attributes:
+        server: Name of the server.
+        name: Name of the tool or prompt, or URI of the resource, as the server names it.
+        method: MCP method, such as `tools/call` or `resources/read`.
+        effect: Effect class of the tool, which decides if the call may run again.
+        timeout: Seconds for the whole call; None uses the server's setting.
+        idempotency_key: Idempotency key of the caller, or None.
+        caller: Id of the caller at a gateway; empty in a library.
+
+    Example:
+        async def add_tenant(call: Call, next: CallHandler) -> CallResult:
+            return await next(call.with_arguments({**call.arguments, "tenant": "acme"}))
+    """
 
     target: str  # what the caller requested: "server.tool", or a name or URI if `server` is given
     method: str  # the MCP method
@@ -337,12 +351,41 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     forwarded: bool = False  # forwarded by another node, which reports it: each call is counted once
     policy: Any = None  # policy of the tool, used by later middleware; set by the `resolve` middleware
 
+    @property
+    def tool(self) -> str:
+        """Return the name of the tool as its server names it. The same as `name`."""
+        return self.name
+
+    @property
+    def arguments(self) -> Json:
+        """Return the arguments of the tool or prompt. Do not change them; use `with_arguments`."""
+        arguments = self.params.get("arguments")
+        return arguments if isinstance(arguments, dict) else {}
+
+    def with_arguments(self, arguments: Mapping[str, Any]) -> Self:
+        """Return a copy of the call with other arguments, to pass on to the rest of the chain.
+
+        Args:
+            arguments: All arguments of the new call.
+
+        Returns:
+            The changed copy.
+
+        Example:
+            result = await next(call.with_arguments({**call.arguments, "limit": 10}))
+        """
+        return msgspec.structs.replace(self, params={**self.params, "arguments": dict(arguments)})
+
 
 class CallResult(msgspec.Struct, frozen=True):
     """Result of a call with any MCP method. `raw` is the server's result, unchanged.
 
     Calls of a `Hub` return a subclass: `ToolResult`, `ResourceResult` or `PromptResult`. Their properties are views of
     `raw`.
+
+    Example:
+        result = await next(call)
+        print(result.server, result.name, result.text)
     """
 
     server: str
@@ -503,6 +546,27 @@ def _dicts_in(value: Any) -> list[Json]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-CallHandler: TypeAlias = Callable[[Call], Awaitable[CallResult]]
-#: One step of the middleware chain: inspects a call, passes it on or not, and inspects the result.
-Middleware: TypeAlias = Callable[[Call, CallHandler], Awaitable[CallResult]]
+class CallHandler(Protocol):
+    """The rest of the middleware chain, as a function: executes a call and returns its result.
+
+    Example:
+        result = await next(call)
+    """
+
+    def __call__(self, call: Call, /) -> Awaitable[CallResult]: ...
+
+
+class Middleware(Protocol):
+    """One step of the middleware chain: inspects a call, passes it on or not, and inspects the result.
+
+    Pass your own to `Hub(middleware=[…])`: a coroutine function of the call and the rest of the chain. It may raise,
+    return a result itself, or pass on other arguments with `call.with_arguments`.
+
+    Example:
+        async def log_calls(call: Call, next: CallHandler) -> CallResult:
+            result = await next(call)
+            print(call.server, call.tool, result.is_error)
+            return result
+    """
+
+    def __call__(self, call: Call, next: CallHandler, /) -> Awaitable[CallResult]: ...

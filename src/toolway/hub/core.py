@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -66,6 +66,7 @@ from toolway.middleware.resolve import (
 )
 from toolway.middleware.retry import retry
 from toolway.middleware.single_flight import single_flight
+from toolway.middleware.user_middleware import user_middleware
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
 from toolway.telemetry.alerts import AlertDelivery, AlertDetector
 from toolway.telemetry.otel_attributes import server_attributes
@@ -166,12 +167,14 @@ class HubCore:
         audit_log: str | os.PathLike[str] | AuditSettings | None = None,
         alerts: str | os.PathLike[str] | AlertSettings | None = None,
         network_policy: NetworkPolicy = PUBLIC_ONLY,
+        middleware: Sequence[Middleware] = (),
         library: bool = False,
         environment: HubEnvironment | None = None,
     ) -> None:
         self._environment = environment = environment if environment is not None else HubEnvironment()
         self._timeout = Timeout(timeout) if isinstance(timeout, int | float) else timeout
         self._retry = retry
+        self._user_middleware = user_middleware(middleware)
         self._base_network_policy = network_policy
         self._servers, self.config_issues, self._network_policy = load_servers(
             config, self._timeout, retry, network_policy
@@ -250,6 +253,7 @@ class HubCore:
         return build_chain(
             resolve=resolve(self._catalog, self._servers.keys(), policies.attach, self._wait_all_tools_known),
             deadline=deadline(policies.total_timeout, now),
+            user_middleware=self._user_middleware,
             idempotency=idempotency(idempotency_store),
             cache=response_cache(self._cache, policies.cache_key, policies.cache_ttl),
             single_flight=single_flight(policies.coalesce_key),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -33,6 +33,7 @@ from toolway.types import (
     AnyProgressCallback,
     Call,
     Json,
+    Middleware,
     ProgressCallback,
     PromptResult,
     ResourceResult,
@@ -67,6 +68,8 @@ class Hub:
         alerts: Folder, webhook URL or `AlertSettings` that gets a message if a person must act: a rejected token, a
             login that ended, an unknown outcome, a long rate limit, a failed server; see docs/howto/alerts.md. None
             writes none.
+        middleware: Functions that run before and after each call, the first one outermost; see
+            docs/howto/middleware.md.
         network_policy: Addresses that URLs may lead to in addition to public ones, for instance
             `NetworkPolicy(("jira.corp.example", "10.0.0.0/8"))`.
 
@@ -93,6 +96,7 @@ class Hub:
         catalog_storage: str | os.PathLike[str] | CatalogStorage | None = DEFAULT_CATALOG,
         audit_log: str | os.PathLike[str] | AuditSettings | None = None,
         alerts: str | os.PathLike[str] | AlertSettings | None = None,
+        middleware: Sequence[Middleware] = (),
         network_policy: NetworkPolicy = PUBLIC_ONLY,
     ) -> None:
         self._core = HubCore(
@@ -106,6 +110,7 @@ class Hub:
             catalog_storage=catalog_storage,
             audit_log=audit_log,
             alerts=alerts,
+            middleware=middleware,
             network_policy=network_policy,
             library=True,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -25,7 +25,7 @@ from toolway.hub.hub import Hub
 from toolway.hub.source import DEFAULT_CATALOG, ConfigSource
 from toolway.middleware.idempotency import IdempotencyStore
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
-from toolway.types import AnyProgressCallback, PromptResult, ResourceResult, ToolResult
+from toolway.types import AnyProgressCallback, Middleware, PromptResult, ResourceResult, ToolResult
 from toolway.upstream.status import ServerStatus
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class SyncHub:
         catalog_storage: str | os.PathLike[str] | CatalogStorage | None = DEFAULT_CATALOG,
         audit_log: str | os.PathLike[str] | AuditSettings | None = None,
         alerts: str | os.PathLike[str] | AlertSettings | None = None,
+        middleware: Sequence[Middleware] = (),
         network_policy: NetworkPolicy = PUBLIC_ONLY,
     ) -> None:
         self._hub = Hub(
@@ -74,6 +75,7 @@ class SyncHub:
             catalog_storage=catalog_storage,
             audit_log=audit_log,
             alerts=alerts,
+            middleware=middleware,
             network_policy=network_policy,
         )
         self._loop = asyncio.new_event_loop()

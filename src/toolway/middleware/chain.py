@@ -2,6 +2,7 @@
 
     resolve          find server and tool, and the effect class of the call
     deadline         one time budget for everything below
+    user_middleware  middleware of the program (`Hub(middleware=…)`), which may change arguments
     idempotency      execute calls with the same idempotency key once
     cache            return a cached result if allowed
     single_flight    send identical concurrent reads once
@@ -26,6 +27,7 @@ def build_chain(
     *,
     resolve: Middleware,
     deadline: Middleware,
+    user_middleware: Sequence[Middleware] = (),
     idempotency: Middleware,
     cache: Middleware,
     single_flight: Middleware,
@@ -37,7 +39,7 @@ def build_chain(
 ) -> tuple[Middleware, ...]:
     """Return the middleware of the call chain in order, outermost first."""
     audit_part = (audit,) if audit is not None else ()
-    before = (resolve, deadline, idempotency, cache, single_flight, arguments)
+    before = (resolve, deadline, *user_middleware, idempotency, cache, single_flight, arguments)
     return (*before, *audit_part, retry, circuit_breaker, concurrency)
 
 

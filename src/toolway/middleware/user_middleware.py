@@ -1,0 +1,78 @@
+"""Middleware of the program that uses a `Hub`: hooks before and after a call.
+
+It runs inside the deadline and before the arguments are checked, so it may change them. It cannot change the tool,
+which is resolved and allowed already. If it fails, the call ends with a `CallError` that names it and
+says if the call was executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from toolway.errors import CallError
+from toolway.types import Call, CallHandler, CallResult, Certainty, Middleware, result_type
+
+
+def user_middleware(middlewares: Iterable[Middleware]) -> tuple[Middleware, ...]:
+    """Return middleware that runs each of `middlewares` and turns its failures into `CallError`.
+
+    Raises `TypeError` if one is not callable.
+    """
+    return tuple(_guard(middleware) for middleware in middlewares)
+
+
+def _guard(hook: Middleware) -> Middleware:
+    if not callable(hook):
+        raise TypeError(f"middleware must be a function of (call, next), not {hook!r}")
+    name = str(getattr(hook, "__name__", type(hook).__name__))
+
+    async def middleware(call: Call, next: CallHandler) -> CallResult:
+        has_result = False
+
+        async def checked_next(changed: Call) -> CallResult:
+            nonlocal has_result
+            if changed is not call and not _has_same_target(call, changed):
+                raise _failed(name, call, Certainty.NOT_SENT, "it passed on another tool than the one called")
+            result = await next(changed)
+            has_result = True
+            return result
+
+        try:
+            result = await hook(call, checked_next)
+        except CallError:
+            raise
+        except Exception as exc:
+            certainty = Certainty.EXECUTED if has_result else call.state.overall_certainty()
+            raise _failed(name, call, certainty, f"{type(exc).__name__}: {exc}") from exc
+        if not isinstance(result, result_type(call.method)):
+            certainty = Certainty.EXECUTED if has_result else call.state.overall_certainty()
+            raise _failed(name, call, certainty, f"it returned {type(result).__name__} instead of a result")
+        return result
+
+    return middleware
+
+
+def _has_same_target(call: Call, changed: Call) -> bool:
+    return (
+        isinstance(changed, Call)
+        and (changed.server, changed.name, changed.method) == (call.server, call.name, call.method)
+        and changed.params.get("name") == call.params.get("name")
+        and changed.params.get("uri") == call.params.get("uri")
+        and changed.policy is call.policy
+        and changed.state is call.state
+    )
+
+
+def _failed(name: str, call: Call, certainty: Certainty, detail: str) -> CallError:
+    error = CallError(
+        f"middleware {name} failed in a call of {call.server}.{call.name}",
+        server=call.server,
+        tool=call.name,
+        certainty=certainty,
+        attempts=call.state.attempts,
+        detail=detail[:500],
+        hint=f"correct {name}, which was passed to Hub(middleware=…)",
+        code="E-MIDDLEWARE",
+    )
+    error.retryable = False
+    return error
