@@ -103,10 +103,11 @@ TESTS_idle := -s tests/faults/matrix/test_c_connections.py
 TESTS_traces := tests/telemetry/test_otlp.py
 TESTS_boards := tests/telemetry/test_boards.py
 TESTS_edits := tests/config/editing/test_random_edits.py --timeout=7200
+TESTS_arguments := tests/protocol/test_real_schemas.py
 TESTS_timing := $(shell grep -rl "tests.timing import" tests --include=test_*.py)
 
-long-tests: setup ## tests at full size: ARGS=process, logins, canary, addresses, idle, traces, boards, edits, timing (quiet machine)
-	TOOLWAY_LONG=1 TOOLWAY_EDITS=10000 TOOLWAY_QUIET=1 $(PYTHON) -m pytest $(or $(TESTS_$(ARGS)),$(error ARGS is one of: process logins canary addresses idle traces boards edits timing))
+long-tests: setup ## tests at full size: ARGS=process, logins, canary, addresses, idle, traces, boards, edits, arguments, timing (quiet machine)
+	TOOLWAY_LONG=1 TOOLWAY_EDITS=10000 TOOLWAY_QUIET=1 $(PYTHON) -m pytest $(or $(TESTS_$(ARGS)),$(error ARGS is one of: process logins canary addresses idle traces boards edits arguments timing))
 
 cluster: setup ## three gateways with real NATS and PostgreSQL under faults; two hours (ARGS=short, all, "kills --times 5", growth, nats-rpc, change-feed)
 ifneq ($(filter growth nats-rpc change-feed,$(ARGS)),)
@@ -143,6 +144,7 @@ endif
 interop: setup ## every real server of the corpus, directly and behind one gateway (ARGS=--only-callable: those with a call)
 	$(PYTHON) interop/install.py --into .interop $(ARGS)
 	$(PYTHON) interop/run.py --installed .interop $(ARGS)
+	$(PYTHON) interop/schemas.py --installed .interop $(ARGS)
 	$(PYTHON) interop/one_endpoint.py --installed .interop $(ARGS)
 	$(PYTHON) interop/sse.py --installed .interop
 

@@ -89,6 +89,13 @@ def query(server: CorpusServer, era: str) -> dict[str, Any]:
         return responses
 
 
+def list_tools(server: CorpusServer, era: str) -> list[Any]:
+    """Start the server, request its tools, and stop it."""
+    with _Process(server, era) as process:
+        _initialize(process, era)
+        return _list_all(process, "tools/list", "tools")
+
+
 def _initialize(process: _Process, era: str) -> tuple[dict[str, Any], str]:
     """Initialize and return capabilities and protocol version."""
     if era == "modern":
