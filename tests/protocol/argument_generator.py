@@ -13,7 +13,25 @@ from typing import Any
 Json = dict[str, Any]
 _TEXTS = ("", "a", "abc", "a.b-c", "2026-11-16", "#ff0000", "/tmp/x", "https://example.org/a", "0", "é☃", "x" * 40)
 _NUMBERS = (0, 1, -1, 2, 3, 7, 10, 100, 0.5, 1.0, 1e9, 2**53, -(2**40))
-_ANYTHING = (None, True, False, 0, 1, 1.0, -5, 2.5, 10**20, "", "text", [], [1], ["a", None], {}, {"a": 1}, [[]])
+_ANYTHING: tuple[Any, ...] = (
+    None,
+    True,
+    False,
+    0,
+    1,
+    1.0,
+    -5,
+    2.5,
+    10**20,
+    "",
+    "text",
+    [],
+    [1],
+    ["a", None],
+    {},
+    {"a": 1},
+    [[]],
+)
 
 
 class ArgumentGenerator:
