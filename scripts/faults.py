@@ -32,7 +32,14 @@ QUIET: Final = bool(os.environ.get("TOOLWAY_QUIET"))
 SESSION_TIMEOUT_S: Final = 1200.0  # seconds per session
 NO_TESTS_EXIT_CODE: Final = 5  # exit code of pytest if a share contains no tests
 HEAD: Final = ("row", "what", "seeds", "passed", "invariants")
-GROUPS: Final = {"A": "stdio", "B": "HTTP and SSE", "C": "callers", "D": "host and storage", "E": "no handshake"}
+GROUPS: Final = {
+    "A": "stdio",
+    "B": "HTTP and SSE",
+    "C": "callers",
+    "D": "host and storage",
+    "E": "no handshake",
+    "W": "WebSocket",
+}
 ABOUT: Final = """\
 # Reliability
 

@@ -48,7 +48,7 @@ def test_a_failing_server_never_hides_the_others_and_says_why(toolway):
     assert "| missing GITHUB_TOKEN ***" in result.stderr
     assert '"env": {"GITHUB_TOKEN": "${GITHUB_TOKEN}"}' in result.stderr
     assert "command not found: /no/such/program" in result.stderr
-    assert "unknown server type odd" in result.stderr
+    assert "unknown server type 'odd'" in result.stderr
     assert "do-not-show" not in result.output
     assert result.exit_code == 8
 
@@ -121,7 +121,7 @@ def test_asking_for_an_entry_that_cannot_be_used_tells_what_is_wrong_with_it(too
     servers = {"My Server": {"type": "odd", "url": "https://x"}}
     for words in (("status", "my-server"), ("call", "my-server.x"), ("tools", "-s", "My Server")):
         result = toolway(servers, *words)
-        assert "unknown server type odd" in result.stderr
+        assert "unknown server type 'odd'" in result.stderr
         assert "mcp.json:1" in result.stderr
         assert result.exit_code == 3
 

@@ -145,8 +145,8 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 @pytest.mark.parametrize(
     ("mode", "code", "error"),
     [
-        ("status=401", "E-HTTP-STATUS", AccessDenied),
-        ("status=403", "E-HTTP-STATUS", AccessDenied),
+        ("status=401", "E-AUTH-TOKEN", AccessDenied),
+        ("status=403", "E-AUTH-TOKEN", AccessDenied),
         ("status=429;retry_after=7", "E-HTTP-STATUS", CallError),
         ("status=503;retry_after=7", "E-HTTP-STATUS", CallError),
         ("status=302;to=http://elsewhere.example/", "E-HTTP-REDIRECT", CallError),
