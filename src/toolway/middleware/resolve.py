@@ -18,7 +18,7 @@ from toolway.catalog.tool_access import denied_error
 from toolway.errors import NotFound
 from toolway.types import Call, CallHandler, CallResult, Middleware, ToolRef
 
-BARE_NAME_WAIT_S: Final = 10.0  # seconds that a call without a server in its name waits for tool lists
+BARE_NAME_WAIT_S: Final = 10.0  # seconds that a call without a server waits for tool lists; at most half its timeout
 
 
 #: (seconds) → enabled servers, after their tools are known or the time is over
@@ -55,7 +55,7 @@ def resolve(
             require_server(servers, ref.server if ref is not None else call.server)
         clock = asyncio.get_running_loop().time
         began = clock()
-        wait = BARE_NAME_WAIT_S if call.timeout is None else min(call.timeout, BARE_NAME_WAIT_S)
+        wait = BARE_NAME_WAIT_S if call.timeout is None else min(call.timeout / 2, BARE_NAME_WAIT_S)
         tool = find_by_bare_name(catalog, await wait_for_lists(wait), call.target)
         waited = clock() - began
         resolved = attach_policy(_with_target(call, tool.ref), tool)
