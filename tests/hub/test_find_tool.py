@@ -15,11 +15,10 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.promise("D9")
 async def test_a_bare_name_that_one_server_has_is_called() -> None:
-    async with FakeHttp(tools=2) as one, FakeHttp() as two:
-        async with Hub({"one": one.url, "two": two.url}, catalog_storage=None) as hub:
-            result = await hub.call_tool("tool_0001", {"text": "hi"})  # at once: no list is known yet
-            assert (result.server, result.name, result.text) == ("one", "tool_0001", "hi")
-            assert (await hub.call_tool("one.tool_0001")).server == "one"
+    async with FakeHttp(tools=2) as one, FakeHttp() as two, Hub({"one": one.url, "two": two.url}) as hub:
+        result = await hub.call_tool("tool_0001", {"text": "hi"})  # at once: no list is known yet
+        assert (result.server, result.name, result.text) == ("one", "tool_0001", "hi")
+        assert (await hub.call_tool("one.tool_0001")).server == "one"
 
 
 @pytest.mark.promise("D9")
