@@ -69,6 +69,7 @@ from toolway.middleware.single_flight import single_flight
 from toolway.middleware.user_middleware import user_middleware
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
 from toolway.telemetry.alerts import AlertDelivery, AlertDetector
+from toolway.telemetry.hub_log import HubLog
 from toolway.telemetry.otel_attributes import server_attributes
 from toolway.types import Call, CallResult, CallState, ClientCallbacks, Era, Middleware, ToolRef
 from toolway.upstream.error_mapping import raising_access_denied
@@ -149,7 +150,7 @@ class HubCore:
 
     Args:
         callbacks: Answers the requests of all servers (elicitation, sampling, roots). None rejects them.
-        library: True for the hub of a `Hub`; its advice names methods instead of commands.
+        library: True for the hub of a `Hub`: it logs calls and servers, and its advice names methods.
         environment: Replacements for randomness, sleep and transports, for tests and the cluster.
     """
 
@@ -233,6 +234,8 @@ class HubCore:
             else None
         )
         self._mask = create_mask(lambda: self._servers)
+        self._library = library
+        self._hub_log = HubLog(self._mask, lambda call: self._policies.retry_policy(call).max_attempts)
         self.alert_detector = AlertDetector(self.emit, self._mask, wants_calls=alerts is not None, for_library=library)
         self._instrumentation.add_sink(self.alert_detector)
         self._alert_delivery: AlertDelivery | None = None
@@ -265,21 +268,33 @@ class HubCore:
                 now,
                 self._environment.random,
                 self._environment.sleep,
-                self._instrumentation.on_attempt_failed,
+                self._on_attempt_failed,
                 policies.update,
             ),
             circuit_breaker=circuit_breaker(self._breakers, now, self._ping_server, policies.is_process),
             concurrency=concurrency(self._upstreams.limiters.__getitem__, policies.queue_timeout, now),
         )
 
+    def _on_attempt_failed(self, call: Call, exc: CallError, retry_delay: float | None) -> None:
+        self._hub_log.on_attempt_failed(call, exc, retry_delay)
+        self._instrumentation.on_attempt_failed(call, exc, retry_delay)
+
     # -- lifecycle ----------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
+        if self._library:
+            self._hub_log.read_level()
+            self._instrumentation.add_sink(self._hub_log)
         if self._alert_delivery is not None:  # before the audit log, which reports calls that a crash left open
             for key, at in await self._alert_delivery.start():
                 self.alert_detector.add_known(key, at)
-        audit = await self._open_audit(self._audit_log) if self._audit_log is not None else None
+        try:
+            audit = await self._open_audit(self._audit_log) if self._audit_log is not None else None
+        except BaseException:
+            if self._alert_delivery is not None:
+                await self._alert_delivery.close()
+            raise
         self._chain = compose(self._build_middleware(self._idempotency_store, self._loop.time, audit), self._dispatch)
         self._watchdog.start()
         self._upstreams.start()
@@ -420,7 +435,12 @@ class HubCore:
         if not self._upstreams.is_open:
             self._require_open()
         began = self._loop.time()
-        reply = await self._chain(call)
+        try:
+            reply = await self._chain(call)
+        except CallError as exc:
+            if self._library:
+                self._hub_log.on_error(exc)
+            raise
         return replace(reply, duration=self._loop.time() - began)
 
     async def _observed(self, call: Call) -> CallResult:
@@ -432,6 +452,8 @@ class HubCore:
             reply = await self._chain(call)
         except CallError as exc:
             instrumentation.on_error(call, exc, self._loop.time() - began)
+            if self._library:
+                self._hub_log.on_error(exc)
             raise
         except BaseException:
             instrumentation.on_cancelled(call, self._loop.time() - began)

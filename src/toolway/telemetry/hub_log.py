@@ -1,0 +1,118 @@
+"""Log of a hub in a library, under `toolway.calls` and `toolway.servers`: calls, retries, servers.
+
+    DEBUG    start and end of each call
+    INFO     a failed attempt that is followed by another one; a server that starts or is ready
+    WARNING  a server that fails or disconnects; a call with an unknown outcome; an alert
+
+Lines contain no arguments and no results, and secrets are masked. Calls pay nothing for a level that is off: the level
+for calls is read once, when the hub opens. A gateway has its own log (telemetry/logging.py); only the lines about
+attempts are the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from toolway.errors import CallError
+from toolway.events import Alert, CallFinished, CallStarted, Disconnected, Event, StateChanged
+from toolway.types import Call
+
+_calls_log = logging.getLogger("toolway.calls")
+_servers_log = logging.getLogger("toolway.servers")
+for _logger in (_calls_log, _servers_log):  # a program that configures no log gets no lines on stderr
+    _logger.addHandler(logging.NullHandler())
+
+
+class HubLog:
+    """Event sink that writes calls and server events to the Python log."""
+
+    def __init__(self, mask: Callable[[str], str], max_attempts_for: Callable[[Call], int]) -> None:
+        """Create the sink. `mask` hides secrets in texts of servers.
+
+        `max_attempts_for` returns the number of attempts that a call may have.
+        """
+        self._mask = mask
+        self._max_attempts_for = max_attempts_for
+        self._failing: set[str] = set()  # servers whose failure was already logged as a warning
+        self.wants_calls = self.wants_attempts = False
+
+    def read_level(self) -> None:
+        """Read from the logging configuration if calls are logged. Called when the hub opens."""
+        self.wants_calls = self.wants_attempts = _calls_log.isEnabledFor(logging.DEBUG)
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def on_call(self, event: CallFinished) -> None:
+        if not self.wants_calls:
+            return
+        _calls_log.debug(
+            "call %s of %s ended: %s, %.1f ms, %d attempts, executed: %s",
+            event.id,
+            event.name,
+            event.outcome,
+            event.seconds * 1000,
+            event.attempts,
+            event.executed,
+        )
+
+    def on_attempt_failed(self, call: Call, exc: CallError, retry_delay: float | None) -> None:
+        """Log a failed attempt, if another attempt follows or preceded it."""
+        number = call.state.attempts
+        if (retry_delay is None and number < 2) or not _calls_log.isEnabledFor(logging.INFO):
+            return
+        _calls_log.info(
+            "%s.%s: attempt %d of %d failed: %s; %s",
+            call.server,
+            call.name,
+            number,
+            self._max_attempts_for(call),
+            self._describe(exc),
+            f"next in {retry_delay:.1f} s" if retry_delay is not None else "no further attempt",
+        )
+
+    def on_error(self, exc: CallError) -> None:
+        """Log a failed call if its outcome is unknown. Other errors are only raised to the caller."""
+        if exc.executed == "unknown" and _calls_log.isEnabledFor(logging.WARNING):
+            _calls_log.warning(
+                "%s.%s may have been executed, check before you repeat it: %s",
+                exc.server,
+                exc.tool,
+                self._describe(exc),
+            )
+
+    def _describe(self, exc: CallError) -> str:
+        text = f"{exc.message}: {exc.detail}" if exc.detail else exc.message
+        return f"{self._mask(text)[:500]} [{exc.code}]"
+
+    # -- servers ------------------------------------------------------------------------------------------------------
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, CallStarted):
+            if self.wants_calls:
+                _calls_log.debug("call %s of %s started", event.id, event.name)
+        elif isinstance(event, StateChanged):
+            self._log_state(event)
+        elif isinstance(event, Disconnected):
+            self._log_server(logging.WARNING, event.server, f"disconnected, restarting: {event.reason}")
+        elif isinstance(event, Alert) and event.kind in ("login-needed", "token-rejected", "rate-limited"):
+            self._log_server(logging.WARNING, event.server, f"{event.message} → {event.hint}")
+
+    def _log_state(self, event: StateChanged) -> None:
+        """Log a state change. Repeated failures of a server warn once, and again when it counts as failed."""
+        server, new = event.server, event.new
+        if new in ("backing_off", "failed"):
+            warn = new == "failed" or server not in self._failing
+            self._failing.add(server)
+            self._log_server(logging.WARNING if warn else logging.INFO, server, event.reason)
+        elif new in ("starting", "ready"):
+            if new == "ready":
+                self._failing.discard(server)
+            self._log_server(logging.INFO, server, event.reason)
+        else:
+            self._failing.discard(server)
+            self._log_server(logging.DEBUG, server, event.reason)
+
+    def _log_server(self, level: int, server: str, text: str) -> None:
+        if _servers_log.isEnabledFor(level):
+            _servers_log.log(level, "%s: %s", server, self._mask(text)[:500])

@@ -1,0 +1,91 @@
+"""Log of a hub in a library: calls, retries, servers."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.program import until
+from toolway import CallError, Effect, Hub, OutcomeUnknown, RetryPolicy, Server, ToolSettings
+from toolway.testing import FakeHttp, fake_server
+
+pytestmark = pytest.mark.anyio
+FAST = RetryPolicy(max_attempts=3, initial_backoff=0.01, max_backoff=0.01)
+
+
+def lines(caplog: pytest.LogCaptureFixture, name: str, level: int) -> list[str]:
+    return [each.getMessage() for each in caplog.records if (each.name, each.levelno) == (name, level)]
+
+
+@pytest.mark.promise("A21", "B26")
+async def test_each_failed_attempt_and_each_restart_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with FakeHttp(modes=["reset_before_response;times=2"]) as server:
+        entry = Server(url=server.url, retry=FAST, tools={"bad": ToolSettings(effect=Effect.READ)})
+        async with Hub({"s": entry, "p": fake_server()}) as hub:
+            await hub.call_tool("s.bad")
+            await hub.wait_ready("p")
+            hub.restart_server("p")
+            await until(
+                lambda: any("restart" in line for line in lines(caplog, "toolway.servers", logging.WARNING)), 10
+            )
+            await hub.wait_ready("p")
+    first, second = lines(caplog, "toolway.calls", logging.INFO)
+    assert first.startswith("s.bad: attempt 1 of 3 failed: ") and first.endswith(" s") and "; next in 0.0" in first
+    assert second.startswith("s.bad: attempt 2 of 3 failed: ")
+    assert any(
+        line.startswith("p: disconnected, restarting") for line in lines(caplog, "toolway.servers", logging.WARNING)
+    )
+    assert any(line.startswith("p: ready") for line in lines(caplog, "toolway.servers", logging.INFO))
+
+
+@pytest.mark.promise("B26")
+async def test_each_call_is_logged_at_debug_level_without_arguments(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with Hub({"s": fake_server()}) as hub:
+        await hub.call_tool("s.echo", {"text": "canary"})
+        with pytest.raises(CallError):
+            await hub.call_tool("s.nothing")
+    begun, ended, *_ = lines(caplog, "toolway.calls", logging.DEBUG)
+    assert begun.endswith("of s.echo started") and "of s.echo ended: ok, " in ended and "executed: yes" in ended
+    assert any("s.nothing ended: E-NOT-FOUND" in line for line in lines(caplog, "toolway.calls", logging.DEBUG))
+    ours = [each.getMessage() for each in caplog.records if each.name.startswith("toolway")]
+    assert not any("canary" in line for line in ours)
+
+
+async def test_calls_are_not_observed_if_their_level_is_off() -> None:
+    async with Hub({"s": fake_server()}) as hub:
+        assert not hub._core._instrumentation.enabled
+
+
+@pytest.mark.promise("B26")
+async def test_failures_of_servers_and_unknown_outcomes_are_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    entry = {**fake_server("exit_mid_call"), "env": {"API_TOKEN": "canary-secret-1"}}
+    missing = {"command": "no-such-program-canary-secret-1", "maxRestarts": 1}
+    async with Hub({"s": entry, "gone": missing}) as hub:
+        with pytest.raises(OutcomeUnknown):
+            await hub.call_tool("s.bad")
+        with pytest.raises(CallError):
+            await hub.call_tool("gone.x")
+    [line] = lines(caplog, "toolway.calls", logging.WARNING)
+    assert line.startswith("s.bad may have been executed, check before you repeat it: ")
+    servers = lines(caplog, "toolway.servers", logging.WARNING)
+    assert any(line.startswith("gone: ") for line in servers)
+    assert "canary-secret-1" not in caplog.text
+
+
+def test_a_program_that_configures_no_log_gets_no_lines_on_stderr(tmp_path: Path) -> None:
+    source = """
+from toolway import CallError, SyncHub
+with SyncHub({"gone": "no-such-program"}) as hub:
+    try:
+        hub.call_tool("gone.x")
+    except CallError as error:
+        print(error.code)
+"""
+    found = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert (found.stdout, found.stderr) == ("E-STDIO-ENOENT\n", "")
