@@ -144,6 +144,12 @@ def test_every_name_gives_valid_python_and_no_placeholder_is_left(name, http):
             json.loads(text)
 
 
+def test_the_guide_names_every_file():
+    guide = (Path(__file__).resolve().parents[2] / "docs/howto/new-server.md").read_text()
+    for path in NewServer("my-notes", http=True).render():
+        assert f"`{path}`" in guide or path.startswith("tests/") or path.endswith("__init__.py"), path
+
+
 def test_every_template_is_used():
     rendered = [*NewServer("a").render().values(), *NewServer("a", http=True).render().values()]
     for template in TEMPLATES.iterdir():

@@ -153,7 +153,8 @@ def run_config_validate(context: CommandContext) -> ExitCode:
         )
     else:
         output.print_problems(loaded.issues, notes=True)
-        summary = f"{len(loaded.servers)} servers can be used"
+        count = len(loaded.servers)
+        summary = f"{count} {'server' if count == 1 else 'servers'} can be used"
         output.print_line(f"{with_tilde(loaded.file)}: {summary}", "red" if "error" in severities else "green")
     return ExitCode.CONFIG if "error" in severities else ExitCode.OK
 
