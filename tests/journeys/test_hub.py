@@ -207,16 +207,6 @@ async def test_a_failing_server_says_why() -> None:
         assert hub.status()["ends"].stderr
 
 
-@both_eras
-@pytest.mark.promise("E5")
-async def test_an_added_server_can_be_waited_for_until_its_tools_are_listed(era: str) -> None:
-    async with Hub({}) as hub:
-        await hub.add_server("late", fake_server("slow_start=0.3", era=era))
-        await hub.wait_ready("late", timeout=30)
-        assert hub.status()["late"].state == "ready"
-        assert "echo" in {tool.name for tool in hub.known_tools() if tool.server == "late"}
-
-
 async def test_servers_come_and_go_while_the_hub_runs() -> None:
     async with Hub({"one": fake_server()}) as hub:
         await hub.wait_ready()
