@@ -91,6 +91,7 @@ async def test_a_url_that_knows_two_methods_is_used_with_post_only(setting: str)
 async def test_a_call_that_times_out_is_unknown_and_nothing_is_cancelled(tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     async with Hub({"slow": fake_server(era="bare", effects=str(effects))}) as hub:
+        await hub.wait_ready("slow")
         with pytest.raises(CallTimeout) as caught:
             await hub.call_tool("slow.counter", {"seconds": 5}, timeout=0.5)
         assert caught.value.executed == "unknown"

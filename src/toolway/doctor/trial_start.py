@@ -29,6 +29,7 @@ from toolway.upstream.diagnosis import PACKAGE_RUNNERS
 from toolway.upstream.negotiation import NegotiatedProtocol, may_be_legacy_sse
 from toolway.upstream.process.spawner import Process, Spawner
 from toolway.upstream.session import Session
+from toolway.upstream.start_policy import refusal_hint
 from toolway.upstream.transport import Disconnect, JSONRPCError, Transport, TransportError
 from toolway.upstream.transports import create_transport
 
@@ -179,7 +180,8 @@ async def _classify_failure(session: Session, server: Server, exc: Exception) ->
     if isinstance(exc, TimeoutError):
         return Disconnect(f"no answer within {server.timeout.start:g} s", "E-START-TIMEOUT")
     if isinstance(exc, JSONRPCError):
-        return Disconnect(f"the server returned error {exc.code}: {exc.message}", "E-START-REFUSED")
+        reason = f"the server returned error {exc.code}: {exc.message}"
+        return Disconnect(reason, "E-START-REFUSED", hint=refusal_hint(exc))
     assert isinstance(exc, TransportError)
     if exc.code.startswith("E-STDIO-") and session.transport.info().pid is not None:
         with suppress(TimeoutError):

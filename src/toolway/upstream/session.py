@@ -56,6 +56,7 @@ class Session:
         self._router = ServerRequestRouter(server, callbacks)
         self._log_rank = -1  # rank of the log level requested from a legacy server
         self._uses_turns = False
+        self._is_bare = False
         self._acknowledged: asyncio.Event | None = None  # set while a subscription awaits its acknowledgement
         self._progress_callbacks: dict[int, ProgressCallback] = {}
         self._last_progress_token = 0
@@ -90,6 +91,7 @@ class Session:
         # pipe.
         shares_stream = info.pid is not None or info.transport in ("sse", "websocket")
         self._uses_turns = negotiated.era == "legacy" and shares_stream
+        self._is_bare = negotiated.era == "bare"
         self.negotiated = negotiated
 
     async def _negotiate(self, setting: EraSetting, era_hint: Era | None) -> negotiation.NegotiatedProtocol:
@@ -150,7 +152,7 @@ class Session:
                 result = await self.request(
                     call.method, params, call.state, input_schema=input_schema, capabilities=declared
                 )
-                if call.method == "tools/call" and ("content" not in result or self.protocol.era == "bare"):
+                if call.method == "tools/call" and ("content" not in result or self._is_bare):
                     result = self._normalize_tool_result(call, result)
                 if (
                     result.get("resultType") == "input_required"
@@ -166,7 +168,7 @@ class Session:
                 del self._progress_callbacks[token]
 
     def _normalize_tool_result(self, call: Call, result: Json) -> Json:
-        normalized = versions.normalize_tool_result(result, bare=self.protocol.era == "bare")
+        normalized = versions.normalize_tool_result(result, bare=self._is_bare)
         if normalized is not result:
             call.state.raw_bytes = None  # the bytes as received are no longer the result
         return normalized
@@ -216,7 +218,7 @@ class Session:
         try:
             if self.protocol.era == "modern":
                 await self.request("server/discover", {})
-            elif self.protocol.era == "bare":
+            elif self._is_bare:
                 await self.request("tools/list", {})  # it may ignore a method that it does not know
             else:
                 await self.request("ping", {})
@@ -264,12 +266,10 @@ class Session:
             version = protocol.version
             declared = capabilities if capabilities is not None else self._callbacks.capabilities
             params = versions.add_protocol_meta(params, version, CLIENT_INFO, declared)
-        elif protocol.era == "bare" and method == "tools/call":
+        elif self._is_bare and method == "tools/call":
             params = versions.bare_call_params(params)
         # A loss on a stale connection is indistinguishable from a loss after execution, which matters for tool calls.
-        return Request(
-            method, params, call_state, version, input_schema, method == "tools/call", protocol.era == "bare"
-        )
+        return Request(method, params, call_state, version, input_schema, method == "tools/call", self._is_bare)
 
     async def _reinitialize(self, initialize_count: int) -> None:
         """Send `initialize` once for all requests that found their session lost by the server.

@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from mcp_types.jsonrpc import METHOD_NOT_FOUND
+
 from toolway._async import LightEvent
 from toolway.config.schema import RestartPolicy, Server
 from toolway.types import Era
@@ -108,11 +110,19 @@ def start_failure(exc: Exception, limit: float) -> Disconnect:
         hint = f'increase the timeout: "startTimeout": "{2 * limit:g}s"'
         return Disconnect(f"no response within {limit:g} s", "E-START-TIMEOUT", hint=hint)
     if isinstance(exc, JSONRPCError):
-        return Disconnect(f"the server rejected the session: error {exc.code}, {exc.message}", "E-START-REFUSED")
+        reason = f"the server rejected the session: error {exc.code}, {exc.message}"
+        return Disconnect(reason, "E-START-REFUSED", hint=refusal_hint(exc))
     assert isinstance(exc, TransportError)
     if exc.code == SERVER_MOVED:
         return Disconnect(exc.reason, exc.code, moved=True)
     return Disconnect(exc.reason, exc.code, hint=exc.hint)
+
+
+def refusal_hint(exc: JSONRPCError) -> str:
+    """Return a hint for a server that answered its first requests with an error; empty if there is none."""
+    if exc.code != METHOD_NOT_FOUND:
+        return ""
+    return "the server knows neither initialize nor tools/list; to find out more: toolway explain E-START-REFUSED"
 
 
 class RestartBackoff:

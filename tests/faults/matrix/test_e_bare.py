@@ -11,7 +11,7 @@ import pytest
 from tests.faults.fault_lab import Bench, Served, first_time, lab, server
 from tests.timing import within
 from toolway import CallTimeout, HealthCheck, OutcomeUnknown, ProtocolError, Server
-from toolway.testing import FakeHttp, fake_server
+from toolway.testing import FakeHttp, FakeWebSocket, fake_server
 from toolway.upstream import negotiation
 
 pytestmark = pytest.mark.anyio
@@ -20,6 +20,8 @@ WAYS = pytest.mark.parametrize("way", ["stdio", "http"])
 
 
 def bare(way: str, *modes: str) -> Any:
+    if way == "websocket":
+        return FakeWebSocket(era="bare", modes=modes)
     return FakeHttp(era="bare", modes=modes) if way == "http" else fake_server(*modes, era="bare")
 
 
@@ -32,7 +34,7 @@ async def works(bench: Bench) -> None:
 # -- the start ---------------------------------------------------------------------------------------------------------
 
 
-@WAYS
+@pytest.mark.parametrize("way", ["stdio", "http", "websocket"])
 @pytest.mark.row("E1")
 async def test_a_server_that_refuses_the_handshake_is_used_without_it(way: str) -> None:
     async with lab({"bad": bare(way)}) as bench:

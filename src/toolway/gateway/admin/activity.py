@@ -98,7 +98,7 @@ class ActivityRecorder:
             timeline.append({"at": self._now(), "state": event.new, "why": why})
             self.add_event("state", event.server, why, state=event.new)
         elif isinstance(event, Connected):
-            self.add_event("connection", event.server, f"connected, protocol {event.protocol}")
+            self.add_event("connection", event.server, f"connected, protocol {event.protocol or event.era}")
         elif isinstance(event, Disconnected):
             self.add_event(
                 "connection", event.server, f"disconnected: {self.masks.mask_for(event.server)(event.reason)}"

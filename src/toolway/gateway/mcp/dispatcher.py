@@ -232,7 +232,7 @@ class RequestDispatcher:
 
         The result may be raw bytes if `keep_raw` is True. Raises `RpcFailure` if the call fails.
         """
-        may_suspend = context.era == "modern" and self._hub.era(server) != "modern"
+        may_suspend = context.era == "modern" and self._hub.era(server) in (None, "legacy")  # it may send requests
 
         def get_binding() -> tuple[str, ...]:
             return _state_binding(context, method, server, params)
