@@ -45,7 +45,7 @@ def test_one_bad_entry_does_not_hide_the_others():
     assert list(found.servers) == ["b"]
     assert [(p.server, p.line, p.code, p.severity) for p in found.issues] == [
         ("a", 2, "E-CONFIG-KEY", "error"),
-        ("c", 4, "E-CONFIG-TYPE", "error"),
+        ("c", 4, "E-CONFIG-URL", "error"),
     ]
     assert str(found.issues[0]) == "f:2: command must be text: found a number [E-CONFIG-KEY]"
 

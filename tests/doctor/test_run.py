@@ -59,11 +59,12 @@ async def test_what_is_well_takes_a_line_and_what_is_not_comes_first(lab):
     assert seen.lines[-1] == "Fix 1 problem, then run: toolway doctor"
 
 
-async def test_a_variable_that_is_missed_by_nobody_is_a_warning(lab):
+async def test_a_server_with_a_variable_that_is_not_set_is_not_started(lab):
     lab.servers(acme={**small(), "env": {"X": "${NOT_SET}"}})
     seen = await lab.doctor()
-    assert seen.report.state == "warn"
-    assert seen.first == "! acme: the variable NOT_SET is not set"
+    assert seen.report.state == "fail"
+    assert seen.first == "✗ acme: the variable NOT_SET is not set"
+    assert any("start" in line and "not tried" in line for line in seen.lines)
 
 
 async def test_no_secret_of_an_entry_is_repeated_however_the_server_shouts_it(lab):

@@ -188,3 +188,70 @@ async def test_a_hub_does_not_keep_what_it_fetched():
     async with Hub({"gh": fake(TOKEN="${keyring:a}")}) as hub:
         await hub.wait_ready("gh", timeout=60)
         assert hub._core.servers["gh"].env["TOKEN"] == "${keyring:a}"
+
+
+# -- variables that are not set, and env files ------------------------------------------------------------------------
+
+
+@pytest.mark.promise("C14")
+async def test_an_unset_variable_starts_nothing_and_is_used_once_it_is_set(monkeypatch, tmp_path):
+    monkeypatch.delenv("LATE_TOKEN", raising=False)
+    started = tmp_path / "started"
+    command = {"command": sys.executable, "args": ["-c", f"open({str(started)!r}, 'w')", "${LATE_TOKEN}"]}
+    async with Hub({"args": command, "env": fake(TOKEN="x ${LATE_TOKEN}")}, catalog_storage=None) as hub:
+        assert {issue.code for issue in hub.config_issues} == {"E-CONFIG-VARIABLE"}
+        for name, key in (("args", "args"), ("env", "env.TOKEN")):
+            with pytest.raises(ServerUnavailable) as caught:
+                await hub.call_tool(f"{name}.echo", {"text": "x"})
+            assert caught.value.code == "E-CONFIG-VARIABLE" and caught.value.executed == "no"
+            assert (
+                "LATE_TOKEN is not set" in caught.value.detail and f"{key} uses ${{LATE_TOKEN}}" in caught.value.detail
+            )
+            assert "export LATE_TOKEN=" in caught.value.hint
+            assert hub.status()[name].state == "failed"
+        assert not started.exists()
+        monkeypatch.setenv("LATE_TOKEN", "is-set-now")
+        hub.restart_server("env")
+        await hub.wait_ready("env", timeout=60)
+        assert environment_of(hub, "env")["TOKEN"] == "x is-set-now"
+
+
+async def test_an_unset_variable_in_a_url_or_header_reaches_no_server(monkeypatch):
+    monkeypatch.delenv("LATE_TOKEN", raising=False)
+    async with FakeHttp() as server:
+        entries = {
+            "header": {"url": server.url, "headers": {"Authorization": "Bearer ${LATE_TOKEN}"}},
+            "url": {"url": "${LATE_URL}"},
+        }
+        async with Hub(entries, catalog_storage=None) as hub:
+            for name in entries:
+                with pytest.raises(ServerUnavailable) as caught:
+                    await hub.call_tool(f"{name}.echo", {"text": "x"})
+                assert caught.value.code == "E-CONFIG-VARIABLE"
+            monkeypatch.setenv("LATE_TOKEN", "t")
+            monkeypatch.setenv("LATE_URL", server.url)
+            for name in entries:
+                hub.restart_server(name)
+                await hub.wait_ready(name, timeout=60)
+                assert (await hub.call_tool(f"{name}.echo", {"text": "x"})).text
+
+
+@pytest.mark.promise("C14")
+async def test_an_env_file_is_given_to_the_server_and_env_wins(tmp_path):
+    file = tmp_path / "server.env"
+    entry = {**FAKE, "envFile": str(file), "env": {"BOTH": "entry", "COPY": "${FROM_FILE}"}}
+    async with Hub({"s": entry}, catalog_storage=None) as hub:
+        with pytest.raises(ServerUnavailable) as caught:
+            await hub.call_tool("s.echo", {"text": "x"})
+        assert caught.value.code == "E-CONFIG-ENV-FILE" and str(file) in caught.value.detail
+        file.write_text("BOTH=file\nFROM_FILE='a b'\nSMTP_PASSWORD=canary-of-the-file\n")
+        hub.restart_server("s")
+        await hub.wait_ready("s", timeout=60)
+        found = environment_of(hub, "s")
+        assert {key: found[key] for key in ("BOTH", "FROM_FILE", "COPY")} == {
+            "BOTH": "entry",
+            "FROM_FILE": "a b",
+            "COPY": "a b",
+        }
+        assert found["SMTP_PASSWORD"] == "canary-of-the-file"
+    assert "canary-of-the-file" not in build_masker([])("it is canary-of-the-file")

@@ -8,15 +8,17 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
+from toolway.config.dotenv import DotenvVariables
 from toolway.config.schema import ConfigIssue
-from toolway.config.secret_refs import SecretTemplate, split_secret_refs
-from toolway.config.variables import expand_variables
+from toolway.config.secret_refs import SecretRef, SecretTemplate, split_secret_refs
+from toolway.config.variables import UnsetVariable, expand_to_pieces
 from toolway.errors import ConfigError
 
 CONFIG_KEY_CODE = "E-CONFIG-KEY"
+VARIABLE_CODE: Final = "E-CONFIG-VARIABLE"
 #: Keys of our own that were renamed, with their new names. The paths begin at a server entry, or with `toolway.`; the
 #: `*` is a tool. They have no effect any more: a message names the new key.
 OLD_KEYS: Final = {
@@ -95,6 +97,8 @@ class FieldReader:
         value = self.get_text(key)
         if value is None:
             return default
+        if isinstance(value, SecretTemplate) and value.variables:
+            raise unset_variables_error(dict.fromkeys(value.variables, key))
         if value not in options:
             raise ConfigError(
                 f"{key} must be one of {', '.join(options)}",
@@ -120,24 +124,33 @@ class FieldReader:
     def expand_text(self, key: str, text: str) -> str:
         """Return a config text with its variables expanded. An unset variable causes a warning.
 
-        References to secrets stay in the text until the server is started.
+        References to secrets and to unset variables stay in the text until the server is started.
         """
-        parts = tuple(
-            self._expand_variables(key, part) if isinstance(part, str) else part for part in split_secret_refs(text)
-        )
+        parts: list[str | SecretRef] = []
+        for part in split_secret_refs(text):
+            parts += self._expand_variables(key, part) if isinstance(part, str) else [part]
         plain = [part for part in parts if isinstance(part, str)]
-        return "".join(plain) if len(plain) == len(parts) else SecretTemplate(parts)
+        return "".join(plain) if len(plain) == len(parts) else SecretTemplate(tuple(parts))
 
-    def _expand_variables(self, key: str, text: str) -> str:
-        result = expand_variables(text, self.variables)
-        for name in result.unset:
+    def _expand_variables(self, key: str, text: str) -> Iterator[str | SecretRef]:
+        variables = self.variables.for_key(key) if isinstance(self.variables, DotenvVariables) else self.variables
+        for piece in expand_to_pieces(text, variables):
+            if isinstance(piece, UnsetVariable):
+                self.warn_unset(key, piece.name)
+                yield SecretRef("env", piece.name)
+            else:
+                yield piece
+
+    def warn_unset(self, key: str, name: str) -> None:
+        """Add a warning about a variable that is not set, once for each variable."""
+        message = f"the variable {name} is not set"
+        if not any(issue.message == message for issue in self.issues):
             self.warn(
-                f"the variable {name} is not set",
-                detail=f"{shorten_key(key)} uses ${{{name}}}, which is passed on unexpanded",
+                message,
+                detail=f"{shorten_key(key)} uses ${{{name}}}; nothing is started with it until it is set",
                 hint=f"export {name}=… or write ${{{name}:-default}}",
-                code="E-CONFIG-VARIABLE",
+                code=VARIABLE_CODE,
             )
-        return result.text
 
     def warn(self, message: str, *, detail: str = "", hint: str = "", code: str = CONFIG_KEY_CODE) -> None:
         self.issues.append(ConfigIssue("", message, detail, hint, code, severity="warning"))
@@ -155,6 +168,18 @@ class FieldReader:
 
     def _pop(self, key: str) -> Any:
         return self.remaining.pop(key, None)
+
+
+def unset_variables_error(unset: Mapping[str, str]) -> ConfigError:
+    """Return the error for variables that are not set. `unset` has the key that uses each of them."""
+    names = ", ".join(unset)
+    several = len(unset) > 1
+    return ConfigError(
+        f"the variable{'s' if several else ''} {names} {'are' if several else 'is'} not set",
+        detail=", ".join(f"{shorten_key(key)} uses ${{{name}}}" for name, key in unset.items()),
+        hint=f"export {next(iter(unset))}=… or write ${{{next(iter(unset))}:-default}}, then restart the server",
+        code=VARIABLE_CODE,
+    )
 
 
 def renamed_hint(path: str) -> str:

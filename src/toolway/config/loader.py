@@ -12,11 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from toolway.config.dotenv import DOTENV_NAME, ENV_FILE_CODE, DotenvVariables, env_file_error, read_env_file
 from toolway.config.editing import jsonc
-from toolway.config.field_reader import json_type_name, parse_duration
+from toolway.config.field_reader import json_type_name, parse_duration, unset_variables_error
 from toolway.config.foreign_keys import warn_unread_root_keys
 from toolway.config.locations import EXAMPLE_CONFIG
 from toolway.config.schema import ConfigIssue, Server, check_server_name
+from toolway.config.secret_refs import find_unset_variables, join_folder
 from toolway.config.server_entry import TIMEOUT_KEYS, URL_KEYS, parse_entry, parse_entry_with_issues, parse_inline
 from toolway.config.settings import (
     GatewaySettings,
@@ -34,6 +36,7 @@ SERVER_MAP_KEYS: Final = ("mcpServers", "servers", "mcp_servers")
 TOOLWAY_BLOCK: Final = "toolway"
 GROUP_LIST_KEY: Final = "groups"
 MAX_CONFIG_BYTES: Final = 4 * 1024 * 1024
+_MAX_BAD_LINES: Final = 8  # lines of a `.env` file that are reported
 _ENTRY_KEYS: Final = frozenset({"command", "type", "transport", *URL_KEYS})
 
 
@@ -60,7 +63,55 @@ def load_file(path: str | os.PathLike[str], variables: Mapping[str, str] | None 
     Raises `ConfigError` if the file cannot be read or parsed, has no server map, or has invalid gateway settings.
     """
     file = os.fspath(path)
-    return parse_config(decode_config(read_config_bytes(file), file), file, variables)
+    text = decode_config(read_config_bytes(file), file)
+    with_file, issues = add_dotenv(file, os.environ if variables is None else variables)
+    loaded = parse_config(text, file, with_file)
+    issues += find_missing_env_files(loaded)
+    return replace(loaded, issues=(*loaded.issues, *issues), watched_files=(dotenv_path(file),))
+
+
+def dotenv_path(file: str) -> str:
+    return os.path.join(os.path.dirname(file), DOTENV_NAME)
+
+
+def add_dotenv(
+    file: str, environment: Mapping[str, str], *, is_project: bool = False
+) -> tuple[Mapping[str, str], list[ConfigIssue]]:
+    """Return the environment with the variables of the `.env` file beside a config file, and issues of that file.
+
+    Call it only for a config file that is trusted. With `is_project`, a link to a file elsewhere is not read.
+    """
+    path = dotenv_path(file)
+    if not os.path.isfile(path):
+        return environment, []
+    try:
+        if is_project and not is_inside(path, os.path.dirname(file)):
+            raise env_file_error(path, "it is a link to a file outside of the project", "replace it by a file")
+        found = read_env_file(path)
+    except ConfigError as exc:
+        return environment, [replace(ConfigIssue.from_error(exc), severity="warning", file=path)]
+    issues = [
+        ConfigIssue("", "line is not NAME=value", "it is skipped", "", ENV_FILE_CODE, "note", path, line)
+        for line in found.bad_lines[:_MAX_BAD_LINES]
+    ]
+    return DotenvVariables(environment, found.values, is_project=is_project), issues
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Return True if a path leads to a file in `folder` or below it, links included."""
+    real_folder = os.path.realpath(folder)
+    return os.path.commonpath([os.path.realpath(path), real_folder]) == real_folder
+
+
+def find_missing_env_files(loaded: LoadedConfig) -> list[ConfigIssue]:
+    """Return a warning for each server with an `envFile` that does not exist: it will not start."""
+    found = []
+    for name, server in loaded.servers.items():
+        path = server.env_file
+        if path is not None and not find_unset_variables(path) and not os.path.isfile(path):
+            error = env_file_error(path, "there is no such file, so the server cannot start")
+            found.append(replace(ConfigIssue.from_error(error, name), severity="warning", file=loaded.file))
+    return found
 
 
 def read_config_bytes(file: str) -> bytes:
@@ -105,9 +156,8 @@ def parse_config(text: str, file: str = "", variables: Mapping[str, str] | None 
     servers = parser.apply_default_timeout(servers, entries, names)
     network_policy = parser.parse_network_policy()
     servers = {name: with_network_policy(server, network_policy) for name, server in servers.items()}
-    return LoadedConfig(
-        servers, tuple(parser.issues), file, parser.parse_gateway_settings(), network_policy=network_policy
-    )
+    gateway = parser.parse_gateway_settings()
+    return LoadedConfig(servers, tuple(parser.issues), file, gateway, network_policy=network_policy)
 
 
 def find_server_map(document: jsonc.JsonDocument, file: str) -> tuple[jsonc.JsonPath, dict[str, Any]]:
@@ -227,6 +277,8 @@ class _ConfigParser:
             self._add_issues(raw_name, ConfigIssue.from_error(exc))
             return None
         self._add_issues(raw_name, *issues)
+        if server.env_file is not None and self._file:
+            server = replace(server, env_file=join_folder(os.path.dirname(self._file) or ".", server.env_file))
         return server
 
     def apply_default_timeout(
@@ -284,11 +336,16 @@ class _ConfigParser:
         Raises `ConfigError` if a setting is invalid: settings applied in part could grant access to anyone.
         """
         try:
-            return parse_gateway(self._block, self._variables)
+            settings = parse_gateway(self._block, self._variables)
         except ConfigError as exc:
             exc.file = self._file
             exc.line = self._document.lines.get((TOOLWAY_BLOCK,))
             raise
+        if unset := find_unset_variables(settings, TOOLWAY_BLOCK):
+            issue = ConfigIssue.from_error(unset_variables_error(unset))
+            line = self._document.lines.get((TOOLWAY_BLOCK,))
+            self.issues.append(replace(issue, severity="warning", file=self._file, line=line))
+        return settings
 
     def _add_issues(self, raw_name: str, *issues: ConfigIssue) -> None:
         line = self._document.lines.get((*self._root, raw_name))

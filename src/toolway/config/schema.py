@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from toolway.config.secret_refs import SecretTemplate
+from toolway.config.secret_refs import begins_with_variable, has_secret
 from toolway.errors import ConfigError
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
 from toolway.types import Effect
@@ -206,7 +206,7 @@ class OAuth:
         if self.private_key is not None and self.grant != "client_credentials":
             raise _auth_error("a privateKey is used with client_credentials only", 'set "grant": "client_credentials"')
         url = self.client_metadata_url
-        if url is not None and not re.match(r"https://[^/\s]+/[^\s]", url):
+        if url is not None and not begins_with_variable(url) and not re.match(r"https://[^/\s]+/[^\s]", url):
             raise _auth_error("clientMetadataUrl must be an https address with a path", "correct it")
 
 
@@ -282,7 +282,8 @@ class OpenApi:
                 hint='write "openapi": {"url": "https://…/openapi.json"}',
                 code="E-CONFIG-OPENAPI",
             )
-        if self.url is not None and not re.match(r"https?://[^/\s]", self.url):
+        is_unset = begins_with_variable(self.url)
+        if self.url is not None and not is_unset and not re.match(r"https?://[^/\s]", self.url):
             message = "the URL of an OpenAPI document must begin with http:// or https://"
             raise ConfigError(
                 message, detail=_describe_scheme(self.url), hint='use "file" for a file', code="E-CONFIG-OPENAPI"
@@ -328,6 +329,7 @@ class Server:
         restart: backoff and limit for restarts. Default `RestartPolicy()`.
         health: health check. Default `HealthCheck()`.
         limits: concurrent calls, message size, stderr, number of tools. Default `Limits()`.
+        env_file: file with further variables for the program, read at each start; `env` wins. Default None.
         network_policy: non-public addresses that the URLs of this server may resolve to. Default `PUBLIC_ONLY`.
         extras: unknown keys of the configuration file, which have no effect. Default none.
 
@@ -370,6 +372,7 @@ class Server:
     restart: RestartPolicy = RestartPolicy()
     health: HealthCheck = HealthCheck()
     limits: Limits = Limits()
+    env_file: str | None = None  # file with further variables for the program, read at each start; `env` wins
     network_policy: NetworkPolicy = PUBLIC_ONLY  # non-public addresses that the URLs of this server may resolve to
     extras: Mapping[str, Any] = field(default_factory=dict, repr=False)  # unknown keys of the configuration file
 
@@ -389,14 +392,15 @@ class Server:
                 hint='write {"command": "npx", "args": [...]} or {"url": "https://…/mcp"}',
                 code="E-CONFIG-SERVER",
             )
-        if any(isinstance(text, SecretTemplate) for text in (self.command, self.cwd, *self.args)):
+        if any(has_secret(text) for text in (self.command, self.cwd, self.env_file, *self.args)):
             raise ConfigError(
                 "a secret cannot be an argument of a command",
                 detail="every user of this machine can see the arguments of a process",
                 hint="give it to the server in `env`",
                 code="E-SECRETS-ARGUMENT",
             )
-        if self.url is not None and not re.match(r"(?:https?|wss?)://[^/\s]", self.url):
+        is_unset = begins_with_variable(self.url)
+        if self.url is not None and not is_unset and not re.match(r"(?:https?|wss?)://[^/\s]", self.url):
             raise ConfigError(
                 "the url of a server must begin with http://, https://, ws:// or wss://",
                 detail=_describe_scheme(self.url),

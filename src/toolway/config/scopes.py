@@ -20,13 +20,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from toolway.config.dotenv import env_file_error
 from toolway.config.editing import jsonc
 from toolway.config.loader import (
     TOOLWAY_BLOCK,
     LoadedConfig,
+    add_dotenv,
     decode_config,
+    dotenv_path,
+    find_missing_env_files,
     find_server_map,
     find_toolway_block,
+    is_inside,
     load_file,
     normalize_name,
     parse_config,
@@ -42,6 +47,7 @@ from toolway.config.locations import (
 )
 from toolway.config.masking import mask_value
 from toolway.config.schema import ConfigIssue, Server
+from toolway.config.secret_refs import find_unset_variables, join_folder
 from toolway.config.settings import GatewaySettings, parse_gateway, with_network_policy
 from toolway.errors import ConfigError
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
@@ -162,7 +168,9 @@ def _raise_no_servers(merged: MergedConfig) -> None:
 
 def _iter_watched_files(paths: ConfigPaths, environment: Mapping[str, str]) -> Iterator[Path]:
     """Yield all files that affect the configuration, existing or not, and the trust store."""
-    yield from (paths.user, *(paths.root / name for name in PROJECT_FILE_NAMES), paths.local)
+    files = (paths.user, *(paths.root / name for name in PROJECT_FILE_NAMES), paths.local)
+    yield from files
+    yield from dict.fromkeys(Path(dotenv_path(os.fspath(file))) for file in files)
     try:
         yield open_trust_store(environment).file
     except ConfigError:
@@ -217,10 +225,13 @@ class _ScopeMerger:
         if scope == "project" and not self._is_trusted(path, data):
             return
         text = decode_config(data, file)
-        config = parse_config(text, file, self._environment)
+        variables, dotenv_issues = add_dotenv(file, self._environment, is_project=scope == "project")
+        config = parse_config(text, file, variables)
+        if scope == "project":
+            config = without_foreign_env_files(config, os.fspath(self._paths.root))
         origin = Provenance(scope, file)
         self._files.append(origin)
-        self._issues.extend(config.issues)
+        self._issues.extend((*config.issues, *dotenv_issues, *find_missing_env_files(config)))
         self._network_policy = self._network_policy.union(config.network_policy)
         self._add_entries(config, text, origin)
 
@@ -296,7 +307,27 @@ def with_project_cwd(server: Server, folder: Path) -> Server:
     """
     if server.command is None:
         return server
-    return replace(server, cwd=os.fspath(folder / server.cwd) if server.cwd else os.fspath(folder))
+    return replace(server, cwd=join_folder(os.fspath(folder), server.cwd) if server.cwd else os.fspath(folder))
+
+
+def without_foreign_env_files(config: LoadedConfig, root: str) -> LoadedConfig:
+    """Leave out the servers of a project file whose `envFile` is outside of `root`, the project folder.
+
+    A repository must not decide which of the user's files a server gets.
+    """
+    servers, issues = dict(config.servers), list(config.issues)
+    for name, server in config.servers.items():
+        path = server.env_file
+        if path is None:
+            continue
+        if not find_unset_variables(path) and is_inside(path, root):
+            servers[name] = replace(server, env_file=os.path.realpath(path))
+            continue
+        del servers[name]
+        detail = "a project file may only name an envFile inside of its project"
+        error = env_file_error(path, detail, "move the entry to your own configuration file")
+        issues.append(replace(ConfigIssue.from_error(error, name), file=config.file))
+    return replace(config, servers=servers, issues=tuple(issues))
 
 
 def _untrusted_issue(untrusted: UntrustedFile) -> ConfigIssue:

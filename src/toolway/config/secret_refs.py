@@ -1,39 +1,43 @@
-"""Secret references in config text: `${keyring:NAME}`, `${file:PATH}`, `${command:WORDS}`.
+"""References in config text that are resolved when a server starts: secrets, and variables that are not set yet.
 
-References are parsed when a file is read. They are resolved only when the server that uses them is started. Only text
-of the file itself is parsed: values of variables are not, so setting a variable cannot read a file or run a command.
+Secrets are `${keyring:NAME}`, `${file:PATH}` and `${command:WORDS}`. References are parsed when a file is read. Only
+text of the file itself is parsed: values of variables are not, so setting a variable cannot read a file or run a
+command. A variable that is not set when the file is read stays a reference too: its text never reaches a server.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 from toolway.errors import ConfigError, ToolwayError
 from toolway.secrets import check_secret_name
 
-SecretKind = Literal["keyring", "file", "command"]
+SecretKind = Literal["keyring", "file", "command", "env"]
 _REFERENCE: Final = re.compile(r"(?<!\$)\$\{(keyring|file|command):([^{}]*+)\}")
 
 
 @dataclass(frozen=True, slots=True)
 class SecretRef:
-    """Reference to a secret in the secret store, in a file, or printed by a command.
+    """Reference to a secret in the secret store, in a file, or printed by a command; or to a variable (`env`).
 
     The reference itself is not secret.
     """
 
     kind: SecretKind
-    target: str  # name in the secret store, path of the file, or command line
+    target: str  # name in the secret store, path of the file, command line, or name of the variable
 
     def __str__(self) -> str:
-        return f"${{{self.kind}:{self.target}}}"
+        return f"${{{self.target}}}" if self.kind == "env" else f"${{{self.kind}:{self.target}}}"
 
 
 class SecretTemplate(str):
-    """Config text that contains references to secrets, such as `Bearer ${keyring:NAME}`.
+    """Config text that contains references to secrets or unset variables, such as `Bearer ${keyring:NAME}`.
 
     As a `str` it contains the references, not the secrets, so it may be shown.
     """
@@ -51,7 +55,89 @@ class SecretTemplate(str):
 
     @property
     def references(self) -> tuple[SecretRef, ...]:
-        return tuple(part for part in self.parts if isinstance(part, SecretRef))
+        """References to secrets, without those to variables."""
+        return tuple(part for part in self.parts if isinstance(part, SecretRef) and part.kind != "env")
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Names of the variables that are not set yet."""
+        return tuple(part.target for part in self.parts if isinstance(part, SecretRef) and part.kind == "env")
+
+    @property
+    def begins_with_variable(self) -> bool:
+        """True if a check of how the text begins must wait until the variable is set."""
+        return bool(self.parts) and isinstance(self.parts[0], SecretRef) and self.parts[0].kind == "env"
+
+
+def has_secret(text: str | None) -> bool:
+    return isinstance(text, SecretTemplate) and bool(text.references)
+
+
+def begins_with_variable(text: str | None) -> bool:
+    return isinstance(text, SecretTemplate) and text.begins_with_variable
+
+
+def join_folder(folder: str, path: str) -> str:
+    """Return `path` below `folder`, unless it is absolute or begins with a variable."""
+    if begins_with_variable(path) or os.path.isabs(path):
+        return path
+    return SecretTemplate((f"{folder}/", *path.parts)) if isinstance(path, SecretTemplate) else f"{folder}/{path}"
+
+
+# -- variables that are not set yet -----------------------------------------------------------------------------------
+
+_NOT_EXPANDED: Final = frozenset({"instance", "document", "extras", "network_policy"})  # fields without variables
+V = TypeVar("V")
+
+
+def find_unset_variables(value: Any, path: str = "") -> dict[str, str]:
+    """Return the unset variables in settings, each with the key that uses it first: `{"TOKEN": "env.TOKEN"}`.
+
+    `value` is a dataclass of the configuration, such as a `Server`, or a part of one.
+    """
+    if isinstance(value, SecretTemplate):
+        return dict.fromkeys(value.variables, path)
+    found: dict[str, str] = {}
+    for key, item in _children(value):
+        name = re.sub(r"_([a-z])", lambda match: match[1].upper(), key) if dataclasses.is_dataclass(value) else key
+        inner = path if isinstance(value, tuple) else f"{path}.{name}" if path else name
+        found = {**find_unset_variables(item, inner), **found}
+    return found
+
+
+def _children(value: Any) -> list[tuple[str, Any]]:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [each.name for each in dataclasses.fields(value) if each.name not in _NOT_EXPANDED]
+        return [(name, getattr(value, name)) for name in names]
+    if isinstance(value, Mapping):
+        return [(str(key), item) for key, item in value.items()]
+    return [("", item) for item in value] if isinstance(value, tuple) else []
+
+
+def substitute_variables(value: V, variables: Mapping[str, str]) -> V:
+    """Return the settings with each unset variable replaced by its value. References to secrets stay.
+
+    Raises `KeyError` if a value is missing, and `ConfigError` if the settings are invalid with the values.
+    """
+    return cast(V, _substitute(value, variables)) if find_unset_variables(value) else value
+
+
+def _substitute(value: Any, variables: Mapping[str, str]) -> Any:
+    if isinstance(value, SecretTemplate):
+        parts = tuple(
+            variables[part.target] if isinstance(part, SecretRef) and part.kind == "env" else part
+            for part in value.parts
+        )
+        return SecretTemplate(parts) if value.references else "".join(map(str, parts))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changed = {key: _substitute(item, variables) for key, item in _children(value) if find_unset_variables(item)}
+        return dataclasses.replace(value, **changed) if changed else value
+    if isinstance(value, Mapping):
+        return {key: _substitute(item, variables) for key, item in value.items()}
+    return tuple(_substitute(item, variables) for item in value) if isinstance(value, tuple) else value
+
+
+# -- parsing ----------------------------------------------------------------------------------------------------------
 
 
 def split_secret_refs(text: str) -> tuple[str | SecretRef, ...]:

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 
 from toolway.config.masking import find_secrets_in_args
 from toolway.config.schema import OAuth, OpenApi, Server, Tls
-from toolway.config.secret_refs import SecretRef, SecretTemplate
+from toolway.config.secret_refs import SecretRef, SecretTemplate, find_unset_variables
 from toolway.errors import ConfigError
 from toolway.secrets import SecretStore, looks_like_secret, remember_secret
 from toolway.secrets.detection import secrets_in_url
@@ -36,6 +36,11 @@ _INVALID_NAME_CHARS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 def list_secret_refs(server: Server) -> tuple[SecretRef, ...]:
     """Return the distinct secret references of a server, to resolve before it is started."""
     return tuple(dict.fromkeys(found for text in _secret_templates(server) for found in text.references))
+
+
+def needs_resolution(server: Server) -> bool:
+    """Return True if secrets, variables or a file with variables must be read before the server starts."""
+    return server.env_file is not None or bool(list_secret_refs(server)) or bool(find_unset_variables(server))
 
 
 def substitute_secrets(server: Server, values: SecretValues) -> Server:

@@ -12,6 +12,7 @@ from typing import Any, Final, cast, get_args
 from toolway.config import openapi_entry
 from toolway.config.field_reader import (
     CONFIG_KEY_CODE,
+    VARIABLE_CODE,
     FieldReader,
     field_error,
     json_type_name,
@@ -37,7 +38,7 @@ from toolway.config.schema import (
     Tls,
     ToolSettings,
 )
-from toolway.config.secret_refs import SecretTemplate
+from toolway.config.secret_refs import find_unset_variables, has_secret
 from toolway.config.variables import expand_home
 from toolway.errors import ConfigError
 from toolway.types import Effect
@@ -66,7 +67,7 @@ _INNER_ALLOW_KEYS: Final = ("allow", "allowed", "include", "enabled")
 _INNER_DENY_KEYS: Final = ("deny", "denied", "exclude", "disabled", "blocked")
 CLUSTER_KEYS: Final = ("instances", "nodeLabels")
 KNOWN_KEYS: Final = (
-    *("command", "args", "env", "cwd", *URL_KEYS, "headers", "auth", "tls", "openapi", "type", "transport"),
+    *("command", "args", "env", "envFile", "cwd", *URL_KEYS, "headers", "auth", "tls", "openapi", "type", "transport"),
     *(*TIMEOUT_KEYS, "startTimeout", "connectTimeout", "maxRestarts", "restart", "enabled", "disabled", "lazy"),
     *(
         "idleTimeout",
@@ -135,6 +136,12 @@ def parse_entry_with_issues(value: Any, variables: Mapping[str, str]) -> tuple[S
         extras=fields.remaining,
     )
     warn_unread_keys(fields, KNOWN_KEYS)
+    for name, key in find_unset_variables(server).items():
+        fields.warn_unset(key, name)
+    if server.env_file is not None:  # it may set the variables that are not set now
+        fields.issues = [
+            replace(issue, severity="note") if issue.code == VARIABLE_CODE else issue for issue in fields.issues
+        ]
     return server, fields.issues
 
 
@@ -163,6 +170,7 @@ def _parse_transport(fields: FieldReader) -> dict[str, Any]:
     """
     type_ = _parse_type(fields)
     openapi_settings, base_url = openapi_entry.parse_openapi(fields, type_)
+    env_file = fields.get_text("envFile")
     command, cwd, url = fields.get_text("command"), fields.get_text("cwd"), _parse_url(fields)
     if base_url is not None and url not in (None, base_url):
         raise ConfigError(
@@ -173,6 +181,7 @@ def _parse_transport(fields: FieldReader) -> dict[str, Any]:
         "args": fields.get_texts("args"),
         "env": fields.get_text_map("env"),
         "cwd": cwd and expand_home(cwd, fields.variables),
+        "env_file": env_file and expand_home(env_file, fields.variables),
         "url": base_url or url,
         "sse": type_ == SSE_TYPE,
         "headers": fields.get_text_map("headers"),
@@ -376,7 +385,7 @@ def _parse_tls(fields: FieldReader) -> Tls | None:
         raise field_error("tls", 'an object such as {"caFile": "ca.pem"}', given)
     inner = FieldReader(given, fields.variables)
     paths = {key: inner.get_text(key) for key in ("caFile", "certFile", "keyFile")}
-    if any(isinstance(path, SecretTemplate) for path in paths.values()):
+    if any(has_secret(path) for path in paths.values()):
         raise ConfigError("a secret cannot be the path of a file in tls", hint="write the path", code="E-CONFIG-TLS")
     files = {key: path and expand_home(path, fields.variables) for key, path in paths.items()}
     password = inner.get_text("keyPassword")

@@ -30,7 +30,7 @@ from toolway.config.field_reader import (
     shorten_key,
 )
 from toolway.config.schema import ConfigIssue, Server, check_server_name
-from toolway.config.secret_refs import SecretTemplate
+from toolway.config.secret_refs import has_secret
 from toolway.errors import ConfigError
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy, canonical_host, host_of, is_private_host
 
@@ -316,7 +316,7 @@ def _parse_alert_fields(fields: FieldReader) -> AlertSettings:
 
 def _get_plain_text(fields: FieldReader, key: str) -> str:
     value = fields.get_text(key) or ""
-    if isinstance(value, SecretTemplate):
+    if has_secret(value):
         raise ConfigError(
             f"{key} cannot refer to a secret",
             detail="secrets are resolved only for servers",

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from toolway.config.secret_refs import SecretTemplate
+
 # An unclosed default extends to the end of the text, so that the search does not restart at every `${` in it.
 _VARIABLE_PATTERN = re.compile(r"\$\$\{|\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*+)(?:\}|:-([^}]*+)(?:\}|\Z))")
 
@@ -29,29 +31,51 @@ def expand_variables(text: str, variables: Mapping[str, str]) -> ExpandedText:
 
     A default is used only if the variable is unset, not if it is empty.
     """
-    unset: list[str] = []
+    pieces = expand_to_pieces(text, variables)
+    unset = dict.fromkeys(piece.name for piece in pieces if isinstance(piece, UnsetVariable))
+    return ExpandedText("".join(str(piece) for piece in pieces), tuple(unset))
 
-    def value(found: re.Match[str]) -> str:
-        name, default = found[1], found[2]
-        if name is None:
-            return found[0][1:]
-        if not found[0].endswith("}"):
-            return found[0]
-        if name in variables:
-            return variables[name]
-        if default is not None:
-            return default
-        unset.append(name)
+
+class UnsetVariable(NamedTuple):
+    """Reference to a variable that is not set and has no default, as written in a text."""
+
+    name: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def expand_to_pieces(text: str, variables: Mapping[str, str]) -> tuple[str | UnsetVariable, ...]:
+    """Split `text` into expanded text and references to unset variables."""
+    pieces: list[str | UnsetVariable] = []
+    end = 0
+    for found in _VARIABLE_PATTERN.finditer(text):
+        pieces += [text[end : found.start()], _expand_match(found, variables)]
+        end = found.end()
+    return tuple(piece for piece in (*pieces, text[end:]) if piece != "")
+
+
+def _expand_match(found: re.Match[str], variables: Mapping[str, str]) -> str | UnsetVariable:
+    name, default = found[1], found[2]
+    if name is None:
+        return found[0][1:]
+    if not found[0].endswith("}"):
         return found[0]
-
-    return ExpandedText(_VARIABLE_PATTERN.sub(value, text), tuple(dict.fromkeys(unset)))
+    if name in variables:
+        return variables[name]
+    return default if default is not None else UnsetVariable(name, found[0])
 
 
 def expand_home(path: str, variables: Mapping[str, str]) -> str:
     """Replace a leading `~` or `~/` by the home directory. `~name` stays unchanged."""
     if path != "~" and not path.startswith("~/"):
         return path
-    return (variables.get("HOME") or os.path.expanduser("~")) + path[1:]
+    home = variables.get("HOME") or os.path.expanduser("~")
+    if isinstance(path, SecretTemplate):
+        first, *rest = path.parts  # the text that begins with ~
+        return SecretTemplate((home + str(first)[1:], *rest))
+    return home + path[1:]
 
 
 # -- syntaxes of MCP hosts --------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from toolway.config.clients.models import Client, ClientConfigFile, ClientEntry
 from toolway.config.clients.registry import CLIENTS, get_client
 from toolway.config.schema import ConfigIssue
 from toolway.config.scopes import open_trust_store
+from toolway.config.secret_refs import join_folder
 from toolway.config.server_entry import parse_entry_with_issues
 from toolway.config.settings import with_network_policy
 from toolway.doctor.entry_checks import CheckTarget
@@ -148,6 +149,8 @@ def _target_from_entry(
         problems.append(ConfigIssue.from_error(exc, entry.name))
     if server is not None and server.command is not None and client_file.directory is not None:
         server = replace(server, cwd=os.fspath(client_file.directory / (server.cwd or "")))
+    if server is not None and server.env_file is not None and client_file.directory is not None:
+        server = replace(server, env_file=join_folder(os.fspath(client_file.directory), server.env_file))
     target = _build_target(client_file, client, entry.name, entry, tuple(problems))
     return replace(target, server=server)
 

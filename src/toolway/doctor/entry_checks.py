@@ -128,7 +128,7 @@ def check_env(target: CheckTarget, now: float) -> Iterator[Check]:
 
 def _check_unset(target: CheckTarget) -> Iterator[Check]:
     for problem in target.problems:
-        if problem.code == UNSET_VARIABLE_CODE:
+        if problem.code == UNSET_VARIABLE_CODE and problem.severity != "note":  # else `envFile` may set it
             match = re.fullmatch(r"the variable (\w+) is not set", problem.message)
             hint, copy = ("set it", f"export {match[1]}=…") if match else (problem.hint, "")
             yield Check("env", "fail", problem.message, problem.detail, hint, copy, UNSET_VARIABLE_CODE)

@@ -27,7 +27,9 @@ from toolway.config import scopes
 from toolway.config.editing import jsonc
 from toolway.config.loader import (
     LoadedConfig,
+    add_dotenv,
     decode_config,
+    find_missing_env_files,
     name_entries,
     normalize_name,
     parse_config,
@@ -294,7 +296,8 @@ def plan_own_files(environ: Mapping[str, str], directory: Path, config_path: Opt
         if untrusted is not None:
             plan.files.append(_report_untrusted(untrusted))
         else:
-            _add_file(plan, path, environ, scope_paths.root if scope != "user" else None)
+            folder = scope_paths.root if scope != "user" else None
+            _add_file(plan, path, environ, folder, is_project=scope == "project")
     plan.targets = _mark_overridden(plan.targets)
     return plan
 
@@ -313,9 +316,11 @@ def _report_untrusted(untrusted: scopes.UntrustedFile) -> SubjectReport:
     return SubjectReport("file", untrusted.path.name, (check,), source=os.fspath(untrusted.path))
 
 
-def _add_file(plan: CheckPlan, path: Path, environ: Mapping[str, str], folder: Path | None) -> None:
+def _add_file(
+    plan: CheckPlan, path: Path, environ: Mapping[str, str], folder: Path | None, *, is_project: bool = False
+) -> None:
     file = check_file(path, ReaderRules())
-    loaded = _load(file, environ)
+    loaded = _load(file, environ, is_project)
     if loaded is not None:
         file.checks.extend(check_audit(loaded.gateway, environ))
     plan.files.append(SubjectReport("file", path.name, tuple(file.checks), source=os.fspath(path)))
@@ -324,12 +329,17 @@ def _add_file(plan: CheckPlan, path: Path, environ: Mapping[str, str], folder: P
         plan.targets += [_build_target(loaded, file, name, folder, plan.network_policy) for name in file.entries or {}]
 
 
-def _load(file: CheckedFile, environ: Mapping[str, str]) -> LoadedConfig | None:
+def _load(file: CheckedFile, environ: Mapping[str, str], is_project: bool) -> LoadedConfig | None:
     if file.entries is None:
         return None
     name = os.fspath(file.path)
     try:
-        loaded = parse_config(decode_config(read_config_bytes(name), name), name, environ)
+        text = decode_config(read_config_bytes(name), name)
+        variables, dotenv_issues = add_dotenv(name, environ, is_project=is_project)
+        loaded = parse_config(text, name, variables)
+        if is_project:
+            loaded = scopes.without_foreign_env_files(loaded, os.path.dirname(name))
+        loaded = replace(loaded, issues=(*loaded.issues, *dotenv_issues, *find_missing_env_files(loaded)))
         for problem in loaded.issues:
             if not problem.server and problem.severity != "note":
                 state: CheckState = "fail" if problem.severity == "error" else "warn"

@@ -74,8 +74,13 @@ async def _check_target(
         checks.append(Check("start", "skip", "not used" if target.overridden_by else "disabled in its entry"))
     elif server is not None:
         checks += entry_checks.check_env(target, time.time())
-        start_checks = [check async for check in _check_start(target, server, environ, spawner)]
-        if not any(check.state == "fail" for check in start_checks):
+        reported = any(check.code == entry_checks.UNSET_VARIABLE_CODE for check in checks)
+        start_checks = [
+            check
+            async for check in _check_start(target, server, environ, spawner)
+            if not reported or check.code != entry_checks.UNSET_VARIABLE_CODE
+        ]
+        if any(check.name == "start" and check.state == "ok" for check in start_checks):
             # The missing value did no harm: the server works without it.
             checks = [replace(check, state="warn") if _is_env_failure(check) else check for check in checks]
         checks += start_checks

@@ -14,6 +14,7 @@ from pathlib import PurePath
 from typing import Final
 
 from toolway.config.schema import Server
+from toolway.config.secret_refs import find_unset_variables
 from toolway.config.secrets import list_secret_refs
 from toolway.network import PUBLIC_ONLY, AddressDenied, NetworkPolicy
 from toolway.network.policy import host_of
@@ -43,6 +44,10 @@ def rejection_reason(
     """Return why a server added through `/admin` is rejected, or None if it is accepted."""
     if list_secret_refs(server):
         return "a secret reference would read files or run commands on this machine"
+    if unset := find_unset_variables(server):
+        return f"the variable {next(iter(unset))} would be read from the environment of the gateway"
+    if server.env_file is not None:
+        return "envFile would read a file on this machine"
     if server.openapi is not None and server.openapi.file is not None:
         return "openapi.file would read a file on this machine"
     if server.tls is not None:

@@ -1,4 +1,4 @@
-"""Resolution of secret references when a server starts, for that server only.
+"""Resolution of secret references and unset variables when a server starts, for that server only.
 
 `DeferredTransport` replaces the real transport until then. A fetched secret is registered for masking
 (`secrets/detection.py`) and put into the definition of this one transport. It is stored nowhere else: the next start
@@ -8,20 +8,24 @@ fetches it again.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shlex
 import stat
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 
+from toolway.config.dotenv import read_env_file
+from toolway.config.field_reader import unset_variables_error
 from toolway.config.schema import Server
-from toolway.config.secret_refs import SecretRef
+from toolway.config.secret_refs import SecretRef, find_unset_variables, substitute_variables
 from toolway.config.secrets import list_secret_refs, substitute_secrets
 from toolway.config.variables import expand_home
 from toolway.errors import ConfigError, ToolwayError
-from toolway.secrets import SecretsError, open_store, remember_secret
+from toolway.secrets import SecretsError, looks_like_secret, open_store, remember_secret
 from toolway.types import Certainty, Era, Json
 from toolway.upstream.process.spawner import Process, Spawner, SpawnError, build_environment
 from toolway.upstream.transport import Disconnect, InboundHandler, Request, Transport, TransportError, TransportInfo
@@ -30,18 +34,51 @@ MAX_SECRET_BYTES: Final = 64 * 1024  # of a secret
 COMMAND_TIMEOUT_S: Final = 10.0  # for a command that prints a secret
 STORE_TIMEOUT_S: Final = 35.0  # for the secret store; longer than the timeout of a keychain
 T = TypeVar("T")
+_log = logging.getLogger("toolway.config")
 
 
 async def resolve_secrets(server: Server, environ: Mapping[str, str], spawner: Spawner) -> Server:
-    """Return the server definition with its secret references replaced by the secrets.
+    """Return the server definition with its variables and secret references replaced by their values.
 
-    Raises `ToolwayError` if a secret is not available. The error contains no secret.
+    Raises `ToolwayError` if one is not available. The error contains no secret.
     """
+    server = await _resolve_variables(server, environ)
     references_found = list_secret_refs(server)
     values = await asyncio.gather(*(_fetch_secret(reference, environ, spawner) for reference in references_found))
     for value in values:
         remember_secret(value)
     return substitute_secrets(server, dict(zip(references_found, values, strict=True)))
+
+
+async def _resolve_variables(server: Server, environ: Mapping[str, str]) -> Server:
+    """Return the server with the variables of its `env_file`, and with the values of unset variables.
+
+    The environment is read again, because a variable may have been set since. Raises `ConfigError` if the file is
+    not usable or a variable is still not set.
+    """
+    values: Mapping[str, str] = environ
+    if server.env_file is not None:
+        path = os.path.expanduser(_substitute_now(server.env_file, environ, "envFile"))
+        file = await _run_in_daemon_thread(lambda: read_env_file(path))
+        if file.bad_lines:
+            _log.warning("%s: %d lines are not NAME=value, the first is line %d", path, *_count(file.bad_lines))
+        values = {**file.values, **environ}
+        server = replace(server, env_file=None, env={**file.values, **server.env})
+    return _substitute_now(server, values)
+
+
+def _substitute_now(value: T, values: Mapping[str, str], path: str = "") -> T:
+    unset = find_unset_variables(value, path)
+    if missing := {name: key for name, key in unset.items() if name not in values}:
+        raise unset_variables_error(missing)
+    for name in unset:
+        if looks_like_secret(name, values[name]):
+            remember_secret(values[name])
+    return substitute_variables(value, values)
+
+
+def _count(lines: tuple[int, ...]) -> tuple[int, int]:
+    return len(lines), lines[0]
 
 
 async def _fetch_secret(reference: SecretRef, environ: Mapping[str, str], spawner: Spawner) -> str:

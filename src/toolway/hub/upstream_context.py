@@ -10,7 +10,7 @@ from toolway.auth.manager import AuthManager
 from toolway.catalog.catalog import Catalog
 from toolway.catalog.persister import LIST_KINDS, CatalogPersister
 from toolway.config.schema import Server
-from toolway.config.secrets import list_secret_refs
+from toolway.config.secrets import needs_resolution
 from toolway.events import CatalogChanged, Connected, Event, ListKind
 from toolway.hub.environment import HubEnvironment
 from toolway.hub.instrumentation import Instrumentation
@@ -62,7 +62,7 @@ class HubUpstreamContext:
         return self._open_local_transport(name, server, caller)
 
     def _open_local_transport(self, name: str, server: Server, caller: str) -> Transport:
-        if not list_secret_refs(server):
+        if not needs_resolution(server):
             return self._create_transport(name, server, caller)
 
         async def create_with_secrets() -> Transport:
@@ -71,13 +71,13 @@ class HubUpstreamContext:
         return DeferredTransport(create_with_secrets)
 
     async def resolve_secrets(self, server: Server) -> Server:
-        """Return the server definition with its secret references replaced by the secrets.
+        """Return the server definition with its secret references and unset variables replaced.
 
-        Raises `ToolwayError` if a secret is not available.
+        Raises `ToolwayError` if a secret or variable is not available.
         """
         return (
             await resolve_secrets(server, self._environment.environ, self._spawner)
-            if list_secret_refs(server)
+            if needs_resolution(server)
             else server
         )
 

@@ -50,6 +50,8 @@ class FailureHistory:
         if disconnect.expected and ready_for >= EXPECTED_LIFETIME_S:
             self.backoff.reset()
         wait, gave_up = self.backoff.next_delay(now, ready_for)
+        if disconnect.code.startswith("E-CONFIG-"):  # each start fails until the configuration is changed
+            wait, gave_up = self.backoff.failed_retry_interval, True
         self.retry_at = now + wait
         return StateEvent.GAVE_UP if gave_up else StateEvent.ENDED
 
@@ -157,6 +159,10 @@ class RestartBackoff:
         ceiling = min(policy.max_backoff, policy.initial_backoff * 2 ** min(self._consecutive, 30))
         self._consecutive += 1
         return ceiling * self._random(), False
+
+    @property
+    def failed_retry_interval(self) -> float:
+        return self._policy.failed_retry_interval
 
     def reset(self) -> None:
         """Forget earlier ends, so that the next delay is short, for instance after a manual restart."""

@@ -40,6 +40,8 @@ def to_explicit(name: str, value: Mapping[str, Any], file: ClientConfigFile) -> 
         _unwrap_cmd(explicit)
         if file.directory is not None:
             explicit["cwd"] = _resolve_cwd(explicit.get("cwd"), file.directory)
+    if explicit.get("envFile") is not None and file.directory is not None:
+        explicit["envFile"] = _resolve_cwd(explicit["envFile"], file.directory)
     return explicit
 
 
