@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from toolway.cli.commands.export import build_hub_entry
 
 TOKEN = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
@@ -44,6 +46,30 @@ def test_init_takes_over_what_clients_have_and_changes_none_of_them(machine):
     assert same(machine, before)
     assert TOKEN not in result.output + machine.own.read_text()
     assert "toolway doctor" in result.stderr
+
+
+@pytest.mark.promise("C14")
+def test_import_names_the_keys_that_it_keeps_and_that_have_no_effect(machine):
+    email = {"command": "python", "args": ["/srv/email_mcp/server.py"], "env": {"SMTP_HOST": "smtp.example"}}
+    machine.write(".config/claude-code/mcp.json", {"mcpServers": {"email": {**email, "headersHelper": "get-headers"}}})
+    machine.write(
+        ".cursor/mcp.json", {"mcpServers": {"fs": {"command": "fs", "autoApprove": ["a"], "envFile": ".env"}}}
+    )
+    result = json.loads(machine.toolway("import", "--yes", "--json").stdout)
+    assert {(p["server"], p["message"]) for p in result["problems"]} == {
+        ("email", "key 'headersHelper' has no effect"),
+        ("fs", "key 'autoApprove' of cursor has no effect"),
+    }
+    assert machine.entries()["email"] == {**email, "headersHelper": "get-headers"}
+    assert machine.entries()["fs"]["envFile"] == ".env"
+    validated = json.loads(machine.toolway("config", "validate", "--json").stdout)
+    assert {p["message"].split("'")[1] for p in validated["problems"] if "'" in p["message"]} == {
+        "headersHelper",
+        "autoApprove",
+    }
+    assert any(p["code"] == "E-CONFIG-ENV-FILE" for p in validated["problems"])
+    checked = machine.toolway("doctor", "--json").stdout
+    assert "key 'headersHelper' has no effect" in checked and "key 'autoApprove' of cursor has no effect" in checked
 
 
 def test_init_again_finds_nothing_new(machine):

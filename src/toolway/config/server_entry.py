@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, cast, get_args
 
@@ -143,6 +144,16 @@ def parse_entry_with_issues(value: Any, variables: Mapping[str, str]) -> tuple[S
             replace(issue, severity="note") if issue.code == VARIABLE_CODE else issue for issue in fields.issues
         ]
     return server, fields.issues
+
+
+def find_ignored_keys(servers: Mapping[str, Mapping[str, Any]]) -> list[ConfigIssue]:
+    """Return a warning for each key of these server entries that has no effect. Invalid entries have none."""
+    found = []
+    for name, entry in servers.items():
+        with suppress(ConfigError):
+            issues = parse_entry_with_issues(entry, {})[1]
+            found += [replace(issue, server=name) for issue in issues if issue.code == CONFIG_KEY_CODE]
+    return found
 
 
 def _parse_inline_fields(text: str) -> dict[str, Any]:

@@ -169,7 +169,8 @@ _STDERR_PATTERNS: Final = (
         r"(?i)\b(?:missing|no|required|invalid|provide)\b[^\n]{0,40}?"
         r"\b(api[ _-]?key|(?:access[ _-]?)?token|credentials?)\b",
         "a credential is missing or wrong ({0})",
-        "find the variable in the server's documentation, and add it to env",
+        "find the variable in the server's documentation, and add it to env: a server does not inherit your variables,"
+        ' unless its entry has "envPolicy": "inherit"',
     ),
     _pattern(
         r"the following arguments are required: ([^\n]+)|[Mm]issing required (?:argument|option)s?:? ([^\n]+)",

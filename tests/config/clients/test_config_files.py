@@ -64,6 +64,7 @@ def test_the_file_of_a_user(client, linux, darwin, win32):
 
 def test_other_places_that_have_been_seen_are_looked_at_too():
     assert found("linux", "claude-desktop")[1] == "/home/me/.config/claude/claude_desktop_config.json"
+    assert found("linux", "claude-code")[1] == "/home/me/.config/claude-code/mcp.json"
     assert found("darwin", "zed")[1] == "/home/me/Library/Application Support/Zed/settings.json"
     assert found("linux", "antigravity") == [
         "/home/me/.gemini/config/mcp_config.json",

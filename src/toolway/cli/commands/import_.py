@@ -106,6 +106,7 @@ def import_servers(
         read_own_entries,
         with_tilde,
     )
+    from toolway.config.server_entry import find_ignored_keys
     from toolway.config.settings import find_private_hosts
 
     output = context.output
@@ -117,7 +118,7 @@ def import_servers(
         output.print_problems(problems)
     if new and not plain and not dry_run and _should_move_secrets(output, new, yes):
         new = move_secrets_to_store(output, new)
-    address_problems = find_private_hosts(new, network_policy_for(file))
+    entry_problems = [*find_private_hosts(new, network_policy_for(file)), *find_ignored_keys(new)]
     change = plan_own_change(file, new).edit
     mask_secrets(output, change)
     edit_result = apply_own_edit(output, change, dry_run=dry_run)
@@ -125,12 +126,12 @@ def import_servers(
         output.info_wrapped(
             f"{_format_count(len(new))} written to {with_tilde(file)}; no client file was changed", "green"
         )
-        output.print_problems(address_problems)
+        output.print_problems(entry_problems)
         output.info("check that they work: toolway doctor")
     rows = [
         {"server": f.name, "client": f.client, "status": f.status, "source": f.source, "note": f.note} for f in found
     ]
-    return {"found": rows, "problems": [problem_to_json(p) for p in (*problems, *address_problems)], **edit_result}
+    return {"found": rows, "problems": [problem_to_json(p) for p in (*problems, *entry_problems)], **edit_result}
 
 
 def _should_move_secrets(output: Output, new: Mapping[str, Mapping[str, Any]], yes: bool) -> bool:

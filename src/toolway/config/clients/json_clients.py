@@ -44,6 +44,7 @@ def _claude_code_files(paths: ClientPaths) -> list[ClientConfigFile]:
     local = ("projects", str(paths.directory), "mcpServers")
     return [
         make_config_file(name, "user", user),
+        make_config_file(name, "user", paths.config_home / "claude-code" / "mcp.json"),
         make_config_file(name, "local", user, root=local, directory=paths.directory),
         make_config_file(name, "project", project, directory=project.parent),
         make_config_file(name, "managed", Path(_CLAUDE_MANAGED_FILES[paths.platform])),
