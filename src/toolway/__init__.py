@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         ToolRef,
         ToolResult,
     )
-    from toolway.upstream.status import ServerStatus
+    from toolway.upstream.status import HealthResult, ServerStatus
 
 _EXPORTS = {
     "toolway.catalog.catalog": ("Prompt", "Resource", "Tool"),
@@ -91,7 +91,7 @@ _EXPORTS = {
         "ToolRef",
         "ToolResult",
     ),
-    "toolway.upstream.status": ("ServerStatus",),
+    "toolway.upstream.status": ("HealthResult", "ServerStatus"),
 }
 _MODULE_BY_NAME = {name: module for module, names in _EXPORTS.items() for name in names}
 
@@ -107,6 +107,7 @@ __all__ = [
     "ConfigError",
     "Effect",
     "HealthCheck",
+    "HealthResult",
     "Hub",
     "InvalidArguments",
     "Limits",

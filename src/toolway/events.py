@@ -52,6 +52,13 @@ class Disconnected(Event, frozen=True):
     reason: str
 
 
+class HealthChanged(Event, frozen=True):
+    """A server that is ready failed its health check, or passed it again."""
+
+    ok: bool
+    reason: str = ""  # why it failed
+
+
 class CatalogChanged(Event, frozen=True):
     """A tool, prompt, resource or template list of a server changed."""
 

@@ -53,11 +53,24 @@ def test_a_failing_server_never_hides_the_others_and_says_why(toolway):
     assert result.exit_code == 8
 
 
+@pytest.mark.promise("B3", "B4")
+def test_list_with_check_asks_every_server_now(toolway):
+    result = toolway({"fake": FAKE, "broken": BROKEN}, "ls", "--check")
+    assert "fake: responded in" in result.stdout
+    assert "broken: " in result.stdout.split("fake: responded in")[0]
+    assert result.exit_code == 8
+    document = json.loads(toolway({"fake": FAKE, "broken": BROKEN}, "ls", "--check", "--json").stdout)
+    checks = {server["server"]: server["check"] for server in document["servers"]}
+    assert (checks["fake"]["ok"], checks["broken"]["ok"]) == (True, False)
+    assert checks["fake"]["seconds"] > 0 and checks["broken"]["error"]
+    assert toolway({"fake": FAKE}, "ls", "--check", "--watch").exit_code == 2
+
+
 def test_list_as_json_is_one_document_with_stable_keys(toolway):
     result = toolway({"fake": FAKE, "broken": BROKEN, "Odd Name": FAKE}, "list", "--json")
     document = json.loads(result.stdout)
     assert [server["server"] for server in document["servers"]] == ["fake", "broken", "odd-name"]
-    keys = ["server", "transport", "state", "era", "protocol", "tools", "stale", "why", "hint"]
+    keys = ["server", "transport", "state", "era", "protocol", "tools", "stale", "check_error", "why", "hint"]
     assert all(list(server) == keys for server in document["servers"])
     assert [(p["server"], p["severity"], p["code"]) for p in document["problems"]] == [
         ("Odd Name", "note", "E-CONFIG-NAME")

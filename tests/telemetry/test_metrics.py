@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import string
 from pathlib import Path
@@ -46,6 +47,19 @@ async def scraped(found: Edge, **more: Any) -> dict[str, Metric]:
     answer = await found.ask("GET", "/metrics", **more)
     assert answer.status == 200, answer.body
     return read(answer.body.decode())
+
+
+@pytest.mark.promise("A9")
+async def test_a_server_that_failed_its_last_check_is_not_up(tmp_path: Path) -> None:
+    async with edge(tmp_path, metrics=Metrics()) as found:
+        found.fakes["b"].set_mode("never;on=ping,server/discover")
+        answer = await found.ask("POST", "/admin/health")
+        checked = {each["server"]: each["ok"] for each in json.loads(answer.body)["servers"]}
+        assert (checked["a"], checked["b"]) == (True, False)
+        families = await scraped(found)
+    assert value(families, "toolway_server_up", server="a") == 1
+    assert value(families, "toolway_server_up", server="b") == 0
+    assert value(families, "toolway_server_state", server="b", state="ready", transport="http") == 1
 
 
 async def test_a_gateway_counts_its_calls_and_reports_its_state(tmp_path: Path) -> None:

@@ -596,7 +596,7 @@ async def test_a_stream_on_which_nothing_comes_any_more_is_given_up_after_a_call
     async def react(server: OldServer, conn: Conn, request: Received) -> None:
         await conn.send(ACCEPTED)
 
-    async with linked(react, health=HealthCheck(timeout=0.1)) as it:
+    async with linked(react, health=HealthCheck(timeout=0.3)) as it:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
                 await it.call()
@@ -610,7 +610,7 @@ async def test_a_stream_with_any_sign_of_life_is_not_given_up() -> None:
         if request.json["method"] != "notifications/cancelled":
             await server.raw(b": still here\n\n")
 
-    async with linked(react, health=HealthCheck(timeout=0.1)) as it:
+    async with linked(react, health=HealthCheck(timeout=0.3)) as it:
         for _ in range(3):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):

@@ -37,7 +37,7 @@ from toolway.network.policy import ALLOW_ALL
 from toolway.protocol import tool_names
 from toolway.protocol.schema_violations import violations_from_json
 from toolway.types import Json, ProgressCallback, ToolRef, ToolResult
-from toolway.upstream.status import ServerStatus
+from toolway.upstream.status import HealthResult, ServerStatus
 
 GATEWAY_SERVER_NAME: Final = "gateway"
 STATUS_POLL_INTERVAL_S: Final = 0.2  # seconds between two polls of the servers that are still starting
@@ -55,6 +55,11 @@ class RemoteHub:
 
     def status(self) -> dict[str, ServerStatus]:
         return self._status
+
+    async def check_health(self) -> dict[str, HealthResult]:
+        """Let the gateway check all its servers now."""
+        response = await self._gateway.request_admin("POST", "health")
+        return {fields["server"]: msgspec.convert(fields, HealthResult) for fields in response["servers"]}
 
     def known_tools(self, query: str | None = None, *, server: str | None = None) -> list[Tool]:
         return self._catalog.search(query, server) if query else self._catalog.tools(server)

@@ -27,7 +27,7 @@ from toolway.middleware.resolve import require_server
 from toolway.types import ProgressCallback, ToolResult
 
 if TYPE_CHECKING:
-    from toolway.upstream.status import ServerStatus
+    from toolway.upstream.status import HealthResult, ServerStatus
 
 __all__ = [
     "HubApi",
@@ -48,6 +48,8 @@ class HubApi(Protocol):
     """The methods of `Hub` that commands use. A `RemoteHub` for a gateway has them too."""
 
     def status(self) -> dict[str, ServerStatus]: ...
+
+    async def check_health(self) -> dict[str, HealthResult]: ...
 
     def known_tools(self, query: str | None = None, *, server: str | None = None) -> list[Tool]: ...
 
@@ -317,10 +319,15 @@ def failure_cause(status: ServerStatus) -> str:
     return status.last_error or status.why if status.state in DOWN_STATES else status.why
 
 
-def exit_code_for_statuses(statuses: Iterable[ServerStatus], problems: Iterable[ConfigIssue] = ()) -> ExitCode:
-    """Return the exit code: 0 all servers up, 8 some down, 4 all down, 3 no usable entry."""
-    states = [status.state for status in statuses if status.state != "disabled"]
-    down = sum(state in DOWN_STATES for state in states)
+def exit_code_for_statuses(
+    statuses: Iterable[ServerStatus], problems: Iterable[ConfigIssue] = (), failed_checks: Collection[str] = ()
+) -> ExitCode:
+    """Return the exit code: 0 all servers up, 8 some down, 4 all down, 3 no usable entry.
+
+    A server that failed a health check is down.
+    """
+    states = {status.server: status.state for status in statuses if status.state != "disabled"}
+    down = sum(state in DOWN_STATES or name in failed_checks for name, state in states.items())
     broken = any(problem.severity == "error" for problem in problems)
     if not states and broken:
         return ExitCode.CONFIG

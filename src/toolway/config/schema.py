@@ -114,20 +114,40 @@ class RestartPolicy:
 class HealthCheck:
     """Health check that detects an unresponsive server.
 
+    A process that has sent nothing for `timeout` seconds, not even the answer to a ping, is hung and restarted. Calls
+    in flight end as if the connection was lost. A server that only works for a long time answers the ping.
+
     Attributes:
-        interval: seconds without a message before a ping; 0 never pings. Default 30.
-        timeout: seconds to wait for a ping result. Default 10.
-        failure_threshold: consecutive failed pings before the server is restarted. Default 3.
-        during_calls: restart the server even if a call is in flight. Default False.
+        interval: seconds without a message before a ping, less if `timeout` requires it; 0 never pings. Default 30.
+        timeout: seconds without any message after which a process counts as hung; a third of it is the limit of one
+            ping. Default 30.
+        failure_threshold: consecutive failed checks before a new connection to a URL, or before a process with a
+            failing health URL is restarted. Default 3.
+        during_calls: restart a hung process even if a call is in flight. Default True.
+        url: address whose GET must answer 2xx, checked every `interval` seconds. Default None.
 
     Example:
-        HealthCheck(interval=30.0, failure_threshold=3)
+        HealthCheck(timeout=60.0, url="https://shop.example/healthz")
     """
 
     interval: float = 30.0  # seconds without a message before a ping; 0 = never ping
-    timeout: float = 10.0  # seconds to wait for a ping result
-    failure_threshold: int = 3  # consecutive failed pings before the server is restarted
-    during_calls: bool = False  # restart even if a call is in flight
+    timeout: float = 30.0  # seconds without any message, in spite of a ping, after which a process counts as hung
+    failure_threshold: int = 3  # consecutive failed checks of a URL before a new connection
+    during_calls: bool = True  # restart a hung process even if a call is in flight
+    url: str | None = None  # address whose GET must answer 2xx, checked every `interval`
+
+    def __post_init__(self) -> None:
+        if self.url is not None and not re.match(r"https?://[^/\s]", self.url):
+            raise ConfigError(
+                "the health URL must begin with http:// or https://",
+                detail=_describe_scheme(self.url),
+                code="E-CONFIG-URL",
+            )
+
+    @property
+    def ping_timeout(self) -> float:
+        """Seconds to wait for the answer to one ping, or of the health URL."""
+        return self.timeout / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,12 +468,12 @@ class Server:
     def effective_network_policy(self) -> NetworkPolicy:
         """Network policy for all connections of this server.
 
-        It also allows localhost and private IP literals in the URLs of the server, its OAuth issuer and its OpenAPI
-        document.
+        It also allows localhost and private IP literals in the URLs of the server, its OAuth issuer, its OpenAPI
+        document and its health check.
         """
         issuer = self.auth.issuer if self.auth is not None else None
         document = self.openapi.url if self.openapi is not None else None
-        return self.network_policy.allowing(self.url, issuer, document)
+        return self.network_policy.allowing(self.url, issuer, document, self.health.url)
 
 
 ServerLike = Server | str | Mapping[str, Any] | Any

@@ -73,6 +73,7 @@ KNOWN_KEYS: Final = (
     *(
         "idleTimeout",
         "keepAliveInterval",
+        "healthCheckUrl",
         "health",
         "era",
         "shareConnection",
@@ -277,12 +278,10 @@ def _parse_restart(fields: FieldReader) -> RestartPolicy:
 
 
 def _parse_health(fields: FieldReader) -> HealthCheck:
-    flat_keys = _given(fields, keepAliveInterval="interval")
+    flat_keys = _given(fields, keepAliveInterval="interval", healthCheckUrl="url")
     interval = fields.get_duration("keepAliveInterval", HealthCheck().interval, allow_zero=True)
-    given = fields.remaining.get("health", {})
-    if "healthCheckUrl" in fields.remaining and isinstance(given, Mapping) and "url" not in given:
-        fields.remaining["health"] = {**given, "url": fields.remaining.pop("healthCheckUrl")}
-    return parse_policy(fields, "health", HealthCheck(interval=interval), flat_keys)
+    check = HealthCheck(interval=interval, url=fields.get_text("healthCheckUrl"))
+    return parse_policy(fields, "health", check, flat_keys)
 
 
 def _given(fields: FieldReader, **flat_keys: str) -> dict[str, str]:

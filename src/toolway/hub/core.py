@@ -75,7 +75,7 @@ from toolway.types import Call, CallResult, CallState, ClientCallbacks, Era, Mid
 from toolway.upstream.error_mapping import raising_access_denied
 from toolway.upstream.negotiation import NegotiatedProtocol
 from toolway.upstream.process.spawner import Spawner
-from toolway.upstream.status import ServerStatus
+from toolway.upstream.status import HealthResult, ServerStatus
 from toolway.upstream.subscriptions import SubscriptionKind
 
 if TYPE_CHECKING:
@@ -512,6 +512,16 @@ class HubCore:
     def _status(self, name: str) -> ServerStatus:
         status, unchecked = self._upstreams.status(name), self._argument_validator.problems(name)
         return dataclasses.replace(status, problems=(*status.problems, *unchecked)) if unchecked else status
+
+    async def check_health(
+        self, server: str | None = None, *, timeout: float = 5.0, start: bool = False
+    ) -> dict[str, HealthResult]:
+        """Check `server`, or all servers, now. Raises `NotFound` if the server is unknown."""
+        self._require_open()
+        if server is not None:
+            require_server(self._servers, server)
+        names = list(self._servers) if server is None else [server]
+        return await self._upstreams.check_health(names, timeout, start=start)
 
     @property
     def circuit_breakers(self) -> CircuitBreakers:

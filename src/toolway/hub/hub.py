@@ -14,7 +14,7 @@ import inspect
 import os
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from toolway.auth.token_manager import LoginCallback
 from toolway.auth.token_store import DEFAULT_TOKENS, TokenStore
@@ -39,7 +39,7 @@ from toolway.types import (
     ResourceResult,
     ToolResult,
 )
-from toolway.upstream.status import ServerStatus
+from toolway.upstream.status import HealthResult, ServerStatus
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -541,6 +541,38 @@ class Hub:
             broken = {name: status.why for name, status in hub.status().items() if status.state == "failed"}
         """
         return self._core.status()
+
+    @overload
+    async def check_health(self, server: str, *, timeout: float = 5.0, start: bool = False) -> HealthResult: ...
+
+    @overload
+    async def check_health(
+        self, server: None = None, *, timeout: float = 5.0, start: bool = False
+    ) -> dict[str, HealthResult]: ...
+
+    async def check_health(
+        self, server: str | None = None, *, timeout: float = 5.0, start: bool = False
+    ) -> HealthResult | dict[str, HealthResult]:
+        """Check now if servers respond: by a ping, and by the health URL if one is configured.
+
+        `status()` is what was last known; this asks. All servers are checked at once.
+
+        Args:
+            server: Server to check; None checks all.
+            timeout: Seconds for each check.
+            start: Start servers that are not running. If False, their `ok` is None.
+
+        Returns:
+            The result of `server`, or the results of all servers by name.
+
+        Raises:
+            NotFound: There is no such server.
+
+        Example:
+            failed = [name for name, result in (await hub.check_health()).items() if result.ok is False]
+        """
+        results = await self._core.check_health(server, timeout=timeout, start=start)
+        return results if server is None else results[server]
 
     async def wait_ready(self, name: str | None = None, *, timeout: float | None = None) -> None:
         """Wait until a server, or every enabled server, is ready.

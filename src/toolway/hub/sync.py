@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from toolway.auth.token_manager import LoginCallback
 from toolway.auth.token_store import DEFAULT_TOKENS, TokenStore
@@ -26,7 +26,7 @@ from toolway.hub.source import DEFAULT_CATALOG, ConfigSource
 from toolway.middleware.idempotency import IdempotencyStore
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
 from toolway.types import AnyProgressCallback, Middleware, PromptResult, ResourceResult, ToolResult
-from toolway.upstream.status import ServerStatus
+from toolway.upstream.status import HealthResult, ServerStatus
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -215,6 +215,21 @@ class SyncHub:
     def status(self) -> dict[str, ServerStatus]:
         """Return the current status of every server by name. See `Hub.status`."""
         return self._in_loop(self._hub.status)
+
+    @overload
+    def check_health(self, server: str, *, timeout: float = 5.0, start: bool = False) -> HealthResult: ...
+
+    @overload
+    def check_health(
+        self, server: None = None, *, timeout: float = 5.0, start: bool = False
+    ) -> dict[str, HealthResult]: ...
+
+    def check_health(
+        self, server: str | None = None, *, timeout: float = 5.0, start: bool = False
+    ) -> HealthResult | dict[str, HealthResult]:
+        """Check now if servers respond. See `Hub.check_health`."""
+        results = self._run(self._hub._core.check_health(server, timeout=timeout, start=start))
+        return results if server is None else results[server]
 
     def wait_ready(self, name: str | None = None, *, timeout: float | None = None) -> None:
         """Wait until a server, or every enabled server, is ready. See `Hub.wait_ready`."""

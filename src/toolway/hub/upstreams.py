@@ -25,7 +25,7 @@ from toolway.middleware.resolve import require_server
 from toolway.middleware.retry import RetryBudget
 from toolway.upstream.context import UpstreamContext
 from toolway.upstream.per_caller import CallerUpstreamContext, PerCallerUpstreams
-from toolway.upstream.status import ServerStatus
+from toolway.upstream.status import HealthResult, ServerStatus
 from toolway.upstream.subscriptions import SubscriptionKind
 from toolway.upstream.upstream import Upstream
 
@@ -288,6 +288,13 @@ class UpstreamManager:
             stale=self._catalog.is_stale(name),
             problems=self._catalog.problems(name),
         )
+
+    async def check_health(self, names: Iterable[str], timeout: float, *, start: bool) -> dict[str, HealthResult]:
+        """Check these servers now, all at once, each within `timeout` seconds."""
+        found = {name: HealthResult(name, None, self.status(name).state) for name in names}
+        upstreams = [upstream for name in found if (upstream := self.upstreams.get(name)) is not None]
+        results = await asyncio.gather(*(each.check_health(timeout, start=start) for each in upstreams))
+        return found | {result.server: result for result in results}
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,16 @@ from typing import Any, Final, Literal, TextIO
 
 import structlog
 
-from toolway.events import CallFinished, Connected, Disconnected, Event, LoopResumed, LoopStalled, StateChanged
+from toolway.events import (
+    CallFinished,
+    Connected,
+    Disconnected,
+    Event,
+    HealthChanged,
+    LoopResumed,
+    LoopStalled,
+    StateChanged,
+)
 
 LogFormat = Literal["text", "json"]
 MAX_VALUE_CHARS: Final = 2000
@@ -105,6 +114,10 @@ class LogSink:
             message, fields = f"{event.server} is connected", {"protocol": event.protocol, "pid": event.pid}
         elif isinstance(event, Disconnected):
             level, message, fields = logging.WARNING, f"{event.server} disconnected", {"why": event.reason}
+        elif isinstance(event, HealthChanged):
+            level = logging.INFO if event.ok else logging.WARNING
+            message = f"{event.server} {'passed' if event.ok else 'failed'} its health check"
+            fields = {} if event.ok else {"why": event.reason}
         elif isinstance(event, LoopStalled):
             return  # the watchdog logs it from its own thread, because the loop is blocked
         elif isinstance(event, LoopResumed):

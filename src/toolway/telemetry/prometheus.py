@@ -54,7 +54,7 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
     ),
     "toolway_calls_running": ("gauge", ("server",), "Calls in flight"),
     "toolway_server_state": ("gauge", ("server", "transport", "state"), "1 for the current state of a server"),
-    "toolway_server_up": ("gauge", ("server",), "1 if the server accepts calls"),
+    "toolway_server_up": ("gauge", ("server",), "1 if the server accepts calls and passed its last health check"),
     "toolway_server_tools": ("gauge", ("server",), "Tools that a server lists"),
     "toolway_server_restarts": ("counter", ("server",), "Restarts since the last manual start"),
     "toolway_server_connects": ("counter", ("server",), "Established connections"),

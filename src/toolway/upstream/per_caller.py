@@ -89,7 +89,8 @@ class PerCallerUpstreams:
         if found is None:
             self._evict_if_full(name)
             idle = min(server.idle_timeout or PER_CALLER_IDLE_TIMEOUT_S, PER_CALLER_IDLE_TIMEOUT_S)
-            settings = replace(server, lazy=True, idle_timeout=idle)
+            health = replace(server.health, url=None)  # the shared connection checks it
+            settings = replace(server, lazy=True, idle_timeout=idle, health=health)
             found = self._upstreams[key] = Upstream(name, settings, CallerUpstreamContext(self._context, caller))
             found.start()
         self._upstreams.move_to_end(key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from toolway.types import Era
@@ -43,6 +43,44 @@ class ServerStatus:
     stale: bool = False  # the lists are from an earlier run until the server responds
     problems: tuple[str, ...] = ()  # list items that were rejected, with reasons
     nodes: tuple[str, ...] = ()  # in a cluster: nodes that own the server
+    check_error: str = ""  # why its last health check failed; empty if it passed
+
+    @property
+    def is_up(self) -> bool:
+        """Return True if the server is ready and has not failed its last health check."""
+        return self.state == State.READY.value and not self.check_error
+
+
+def with_check_error(status: ServerStatus, error: str) -> ServerStatus:
+    """Return the status of a ready server whose last health check failed with `error`; "" changes nothing."""
+    if not error:
+        return status
+    return replace(status, check_error=error, why=f"ready, but its last health check failed: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class HealthResult:
+    """Result of a health check that was made now.
+
+    Attributes:
+        server: name of the server.
+        ok: True if it answered, False if it did not; None if it is not running, so that there was nothing to check.
+        state: state of the server, as in `ServerStatus`.
+        seconds: duration of the check.
+        error: why the check failed; empty if it did not.
+        hint: what operators can do; may be empty.
+
+    Example:
+        result = (await hub.check_health())["github"]
+        print(result.ok, result.seconds, result.error)
+    """
+
+    server: str
+    ok: bool | None
+    state: str
+    seconds: float = 0.0
+    error: str = ""
+    hint: str = ""
 
 
 def describe_state(

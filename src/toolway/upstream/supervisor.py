@@ -1,7 +1,7 @@
 """Supervisor: the task that connects to a server, watches the connection and reconnects.
 
 `state.py` defines the transitions. Here each state has one coroutine that waits for the next event; nothing else
-changes the state. While the server is ready, `watch_health` detects that it no longer responds.
+changes the state. While the server is ready, `health.py` detects that it no longer responds.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from dataclasses import replace
 from typing import Any, Final
 
 from toolway._async import Interrupted, LightEvent, wait_unless
-from toolway.config.schema import HealthCheck, Server
+from toolway.config.schema import Server
 from toolway.errors import CallError
 from toolway.events import Connected, Disconnected, Event, ResourceUpdated, ServerLog, StateChanged, TaskChanged
 from toolway.protocol.versions import LIST_CHANGES
 from toolway.types import CallState, Era, Json
 from toolway.upstream.context import UpstreamContext
 from toolway.upstream.error_mapping import explain_rejected_token, unavailable_error
+from toolway.upstream.health import HealthMonitor
 from toolway.upstream.lists import ListSync
 from toolway.upstream.negotiation import may_be_legacy_sse
 from toolway.upstream.session import DELIVERED_LOG_MARKER, Session
 from toolway.upstream.start_policy import FailureHistory, StartPermit, start_failure
 from toolway.upstream.state import State, StateEvent, step
-from toolway.upstream.status import ServerStatus
+from toolway.upstream.status import ServerStatus, with_check_error
 from toolway.upstream.subscriptions import Subscriptions
 from toolway.upstream.transport import Disconnect, JSONRPCError, Transport, TransportError
 
@@ -53,6 +54,7 @@ class Supervisor:
         self.history = FailureHistory(server, context.random, self.last_used)
         self.lists = ListSync(name, server.limits.max_tools, context)
         self.subscriptions = Subscriptions(lambda uri: self.context.emit(ResourceUpdated(name, uri)), context.random)
+        self.health = HealthMonitor(name, server, lambda event: self.context.emit(event))
         self.waiters = SessionWaiters()
         self.start_requested = LightEvent()
         self.stop_requested = LightEvent()
@@ -156,6 +158,7 @@ class Supervisor:
         finally:
             permit.release()
         self.history.start_failures = 0
+        self.health.on_started()
         self.last_used = self._loop.time()
         protocol = session.protocol
         self.era_hint = protocol.era
@@ -217,7 +220,7 @@ class Supervisor:
         ]
         end_tasks = [
             self._loop.create_task(session.transport.wait_closed()),
-            self._loop.create_task(watch_health(session, self.server.health, self.check_requested)),
+            self._loop.create_task(self.health.watch(session, self.check_requested)),
             self._loop.create_task(self._wait_restart_requested()),
         ]
         try:
@@ -333,9 +336,10 @@ class Supervisor:
         return unavailable_error(self.status(), failure.code if failure else "", permanent=self.draining)
 
     def status(self) -> ServerStatus:
-        return self.history.build_status(
+        status = self.history.build_status(
             self.name, self.server, self.state, self.session, self.era_hint, self._loop.time()
         )
+        return with_check_error(status, self.health.failure) if self.state is State.READY else status
 
 
 # -- callers that wait for the session --------------------------------------------------------------------------------
@@ -372,51 +376,6 @@ class SessionWaiters:
             if not waiter.done():
                 waiter.set_exception(create_error())
                 waiter.exception()  # the waiter may have been cancelled
-
-
-# -- health checks ----------------------------------------------------------------------------------------------------
-
-TIMER_TOLERANCE_S = 0.001  # a timer may fire early by a rounding error
-MISS_RETRY_DELAY_S = 1.0  # a refused connection fails at once; do not count three of them in a millisecond
-
-
-async def watch_health(session: Session, health: HealthCheck, check_requested: LightEvent) -> Disconnect:
-    """Ping a silent server; return a `Disconnect` when it has missed too many responses.
-
-    `check_requested` triggers a ping at once.
-    """
-    loop = asyncio.get_running_loop()
-    misses = 0
-    while True:
-        silence = loop.time() - session.last_activity
-        if not misses:
-            await _wait_for_silence(health.interval - silence if health.interval else None, check_requested)
-            if (
-                not check_requested.is_set()
-                and loop.time() - session.last_activity < health.interval - TIMER_TOLERANCE_S
-            ):
-                continue
-            check_requested.clear()
-        try:
-            async with asyncio.timeout(health.timeout):
-                await session.ping()
-            misses = 0
-            continue
-        except TimeoutError:
-            reason = f"no response to a health check within {health.timeout:g} s"
-        except TransportError as exc:
-            reason = exc.reason
-        misses += 1
-        # A working server may be too busy to respond; its call has its own deadline.
-        if misses >= health.failure_threshold and (health.during_calls or not session.in_flight):
-            return Disconnect(f"{reason} ({misses} times in a row)", "E-HEALTH")
-        await asyncio.sleep(MISS_RETRY_DELAY_S)
-
-
-async def _wait_for_silence(left: float | None, check_requested: LightEvent) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(left if left is None else max(left, 0)):
-            await check_requested.wait()
 
 
 # -- notifications ----------------------------------------------------------------------------------------------------

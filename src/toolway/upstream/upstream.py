@@ -12,6 +12,7 @@ from typing import Final
 from mcp_types.jsonrpc import UNSUPPORTED_PROTOCOL_VERSION
 
 from toolway.config.schema import Server
+from toolway.errors import CallError
 from toolway.events import ListKind, StateChanged
 from toolway.types import Call, CallState, Certainty, Era, Json
 from toolway.upstream.context import UpstreamContext
@@ -19,7 +20,7 @@ from toolway.upstream.error_mapping import attempt_timeout_error, call_error, ex
 from toolway.upstream.negotiation import NegotiatedProtocol
 from toolway.upstream.session import Session
 from toolway.upstream.state import State
-from toolway.upstream.status import ServerStatus
+from toolway.upstream.status import HealthResult, ServerStatus
 from toolway.upstream.subscriptions import SubscriptionKind, Subscriptions
 from toolway.upstream.supervisor import Supervisor
 from toolway.upstream.transport import SERVER_MOVED, WRONG_NODE, JSONRPCError, TransportError
@@ -152,12 +153,36 @@ class Upstream:
         """
         session = await self._supervisor.wait_session(CallState())
         try:
-            async with asyncio.timeout(self.server.health.timeout):
+            async with asyncio.timeout(self.server.health.ping_timeout):
                 await session.ping()
         except TransportError as exc:
             raise call_error(exc, self.name, "") from exc
         except TimeoutError:
             raise self._supervisor.create_unavailable_error() from None
+
+    async def check_health(self, timeout: float, *, start: bool) -> HealthResult:
+        """Check the server now, within `timeout` seconds. Waits for a start that is in progress.
+
+        A server that is not running is not checked, unless `start` is True.
+        """
+        began = self._clock()
+        ok: bool | None = False
+        error = hint = ""
+        if self.state is State.IDLE and not start:
+            ok = None
+        else:
+            try:
+                async with asyncio.timeout(timeout):
+                    session = await self._supervisor.wait_session(CallState())
+                error = await self._supervisor.health.check(session, max(timeout - (self._clock() - began), 0.1))
+                ok = not error
+            except CallError as exc:
+                error, hint = exc.detail or exc.message, exc.hint
+            except TimeoutError:
+                error = f"not ready within {timeout:g} s: {self.status().why}"
+            if error:
+                self._supervisor.check_requested.set()
+        return HealthResult(self.name, ok, self.state.value, self._clock() - began, error, hint)
 
     async def refresh_now(self, kind: ListKind) -> None:
         """Fetch a list of the server now. Raises `CallError` if the server is not ready or fails."""

@@ -1,4 +1,4 @@
-"""A4-A6, A17, A22: a server that is lost while it works."""
+"""A4-A6, A17, A22, A29: a server that is lost while it works."""
 
 from __future__ import annotations
 
@@ -126,13 +126,13 @@ async def test_a_server_that_closed_its_stdin_is_stopped_and_the_next_call_goes_
 async def test_a_stopped_server_is_restarted_and_what_was_sent_to_it_is_unknown(
     era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless health is strict, the deadline of a call comes first, for a server at work may be too busy for more."""
+    """With `during_calls=False` the deadline of a call comes first: for servers that answer nothing while they work."""
     monkeypatch.setattr(stdio, "STDIN_CLOSE_TIMEOUT_S", 0.3)
     monkeypatch.setattr(stdio, "SIGTERM_TIMEOUT_S", 0.3)
-    health = HealthCheck(interval=0.2, timeout=0.2, failure_threshold=2)
+    health = HealthCheck(interval=0.2, timeout=1.0)
     servers = {
-        "bad": server("sigstop", era=era, health=health),
-        "strict": server("sigstop", era=era, health=replace(health, during_calls=True)),
+        "bad": server("sigstop", era=era, health=replace(health, during_calls=False)),
+        "strict": server("sigstop", era=era, health=health),
     }
     async with lab(servers) as bench:
         first = bench.pid("bad")
@@ -142,3 +142,30 @@ async def test_a_stopped_server_is_restarted_and_what_was_sent_to_it_is_unknown(
         (await at_the_deadline).expect(CallTimeout, "unknown")
         await bench.until(lambda: not alive(first), 6)
         await lives_again(bench)
+
+
+@ERAS
+@pytest.mark.row("A29")
+@pytest.mark.promise("A9", "C9")
+async def test_a_server_that_hangs_while_calls_wait_is_restarted_and_reads_are_made_again(
+    era: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(stdio, "STDIN_CLOSE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(stdio, "SIGTERM_TIMEOUT_S", 0.3)
+    health = HealthCheck(timeout=1.2)
+    async with lab({"bad": first_time(tmp_path, "sigstop;on=bad", era=era, health=health)}) as bench:
+        lost = bench.start("bad.bad", {"effect": True}, timeout=30)
+        read = bench.start("bad.sleep", {"seconds": 5}, timeout=30, idempotent=True, echoes=False)
+        assert (await lost).expect(OutcomeUnknown, "unknown").seconds < within(6)
+        again = (await read).expect(None)
+        assert again.reply is not None and again.reply.attempts == 2
+        await lives_again(bench)
+
+
+@ERAS
+@pytest.mark.row("A29")
+@pytest.mark.promise("A9")
+async def test_a_server_that_only_works_for_long_is_not_restarted(era: str) -> None:
+    async with lab({"bad": server(era=era, health=HealthCheck(timeout=1.2))}) as bench:
+        (await bench.call("bad.sleep", {"seconds": 4}, timeout=30, echoes=False)).expect(None)
+        assert bench.hub.status()["bad"].restarts == 0

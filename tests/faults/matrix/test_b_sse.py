@@ -78,7 +78,7 @@ async def test_a_peer_that_falls_silent_costs_a_call_its_deadline_and_is_then_le
 ) -> None:
     monkeypatch.setattr(http_link, "NEW_CONNECTION_MAX_IDLE_S", 0.2)
     async with behind_proxy("sse") as (fake, proxy):
-        server = Server(url=proxy.url_for("/sse"), health=HealthCheck(timeout=0.5))
+        server = Server(url=proxy.url_for("/sse"), health=HealthCheck(timeout=1.5))
         async with lab({"bad": server}) as bench:
             fake.server.effects_path = str(bench.effects)
             call = bench.start("bad.sleep", {"seconds": 0.3}, timeout=1)

@@ -85,7 +85,7 @@ async def test_an_event_loop_that_stood_still_is_told_of_and_goes_on_where_it_wa
 ) -> None:
     assert HubEnvironment().stall_threshold == 5
     eras = ("modern", "legacy")
-    health = HealthCheck(interval=0.3, timeout=0.5, failure_threshold=2, during_calls=True)
+    health = HealthCheck(interval=0.3, timeout=1.5)
     servers = {era: server(era=era, health=health) for era in eras}
     async with lab(servers, calm=False, environment=HubEnvironment(stall_threshold=1.0)) as bench:
         told = asyncio.create_task(told_of_the_loop(bench.hub))

@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,8 +30,9 @@ from toolway.errors import ConfigError, NotFound
 if TYPE_CHECKING:
     from toolway.cli.targets import HubApi, Target, TargetOptions
     from toolway.config.editing.document import ConfigDocument
-    from toolway.upstream.status import ServerStatus
+    from toolway.upstream.status import HealthResult, ServerStatus
 
+_NO_RESULTS: Mapping[str, HealthResult] = {}
 _WATCH_INTERVAL_S = 0.5  # seconds between two polls with --watch
 _LINE_OPTION_EDITORS = ("vi", "vim", "nvim", "nano", "emacs", "micro", "joe")  # editors that accept `+LINE`
 
@@ -40,8 +41,11 @@ def ls(
     context: CommandContext,
     wait: Wait = 30.0,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Print again after every change.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check now if each server responds.")] = False,
 ) -> CommandResult:
-    return run_ls(context.output, context.target_options, wait, watch)
+    if watch and check:
+        raise UsageError("--watch and --check exclude each other")
+    return run_ls(context.output, context.target_options, wait, watch, check)
 
 
 def status(context: CommandContext, name: AnyServer = None, wait: Wait = 30.0) -> CommandResult:
@@ -83,8 +87,13 @@ def edit(context: CommandContext, name: AnyServer = None, scope: Scope = None) -
 # -- states of servers -------------------------------------------------------------------------------------------------
 
 
-async def run_ls(output: Output, target_options: TargetOptions, wait: float, watch: bool) -> ExitCode:
-    """Print one line per server. With `watch`, print again after every change until Ctrl-C."""
+async def run_ls(
+    output: Output, target_options: TargetOptions, wait: float, watch: bool, check: bool = False
+) -> ExitCode:
+    """Print one line per server. With `watch`, print again after every change until Ctrl-C.
+
+    With `check`, each server that runs is checked now, and one that fails counts as down.
+    """
     from toolway.cli.targets import exit_code_for_statuses, find_target, wait_for_tools
 
     target = await find_target(output, target_options)
@@ -95,8 +104,11 @@ async def run_ls(output: Output, target_options: TargetOptions, wait: float, wat
             sys.stdout.flush()
             statuses = await _wait_for_change(servers, statuses)
             output.print_line()
-    _output_list(output, target, statuses)
-    return exit_code_for_statuses(statuses, target.problems())
+        results = await servers.check_health() if check else {}
+        statuses = [servers.status().get(each.server, each) for each in statuses]
+    _output_list(output, target, statuses, results)
+    failed = {name for name, result in results.items() if result.ok is False}
+    return exit_code_for_statuses(statuses, target.problems(), failed)
 
 
 async def _wait_for_change(servers: HubApi, before: Collection[ServerStatus]) -> list[ServerStatus]:
@@ -110,13 +122,37 @@ async def _wait_for_change(servers: HubApi, before: Collection[ServerStatus]) ->
             return now
 
 
-def _output_list(output: Output, target: Target, statuses: Collection[ServerStatus]) -> None:
+def _output_list(
+    output: Output,
+    target: Target,
+    statuses: Collection[ServerStatus],
+    results: Mapping[str, HealthResult] = _NO_RESULTS,
+) -> None:
     if output.as_json:
-        keys = ("server", "transport", "state", "era", "protocol", "tools", "stale", "why", "hint")
+        keys = ("server", "transport", "state", "era", "protocol", "tools", "stale", "check_error", "why", "hint")
         rows = [{key: fields[key] for key in (*keys, *owner_keys(statuses))} for fields in map(asdict, statuses)]
+        for row in rows:
+            if (result := results.get(row["server"])) is not None:
+                row["check"] = {key: value for key, value in asdict(result).items() if key not in ("server", "state")}
         output.print_json({"servers": rows, "problems": [problem_to_json(p) for p in target.problems()]})
     else:
         _print_server_table(output, target, statuses)
+        _print_checks(output, results)
+
+
+def _print_checks(output: Output, results: Mapping[str, HealthResult]) -> None:
+    """Print one line per check that was made, failed ones first."""
+    if results:
+        output.print_line()
+    for result in sorted(results.values(), key=lambda each: (each.ok is not False, each.ok is None)):
+        if result.ok is None:
+            output.print_line(f"{result.server}: not running, so not checked", "dim")
+        elif result.ok:
+            output.print_line(f"{result.server}: responded in {result.seconds * 1000:.0f} ms", "green")
+        else:
+            output.print_line(f"{result.server}: {result.error}", "red")
+            if result.hint:
+                output.print_line(f"  hint: {result.hint}", "bold")
 
 
 def owner_keys(statuses: Collection[ServerStatus]) -> tuple[str, ...]:
@@ -196,7 +232,7 @@ def _format_tool_count(status: ServerStatus) -> str:
 def _state_reason(status: ServerStatus) -> str:
     from toolway.cli.targets import failure_cause
 
-    is_healthy = status.state == "ready" and not status.restarts and not status.problems
+    is_healthy = status.is_up and not status.restarts and not status.problems
     if is_healthy and status.transport == "sse":
         return status.why  # the reason says that SSE is deprecated
     notes = ["its tools are from an earlier run"] if status.stale and status.tools and not is_healthy else []
@@ -235,6 +271,8 @@ def _status_details(status: ServerStatus) -> Iterator[tuple[str, Any]]:
     yield "since", f"{status.since:.1f} s"
     if status.next_retry is not None:
         yield "next retry", f"in {status.next_retry:.1f} s"
+    if status.check_error:
+        yield "check", f"failed: {status.check_error}"
     if status.last_error:
         yield "last error", status.last_error
     for problem in status.problems:

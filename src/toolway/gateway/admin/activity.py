@@ -24,6 +24,7 @@ from toolway.events import (
     Connected,
     Disconnected,
     Event,
+    HealthChanged,
     LoopResumed,
     LoopStalled,
     StateChanged,
@@ -103,6 +104,9 @@ class ActivityRecorder:
             self.add_event(
                 "connection", event.server, f"disconnected: {self.masks.mask_for(event.server)(event.reason)}"
             )
+        elif isinstance(event, HealthChanged):
+            reason = self.masks.mask_for(event.server)(event.reason)
+            self.add_event("health", event.server, "passed its health check" if event.ok else f"check failed: {reason}")
         elif isinstance(event, CatalogChanged):
             self.add_event("catalog", event.server, _describe_catalog_change(event))
         elif isinstance(event, Alert):

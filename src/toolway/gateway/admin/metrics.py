@@ -69,7 +69,7 @@ class MetricsEndpoint:
         running = Counter(call.server for call in self._hub.running_calls())
         for name, status in self._hub.status().items():
             labels = {"server": name}
-            yield gauge("toolway_server_up", labels, status.state == "ready")
+            yield gauge("toolway_server_up", labels, status.is_up)
             yield gauge("toolway_server_state", {**labels, "transport": status.transport, "state": status.state}, 1)
             yield gauge("toolway_server_tools", labels, status.tools)
             yield gauge("toolway_server_restarts", labels, status.restarts)

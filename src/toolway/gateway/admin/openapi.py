@@ -16,7 +16,7 @@ import msgspec
 from toolway._version import __version__
 from toolway.events import Alert
 from toolway.types import Json
-from toolway.upstream.status import ServerStatus
+from toolway.upstream.status import HealthResult, ServerStatus
 
 _PATH_PARAMETER: Final = re.compile(r"\{(\w+)\}")
 _CLUSTER_NOTES: Final = {
@@ -286,6 +286,7 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     "Done": {**_ANY_OBJECT, "maxProperties": 1, "additionalProperties": _STRING},
     # servers
     "ServerStatus": _STATUS,
+    "HealthList": _object({"servers": _array(_object_from(HealthResult))}),
     "ServerList": _object({"servers": _array(_ref("ServerStatus"))}),
     "ServerEntry": {**_ANY_OBJECT, "description": "an entry of mcpServers, see docs/reference/config.md"},
     "ServerAdded": _object({"server": _STRING, "problems": _STRINGS}),

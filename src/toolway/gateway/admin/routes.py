@@ -70,6 +70,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", "/admin/openapi.json", "This description", "Description", lambda a, r: build_description(ROUTES)),
     Route("POST", "/admin/reload", "Reload the configuration file", "Reload", lambda a, r: a.reload()),
     # -- servers ------------------------------------------------------------------------------------------------------
+    Route("POST", "/admin/health", "Check all servers now", "HealthList", lambda a, r: a.servers.check_health()),
     Route("GET", "/admin/servers", "Status of all servers", "ServerList", lambda a, r: a.servers.list_status()),
     Route(
         "GET",

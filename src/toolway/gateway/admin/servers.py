@@ -27,7 +27,7 @@ from toolway.gateway.server_admission import as_untrusted, rejection_reason
 from toolway.hub.core import HubCore
 from toolway.telemetry.recent_calls import call_details_to_json, call_to_json
 from toolway.types import Json
-from toolway.upstream.status import ServerStatus
+from toolway.upstream.status import HealthResult, ServerStatus
 
 MAX_ARGUMENTS_CHARS: Final = 64 * 1024  # characters of a call's arguments
 MAX_DESCRIPTION_CHARS: Final = 300  # characters of a description in a list
@@ -60,6 +60,13 @@ class ServersAdmin:
     async def list_status(self) -> Json:
         owners = await self._owners()
         return {"servers": [self._status_row(status, owners) for status in self._hub.status().values()]}
+
+    async def check_health(self) -> Json:
+        """Check all servers now, and return the results as JSON."""
+        results = await self._hub.check_health()
+        return {
+            "servers": [_health_to_json(each, self._activity.masks.mask_for(name)) for name, each in results.items()]
+        }
 
     async def get_status(self, name: str) -> Json:
         """Return the status of one server as JSON. Raises `NotFound` if the server is unknown."""
@@ -227,6 +234,10 @@ def status_to_json(facts: ServerStatus, mask: Mask) -> Json:
     result = asdict(facts)
     result["problems"] = [mask(each) for each in facts.problems]
     return {key: mask(value) if isinstance(value, str) else value for key, value in result.items()}
+
+
+def _health_to_json(result: HealthResult, mask: Mask) -> Json:
+    return {key: mask(value) if isinstance(value, str) else value for key, value in asdict(result).items()}
 
 
 def masked_call_to_json(fact: CallFinished, mask: Mask, names: Mapping[str, str]) -> Json:

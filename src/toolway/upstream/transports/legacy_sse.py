@@ -258,7 +258,7 @@ class LegacySseTransport:
     async def _ping_stream(self, channel: SseChannel) -> None:
         received_before = channel.received
         try:
-            async with asyncio.timeout(self._server.health.timeout):
+            async with asyncio.timeout(self._server.health.ping_timeout):
                 await self.request(Request("ping", {}, silent_cancel=True))
         except TimeoutError:
             # A server that runs other calls of ours may be too busy to respond.

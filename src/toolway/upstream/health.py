@@ -1,0 +1,170 @@
+"""Health checks of one server: by a ping, and by its health URL if it has one.
+
+While a server is ready, `HealthMonitor.watch` pings it if it is silent. A slow server answers the ping, a hung one does
+not. A process that has sent nothing for `health.timeout` seconds, not even the answer to a ping, is hung: the
+supervisor restarts it, even while calls wait. A server with a URL cannot be restarted from here: it gets a new
+connection after several failed pings, and only if no call is in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from toolway._async import LightEvent
+from toolway.config.schema import Server
+from toolway.events import Event, HealthChanged
+from toolway.http.client import HttpClient, HttpError, HttpTarget
+from toolway.types import Certainty
+from toolway.upstream.session import Session
+from toolway.upstream.transport import Disconnect, TransportError
+
+TIMER_TOLERANCE_S: Final = 0.001  # a timer may fire early by a rounding error
+MISS_RETRY_DELAY_S: Final = 1.0  # a refused connection fails at once; do not count three of them in a millisecond
+STALL_TOLERANCE_S: Final = 0.2  # a timer that fires later than this shows that our own event loop was blocked
+_MAX_RETRY_AFTER_S: Final = 86_400.0  # seconds for which a server may refuse pings
+
+
+class HealthMonitor:
+    """Checks of one server, and the result of the last one."""
+
+    def __init__(self, name: str, server: Server, emit: Callable[[Event], None]) -> None:
+        self._name = name
+        self._server = server
+        self._emit = emit
+        self._clock = asyncio.get_running_loop().time
+        self._refused_until = 0.0  # the server asked for no requests until then
+        self._ping_failure = ""
+        self._url_failure = ""
+
+    @property
+    def failure(self) -> str:
+        """Return why the last check failed; "" if it passed or none was made."""
+        return self._ping_failure or self._url_failure
+
+    def on_started(self) -> None:
+        """Record that the server has just answered the requests of its start."""
+        self._record(ping="")
+
+    async def check(self, session: Session, timeout: float) -> str:
+        """Check the server now, by a ping and its health URL. Return why it failed, or ""."""
+        ping, url = await asyncio.gather(self._ping(session, timeout), self._get_url(timeout))
+        self._record(ping, url)
+        return self.failure
+
+    async def watch(self, session: Session, check_requested: LightEvent) -> Disconnect:
+        """Check the server until it must be restarted, and return the reason.
+
+        `check_requested` triggers a ping at once.
+        """
+        watches = [asyncio.ensure_future(self._watch_pings(session, check_requested))]
+        if self._server.health.url is not None:
+            watches.append(asyncio.ensure_future(self._watch_url(session)))
+        try:
+            done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
+            return done.pop().result()
+        finally:
+            for each in watches:
+                each.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
+
+    def _record(self, ping: str | None = None, url: str | None = None) -> None:
+        before = self.failure
+        self._ping_failure = self._ping_failure if ping is None else ping
+        self._url_failure = self._url_failure if url is None else url
+        if bool(before) != bool(self.failure):
+            self._emit(HealthChanged(self._name, not self.failure, self.failure))
+
+    # -- pings --------------------------------------------------------------------------------------------------------
+
+    async def _watch_pings(self, session: Session, check_requested: LightEvent) -> Disconnect:
+        health, is_process = self._server.health, self._server.transport == "stdio"
+        ping_after = min(health.interval, health.timeout - health.ping_timeout) if is_process else health.interval
+        misses = 0
+        while True:
+            if not misses:
+                if not await self._wait_for_silence(session, ping_after, check_requested):
+                    continue
+                check_requested.clear()
+            silence = self._clock() - session.last_activity
+            limit = max(health.timeout - silence, health.ping_timeout) if is_process else health.ping_timeout
+            reason = await self._ping(session, limit)
+            self._record(ping=reason)
+            if not reason:
+                misses = 0
+                continue
+            misses += 1
+            is_hung = is_process and self._clock() - session.last_activity >= health.timeout - TIMER_TOLERANCE_S
+            may_restart = not session.in_flight or (is_process and health.during_calls)
+            if may_restart and (is_hung or misses >= health.failure_threshold):
+                times = f" ({misses} times in a row)" if misses > 1 else ""
+                return Disconnect(f"{reason}{times}", "E-HEALTH")
+            await asyncio.sleep(MISS_RETRY_DELAY_S)
+
+    async def _wait_for_silence(self, session: Session, seconds: float, check_requested: LightEvent) -> bool:
+        """Wait until the server was silent for `seconds`, or until a check is requested.
+
+        Return False if it was not silent for so long. With 0 seconds, only a requested check ends the wait.
+        """
+        left = max(session.last_activity + seconds, self._refused_until) - self._clock() if seconds else None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left if left is None else max(left, 0)):
+                await check_requested.wait()
+        return check_requested.is_set() or self._clock() - session.last_activity >= seconds - TIMER_TOLERANCE_S
+
+    async def _ping(self, session: Session, limit: float) -> str:
+        """Ping the server. Return why that failed, or "" if the server sent any message meanwhile."""
+        ping = asyncio.ensure_future(session.ping())
+        try:
+            while True:
+                began, heard = self._clock(), session.last_activity
+                await asyncio.wait({ping}, timeout=limit)
+                if ping.done() or session.last_activity > heard:
+                    break
+                if self._clock() - began <= limit + STALL_TOLERANCE_S:
+                    return f"no response to a health check within {limit:.3g} s"
+            if ping.done():
+                ping.result()
+            return ""
+        except TransportError as exc:
+            if exc.retry_after is None or exc.certainty is not Certainty.REJECTED:
+                return exc.reason
+            self._refused_until = self._clock() + min(exc.retry_after, _MAX_RETRY_AFTER_S)
+            return ""  # it answers, and wants fewer requests
+        finally:
+            ping.cancel()
+            await asyncio.gather(ping, return_exceptions=True)
+
+    # -- health URL ---------------------------------------------------------------------------------------------------
+
+    async def _watch_url(self, session: Session) -> Disconnect:
+        health, misses = self._server.health, 0
+        while True:
+            reason = await self._get_url(health.ping_timeout)
+            self._record(url=reason)
+            misses = misses + 1 if reason else 0
+            is_restartable = self._server.transport == "stdio" and (health.during_calls or not session.in_flight)
+            if is_restartable and misses >= health.failure_threshold:
+                return Disconnect(f"{reason} ({misses} times in a row)", "E-HEALTH")
+            if not health.interval:
+                await asyncio.Event().wait()
+            await asyncio.sleep(health.interval)
+
+    async def _get_url(self, limit: float) -> str:
+        """Request the health URL, if there is one. Return why it failed, or "" if its status is 2xx."""
+        url = self._server.health.url
+        if url is None:
+            return ""
+        client = HttpClient(network_policy=self._server.effective_network_policy)
+        try:
+            async with asyncio.timeout(limit), client.send("GET", HttpTarget.parse(url)) as response:
+                status = response.status
+        except TimeoutError:
+            return f"no response of its health URL within {limit:.3g} s"
+        except HttpError as exc:
+            return f"its health URL failed: {exc.reason}"
+        finally:
+            client.close()
+        return "" if 200 <= status < 300 else f"its health URL answered {status}"

@@ -1,0 +1,181 @@
+"""Health: asked now, by a ping and a URL; a server that hangs is found, also while a call waits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.faults.fault_lab import until
+from tests.network.network_lab import Names, connects
+from tests.timing import within
+from tests.upstream.raw_http import Conn, Received, peer, reacting, response
+from toolway import HealthCheck, Hub, NotFound, Server
+from toolway.config.server_entry import parse_entry
+from toolway.events import HealthChanged
+from toolway.testing import FakeHttp, fake_server
+from toolway.upstream.transports import stdio
+
+pytestmark = pytest.mark.anyio
+
+NEVER = HealthCheck(interval=0)
+
+
+def fake(*modes: str, health: HealthCheck = NEVER, **settings: Any) -> Server:
+    return replace(parse_entry(fake_server(*modes)), health=health, **settings)
+
+
+@asynccontextmanager
+async def stopped(hub: Hub, name: str) -> AsyncIterator[int]:
+    """A server that stands still, as one that hangs does."""
+    pid = hub.status()[name].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield pid
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture(autouse=True)
+def quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stdio, "STDIN_CLOSE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(stdio, "SIGTERM_TIMEOUT_S", 0.3)
+
+
+@pytest.mark.promise("B4")
+async def test_all_servers_are_checked_now_and_at_once() -> None:
+    servers = {
+        "one": fake(),
+        "web": Server(url="http://127.0.0.1:9/mcp"),
+        "later": fake(lazy=True),
+        "off": fake(enabled=False),
+    }
+    async with Hub(servers, catalog_storage=None) as hub:
+        await hub.wait_ready("one")
+        results = await hub.check_health()
+        assert {name: result.ok for name, result in results.items()} == {
+            "one": True,
+            "web": False,
+            "later": None,
+            "off": None,
+        }
+        assert results["one"].seconds > 0 and results["one"].error == ""
+        assert results["web"].error
+        assert (results["later"].state, results["off"].state) == ("idle", "disabled")
+        assert (await hub.check_health("later", timeout=20, start=True)).ok is True
+        with pytest.raises(NotFound):
+            await hub.check_health("nobody")
+
+
+@pytest.mark.promise("B3")
+async def test_a_server_that_hangs_fails_its_check_and_is_not_up_until_it_passes_one() -> None:
+    async with Hub({"one": fake()}, catalog_storage=None) as hub:
+        await hub.wait_ready()
+        assert (await hub.check_health("one")).ok is True
+        events = hub.events(HealthChanged)
+        async with stopped(hub, "one"):
+            result = await hub.check_health("one", timeout=0.3)
+            assert (result.ok, result.state) == (False, "ready")
+            assert "no response" in result.error
+            status = hub.status()["one"]
+            assert (status.is_up, status.check_error) == (False, result.error)
+            assert "health check failed" in status.why
+        assert (await hub.check_health("one", timeout=10)).ok is True
+        assert hub.status()["one"].is_up
+        told = [await anext(events), await anext(events)]
+        assert told == [HealthChanged("one", False, result.error), HealthChanged("one", True)]
+
+
+@pytest.mark.promise("A9", "C9")
+async def test_a_process_that_hangs_is_found_within_its_time_and_started_anew() -> None:
+    assert HealthCheck().timeout == 30
+    assert parse_entry({"command": "x", "health": {"timeout": "12s"}}).health.timeout == 12
+    async with Hub({"one": fake(health=HealthCheck(timeout=1.0))}, catalog_storage=None) as hub:
+        await hub.wait_ready()
+        async with stopped(hub, "one") as pid:
+            call = asyncio.create_task(hub.call_tool("one.echo", {"text": "x"}, idempotent=True, timeout=30))
+            await until(lambda: hub.status()["one"].pid not in (pid, None), within(10))
+            assert (await call).text == "x"
+        assert "no response to a health check" in (hub.status()["one"].last_error or "")
+
+
+@pytest.mark.promise("A9")
+async def test_a_slow_server_answers_the_ping_and_is_left_alone() -> None:
+    async with Hub({"one": fake(health=HealthCheck(timeout=0.9))}, catalog_storage=None) as hub:
+        await hub.wait_ready()
+        assert (await hub.call_tool("one.sleep", {"seconds": 3})).is_error is False
+        assert hub.status()["one"].restarts == 0
+
+
+class Sign:
+    """A health URL that says what it is told to say."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.asked = 0
+
+    async def __call__(self, conn: Conn, request: Received) -> None:
+        self.asked += 1
+        await conn.send(response(self.status))
+
+
+@pytest.mark.promise("B13")
+async def test_a_health_url_decides_whether_a_server_is_up() -> None:
+    sign = Sign()
+    async with peer(reacting(sign)) as page, FakeHttp() as web:
+        entry = {"url": web.url, "healthCheckUrl": page.url, "keepAliveInterval": 50}
+        async with Hub({"web": entry}, catalog_storage=None) as hub:
+            await hub.wait_ready()
+            await until(lambda: sign.asked > 1, 10)
+            assert hub.status()["web"].is_up
+            sign.status = 503
+            await until(lambda: not hub.status()["web"].is_up, 10)
+            assert hub.status()["web"].check_error == "its health URL answered 503"
+            assert (await hub.call_tool("web.echo", {"text": "still"})).text == "still"
+            sign.status = 204
+            await until(lambda: hub.status()["web"].is_up, 10)
+            assert (await hub.check_health("web")).ok is True
+            sign.status = 302
+            assert (await hub.check_health("web")).error == "its health URL answered 302"
+
+
+@pytest.mark.promise("B13")
+async def test_a_process_whose_health_url_fails_is_started_anew() -> None:
+    sign = Sign()
+    sign.status = 500
+    async with peer(reacting(sign)) as page:
+        health = HealthCheck(interval=0.05, timeout=30, failure_threshold=2, url=page.url)
+        async with Hub({"one": fake(health=health)}, catalog_storage=None) as hub:
+            await until(lambda: hub.status()["one"].restarts > 0, 20)
+            assert "its health URL answered 500 (2 times in a row)" in (hub.status()["one"].last_error or "")
+
+
+@pytest.mark.promise("B13")
+async def test_a_health_url_is_no_way_inside() -> None:
+    names = Names({"inside.example": ["10.0.0.1"]})
+    server = fake(network_policy=names.policy(), health=HealthCheck(interval=0, url="http://inside.example/health"))
+    with connects() as made:
+        async with Hub({"one": server}, catalog_storage=None) as hub:
+            await hub.wait_ready()
+            result = await hub.check_health("one")
+    assert result.ok is False and "health URL" in result.error
+    assert made == []
+
+
+async def test_a_server_that_wants_fewer_requests_is_healthy_and_not_asked_again_soon() -> None:
+    async with FakeHttp(era="legacy", modes=["status=429;retry_after=3600;on=ping"]) as web:
+        server = Server(url=web.url, health=HealthCheck(interval=0.05))
+        async with Hub({"web": server}, catalog_storage=None) as hub:
+            await hub.wait_ready()
+            await until(lambda: web.stats.requests.get("ping"), 10)
+            await asyncio.sleep(0.3)
+            assert web.stats.requests["ping"] == 1
+            assert hub.status()["web"].is_up
