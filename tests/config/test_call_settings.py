@@ -55,7 +55,7 @@ def test_a_rule_that_makes_no_sense_is_refused(bad: dict[str, object]) -> None:
 def test_every_field_of_the_policies_has_a_key() -> None:
     retry = {"maxAttempts": 4, "initialBackoff": "1s", "backoffMultiplier": 3, "rateLimitedBackoff": 2000}
     restart = {"initialBackoff": 0, "maxBackoff": "1m", "maxRestarts": 2, "window": "10s", "failedRetryInterval": "5m"}
-    health = {"interval": "10s", "timeout": "2s", "failureThreshold": 1, "duringCalls": True}
+    health = {"interval": "10s", "timeout": "2s", "failureThreshold": 1, "duringCalls": False}
     server, issues = parse_entry_with_issues(
         {
             "command": "x",
@@ -67,7 +67,7 @@ def test_every_field_of_the_policies_has_a_key() -> None:
     )
     assert server.retry == RetryPolicy(4, 1.0, 3.0, 2.0, 30.0)
     assert server.restart == RestartPolicy(0.0, 60.0, 2, 10.0, 300.0, 120.0)
-    assert server.health == HealthCheck(10.0, 2.0, 1, True)
+    assert server.health == HealthCheck(10.0, 2.0, 1, False)
     assert (issues, server.extras) == ([], {})
 
 
@@ -76,7 +76,7 @@ def test_every_field_of_the_policies_has_a_key() -> None:
 )
 def test_a_field_that_is_added_to_a_policy_has_a_key_at_once(key: str, policy: type) -> None:
     for field in dataclasses.fields(policy):
-        values: tuple[object, ...] = (3, 4, True, "https://x.example/health")
+        values: tuple[object, ...] = (3, 4, True, False, "https://x.example/health")
         found = []
         for value in values:
             try:
