@@ -162,6 +162,7 @@ class CallFinished(Event, frozen=True):
     span_id: str = ""  # the id of the call's span in that trace, as 16 hex digits, if it is recorded
     params: Json | None = None  # as they were sent; never display them unmasked
     retry_after: float | None = None  # seconds that the server asks to wait, if it does
+    request_id: str = ""  # `X-Request-ID` that the client of a gateway sent
 
     @property
     def failed(self) -> bool:

@@ -89,6 +89,7 @@ class CallState(msgspec.Struct, eq=False):
     on_release_slot: Callable[[], None] | None = None  # set while the call holds a concurrency slot
     on_late_result: Callable[[Json], None] | None = None  # receives a result that arrives after the call has ended
     forwarding_info: Any = None  # data for the node that the call is forwarded to
+    request_id: str = ""  # `X-Request-ID` that the client of a gateway sent
     _open_user_waits: int = 0  # server requests that the caller has not answered yet
     _user_wait_since: float = 0.0
     _user_wait_total: float = 0.0  # seconds the caller took to answer earlier ones

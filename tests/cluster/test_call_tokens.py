@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from toolway.catalog.catalog import Catalog
+from toolway.cluster.db.instances import Ownership, ServerInstance
 from toolway.cluster.node_auth import CALL_TOKEN_LIFETIME_S, CallToken, CallTokenVerifier, issue_call_token
+from toolway.cluster.routing.remote import forwarding_info_for, with_call_token
+from toolway.gateway.mcp.context import RequestContext
+from toolway.gateway.mcp.errors import CALL_TOKEN_META_KEY
+from toolway.gateway.mcp.view import EndpointView
+from toolway.gateway.principals import Principal
 from toolway.gateway.sealing import Sealer
+from toolway.gateway.tool_filter import ALL_TOOLS
+from toolway.types import Call, CallState
 
 WHAT = CallToken("node-a", "acme", "files", 0, 7, "key-1", "key:key-1", "call-1", "once-and-only")
 
@@ -72,3 +81,15 @@ def test_the_memory_is_bounded_and_becomes_free_again() -> None:
     assert results[3:] == ["busy", "busy"]
     lab.time += 2 * CALL_TOKEN_LIFETIME_S
     assert isinstance(lab.inspector.verify(issue_call_token(lab.sealer, WHAT)), CallToken)
+
+
+@pytest.mark.promise("D18")
+def test_the_owner_of_a_server_learns_the_request_id_of_the_client() -> None:
+    lab = Lab()
+    view = EndpointView(Catalog(), dict, ALL_TOOLS, ALL_TOOLS, None)
+    context = RequestContext(Principal("key-1", "bob", "key:key-1"), view, "", "modern")
+    call = Call("files.read", "tools/call", {}, state=CallState(request_id="req-7"), downstream=context, id="c1")
+    ownership = Ownership(ServerInstance("acme", "files", 0), "node-a", 7)
+    params = with_call_token({}, forwarding_info_for(call), ownership, lab.sealer, "node-b")
+    taken = lab.inspector.verify(params["_meta"][CALL_TOKEN_META_KEY])
+    assert isinstance(taken, CallToken) and (taken.call_id, taken.request_id) == ("c1", "req-7")

@@ -99,7 +99,7 @@ class AuditRecorder:
         digest = self._redactor.digest(call.params.get("arguments")).encode()
         optional = (
             encode_fields(self._optional_fields(call))
-            if call.idempotency_key is not None or self._record_arguments
+            if call.idempotency_key is not None or self._record_arguments or call.state.request_id
             else b"}"
         )
         shared = self._get_shared_fields(call)
@@ -112,6 +112,8 @@ class AuditRecorder:
             fields["key"] = self._redactor.digest(call.idempotency_key)
         if self._record_arguments:
             fields["given"] = self._redacted_arguments(call.server, call.params)
+        if call.state.request_id:
+            fields["request"] = self._mask(call.server, call.state.request_id)
         return fields
 
     def _get_shared_fields(self, call: Call) -> _SharedFields:
@@ -191,6 +193,8 @@ class AuditRecorder:
         fields: RecordFields = {"call": event.id, "caller": event.caller, "server": event.server}
         fields["tool"] = self._redacted_name(event.method, event.tool or event.name)
         fields["method"] = event.method
+        if event.request_id:
+            fields["request"] = self._mask(event.server, event.request_id)
         if event.effect:
             fields["effect"] = event.effect
         fields |= _outcome_fields(event)

@@ -67,6 +67,7 @@ class CallToken(msgspec.Struct, frozen=True, array_like=True):
     sender: str = ""
     principal_name: str = ""  # display name of the principal
     endpoint: str = ""  # endpoint that the client called
+    request_id: str = ""  # `X-Request-ID` that the client sent
 
 
 def issue_call_token(sealer: CallTokenSealer, token: CallToken) -> str:
@@ -190,7 +191,7 @@ class ForwardedCallVerifier:
             raise _rejection(MOVED, "server not yet known to this node")
         principal_id = token.principal or f"node:{token.sender}"
         principal = Principal(principal_id, token.principal_name or principal_id, token.caller_id)
-        return principal, view, ForwardedCall(token.call_id, token.idempotency_key, token.endpoint)
+        return principal, view, ForwardedCall(token.call_id, token.idempotency_key, token.endpoint, token.request_id)
 
 
 def _rejection(code: int, message: str) -> RpcFailure:

@@ -146,7 +146,7 @@ def cors_headers(request: HttpRequest) -> Headers:
         return ()
     return (
         ("access-control-allow-origin", origin),  # already checked against the accepted origins
-        ("access-control-expose-headers", "mcp-session-id, mcp-protocol-version, www-authenticate"),
+        ("access-control-expose-headers", "mcp-session-id, mcp-protocol-version, www-authenticate, x-request-id"),
         ("vary", "origin"),
     )
 

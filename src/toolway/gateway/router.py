@@ -5,7 +5,9 @@ A path is compared exactly as sent: nothing is decoded, case-folded or trimmed, 
 
 from __future__ import annotations
 
+import itertools
 import re
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
@@ -26,6 +28,7 @@ from toolway.gateway.authenticator import (
 )
 from toolway.gateway.cluster_hooks import ClusterHooks
 from toolway.gateway.logins import LoginEndpoint
+from toolway.gateway.mcp.context import client_request_id
 from toolway.gateway.mcp.errors import QUOTA, SHUTTING_DOWN, RpcFailure
 from toolway.gateway.mcp.legacy_http import LegacyHttpEndpoint
 from toolway.gateway.mcp.legacy_sse import MESSAGES_PATH, LegacySseEndpoint
@@ -98,12 +101,15 @@ class Router:
         self._denial_log = DenialLog(hub.emit)
         self._views: dict[tuple[str, tuple[str, ...] | None], tuple[ToolFilter, EndpointView]] = {}
         self._active_requests: dict[str, set[Exchange]] = {}  # by principal
+        self._id_prefix = secrets.token_hex(4)  # of generated request ids
+        self._request_numbers = itertools.count(1)
         self.ready = True  # reported to load balancers by /readyz
         self.rejects_new_requests = False  # True during shutdown: new requests are rejected
 
     async def handle(self, exchange: Exchange) -> None:
         """Authenticate and answer one request, within the concurrency limit of its principal."""
         request = exchange.request
+        exchange.request_id = self._request_id(request)
         try:
             authenticated = self.authenticate(request)
             if authenticated is None:
@@ -177,8 +183,13 @@ class Router:
             if authenticated is None:
                 raise RequestDenied(413, "request body not allowed", headers=cors_headers(request))
         except RequestDenied as denied:
-            return self._log_denied(request, denied)
+            status, body, headers = self._log_denied(request, denied)
+            return status, body, (*headers, ("x-request-id", self._request_id(request)))
         return authenticated.principal.id
+
+    def _request_id(self, request: HttpRequest) -> str:
+        """Return the `X-Request-ID` of a request, or a new one. A new one is alphanumeric and unique."""
+        return client_request_id(request) or f"{self._id_prefix}{next(self._request_numbers):x}"
 
     def _log_denied(self, request: HttpRequest, denied: RequestDenied) -> Rejection:
         self._denial_log.add(denied.status, request.path)

@@ -80,11 +80,13 @@ class Exchange:
         "on_tick",
         "opened",
         "request",
+        "request_id",
     )
 
     def __init__(self, connection: ConnectionWriter, request: HttpRequest, close: bool, is_http10: bool) -> None:
         self.request = request
         self.extra_headers: Headers = ()  # headers added to any response
+        self.request_id = ""  # sent as `X-Request-ID` with any response
         self.opened = False  # the response has started
         self.completed = False  # the response is complete
         self.disconnected = False  # the client is disconnected
@@ -104,7 +106,11 @@ class Exchange:
         assert not self.opened, "response already started"
         close = self._begin()
         data = encode_head(
-            status, (*headers, *self.extra_headers) if self.extra_headers else headers, length=len(body), close=close
+            status,
+            (*headers, *self.extra_headers) if self.extra_headers else headers,
+            length=len(body),
+            close=close,
+            request_id=self.request_id,
         )
         self._connection.send(data if self._is_head_request else data + body)
         self._end()
@@ -115,7 +121,14 @@ class Exchange:
         close = self._begin()
         self._chunked = not self._is_http10
         self._connection.send(
-            encode_head(status, (*headers, *self.extra_headers), length=None, close=close, chunked=self._chunked)
+            encode_head(
+                status,
+                (*headers, *self.extra_headers),
+                length=None,
+                close=close,
+                chunked=self._chunked,
+                request_id=self.request_id,
+            )
         )
 
     def write(self, data: bytes) -> None:
@@ -151,6 +164,9 @@ class Exchange:
 # -- encoding of responses --------------------------------------------------------------------------------------------
 
 _JSON_OK_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+_JSON_OK_HEAD_WITH_ID: Final = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-request-id: %b\r\ncontent-length: %d\r\n\r\n"
+)
 
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 _BODILESS_STATUSES: Final = (204, 304)  # these have no body, and so no content-length
@@ -158,16 +174,20 @@ _BODILESS_STATUSES: Final = (204, 304)  # these have no body, and so no content-
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
-def encode_head(status: int, headers: Headers, *, length: int | None, close: bool, chunked: bool = True) -> bytes:
+def encode_head(
+    status: int, headers: Headers, *, length: int | None, close: bool, chunked: bool = True, request_id: str = ""
+) -> bytes:
     """Encode the head of a response: status line and headers.
 
     If `length` is None, the body is chunked, or ends with the connection if `chunked` is False.
     """
     if status == 200 and headers is JSON_HEADERS and not close and length is not None:
-        return _JSON_OK_HEAD % length
+        return _JSON_OK_HEAD_WITH_ID % (request_id.encode(), length) if request_id else _JSON_OK_HEAD % length
     lines = [_STATUS_LINES[status]] if status in _STATUS_LINES else [f"HTTP/1.1 {status} Status\r\n"]
     for name, value in headers:
         lines.append(f"{name}: {value}\r\n")
+    if request_id:
+        lines.append(f"x-request-id: {request_id}\r\n")
     if length is not None:
         if status not in _BODILESS_STATUSES:
             lines.append(f"content-length: {length}\r\n")

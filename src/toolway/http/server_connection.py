@@ -29,7 +29,8 @@ AuthenticateHead = Callable[[HttpRequest], Rejection | str]
 _MAX_FRAMING_BYTES: Final = 64 * 1024  # bytes that chunk sizes and trailers may add to the body
 _HTTP_VERSIONS: Final = ("1.0", "1.1")
 _UPGRADE_HEADERS: Final = frozenset({"connection", "upgrade", "http2-settings"})  # headers that offer another protocol
-_UNCACHED_HEADERS: Final = frozenset({"transfer-encoding", "expect", "upgrade"})  # a head with these is not cached
+#: A head with one of these is not cached. A request id is different each time, so its head would not be found again.
+_UNCACHED_HEADERS: Final = frozenset({"transfer-encoding", "expect", "upgrade", "x-request-id"})
 _log = logging.getLogger(__name__)
 
 

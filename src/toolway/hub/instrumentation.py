@@ -222,6 +222,7 @@ class Instrumentation:
             cast(Trace, timed_state.trace).span_id if timed_state is not None and timed_state.trace is not None else "",
             call.params,
             error.retry_after if error is not None else None,
+            state.request_id,
         )
         if timed_state is not None and timed_state.trace is not None:
             cast(Trace, timed_state.trace).end(event)

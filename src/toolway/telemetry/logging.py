@@ -153,6 +153,8 @@ def _call_fields(event: CallFinished) -> dict[str, Any]:
     }
     if event.method != "tools/call":
         fields["method"] = event.method
+    if event.request_id:
+        fields["request"] = event.request_id
     if event.caller:
         fields["caller"] = event.caller
     if event.message:

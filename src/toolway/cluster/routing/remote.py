@@ -324,6 +324,7 @@ class ForwardingInfo(msgspec.Struct, frozen=True, gc=False):
     idempotency_key: str | None
     deadline: float  # on the loop's clock; 0 = none
     is_forwarded: bool = False  # received from another node
+    request_id: str = ""  # `X-Request-ID` that the client sent
 
 
 NO_FORWARDING_INFO: Final = ForwardingInfo("", "", "", "", "", None, 0.0)
@@ -345,6 +346,7 @@ def forwarding_info_for(call: Call) -> ForwardingInfo:
         call.idempotency_key,
         call.deadline,
         is_forwarded,
+        call.state.request_id,
     )
 
 
@@ -371,6 +373,7 @@ def with_call_token(
         sender,
         info.principal_name,
         info.endpoint,
+        info.request_id,
     )
     meta: Json = {**(params.get("_meta") or {}), CALL_TOKEN_META_KEY: issue_call_token(sealer, token)}
     if info.deadline:

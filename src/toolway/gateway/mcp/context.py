@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
+from toolway.http.exchange import Exchange, HttpRequest
 from toolway.protocol.versions import CALLBACK_CAPABILITIES, log_verbosity
 from toolway.types import ClientCallbacks, Era, Json
 
+_REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")  # visible ASCII characters
 Notify = Callable[[str, Json], None]
 
 
@@ -25,6 +28,7 @@ class ForwardedCall:
     call_id: str  # its id
     idempotency_key: str | None  # its idempotency key
     endpoint: str  # endpoint that the client used
+    client_request_id: str = ""  # `X-Request-ID` that the client sent
 
 
 @dataclass(slots=True)
@@ -48,17 +52,35 @@ class RequestContext:
     transport: str = "tcp"  # or pipe
     requested_name: str = ""  # the tool name that the client used
     forwarded: ForwardedCall | None = None  # set if another node forwards the call
+    client_request_id: str = ""  # `X-Request-ID` that the client sent, to be logged with the call
+    call_id: str = ""  # id for the call of this request; "" = a new one
 
     @property
     def accepts_server_requests(self) -> bool:
         """True if the client declares any capability to answer server requests (such as sampling)."""
         return any(name in self.capabilities for name in CALLBACK_CAPABILITIES.values())
 
+    def set_ids(self, exchange: Exchange) -> None:
+        """Copy the request id of an HTTP request. One that the gateway generated becomes the id of the call."""
+        self.client_request_id = client_request_id(exchange.request)
+        self.call_id = exchange.request_id if not self.client_request_id else ""
+
     def wants_log_level(self, level: object) -> bool:
         """Return True if the client of this request wants log messages of this level."""
         if self.log_level is None:
             return self.logs_without_level
         return log_verbosity(level) <= log_verbosity(self.log_level)
+
+
+def client_request_id(request: HttpRequest) -> str:
+    """Return the `X-Request-ID` that a client sent; "" if there is none, or if it is not acceptable.
+
+    Accepted are up to 128 visible ASCII characters, in one header.
+    """
+    given = request.headers.get("x-request-id")
+    if given is None or "x-request-id" in request.repeated_headers or _REQUEST_ID.fullmatch(given) is None:
+        return ""
+    return given
 
 
 def get_meta(params: Json) -> Json:

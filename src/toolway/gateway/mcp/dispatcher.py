@@ -303,6 +303,8 @@ class RequestDispatcher:
         wants_log = context.log_level is not None or context.logs_without_level
         if may_suspend or wants_log or "progressToken" in meta:
             forwarder = NotificationForwarder(context, meta)
+        state = self._hub.new_call_state(keep_raw=keep_raw, forwarded=forwarded is not None)
+        state.request_id = context.client_request_id if forwarded is None else forwarded.client_request_id
         call = Call(
             f"{server}.{name}" if method == "tools/call" else name,
             method,
@@ -321,10 +323,9 @@ class RequestDispatcher:
             callbacks=context.callbacks,
             capabilities=context.capabilities,
             return_input_required=context.era == "modern",
-            state=self._hub.new_call_state(keep_raw=keep_raw, forwarded=forwarded is not None),
-            id=f"{self._call_id_prefix}{next(self._call_numbers):x}"
-            if forwarded is None or not forwarded.call_id
-            else forwarded.call_id,
+            state=state,
+            id=(forwarded.call_id if forwarded is not None else context.call_id)
+            or f"{self._call_id_prefix}{next(self._call_numbers):x}",
             max_attempts=None if forwarded is None else 1,  # the forwarding node decides about retries
             downstream=context,
             forwarded=forwarded is not None,

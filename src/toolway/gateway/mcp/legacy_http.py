@@ -64,7 +64,7 @@ class LegacyHttpEndpoint:
             return True
 
         try:
-            response.finish(await self._sessions.handle_request(session, message, send))
+            response.finish(await self._sessions.handle_request(session, message, send, exchange))
         finally:
             response.stop_keepalive()
             session.replay_buffers.release(buffer, delivered=response.is_delivered)
@@ -77,6 +77,7 @@ class LegacyHttpEndpoint:
         response.stop_keepalive()  # it would turn the response into a stream
         key = exchange.request.headers.get("idempotency-key")
         context = RequestContext(principal, view, endpoint, "legacy", idempotency_key=key, request_id=message.id)
+        context.set_ids(exchange)
         try:
             response.send_result(await self._sessions.handle_stateless(context, message))
         except RpcFailure as failure:

@@ -25,6 +25,7 @@ from toolway.gateway.mcp.subscriptions import Subscriber, SubscriptionService
 from toolway.gateway.mcp.view import KINDS, EndpointView
 from toolway.gateway.principals import Principal
 from toolway.gateway.sealing import Sealer
+from toolway.http.exchange import Exchange
 from toolway.protocol import jsonrpc
 from toolway.protocol.cancellation import CANCELLED, cancelled_request_id
 from toolway.protocol.jsonrpc import Message
@@ -172,10 +173,13 @@ class LegacySessions:
             request.cancel()
         return True
 
-    async def handle_request(self, session: LegacySession, message: Message, send: SendMessage) -> bytes | None:
+    async def handle_request(
+        self, session: LegacySession, message: Message, send: SendMessage, exchange: Exchange | None = None
+    ) -> bytes | None:
         """Handle a client request and return its encoded response; None if the client cancelled it.
 
-        `send` sends related messages (notifications, server requests) before the response.
+        `send` sends related messages (notifications, server requests) before the response. `exchange` is the HTTP
+        request that contained the message, if there is one.
         """
         id_ = message.id
         assert id_ is not None
@@ -183,7 +187,7 @@ class LegacySessions:
             return encode_error(id_, INVALID_REQUEST, "request id already in use")
         session.active_requests[id_] = request = ActiveRequest(asyncio.current_task())
         try:
-            return jsonrpc.encode_result(id_, await self._compute_result(session, message, send))
+            return jsonrpc.encode_result(id_, await self._compute_result(session, message, send, exchange))
         except RpcFailure as failure:
             return encode_error(id_, failure.code, failure.message, failure.data)
         except asyncio.CancelledError:
@@ -205,7 +209,9 @@ class LegacySessions:
             raise RpcFailure(INVALID_REQUEST, f"{message.method} needs a session: send initialize first")
         return await self._dispatcher.dispatch(context, message.method, message.body)
 
-    async def _compute_result(self, session: LegacySession, message: Message, send: SendMessage) -> RpcResult:
+    async def _compute_result(
+        self, session: LegacySession, message: Message, send: SendMessage, exchange: Exchange | None
+    ) -> RpcResult:
         method, params = message.method, message.body
         if method == "ping":
             return {}
@@ -213,7 +219,10 @@ class LegacySessions:
             return await self._set_log_level(session, params)
         if method in ("resources/subscribe", "resources/unsubscribe"):
             return await self._change_subscription(session, method, params)
-        return await self._dispatcher.dispatch(self._build_context(session, send, message.id), method, params)
+        context = self._build_context(session, send, message.id)
+        if exchange is not None:
+            context.set_ids(exchange)
+        return await self._dispatcher.dispatch(context, method, params)
 
     def _build_context(
         self, session: LegacySession, send: SendMessage, id_: jsonrpc.MessageId | None

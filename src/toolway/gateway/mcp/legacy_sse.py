@@ -68,7 +68,7 @@ class LegacySseEndpoint:
         session_id = parse_qs(exchange.request.query).get("session", [""])[0]
         peers = self._sessions.peers
         if session_id in self._streams or peers is None:
-            status = self.handle_message(session_id, principal.id, message)
+            status = self.handle_message(session_id, principal.id, message, exchange)
         else:
             found = self._sealer.open(SSE_KIND, session_id)
             owner_id, tag = found if found is not None else ("", "")
@@ -85,7 +85,7 @@ class LegacySseEndpoint:
                 *json_error(status, _STATUS_MESSAGES.get(status, "node that holds the stream is unreachable"))
             )
 
-    def handle_message(self, id_: str, principal_id: str, message: Message) -> int:
+    def handle_message(self, id_: str, principal_id: str, message: Message, exchange: Exchange | None = None) -> int:
         """Handle a client message for an `/sse` stream of this process; return the HTTP status."""
         entry = self._streams.get(id_)
         if entry is None or entry[0].principal.id != principal_id:
@@ -96,7 +96,7 @@ class LegacySseEndpoint:
         elif len(tasks) >= MAX_REQUESTS_PER_STREAM:
             return HTTPStatus.TOO_MANY_REQUESTS
         else:
-            task = asyncio.get_running_loop().create_task(self._handle_request(session, stream, message))
+            task = asyncio.get_running_loop().create_task(self._handle_request(session, stream, message, exchange))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
             task.add_done_callback(lambda _: self._close_if_done(stream, tasks))
@@ -120,7 +120,9 @@ class LegacySseEndpoint:
         if self._closing and not tasks:
             stream.close()
 
-    async def _handle_request(self, session: LegacySession, stream: EventStream, message: Message) -> None:
+    async def _handle_request(
+        self, session: LegacySession, stream: EventStream, message: Message, exchange: Exchange | None
+    ) -> None:
         def send(data: bytes) -> bool:
             stream.send(data)
             return not stream.disconnected
@@ -128,7 +130,7 @@ class LegacySseEndpoint:
         if message.method == "initialize":
             response: bytes | None = self._initialize(session, message)
         else:
-            response = await self._sessions.handle_request(session, message, send)
+            response = await self._sessions.handle_request(session, message, send, exchange)
         if response is not None:
             stream.send(response)
 

@@ -163,6 +163,7 @@ class ModernEndpoint:
             if message.kind != "request":
                 raise RpcFailure(INVALID_REQUEST, "modern clients must send requests, not responses", status=400)
             context = self._build_context(exchange.request, message, principal, view, endpoint, response.notify)
+            context.set_ids(exchange)
             if principal.is_node:
                 self._apply_forwarded_caller(context, message)
             if message.method == "subscriptions/listen":

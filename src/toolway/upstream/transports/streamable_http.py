@@ -83,6 +83,7 @@ class StreamableHttpTransport:
         assert server.url is not None
         self.session_id: str | None = None
         self._server = server
+        self._has_request_id_header = any(name.lower() == "x-request-id" for name in server.headers)
         self._authorizer = authorizer
         self._max_message_bytes = server.limits.max_message_bytes
         self._client = (
@@ -166,6 +167,8 @@ class StreamableHttpTransport:
         try:
             lines, head, in_session = self._prepare_headers(request)
             body = jsonrpc.encode_request(id_, request.method, request.params)
+            if call_state.request_id and not self._has_request_id_header:
+                lines, head = HeaderBlock(lines + encode_headers({"X-Request-ID": call_state.request_id})), None
         except (TypeError, ValueError, OverflowError, RecursionError) as exc:
             raise TransportError(
                 f"the request cannot be encoded: {exc}", Certainty.NOT_SENT, code="E-REQUEST"
