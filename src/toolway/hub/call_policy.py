@@ -165,10 +165,6 @@ class CallPolicies:
         """Return the seconds allowed for the whole call, with all its attempts."""
         return call.timeout if call.timeout is not None else self._policy_for(call).timeout
 
-    def tool_to_check(self, call: Call) -> Tool | None:
-        """Return the definition that the arguments of a call must match; None if they are not checked yet."""
-        return self._policy_for(call).tool_to_check
-
     def validates_arguments(self, server: str) -> bool:
         """Return True if arguments are checked before they are sent to the server."""
         return self._server_settings(server).validate_arguments

@@ -260,7 +260,7 @@ class HubCore:
             idempotency=idempotency(idempotency_store),
             cache=response_cache(self._cache, policies.cache_key, policies.cache_ttl),
             single_flight=single_flight(policies.coalesce_key),
-            arguments=check_arguments(policies.tool_to_check, self._argument_validator),
+            arguments=check_arguments(self._argument_validator),
             audit=audit,
             retry=retry(
                 policies.retry_policy,

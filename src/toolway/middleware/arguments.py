@@ -20,14 +20,11 @@ from toolway.types import Call, CallHandler, CallResult, Middleware
 MAX_COMPILED: Final = 2000  # compiled schemas
 
 
-def check_arguments(tool_for: Callable[[Call], Tool | None], validator: ArgumentValidator) -> Middleware:
-    """Return middleware that raises `InvalidArguments` if the arguments of a call violate the tool's schema.
-
-    `tool_for` returns the definition to check a call against, or None if the call is not checked here.
-    """
+def check_arguments(validator: ArgumentValidator) -> Middleware:
+    """Return middleware that raises `InvalidArguments` if the arguments of a call violate the tool's schema."""
 
     def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:
-        tool = tool_for(call)
+        tool: Tool | None = call.policy.tool_to_check  # attached by `resolve`
         if tool is not None:
             validator.check(call, tool)
         return next(call)

@@ -125,6 +125,12 @@ class _CostCounter:
 
 def _count_values(instance: Any, max_values: int) -> int | None:
     """Return the number of JSON values in `instance`; None if there are more than `max_values`."""
+    if instance.__class__ is dict and len(instance) < max_values:  # most arguments: counted without a stack
+        for value in instance.values():
+            if value.__class__ is dict or value.__class__ is list:
+                break
+        else:
+            return len(instance) + 1
     count, pending = 0, [instance]
     while pending:
         node = pending.pop()
