@@ -214,6 +214,21 @@ def test_each_failure_of_a_call_has_its_exit_code_and_its_words(toolway, words, 
     assert result.exit_code == code
 
 
+@pytest.mark.promise("C13")
+def test_arguments_that_do_not_match_the_schema_are_listed_and_end_with_2(toolway):
+    result = toolway({"fake": FAKE}, "call", "fake.add", "a=1", "b:=true")
+    assert result.exit_code == 2
+    lines = [" ".join(line.split()) for line in result.stderr.splitlines()]
+    assert "argument $.a is a string, expected a number" in lines
+    assert "argument $.b is a boolean, expected a number" in lines
+    assert "executed no" in lines
+    assert any("write a value that is not text as name:=json" in line for line in lines)
+    error = json.loads(toolway({"fake": FAKE}, "call", "fake.add", "a=1", "--json").stdout)["error"]
+    assert (error["code"], error["executed"], error["exit"], error["omitted"]) == ("E-ARGUMENTS", "no", 2, 0)
+    found = {"path": "$.a", "problem": "is a string", "expected": "a number", "nearest": ""}
+    assert error["violations"] == [found]
+
+
 def test_an_error_of_a_call_as_json_says_whether_it_was_executed(toolway):
     result = toolway({"fake": FAKE}, "call", "fake.sleep", "seconds:=30", "--timeout", "5", "--json")
     error = json.loads(result.stdout)["error"]

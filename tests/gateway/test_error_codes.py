@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from toolway import (
+    ArgumentViolation,
     CallTimeout,
     ConfigError,
     NotFound,
@@ -14,7 +15,7 @@ from toolway import (
     ToolwayError,
     to_json_rpc,
 )
-from toolway.errors import Certainty
+from toolway.errors import Certainty, invalid_arguments
 
 
 @pytest.mark.promise("D23", "D22")
@@ -35,6 +36,15 @@ def test_an_error_becomes_a_json_rpc_error_with_its_facts(error: ToolwayError, c
     assert error.message in converted["message"]
     assert converted["data"]["executed"] == getattr(error, "executed", "no")
     assert converted["data"].get("fix", "") == error.hint
+
+
+@pytest.mark.promise("D23", "C13")
+def test_invalid_arguments_become_invalid_params_with_the_list() -> None:
+    error = invalid_arguments("s", "t", (ArgumentViolation("$.a", "is missing", "a string", "aa"),), 2)
+    converted = to_json_rpc(error)
+    assert (converted["code"], converted["data"]["omitted"]) == (-32602, 2)
+    found = {"path": "$.a", "problem": "is missing", "expected": "a string", "nearest": "aa"}
+    assert converted["data"]["violations"] == [found]
 
 
 @pytest.mark.promise("D23")

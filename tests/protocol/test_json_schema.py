@@ -70,5 +70,24 @@ def test_a_large_answer_to_a_large_schema_is_not_evaluated() -> None:
     assert time.perf_counter() - began < within(0.1)
 
 
+def test_an_invalid_value_is_described_only_if_that_is_quick() -> None:
+    alternatives = {"anyOf": [{"type": "string"}] * 20}
+    schema = SchemaValidator({"anyOf": [{"type": "array", "items": alternatives}] * 5})
+    assert schema.errors([1]) is not None
+    began = time.perf_counter()
+    assert schema.errors([1] * 1000) is None  # describing these errors would take seconds
+    assert not schema.is_valid([1] * 1000)
+    assert schema.validate([1] * 1000) == "it does not match the schema"
+    assert time.perf_counter() - began < within(1.0)
+
+
+def test_the_draft_is_that_of_the_schema_and_formats_are_annotations() -> None:
+    old = {"$schema": "http://json-schema.org/draft-04/schema#", "minimum": 1, "exclusiveMinimum": True}
+    assert not SchemaValidator(old).is_valid(1)
+    assert SchemaValidator({**old, "$schema": "https://json-schema.org/draft/2020-12/schema"}).skip_reason
+    for draft in ("http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2020-12/schema"):
+        assert SchemaValidator({"$schema": draft, "format": "date"}).is_valid("tomorrow")
+
+
 def test_the_cost_counts_references_as_often_as_they_are_followed() -> None:
     assert schema_cost(doubling(3)) > 2 * schema_cost(doubling(2)) > 4 * schema_cost(doubling(1)) - 8

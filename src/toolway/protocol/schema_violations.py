@@ -88,7 +88,10 @@ def _describe(root: Json, error: ValidationError, instance: Any) -> Iterable[Arg
     schema = _schema_at(root, error.schema_path[:-1])
     value = _value_at(instance, path)
     if keyword in ("additionalProperties", "unevaluatedProperties") and "unexpected" in facts:
-        yield from _unknown_properties(root, schema, path, facts["unexpected"])
+        yield from _unknown_properties(schema, path, facts["unexpected"])
+    elif keyword == "falseSchema" and error.schema_path[-1:] == ["additionalProperties"] and isinstance(value, dict):
+        # The validator does not name the properties if the schema knows none.
+        yield from _unknown_properties(schema, path, [name for name in value if name not in _own(schema)])
     elif keyword == "required":
         yield _missing_property(root, schema, path, facts["property"], value)
     elif keyword in ("anyOf", "oneOf"):
@@ -109,6 +112,8 @@ def _describe_keyword(keyword: str, facts: Json, value: Any) -> tuple[str, str, 
     if keyword in _LIMITS:
         problem, expected = _LIMITS[keyword]
         return problem, expected.format(_quote_limit(next(iter(facts.values())))), ""
+    if keyword == "falseSchema":
+        return "is not allowed", "", ""
     if keyword == "uniqueItems":
         return "has equal items", "different items", ""
     if keyword == "propertyNames":
@@ -116,10 +121,8 @@ def _describe_keyword(keyword: str, facts: Json, value: Any) -> tuple[str, str, 
     return f"is not allowed by {sanitize(keyword, MAX_NAME_CHARS)!r} of the schema", "", ""
 
 
-def _unknown_properties(
-    root: Json, schema: Json, path: Sequence[str | int], names: Iterable[str]
-) -> Iterable[ArgumentViolation]:
-    known = list(_properties(root, schema))
+def _unknown_properties(schema: Json, path: Sequence[str | int], names: Iterable[str]) -> Iterable[ArgumentViolation]:
+    known = list(_own(schema))
     expected = f"one of {', '.join(_shorten(name) for name in known[:MAX_NAMES])}" if known else "no properties"
     if len(known) > MAX_NAMES:
         expected += f" and {len(known) - MAX_NAMES} more"
@@ -189,11 +192,12 @@ def _expected(root: Json, schema: Any, depth: int) -> str:
 
 def _properties(root: Json, schema: Json) -> Json:
     """Return the properties that a schema names, or those of the whole schema if it names none itself."""
-    for each in (schema, root):
-        found = each.get("properties")
-        if isinstance(found, dict):
-            return found
-    return {}
+    return _own(schema) or _own(root)
+
+
+def _own(schema: Json) -> Json:
+    found = schema.get("properties")
+    return found if isinstance(found, dict) else {}
 
 
 def _schema_at(root: Json, path: Iterable[str | int]) -> Json:
@@ -240,7 +244,8 @@ def _type_of(value: Any) -> str:
 
 
 def _join_types(types: Iterable[Any]) -> str:
-    return " or ".join(_TYPE_NAMES.get(str(each), _shorten(str(each))) for each in types)
+    names = sorted(map(str, types), key=lambda name: name == "null")
+    return " or ".join(_TYPE_NAMES.get(name, _shorten(name)) for name in names)
 
 
 def _one_of(options: Sequence[Any]) -> str:
