@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from toolway import ArgumentViolation
+from toolway import ArgumentViolation, InvalidArguments
+from toolway.cluster.routing.remote import decode_error
 from toolway.protocol.json_schema import SchemaValidator
-from toolway.protocol.schema_violations import describe_violations, violation_to_json, violations_from_json
+from toolway.protocol.schema_violations import decode_invalid_arguments, describe_violations, violation_to_json
+from toolway.upstream.transport import JSONRPCError
 
 pytestmark = pytest.mark.promise("C13", "D10")
 
@@ -94,8 +96,22 @@ def test_texts_of_a_hostile_schema_are_sanitized_and_cut() -> None:
         assert len(text) < 2500
 
 
-def test_violations_survive_the_way_over_json() -> None:
+def test_the_error_survives_the_way_over_json() -> None:
     violation = ArgumentViolation("$.a", "is missing", "a string", "aa")
-    assert violations_from_json([violation_to_json(violation)]) == (violation,)
-    assert violations_from_json(["x", {"path": 5}, None]) == (ArgumentViolation("5", ""),)
-    assert violations_from_json("x") == ()
+    data = {"code": "E-ARGUMENTS", "executed": "no", "violations": [violation_to_json(violation)], "omitted": 3}
+    error = decode_invalid_arguments(data, "s", "t")
+    assert error is not None
+    assert (error.violations, error.omitted, error.server, error.tool) == ((violation,), 3, "s", "t")
+    assert (error.executed, error.retryable) == ("no", False)
+    odd = decode_invalid_arguments({**data, "violations": ["x", {"path": 5}, None], "omitted": "x"}, "s", "t")
+    assert odd is not None and odd.violations == (ArgumentViolation("5", ""),)
+    assert decode_invalid_arguments({"code": "E-ARGUMENTS", "executed": "unknown"}, "s", "t") is None
+    assert decode_invalid_arguments({"code": "E-OTHER", "executed": "no"}, "s", "t") is None
+
+
+def test_the_error_of_another_node_is_the_error_that_it_raised() -> None:
+    data = {"code": "E-ARGUMENTS", "executed": "no", "violations": [{"path": "$.a", "problem": "is missing"}]}
+    error = decode_error(JSONRPCError(-32602, "invalid arguments", data), "s", "t")
+    assert isinstance(error, InvalidArguments) and error.violations == (ArgumentViolation("$.a", "is missing"),)
+    from_server = {**data, "toolway": {"executed": "no"}}  # the server itself claims to be a gateway
+    assert decode_error(JSONRPCError(-32602, "invalid arguments", from_server), "s", "t") is None

@@ -22,20 +22,18 @@ from toolway.errors import (
     CallError,
     CallTimeout,
     Certainty,
-    InvalidArguments,
     NotFound,
     OutcomeUnknown,
     Overloaded,
     ProtocolError,
     ServerUnavailable,
-    invalid_arguments,
 )
 from toolway.gateway.mcp import errors
 from toolway.hub.hub import Hub
 from toolway.middleware.resolve import find_by_bare_name, require_server
 from toolway.network.policy import ALLOW_ALL
 from toolway.protocol import tool_names
-from toolway.protocol.schema_violations import violations_from_json
+from toolway.protocol.schema_violations import decode_invalid_arguments
 from toolway.types import Json, ProgressCallback, ToolRef, ToolResult
 from toolway.upstream.status import HealthResult, ServerStatus
 
@@ -205,10 +203,9 @@ _ERROR_CLASSES: Final[Mapping[int, type[CallError]]] = {
 def _gateway_error(error: ProtocolError, ref: ToolRef, fields: Json) -> CallError:
     """Convert an error response of the gateway back to the error class that the gateway raised."""
     assert error.rpc_code is not None
-    if fields.get("code") == InvalidArguments.code:
-        omitted = fields.get("omitted")
-        violations = violations_from_json(fields.get("violations"))
-        return invalid_arguments(ref.server, ref.tool, violations, omitted if isinstance(omitted, int) else 0)
+    invalid = decode_invalid_arguments(fields, ref.server, ref.tool)
+    if invalid is not None:
+        return invalid
     code, hint = str(fields.get("code") or ""), str(fields.get("fix") or "")
     kind = CallTimeout if code == CallTimeout.code else _ERROR_CLASSES.get(error.rpc_code, CallError)
     message = error.detail.removesuffix(f" [{code}]").removesuffix(f" → {hint}")

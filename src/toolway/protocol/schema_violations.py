@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from jsonschema_rs import ValidationError
 
-from toolway.errors import ArgumentViolation
+from toolway.errors import ArgumentViolation, InvalidArguments, invalid_arguments
 from toolway.protocol.json_schema import SchemaValidator
 from toolway.protocol.sanitize import sanitize
 from toolway.types import Json
@@ -70,15 +70,17 @@ def violation_to_json(violation: ArgumentViolation) -> Json:
     return {name: value for name, value in violation._asdict().items() if value}
 
 
-def violations_from_json(value: object) -> tuple[ArgumentViolation, ...]:
-    """Return the violations in the data of an error of a gateway; invalid ones are left out."""
-    items = value[:MAX_VIOLATIONS] if isinstance(value, list) else []
-    texts = [
-        {name: str(item.get(name) or "") for name in ArgumentViolation._fields}
-        for item in items
-        if isinstance(item, dict)
-    ]
-    return tuple(ArgumentViolation(**each) for each in texts)
+def decode_invalid_arguments(data: Json, server: str, tool: str) -> InvalidArguments | None:
+    """Return the error that the data of a gateway's JSON-RPC error describes; None if it is another error."""
+    if data.get("code") != InvalidArguments.code or data.get("executed") != "no":
+        return None
+    items, omitted = data.get("violations"), data.get("omitted")
+    found = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    violations = tuple(
+        ArgumentViolation(*(sanitize(str(item.get(name) or ""), 2000) for name in ArgumentViolation._fields))
+        for item in found[:MAX_VIOLATIONS]
+    )
+    return invalid_arguments(server, tool, violations, omitted if isinstance(omitted, int) else 0)
 
 
 def _describe(root: Json, error: ValidationError, instance: Any) -> Iterable[ArgumentViolation]:

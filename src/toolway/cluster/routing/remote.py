@@ -21,6 +21,7 @@ from hashlib import blake2b
 from typing import Any, Final, Protocol
 
 import msgspec
+from mcp_types.jsonrpc import INVALID_PARAMS
 
 from toolway.cluster.db.instances import Ownership, ServerInstance
 from toolway.cluster.db.nodes import NodeStatus
@@ -38,7 +39,8 @@ from toolway.errors import (
     ServerUnavailable,
 )
 from toolway.gateway.mcp import errors
-from toolway.gateway.mcp.errors import CALL_TOKEN_META_KEY, TIMEOUT_META_KEY
+from toolway.gateway.mcp.errors import CALL_TOKEN_META_KEY, ERROR_DATA_KEY, TIMEOUT_META_KEY
+from toolway.protocol.schema_violations import decode_invalid_arguments
 from toolway.types import Call, Certainty, Json
 from toolway.upstream.transport import (
     SERVER_MOVED,
@@ -400,6 +402,8 @@ def decode_error(exc: JSONRPCError, server: str, name: str) -> CallError | None:
     """
     error_type = _ERROR_TYPES.get(exc.code)
     data = exc.data if isinstance(exc.data, dict) else {}
+    if exc.code == INVALID_PARAMS and ERROR_DATA_KEY not in data:  # the server's own errors have that key
+        return decode_invalid_arguments(data, server, name)
     if error_type is None or "executed" not in data:
         return None
     code, hint = str(data.get("code") or ""), str(data.get("fix") or "")
