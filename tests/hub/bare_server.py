@@ -1,7 +1,8 @@
 """A server without a handshake, as people write it from a template: two methods, one JSON object a line.
 
 It knows nothing of MCP but `tools/list` and `tools/call`, returns whatever its functions return, and answers every
-line, notifications too. With `--log FILE` it writes each line that it reads to a file.
+line, notifications too. With `--log FILE` it writes each line that it reads to a file. With `--handshake` as the last
+argument it knows `initialize` as well, and its results stay what they are.
 """
 
 from __future__ import annotations
@@ -46,8 +47,15 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
                 for name in TOOLS
             ]
         }
+    elif method == "initialize" and sys.argv[-1] == "--handshake":
+        version = params["protocolVersion"]
+        result = {
+            "protocolVersion": version,
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "t", "version": "1"},
+        }
     elif method == "tools/call":
-        result = TOOLS[params["tool"]](**params["arguments"])
+        result = TOOLS[params.get("tool") or params["name"]](**params["arguments"])
     else:
         error = {"code": -32601, "message": f"Method not found: {method}"}
         return {"jsonrpc": "2.0", "id": request.get("id"), "error": error}

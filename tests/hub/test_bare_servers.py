@@ -52,6 +52,17 @@ async def test_a_bare_server_gets_requests_only_and_the_name_twice(tmp_path: Pat
     assert sent[-1]["params"] == {"name": "result_field", "tool": "result_field", "arguments": {}}
 
 
+@pytest.mark.promise("A2")
+async def test_a_server_with_a_handshake_may_return_a_plain_object_too(tmp_path: Path) -> None:
+    entry = template(tmp_path / "log")
+    async with Hub({"mail": {**entry, "args": [*entry["args"], "--handshake"]}}) as hub:
+        result = await hub.call_tool("mail.create_issue", {"title": "x"})
+        assert hub.status()["mail"].era == "legacy"
+        assert result.data == json.loads(result.text) == {"url": "https://tracker.example/x", "number": 123}
+        with pytest.raises(ProtocolError):  # MCP demands an object
+            await hub.call_tool("mail.many")
+
+
 async def test_results_of_any_kind_and_errors_are_passed_on(tmp_path: Path) -> None:
     async with Hub({"mail": template(tmp_path / "log")}) as hub:
         many = await hub.call_tool("mail.many")

@@ -279,3 +279,36 @@ def test_probes_can_go_unanswered_or_kill() -> None:
     with fake(era="both", die_on_probe=True) as client:
         client.send("server/discover")
         assert client.process.wait(SOON) == 1
+
+
+# The server without a handshake
+
+
+def test_a_bare_server_knows_two_methods_and_answers_every_line() -> None:
+    with fake(era="bare") as client:
+        for method in ("server/discover", "initialize", "ping", "prompts/list"):
+            assert client.ask(method)["error"] == {"code": -32601, "message": f"Method not found: {method}"}
+        client.write({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        assert client.message() == {
+            "jsonrpc": "2.0",
+            "id": None,
+            "error": {"code": -32601, "message": "Method not found: notifications/initialized"},
+        }
+        assert client.process.stdin is not None
+        client.process.stdin.write(b"no json\n")
+        client.process.stdin.flush()
+        assert (client.message()["id"], client.lines.qsize()) == (None, 0)
+        assert {"name", "description", "inputSchema"} <= client.ask("tools/list")["result"]["tools"][0].keys()
+        assert client.call("add", a=1, b=2, nonce="n") == {"text": "3", "sum": 3, "nonce": "n"}
+        assert client.ask("tools/call", {"name": "fail"})["error"] == {
+            "code": -32603,
+            "message": "Internal error: failed as asked",
+        }
+
+
+def test_a_bare_server_may_ignore_what_it_does_not_know() -> None:
+    with fake("ignores_unknown", era="bare") as client:
+        client.send("server/discover")
+        client.send("initialize")
+        assert client.ask("tools/list")["result"]["tools"]
+        assert client.quiet()
