@@ -130,14 +130,14 @@ class RemoteHub:
     async def _refresh_status_after(self, error: CallError) -> None:
         """Read the server statuses again, which help to explain the failed call `error`.
 
-        Raises `GatewayError` with the cause if the gateway itself was unreachable.
+        Raises `GatewayError` with the cause if the gateway itself was unreachable or rejected the token.
         """
         try:
             await self._refresh_status()
         except GatewayAdmin:
             pass  # without admin rights the caller gets the error alone
         except GatewayError:
-            if isinstance(error, ServerUnavailable):
+            if isinstance(error, ServerUnavailable | AccessDenied):
                 raise
 
     def _original_error(self, error: CallError, ref: ToolRef, tools: list[Tool]) -> CallError:
