@@ -76,7 +76,7 @@ def test_every_field_of_the_policies_has_a_key() -> None:
 )
 def test_a_field_that_is_added_to_a_policy_has_a_key_at_once(key: str, policy: type) -> None:
     for field in dataclasses.fields(policy):
-        values: tuple[object, ...] = (3, 4, True, False, "https://x.example/health")
+        values: tuple[object, ...] = (3, 4, "4s", True, False, "https://x.example/health")
         found = []
         for value in values:
             try:

@@ -120,6 +120,8 @@ def test_a_duration_that_is_none_is_a_problem(written):
 
 def test_a_timeout_that_was_surely_meant_as_seconds_is_mentioned():
     assert warnings({"command": "x", "timeout": 30}) == ["timeout is 30 milliseconds"]
+    assert warnings({"command": "x", "health": {"timeout": 2}}) == ["health.timeout is 2 milliseconds"]
+    assert warnings({"command": "x", "health": {"timeout": "2s", "interval": 0}}) == []
     assert warnings({"command": "x", "timeout": 30000}) == []
     assert warnings({"command": "x", "timeout": "30ms"}) == []
 

@@ -281,6 +281,15 @@ def _parse_health(fields: FieldReader) -> HealthCheck:
     flat_keys = _given(fields, keepAliveInterval="interval", healthCheckUrl="url")
     interval = fields.get_duration("keepAliveInterval", HealthCheck().interval, allow_zero=True)
     check = HealthCheck(interval=interval, url=fields.get_text("healthCheckUrl"))
+    given = fields.remaining.get("health")
+    for key in ("interval", "timeout"):
+        raw = given.get(key) if isinstance(given, Mapping) else None
+        if isinstance(raw, int | float) and 0 < raw < 1000:  # a server cannot pass such a check
+            fields.warn(
+                f"health.{key} is {raw} milliseconds",
+                detail="a number without a unit is in milliseconds, as in other hosts",
+                hint=f'write "{raw}s" for seconds',
+            )
     return parse_policy(fields, "health", check, flat_keys)
 
 
