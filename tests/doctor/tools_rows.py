@@ -81,3 +81,13 @@ async def no_handshake(lab: Lab) -> None:
     again = await lab.doctor()
     assert not any('"era"' in line for line in again.lines), "\n".join(again.lines)
     await lab.is_well()
+
+
+@row("a deny list with a misspelt name")
+async def misspelt_deny_list(lab: Lab) -> None:
+    path = lab.write(json.dumps([tool("search"), tool("write_file")]), lab.work / "tools.json")
+    lab.servers(acme={**small(str(path)), "tools": {"deny": ["wirte_file"]}})
+    check = await lab.finds("acme: tools.deny has 'wirte_file', which matches no tool")
+    assert "did you mean write_file?" in check.hint
+    lab.edit("wirte_file", "write_file")
+    await lab.is_well()

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.sse import sse_client
 from mcp.server.mcpserver import MCPServer
 from mcp.shared.exceptions import MCPError
+from msgspec.structs import replace
 
 from tests.cluster.node.hop_lab import TOKEN as CLUSTER_TOKEN
 from tests.cluster.node.hop_lab import Cluster, cluster
@@ -38,7 +39,7 @@ from toolway.gateway.principals import FileApiKeyStore
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.hub.core import HubCore
 from toolway.testing import FakeHttp, fake_server
-from toolway.types import Call
+from toolway.types import Call, CallHandler, CallResult
 
 pytestmark = [pytest.mark.anyio, OLD_WORDS]
 Json = dict[str, Any]
@@ -263,6 +264,21 @@ async def _(lab: DenyLab, denied: bool) -> bool:
     tool = lab.tool(denied)
     call = Call(f"fs.{ALLOWED}", "tools/call", {"name": tool, "arguments": {}}, "fs", ALLOWED)
     return await lab.executes(tool, lab.hub.request(call))
+
+
+@way("a middleware that changes the tool of a call")
+async def _(lab: DenyLab, denied: bool) -> bool:
+    tool = lab.tool(denied)
+
+    async def change(call: Call, next: CallHandler) -> CallResult:
+        return await next(replace(call, name=tool, params={**call.params, "name": tool}))
+
+    async with Hub({"fs": lab.entry()}, catalog_storage=None, middleware=[change]) as hub:
+        await hub.wait_ready(timeout=30)
+        before = lab.count(tool)
+        with suppress(CallError):  # a middleware may not change the tool: E-MIDDLEWARE
+            await hub.call_tool(f"fs.{ALLOWED}")
+        return lab.count(tool) > before
 
 
 @way("a call that waits for a slot when the tool is denied")
