@@ -59,6 +59,17 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
     "toolway_server_restarts": ("counter", ("server",), "Restarts since the last manual start"),
     "toolway_server_connects": ("counter", ("server",), "Established connections"),
     "toolway_server_disconnects": ("counter", ("server",), "Lost connections"),
+    "toolway_server_messages_sent": (
+        "counter",
+        ("server",),
+        "Messages sent to a server: requests, notifications and responses to its requests",
+    ),
+    "toolway_server_messages_received": (
+        "counter",
+        ("server",),
+        "Messages received from a server: results, errors, notifications and its requests",
+    ),
+    "toolway_server_uptime_seconds": ("gauge", ("server",), "Seconds since the server became ready; 0 if it is not"),
     "toolway_slots": ("gauge", ("server",), "Concurrency limit of a server"),
     "toolway_slots_in_use": ("gauge", ("server",), "Concurrency slots in use"),
     "toolway_queue_waiting": ("gauge", ("server",), "Calls queued for a slot"),

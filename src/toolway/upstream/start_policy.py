@@ -31,15 +31,32 @@ EXPECTED_LIFETIME_S: Final = 5.0  # after this time the expected end of a connec
 class FailureHistory:
     """Failures of one upstream: its last end, next start time, and the status that follows."""
 
-    __slots__ = ("backoff", "last_failure", "last_transport_info", "retry_at", "start_failures", "state_since")
+    __slots__ = (
+        "backoff",
+        "last_failure",
+        "last_transport_info",
+        "messages_received",
+        "messages_sent",
+        "retry_at",
+        "start_failures",
+        "state_since",
+    )
 
     def __init__(self, server: Server, random: Callable[[], float], now: float) -> None:
         self.backoff = RestartBackoff(server.restart, random)
         self.last_failure: Disconnect | None = None
         self.last_transport_info = TransportInfo()  # of the previous transport
+        self.messages_sent = 0  # over earlier transports
+        self.messages_received = 0
         self.start_failures = 0  # since the last successful start
         self.retry_at = 0.0
         self.state_since = now  # start of the current state
+
+    def record_transport(self, info: TransportInfo) -> None:
+        """Record the facts of a transport that is closed now."""
+        self.last_transport_info = info
+        self.messages_sent += info.messages_sent
+        self.messages_received += info.messages_received
 
     def record_end(self, disconnect: Disconnect, ready_for: float, now: float) -> StateEvent:
         """Record the end of a transport and schedule the next start; return the state event for it.
@@ -88,6 +105,8 @@ class FailureHistory:
             since=now - self.state_since,
             why=describe_state(state, name, version, failure, cause, last_stderr, wait, info.transport),
             hint=status_hint,
+            messages_sent=self.messages_sent + (info.messages_sent if session is not None else 0),
+            messages_received=self.messages_received + (info.messages_received if session is not None else 0),
         )
 
     def _diagnose(self, server: Server, info: TransportInfo) -> tuple[str, str]:

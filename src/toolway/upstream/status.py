@@ -32,6 +32,8 @@ class ServerStatus:
     pid: int | None = None
     restarts: int = 0
     in_flight: int = 0
+    messages_sent: int = 0  # to the server, over all its connections
+    messages_received: int = 0  # from the server, over all its connections
     last_error: str | None = None
     stderr: str = ""  # the last lines
     next_retry: float | None = None  # seconds from now

@@ -267,7 +267,7 @@ class Supervisor:
     async def _close_session(self) -> None:
         session, self.session = self.session, None
         if session is not None:
-            self.history.last_transport_info = session.transport.info()
+            self.history.record_transport(session.transport.info())
             await session.transport.close()
 
     # -- while it is ready --------------------------------------------------------------------------------------------

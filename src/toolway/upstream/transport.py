@@ -119,6 +119,8 @@ class TransportInfo:
     invalid_lines: int = 0  # lines that were not messages
     notes: tuple[str, ...] = ()  # remarks about its list of tools
     transport: str = ""  # if it is not the usual transport of the entry
+    messages_sent: int = 0  # requests, notifications and responses to server requests
+    messages_received: int = 0  # results, errors, notifications and server requests
     peer_is_modern: bool = False  # the peer speaks the modern era, even if the server itself does not
 
 

@@ -73,6 +73,9 @@ class MetricsEndpoint:
             yield gauge("toolway_server_state", {**labels, "transport": status.transport, "state": status.state}, 1)
             yield gauge("toolway_server_tools", labels, status.tools)
             yield gauge("toolway_server_restarts", labels, status.restarts)
+            yield gauge("toolway_server_messages_sent", labels, status.messages_sent)
+            yield gauge("toolway_server_messages_received", labels, status.messages_received)
+            yield gauge("toolway_server_uptime_seconds", labels, status.since if status.state == "ready" else 0.0)
             yield gauge("toolway_calls_running", labels, running[name])
             yield from self._load_gauges(gauge, name)
         for (server, tool), facts in list(self._hub.breaker_status().items())[:MAX_BREAKERS]:

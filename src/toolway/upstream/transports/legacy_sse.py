@@ -68,6 +68,7 @@ class LegacySseTransport:
         self._disconnected: asyncio.Future[Disconnect] | None = None
         self._dropped = 0
         self._invalid_messages = 0
+        self._messages_received = 0  # on earlier streams
         self._closed = False
 
     # -- open and close -----------------------------------------------------------------------------------------------
@@ -134,6 +135,7 @@ class LegacySseTransport:
         await channel.close()
         self._dropped += channel.pending.dropped
         self._invalid_messages += channel.invalid_messages
+        self._messages_received += channel.messages_received
 
     async def wait_closed(self) -> Disconnect:
         assert self._disconnected is not None
@@ -147,6 +149,8 @@ class LegacySseTransport:
         return TransportInfo(
             unmatched_responses=self._dropped + dropped,
             invalid_lines=self._invalid_messages + invalid_messages,
+            messages_sent=self._sender.messages_sent if self._sender is not None else 0,
+            messages_received=self._messages_received + (channel.messages_received if channel is not None else 0),
             transport="sse",
         )
 

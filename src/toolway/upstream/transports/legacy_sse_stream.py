@@ -68,6 +68,7 @@ class SseChannel:
         self.endpoint: HttpTarget | None = None
         self.pending = PendingRequests()
         self.invalid_messages = 0
+        self.messages_received = 0
         self.received = 0  # bytes
         self._open_stream = open_stream
         self._target = target
@@ -254,6 +255,7 @@ class SseChannel:
             raise TransportError("the server has started another session", Certainty.UNKNOWN, code=SSE_ENDED)
 
     async def _on_frame(self, frame: bytes) -> None:
+        self.messages_received += 1
         try:
             if jsonrpc.is_large(frame):
                 message = await parse_large(frame, self.pending.method_for(jsonrpc.extract_id(frame)))
@@ -302,6 +304,7 @@ class Sender:
             limits or streamable_http.client_limits_for(server), server.effective_network_policy, server.tls
         )
         self._authorizer = authorizer
+        self.messages_sent = 0
         self._version_header = NO_AUTH_HEADER  # header with the protocol version, if it must be sent
 
     def set_version(self, version: str) -> None:
@@ -401,6 +404,7 @@ class Sender:
         max_idle: float | None = None,
         call_state: CallState | None = None,
     ) -> T:
+        self.messages_sent += 1
         headers = (self._base_headers.post, self._version_header, token)
         on_sent = call_state.mark_sent if call_state is not None else None
         try:

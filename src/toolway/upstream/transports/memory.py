@@ -42,6 +42,8 @@ class MemoryTransport:
     def __init__(self, server: Server) -> None:
         self._server = server.instance
         self._pending = PendingRequests()
+        self._messages_sent = 0
+        self._messages_received = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._session_task: asyncio.Task[None] | None = None
 
@@ -83,6 +85,7 @@ class MemoryTransport:
                     self._on_message(item.message)
 
     def _on_message(self, message: Any) -> None:
+        self._messages_received += 1
         if isinstance(message, JSONRPCResponse):
             self._pending.resolve(jsonrpc.Message("result", message.id, body=message.result))
         elif isinstance(message, JSONRPCErrorMessage):
@@ -106,6 +109,7 @@ class MemoryTransport:
     async def _send(self, message: Any) -> None:
         try:
             await self._writer.send(SessionMessage(message))
+            self._messages_sent += 1
         except (ClosedResourceError, BrokenResourceError):
             raise TransportError("the server object has ended", Certainty.NOT_SENT, code="E-MEMORY-ENDED") from None
 
@@ -144,7 +148,11 @@ class MemoryTransport:
         return await asyncio.shield(self._disconnected)
 
     def info(self) -> TransportInfo:
-        return TransportInfo(unmatched_responses=self._pending.dropped)
+        return TransportInfo(
+            unmatched_responses=self._pending.dropped,
+            messages_sent=self._messages_sent,
+            messages_received=self._messages_received,
+        )
 
     async def close(self) -> None:
         if self._session_task is None:

@@ -42,7 +42,9 @@ class MessageStream:
         self._loop = asyncio.get_running_loop()
         self._bad_messages: deque[float] = deque(maxlen=MAX_BAD_MESSAGE_RATE[0])
         self._invalid_messages = 0
-        self._received = 0
+        self._messages_sent = 0
+        self._messages_received = 0
+        self._received = 0  # bytes
         self._tasks: set[asyncio.Task[None]] = set()
         self._decode_task: asyncio.Task[None] | None = None
         self._disconnected: asyncio.Future[Disconnect] = self._loop.create_future()
@@ -133,6 +135,7 @@ class MessageStream:
         frame: Frame | None = None
         try:
             frame = self._write(jsonrpc.encode_request(id_, request.method, request.params), call_state.mark_sent)
+            self._messages_sent += 1
             return await result  # fails when the transport ends, so a blocked write cannot outlive it
         except asyncio.CancelledError:
             if frame is not None and not self._cancel_write(frame):
@@ -145,10 +148,12 @@ class MessageStream:
 
     async def notify(self, method: str, params: Json) -> None:
         self._write(jsonrpc.encode_notification(method, params), None)
+        self._messages_sent += 1
 
     def _try_write(self, message: bytes) -> None:
         with contextlib.suppress(TransportError):
             self._write(message, None)
+            self._messages_sent += 1
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
@@ -172,6 +177,7 @@ class MessageStream:
             self._stall_timer = self._loop.call_later(MIN_MESSAGE_RATE[1], self._check_stalled, self._received)
 
     def _on_frame(self, frame: bytes) -> None:
+        self._messages_received += 1
         if jsonrpc.is_large(frame):
             self._decode_task = self._start_task(self._on_large_frame(frame))
             return

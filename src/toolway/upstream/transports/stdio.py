@@ -99,6 +99,8 @@ class StdioTransport(MessageStream):
             stderr=self._stderr_tail.text(),
             unmatched_responses=self._pending.dropped,
             invalid_lines=self._invalid_messages,
+            messages_sent=self._messages_sent,
+            messages_received=self._messages_received,
         )
 
     def _close_stream(self) -> None:

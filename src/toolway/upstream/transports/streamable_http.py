@@ -100,6 +100,8 @@ class StreamableHttpTransport:
         self._last_id = 0
         self._dropped = 0
         self._invalid_messages = 0
+        self._messages_sent = 0
+        self._messages_received = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._get_stream_task: asyncio.Task[None] | None = None
         self._closed = False
@@ -139,7 +141,12 @@ class StreamableHttpTransport:
         return await never
 
     def info(self) -> TransportInfo:
-        return TransportInfo(unmatched_responses=self._dropped, invalid_lines=self._invalid_messages)
+        return TransportInfo(
+            unmatched_responses=self._dropped,
+            invalid_lines=self._invalid_messages,
+            messages_sent=self._messages_sent,
+            messages_received=self._messages_received,
+        )
 
     async def close(self) -> None:
         if self._closed:
@@ -248,6 +255,7 @@ class StreamableHttpTransport:
         `head` is the cached, encoded form of `headers`. Raises `TransportError` if the POST fails.
         """
         target = self._target
+        self._messages_sent += 1
         try:
             for _ in range(MAX_REDIRECTS + 1):
                 if head is None:
@@ -336,6 +344,7 @@ class StreamableHttpTransport:
                 if lenient is None:
                     raise http_responses.error_for_bad_message(bad) from None
                 message = lenient
+            self._messages_received += 1
             if request.call_state.keep_raw and message.is_bare_result:
                 request.call_state.raw_bytes = jsonrpc.slice_result(frame, id_)
         elif kind == "text/event-stream":
@@ -382,6 +391,7 @@ class StreamableHttpTransport:
             if id_ is not None and http_responses.is_same_id(bad.id, id_):
                 raise http_responses.error_for_bad_message(bad) from None
             message = None
+        self._messages_received += message is not None
         if message is None:
             self._invalid_messages += 1
             if event.type == "endpoint" and method in _FIRST_METHODS:

@@ -121,6 +121,8 @@ class WebSocketTransport(MessageStream):
             stderr=self._junk,
             unmatched_responses=self._pending.dropped,
             invalid_lines=self._invalid_messages,
+            messages_sent=self._messages_sent,
+            messages_received=self._messages_received,
             transport="websocket",
         )
 

@@ -88,6 +88,8 @@ class OpenApiTransport:
         self._api: ApiBinding | None = None
         self._source: DocumentSource | None = None
         self._refresh_problem = ""  # why the document could not be checked
+        self._requests_sent = 0
+        self._responses_received = 0
 
     # -- open and close -----------------------------------------------------------------------------------------------
 
@@ -130,7 +132,11 @@ class OpenApiTransport:
     def info(self) -> TransportInfo:
         notes = [self._source.note if self._source is not None else "", self._refresh_problem]
         notes += self._api.notes if self._api is not None else ()
-        return TransportInfo(notes=tuple(note for note in notes if note))
+        return TransportInfo(
+            notes=tuple(note for note in notes if note),
+            messages_sent=self._requests_sent,
+            messages_received=self._responses_received,
+        )
 
     async def close(self) -> None:
         if self._refresh_task is not None:
@@ -250,6 +256,7 @@ class OpenApiTransport:
         answer.
         """
         method = binding.operation.method
+        self._requests_sent += 1
         try:
             for _ in range(MAX_REDIRECTS + 1):
                 response = self._client.send(
@@ -280,6 +287,7 @@ class OpenApiTransport:
         Raises `TransportError` if its status is no answer to the request, or if its body is not as the document
         promises.
         """
+        self._responses_received += 1
         operation, status, headers = binding.operation, response.status, response.headers
         if status >= 400:
             body = await read_error_body(response, ERROR_BODY_TIMEOUT_S)
