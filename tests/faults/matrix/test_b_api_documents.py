@@ -13,7 +13,7 @@ import pytest
 from tests.faults.fault_lab import Bench, lab
 from tests.faults.matrix.b_api import DOCUMENT, Api, api
 from tests.upstream.raw_http import Conn, Peer, Received, peer, reacting, response
-from toolway import CallError, ProtocolError, ServerUnavailable
+from toolway import CallError, InvalidArguments, ServerUnavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +45,7 @@ async def test_a_value_stays_in_its_place_or_is_refused_unsent(place: str) -> No
             server.turns.clear()
             outcome = await bench.call("bad.find", {"id": "1", place: value})
             if outcome.error is not None:
-                outcome.expect(ProtocolError, "no")
+                outcome.expect(InvalidArguments, "no")
                 assert not server.turns
                 continue
             sent += 1
