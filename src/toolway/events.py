@@ -59,6 +59,12 @@ class HealthChanged(Event, frozen=True):
     reason: str = ""  # why it failed
 
 
+class ServerPaused(Event, frozen=True):
+    """A server asked for no calls for some time (`Retry-After`). Calls are rejected until then."""
+
+    seconds: float
+
+
 class CatalogChanged(Event, frozen=True):
     """A tool, prompt, resource or template list of a server changed."""
 

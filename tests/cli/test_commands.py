@@ -70,7 +70,19 @@ def test_list_as_json_is_one_document_with_stable_keys(toolway):
     result = toolway({"fake": FAKE, "broken": BROKEN, "Odd Name": FAKE}, "list", "--json")
     document = json.loads(result.stdout)
     assert [server["server"] for server in document["servers"]] == ["fake", "broken", "odd-name"]
-    keys = ["server", "transport", "state", "era", "protocol", "tools", "stale", "check_error", "why", "hint"]
+    keys = [
+        "server",
+        "transport",
+        "state",
+        "era",
+        "protocol",
+        "tools",
+        "stale",
+        "check_error",
+        "paused_for",
+        "why",
+        "hint",
+    ]
     assert all(list(server) == keys for server in document["servers"])
     assert [(p["server"], p["severity"], p["code"]) for p in document["problems"]] == [
         ("Odd Name", "note", "E-CONFIG-NAME")

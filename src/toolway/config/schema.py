@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias, cast
+
+import msgspec
 
 from toolway.config.secret_refs import begins_with_variable, has_secret
 from toolway.errors import ConfigError
@@ -150,6 +152,43 @@ class HealthCheck:
         return self.timeout / 3
 
 
+_RATE_PATTERN: Final = re.compile(r"([1-9][0-9]{0,8})/(s|min|h|day)")
+
+RateUnit: TypeAlias = Literal["s", "min", "h", "day"]
+_UNIT_SECONDS: Final[Mapping[RateUnit, float]] = {"s": 1.0, "min": 60.0, "h": 3600.0, "day": 86_400.0}
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """A rate limit: a number of calls per second, minute, hour or day.
+
+    >>> Rate.parse("600/min").calls
+    600
+    """
+
+    calls: Annotated[int, msgspec.Meta(ge=1)]
+    per: RateUnit
+
+    @staticmethod
+    def parse(text: str) -> Rate:
+        """Parse a rate such as `600/min`. Raises `ValueError` if the text has another form."""
+        found = _RATE_PATTERN.fullmatch(text)
+        if found is None:
+            raise ValueError(f"invalid rate {text[:40]!r}: write it as 10/s, 600/min, 1000/h or 5000/day")
+        return Rate(int(found[1]), cast(RateUnit, found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.calls}/{self.per}"
+
+    @property
+    def period_s(self) -> float:
+        return _UNIT_SECONDS[self.per]
+
+    @property
+    def per_second(self) -> float:
+        """Calls per second that this rate allows on average."""
+        return self.calls / self.period_s
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits on concurrent calls, message size, stderr and number of tools of one server.
@@ -184,6 +223,7 @@ class ToolSettings:
         cache: seconds for which a result may be reused; READ tools only, 0 is never. Default 0.
         timeout: seconds for one call of this tool. Default None: the timeout of the server.
         retry: attempts and backoff of this tool. Default None: those of the server.
+        rate_limit: most calls of this tool in a period, as in `Server`. Default None: no limit of its own.
 
     Example:
         ToolSettings(effect=Effect.READ, timeout=5.0)
@@ -194,6 +234,10 @@ class ToolSettings:
     cache: float = 0.0  # seconds for which a result of a READ tool may be reused; 0 = never
     timeout: float | None = None  # seconds for one call of this tool
     retry: RetryPolicy | None = None  # attempts and backoff of this tool
+    rate_limit: str | None = None  # most calls of this tool in a period, such as 100/day
+
+    def __post_init__(self) -> None:
+        _check_rate(self.rate_limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +381,7 @@ class Server:
         idle_timeout: seconds without a call before the server stops until the next call; 0 is never. Default 0.
         timeout: time limits. Default `Timeout()`.
         retry: attempts and backoff of retryable calls. Default `RetryPolicy()`.
+        rate_limit: most calls in any period: "5/s", "10/min", "1000/h" or "100/day". Default None: no limit.
         idempotent: the operator declares that repeated calls of every tool of this server are safe. Default False.
         trusted: the server's own annotations suffice for coalescing calls and caching results. Default False.
         tools: settings by tool name. Default none.
@@ -380,6 +425,7 @@ class Server:
     idle_timeout: float = 0.0  # seconds without a call before the server stops until the next call; 0 = never
     timeout: Timeout = Timeout()
     retry: RetryPolicy = RetryPolicy()
+    rate_limit: str | None = None  # most calls in any period: 5/s, 10/min, 1000/h or 100/day
     idempotent: bool = False  # the operator declares that repeated calls of every tool of this server are safe
     trusted: bool = False  # the server's own annotations suffice for coalescing calls and caching results
     tools: Mapping[str, ToolSettings] = field(default_factory=dict)  # by tool name
@@ -399,6 +445,7 @@ class Server:
     def __post_init__(self) -> None:
         object.__setattr__(self, "args", tuple(self.args))
         object.__setattr__(self, "node_labels", tuple(self.node_labels))
+        _check_rate(self.rate_limit)
         object.__setattr__(self, "denied_tools", check_tool_names("denied_tools", self.denied_tools))
         if self.allowed_tools is not None:
             object.__setattr__(self, "allowed_tools", check_tool_names("allowed_tools", self.allowed_tools))
@@ -496,6 +543,15 @@ def check_tool_names(key: str, names: Iterable[str]) -> tuple[str, ...]:
 
 def _tls_error(message: str, hint: str) -> ConfigError:
     return ConfigError(message, hint=hint, code="E-CONFIG-TLS")
+
+
+def _check_rate(text: str | None) -> None:
+    try:
+        if text is not None:
+            Rate.parse(text)
+    except ValueError as exc:
+        message = "invalid rate limit"
+        raise ConfigError(message, detail=str(exc), hint='write "rateLimit": "100/day"', code="E-CONFIG-KEY") from None
 
 
 def _auth_error(message: str, hint: str) -> ConfigError:

@@ -52,7 +52,7 @@ SSE_TYPE: Final = "sse"
 WEBSOCKET_TYPES: Final = frozenset({"ws", "websocket"})
 CALL_KEYS: Final = (
     *("maxRetries", "retryDelayMs", "backoffMultiplier", "idempotent", "trusted", "tools"),
-    *("idempotencyMetaKey", "notProcessedCodes", "retry", "validateArguments"),
+    *("idempotencyMetaKey", "notProcessedCodes", "retry", "rateLimit", "validateArguments"),
 )
 #: Keys of an allow or deny list: in the entry, as MCP hosts spell them, and inside `tools`.
 ALLOW_KEYS: Final = (
@@ -434,6 +434,7 @@ def _parse_call_settings(fields: FieldReader) -> dict[str, Any]:
     retry = _parse_retry(fields)
     return {
         "retry": retry,
+        "rate_limit": fields.get_text("rateLimit"),
         "idempotent": fields.get_bool("idempotent", False),
         "trusted": fields.get_bool("trusted", False),
         **_parse_tools(fields, retry),
@@ -550,6 +551,7 @@ def _parse_tool_settings(
         cache=inner.get_duration("cache", 0.0, allow_zero=True),
         timeout=timeout or None,
         retry=parse_policy(inner, "retry", server_retry) if "retry" in inner.remaining else None,
+        rate_limit=inner.get_text("rateLimit"),
     )
     if settings.cache and settings.effect is not Effect.READ:
         raise ConfigError(

@@ -7,48 +7,12 @@ A full bucket holds `calls` tokens, so any t seconds see at most `calls * (1 + t
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from typing import Annotated, Final, Literal, Protocol, TypeAlias, cast
+from collections.abc import Callable
+from typing import Final, Protocol
 
-import msgspec
+from toolway.config.schema import Rate as Rate
 
 MAX_BUCKETS: Final = 10_000  # buckets of recently used keys; beyond this, full buckets are dropped
-_RATE_PATTERN: Final = re.compile(r"([1-9][0-9]{0,8})/(s|min|h|day)")
-
-RateUnit: TypeAlias = Literal["s", "min", "h", "day"]
-_UNIT_SECONDS: Final[Mapping[RateUnit, float]] = {"s": 1.0, "min": 60.0, "h": 3600.0, "day": 86_400.0}
-
-
-class Rate(msgspec.Struct, frozen=True):
-    """A rate limit: a number of calls per second, minute, hour or day.
-
-    >>> Rate.parse("600/min").calls
-    600
-    """
-
-    calls: Annotated[int, msgspec.Meta(ge=1)]
-    per: RateUnit
-
-    @staticmethod
-    def parse(text: str) -> Rate:
-        """Parse a rate such as `600/min`. Raises `ValueError` if the text has another form."""
-        found = _RATE_PATTERN.fullmatch(text)
-        if found is None:
-            raise ValueError(f"invalid rate {text[:40]!r}: write it as 10/s, 600/min, 1000/h or 5000/day")
-        return Rate(int(found[1]), cast(RateUnit, found[2]))
-
-    def __str__(self) -> str:
-        return f"{self.calls}/{self.per}"
-
-    @property
-    def period_s(self) -> float:
-        return _UNIT_SECONDS[self.per]
-
-    @property
-    def per_second(self) -> float:
-        """Calls per second that this rate allows on average."""
-        return self.calls / self.period_s
 
 
 class RateLimiter(Protocol):

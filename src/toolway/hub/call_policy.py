@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
@@ -106,6 +106,8 @@ class ToolPolicy:
         self.retry = settings.retry if settings.retry is not None else server.retry
         # A definition of an earlier run proves nothing: the dispatcher checks against the current one.
         self.tool_to_check = tool if tool is not None and server.validate_arguments and not tool.stale else None
+        own_limits = (("", server.rate_limit), (name, settings.rate_limit))
+        self.rate_limits = tuple((tool_name, limit) for tool_name, limit in own_limits if limit is not None)
         # The server's own hint is not enough: the operator must declare the effect or trust the server.
         self.is_known_read = settings.effect is Effect.READ or server.trusted
         self.default_effect = self.effect_for()
@@ -188,6 +190,10 @@ class CallPolicies:
     def retry_policy(self, call: Call) -> RetryPolicy:
         policy: RetryPolicy = call.retry if call.retry is not None else self._policy_for(call).retry
         return policy if call.max_attempts is None else replace(policy, max_attempts=call.max_attempts)
+
+    def rate_limits(self, call: Call) -> Sequence[tuple[str, str]]:
+        """Return the rate limits of a call as (tool or "", rate)."""
+        return self._policy_for(call).rate_limits
 
     def definition_hash(self, call: Call) -> str:
         """Return a hash of the definition of the called tool, or "" if the tool is unknown."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -32,7 +33,7 @@ from toolway.config.masking import create_mask
 from toolway.config.schema import RetryPolicy, Server, ServerLike, Timeout, check_server_name, with_defaults
 from toolway.config.settings import AlertSettings, AuditSettings, alert_settings_from, with_network_policy
 from toolway.errors import CallError, ConfigError, ToolwayError
-from toolway.events import AccessEvent, Event, EventSink, ListKind, ServerChanged
+from toolway.events import AccessEvent, Event, EventSink, ListKind, ServerChanged, ServerPaused
 from toolway.hub.call_policy import CallPolicies
 from toolway.hub.dispatch import Dispatcher, OutputValidator
 from toolway.hub.environment import HubEnvironment
@@ -56,6 +57,7 @@ from toolway.middleware.circuit_breaker import BreakerStatus, CircuitBreakers, c
 from toolway.middleware.concurrency import ConcurrencyLimiter, concurrency
 from toolway.middleware.deadline import deadline
 from toolway.middleware.idempotency import IdempotencyStore, MemoryIdempotencyStore, idempotency
+from toolway.middleware.rate_limit import rate_limit
 from toolway.middleware.resolve import (
     find_by_bare_name,
     find_tool,
@@ -75,7 +77,7 @@ from toolway.types import Call, CallResult, CallState, ClientCallbacks, Era, Mid
 from toolway.upstream.error_mapping import raising_access_denied
 from toolway.upstream.negotiation import NegotiatedProtocol
 from toolway.upstream.process.spawner import Spawner
-from toolway.upstream.status import HealthResult, ServerStatus
+from toolway.upstream.status import HealthResult, ServerStatus, describe_time
 from toolway.upstream.subscriptions import SubscriptionKind
 
 if TYPE_CHECKING:
@@ -141,6 +143,10 @@ class LoginService:
         upstream.retry_start()
         if not caller:
             upstreams.reset_failures(name)
+
+
+def _describe_time(seconds: float) -> str:
+    return describe_time(seconds, time.time())
 
 
 class HubCore:
@@ -272,8 +278,14 @@ class HubCore:
                 policies.update,
             ),
             circuit_breaker=circuit_breaker(self._breakers, now, self._ping_server, policies.is_process),
-            concurrency=concurrency(self._upstreams.limiters.__getitem__, policies.queue_timeout, now),
+            rate_limit=rate_limit(policies.rate_limits, now, self._environment.sleep, _describe_time),
+            concurrency=concurrency(
+                self._upstreams.limiters.__getitem__, policies.queue_timeout, now, _describe_time, self._on_pause
+            ),
         )
+
+    def _on_pause(self, server: str, seconds: float) -> None:
+        self.emit(ServerPaused(server, seconds))
 
     def _on_attempt_failed(self, call: Call, exc: CallError, retry_delay: float | None) -> None:
         self._hub_log.on_attempt_failed(call, exc, retry_delay)

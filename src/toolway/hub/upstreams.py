@@ -6,6 +6,7 @@ Changes are synchronous: none awaits anything, so each sees the complete result 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -25,7 +26,7 @@ from toolway.middleware.resolve import require_server
 from toolway.middleware.retry import RetryBudget
 from toolway.upstream.context import UpstreamContext
 from toolway.upstream.per_caller import CallerUpstreamContext, PerCallerUpstreams
-from toolway.upstream.status import HealthResult, ServerStatus
+from toolway.upstream.status import HealthResult, ServerStatus, describe_time, with_pause
 from toolway.upstream.subscriptions import SubscriptionKind
 from toolway.upstream.upstream import Upstream
 
@@ -281,8 +282,12 @@ class UpstreamManager:
                 ("disabled", "disabled in its entry") if self.is_open else ("stopped", "the hub is not running")
             )
             return ServerStatus(name, self.servers[name].transport, state, why=reason)
+        status = upstream.status()
+        pause = self.limiters[name].paused_until - asyncio.get_running_loop().time()
+        if pause > 0:
+            status = with_pause(status, pause, describe_time(pause, time.time()))
         return replace(
-            upstream.status(),
+            status,
             tools=len(self._catalog.tools(name)),
             denied_tools=self._catalog.count_denied(name),
             stale=self._catalog.is_stale(name),

@@ -10,6 +10,7 @@
     audit            log calls that change something before they are sent; absent without an audit log
     retry            retry if that is safe
     circuit_breaker  sees every attempt; rejects calls to what keeps failing
+    rate_limit       wait for the rate limits of server and tool
     concurrency      acquire a slot, held only while an attempt runs
 
 Each middleware is a function of `(call, next)`, so it can be read, tested and removed alone. One that does not apply
@@ -35,12 +36,13 @@ def build_chain(
     audit: Middleware | None = None,
     retry: Middleware,
     circuit_breaker: Middleware,
+    rate_limit: Middleware,
     concurrency: Middleware,
 ) -> tuple[Middleware, ...]:
     """Return the middleware of the call chain in order, outermost first."""
     audit_part = (audit,) if audit is not None else ()
     before = (resolve, deadline, *user_middleware, idempotency, cache, single_flight, arguments)
-    return (*before, *audit_part, retry, circuit_breaker, concurrency)
+    return (*before, *audit_part, retry, circuit_breaker, rate_limit, concurrency)
 
 
 def compose(middlewares: Sequence[Middleware], handler: CallHandler) -> CallHandler:

@@ -14,9 +14,12 @@ from typing import Final
 
 from toolway.config.schema import Limits
 from toolway.errors import CallError, Certainty, Overloaded
+from toolway.middleware.rate_limit import RATE_LIMIT_CODE
 from toolway.types import Call, CallHandler, CallResult, Middleware
 
-MAX_PAUSE_S: Final = 60.0  # seconds; a longer pause requested by a server is cut to this
+MAX_PAUSE_S: Final = 86_400.0  # seconds; a longer pause requested by a server is cut to this
+MIN_PAUSE_CHANGE_S: Final = 1.0  # seconds by which a pause must grow to be reported again
+PAUSE_CODE: Final = "E-RETRY-AFTER"
 
 
 class _Evicted(Exception):
@@ -136,16 +139,20 @@ def concurrency(
     limiter_for: Callable[[str], ConcurrencyLimiter],
     queue_timeout_for: Callable[[str], float],
     now: Callable[[], float],
+    describe_time: Callable[[float], str] = lambda seconds: f"in {seconds:.0f} s",
+    on_pause: Callable[[str, float], None] = lambda *_: None,
 ) -> Middleware:
     """Return middleware that limits the concurrent calls to each server.
 
-    `queue_timeout_for` returns how many seconds a call may wait for a slot; after that it fails with `Overloaded`.
+    `queue_timeout_for` returns how many seconds a call may wait for a slot; after that it fails with `Overloaded`. If a
+    server requests a pause (`Retry-After`), it gets no calls until then: `on_pause` is called with its name and the
+    seconds. `describe_time` returns the clock time in a number of seconds.
     """
 
     async def middleware(call: Call, next: CallHandler) -> CallResult:
         limiter = limiter_for(call.server)
         if limiter.paused_until and limiter.paused_until > now():
-            await _wait_out_pause(call, limiter, queue_timeout_for(call.server), now)
+            await _wait_out_pause(call, limiter, queue_timeout_for(call.server), now, describe_time)
         if not limiter.acquire_nowait(call.caller):
             await _wait_for_slot(call, limiter, queue_timeout_for(call.server))
         attempt = call.state
@@ -153,8 +160,12 @@ def concurrency(
         try:
             return await next(call)
         except CallError as exc:
-            if exc.retry_after is not None and isinstance(exc, Overloaded):
-                limiter.paused_until = max(limiter.paused_until, now() + min(exc.retry_after, MAX_PAUSE_S))
+            if exc.retry_after is not None and isinstance(exc, Overloaded) and exc.code != RATE_LIMIT_CODE:
+                pause, left = min(exc.retry_after, MAX_PAUSE_S), limiter.paused_until - now()
+                if pause > left:
+                    limiter.paused_until = now() + pause
+                if pause > left + MIN_PAUSE_CHANGE_S:
+                    on_pause(call.server, pause)
             raise
         finally:
             attempt.release_slot()  # unless it was already released while the caller answered a server request
@@ -172,7 +183,11 @@ async def _wait_for_slot(call: Call, limiter: ConcurrencyLimiter, queue_timeout:
 
 
 async def _wait_out_pause(
-    call: Call, limiter: ConcurrencyLimiter, queue_timeout: float, now: Callable[[], float]
+    call: Call,
+    limiter: ConcurrencyLimiter,
+    queue_timeout: float,
+    now: Callable[[], float],
+    describe_time: Callable[[float], str],
 ) -> None:
     """Wait until the pause that the server requested is over.
 
@@ -180,7 +195,7 @@ async def _wait_out_pause(
     """
     left = limiter.paused_until - now()
     if left > min(queue_timeout, call.deadline - now()):
-        raise _overloaded(call, f"the server requested a pause of another {left:.1f} s", retry_after=left)
+        raise _paused_error(call, left, describe_time(left))
     call.state.phase = "pause"
     try:
         async with asyncio.timeout(left):
@@ -189,13 +204,27 @@ async def _wait_out_pause(
         return
 
 
-def _overloaded(call: Call, evidence: str, retry_after: float | None = None) -> Overloaded:
+def _paused_error(call: Call, left: float, until: str) -> Overloaded:
+    error = Overloaded(
+        f"{call.server} asked for no calls until {until}",
+        server=call.server,
+        tool=call.name,
+        certainty=Certainty.NOT_SENT,
+        retry_after=left,
+        detail=f"its Retry-After ends in {left:.0f} s; Toolway sends it nothing before",
+        hint=f'call again at {until}; to stay below its limit, set "rateLimit" in the entry of {call.server}',
+        code=PAUSE_CODE,
+    )
+    error.retryable = False  # the caller decides better if and when to retry
+    return error
+
+
+def _overloaded(call: Call, evidence: str) -> Overloaded:
     error = Overloaded(
         f"too many concurrent calls to {call.server}",
         server=call.server,
         tool=call.name,
         certainty=Certainty.NOT_SENT,
-        retry_after=retry_after,
         detail=evidence,
         hint='make fewer concurrent calls, or raise "limits": {"maxConcurrent": …} of this server',
     )

@@ -20,6 +20,7 @@ from toolway.events import (
     HealthChanged,
     LoopResumed,
     LoopStalled,
+    ServerPaused,
     StateChanged,
 )
 
@@ -114,6 +115,9 @@ class LogSink:
             message, fields = f"{event.server} is connected", {"protocol": event.protocol, "pid": event.pid}
         elif isinstance(event, Disconnected):
             level, message, fields = logging.WARNING, f"{event.server} disconnected", {"why": event.reason}
+        elif isinstance(event, ServerPaused):
+            level, message = logging.WARNING, f"{event.server} asked for no calls"
+            fields = {"seconds": round(event.seconds)}
         elif isinstance(event, HealthChanged):
             level = logging.INFO if event.ok else logging.WARNING
             message = f"{event.server} {'passed' if event.ok else 'failed'} its health check"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Final
 
 from toolway.types import Era
@@ -45,12 +46,27 @@ class ServerStatus:
     stale: bool = False  # the lists are from an earlier run until the server responds
     problems: tuple[str, ...] = ()  # list items that were rejected, with reasons
     nodes: tuple[str, ...] = ()  # in a cluster: nodes that own the server
+    paused_for: float = 0.0  # seconds for which the server asked for no calls (`Retry-After`); 0 if it did not
     check_error: str = ""  # why its last health check failed; empty if it passed
 
     @property
     def is_up(self) -> bool:
         """Return True if the server is ready and has not failed its last health check."""
         return self.state == State.READY.value and not self.check_error
+
+
+def with_pause(status: ServerStatus, seconds: float, until: str) -> ServerStatus:
+    """Return the status of a server that asked for no calls for `seconds`, until the clock time `until`."""
+    why = f"{status.why}; it asked for no calls until {until}"
+    hint = status.hint or 'wait, or call it less often: "rateLimit" in its entry'
+    return replace(status, paused_for=seconds, why=why, hint=hint)
+
+
+def describe_time(seconds: float, wall_time: float) -> str:
+    """Return the local time in `seconds` after `wall_time`, such as 14:05; with the date if it is another day."""
+    now, then = (datetime.fromtimestamp(each).astimezone() for each in (wall_time, wall_time + seconds))
+    form = "%H:%M:%S" if seconds < 120 else "%H:%M"
+    return then.strftime(form if then.date() == now.date() else f"%Y-%m-%d {form}")
 
 
 def with_check_error(status: ServerStatus, error: str) -> ServerStatus:

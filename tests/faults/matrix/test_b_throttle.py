@@ -1,9 +1,10 @@
-"""B9, B25: a server that asks us to wait, in every way it can be said; and whose clock is wrong."""
+"""B9, B25, C14: a server that asks us to wait, in every way it can be said; and whose clock is wrong."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import time
 from email.utils import format_datetime
 
 import pytest
@@ -14,6 +15,7 @@ from tests.faults.matrix.b_web import web
 from tests.timing import within
 from tests.upstream.raw_http import json_response, response
 from toolway import Overloaded
+from toolway.events import ServerPaused
 
 pytestmark = pytest.mark.anyio
 
@@ -148,3 +150,56 @@ async def test_a_server_that_asked_for_a_billion_seconds_can_be_used_after_a_res
         await bench.until(lambda: bench.hub.status()["bad"].restarts == 1, 5)
         await bench.until(lambda: bench.hub.status()["bad"].state == "ready", 5)
         (await bench.call("bad.act", {"effect": True})).expect(None)
+
+
+@WAYS
+@pytest.mark.row("C14")
+@pytest.mark.promise("B28")
+async def test_a_rate_of_ours_is_never_exceeded_and_calls_wait_for_it(era: str) -> None:
+    async with scripted(era, Throttle(429, 0)) as server:
+        entry = {"url": server.url, "rateLimit": "3/s", **({"type": "sse"} if era == "sse" else {})}
+        async with lab({"bad": entry}) as bench:
+            server.effects = str(bench.effects)
+            began = time.monotonic()
+            calls = [bench.start("bad.act", {"effect": True}, timeout=20) for _ in range(9)]
+            for call in calls:
+                (await call).expect(None)
+            assert server.turns[-1].at - began >= 2.0, "nine calls at three per second take two seconds"
+
+
+@ERAS
+@pytest.mark.row("C14")
+@pytest.mark.promise("B28")
+async def test_a_call_beyond_the_rate_hears_when_it_is_possible_and_is_not_sent(era: str) -> None:
+    async with scripted(era, Throttle(429, 0)) as server:
+        entry = {"url": server.url, "rateLimit": "100/day", "tools": {"act": {"rateLimit": "2/h"}}}
+        async with lab({"bad": entry}) as bench:
+            server.effects = str(bench.effects)
+            for _ in range(2):
+                (await bench.call("bad.act", {"effect": True})).expect(None)
+            refused = (await bench.call("bad.act", {"effect": True})).expect(Overloaded, "no")
+            assert refused.error is not None and refused.error.code == "E-RATE-LIMIT"
+            assert refused.error.retry_after is not None and 3500 < refused.error.retry_after <= 3600
+            assert refused.seconds < within(SLACK)
+            (await bench.call("bad.look", {"effect": True})).expect(None)
+            assert len(server.turns) == 3
+            assert bench.hub.status()["bad"].paused_for == 0
+
+
+@WAYS
+@pytest.mark.row("B9")
+@pytest.mark.promise("C7")
+async def test_a_wait_of_an_hour_is_kept_and_said_everywhere(era: str) -> None:
+    async with scripted(era, Throttle(429, Retry_After="3600")) as server, lab({"bad": server.url}) as bench:
+        events = bench.hub.events(ServerPaused)
+        (await bench.call("bad.act")).expect(Overloaded, "no")
+        refused = (await bench.call("bad.look")).expect(Overloaded, "no")
+        assert refused.error is not None and refused.error.code == "E-RETRY-AFTER"
+        assert "asked for no calls until" in refused.error.message
+        assert "maxConcurrent" not in refused.error.hint
+        assert refused.error.retry_after is not None and 3500 < refused.error.retry_after <= 3600
+        status = bench.hub.status()["bad"]
+        assert 3500 < status.paused_for <= 3600
+        assert "it asked for no calls until" in status.why
+        assert await anext(events) == ServerPaused("bad", 3600.0)
+        assert len(server.turns) == 1

@@ -129,7 +129,19 @@ def _output_list(
     results: Mapping[str, HealthResult] = _NO_RESULTS,
 ) -> None:
     if output.as_json:
-        keys = ("server", "transport", "state", "era", "protocol", "tools", "stale", "check_error", "why", "hint")
+        keys = (
+            "server",
+            "transport",
+            "state",
+            "era",
+            "protocol",
+            "tools",
+            "stale",
+            "check_error",
+            "paused_for",
+            "why",
+            "hint",
+        )
         rows = [{key: fields[key] for key in (*keys, *owner_keys(statuses))} for fields in map(asdict, statuses)]
         for row in rows:
             if (result := results.get(row["server"])) is not None:
@@ -232,7 +244,7 @@ def _format_tool_count(status: ServerStatus) -> str:
 def _state_reason(status: ServerStatus) -> str:
     from toolway.cli.targets import failure_cause
 
-    is_healthy = status.is_up and not status.restarts and not status.problems
+    is_healthy = status.is_up and not status.paused_for and not status.restarts and not status.problems
     if is_healthy and status.transport == "sse":
         return status.why  # the reason says that SSE is deprecated
     notes = ["its tools are from an earlier run"] if status.stale and status.tools and not is_healthy else []
@@ -271,6 +283,8 @@ def _status_details(status: ServerStatus) -> Iterator[tuple[str, Any]]:
     yield "since", f"{status.since:.1f} s"
     if status.next_retry is not None:
         yield "next retry", f"in {status.next_retry:.1f} s"
+    if status.paused_for:
+        yield "no calls", f"for {status.paused_for:.0f} s, as the server asked"
     if status.check_error:
         yield "check", f"failed: {status.check_error}"
     if status.last_error:

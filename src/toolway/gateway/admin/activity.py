@@ -27,6 +27,7 @@ from toolway.events import (
     HealthChanged,
     LoopResumed,
     LoopStalled,
+    ServerPaused,
     StateChanged,
 )
 from toolway.telemetry.recent_calls import RecentCalls
@@ -104,6 +105,8 @@ class ActivityRecorder:
             self.add_event(
                 "connection", event.server, f"disconnected: {self.masks.mask_for(event.server)(event.reason)}"
             )
+        elif isinstance(event, ServerPaused):
+            self.add_event("pause", event.server, f"the server asked for no calls for {event.seconds:.0f} s")
         elif isinstance(event, HealthChanged):
             reason = self.masks.mask_for(event.server)(event.reason)
             self.add_event("health", event.server, "passed its health check" if event.ok else f"check failed: {reason}")

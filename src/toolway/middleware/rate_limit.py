@@ -1,0 +1,118 @@
+"""Rate limit middleware: limits how many calls a server, or one of its tools, gets in a period.
+
+`rateLimit: "100/day"` means at most 100 calls in any 24 hours, counted from each call. Every attempt counts. A call
+that must wait does so until its deadline; if that is too early, it is rejected at once, with the time when a call is
+possible again. Counts are in memory: a restart of the process resets them. In a cluster, the node that runs the
+server counts the calls of all nodes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from toolway.config.schema import Rate
+from toolway.errors import Certainty, Overloaded
+from toolway.types import Call, CallHandler, CallResult, Middleware
+
+MAX_ENTRIES: Final = 1000  # times kept per window; with a higher rate, several calls share one
+MAX_WINDOWS: Final = 10_000  # windows of servers and tools
+RATE_LIMIT_CODE: Final = "E-RATE-LIMIT"
+
+
+class RateWindow:
+    """Times of the last calls under one rate limit. Pure: the time is an argument.
+
+    Any period sees at most `rate.calls` calls. A call that reserved a time and was cancelled counts too.
+    """
+
+    __slots__ = ("_batch_ends", "_batch_size", "_in_batch", "_last", "rate")
+
+    def __init__(self, rate: Rate) -> None:
+        self.rate = rate
+        self._batch_size = -(-rate.calls // MAX_ENTRIES)  # calls that share one time: that of the last of them
+        self._batch_ends: deque[float] = deque(maxlen=rate.calls // self._batch_size)
+        self._in_batch = 0
+        self._last = float("-inf")
+
+    def next_time(self, now: float) -> float:
+        """Return the earliest time of the next call, after all calls that have reserved one."""
+        at = max(now, self._last)
+        if not self._in_batch and len(self._batch_ends) == self._batch_ends.maxlen:
+            at = max(at, self._batch_ends[0] + self.rate.period_s)
+        return at
+
+    def reserve(self, now: float) -> float:
+        """Reserve the next possible time for a call, and return it."""
+        self._last = at = self.next_time(now)
+        self._in_batch += 1
+        if self._in_batch == self._batch_size:
+            self._batch_ends.append(at)
+            self._in_batch = 0
+        return at
+
+
+class RateWindows:
+    """Windows of all servers and tools with a rate limit."""
+
+    def __init__(self) -> None:
+        self._windows: dict[tuple[str, str], RateWindow] = {}
+
+    def get(self, server: str, tool: str, limit: str) -> RateWindow:
+        """Return the window of a tool, or of the whole server if `tool` is "", with the rate `limit`."""
+        found = self._windows.get((server, tool))
+        if found is None or str(found.rate) != limit:
+            if len(self._windows) >= MAX_WINDOWS:
+                self._windows.pop(next(iter(self._windows)))
+            found = self._windows[server, tool] = RateWindow(Rate.parse(limit))
+        return found
+
+
+def rate_limit(
+    limits_for: Callable[[Call], Sequence[tuple[str, str]]],
+    now: Callable[[], float],
+    sleep: Callable[[float], Awaitable[None]],
+    describe_time: Callable[[float], str],
+) -> Middleware:
+    """Return middleware that keeps the rate limits of servers and tools.
+
+    `limits_for` returns (tool or "", rate) for each limit of a call. `describe_time` returns the clock time in a number
+    of seconds.
+    """
+    windows = RateWindows()
+
+    def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:
+        limits = limits_for(call)
+        return limited(call, next, limits) if limits else next(call)
+
+    async def limited(call: Call, next: CallHandler, limits: Sequence[tuple[str, str]]) -> CallResult:
+        found = [windows.get(call.server, tool, limit) for tool, limit in limits]
+        for (tool, _), window in zip(limits, found, strict=True):
+            wait = window.next_time(now()) - now()
+            if wait > call.deadline - now():
+                raise _rate_error(call, tool, window.rate, wait, describe_time(wait))
+        for window in found:
+            wait = window.reserve(now()) - now()
+            if wait > 0:
+                call.state.phase = "pause"
+                await sleep(wait)
+        return await next(call)
+
+    return middleware
+
+
+def _rate_error(call: Call, tool: str, rate: Rate, wait: float, until: str) -> Overloaded:
+    subject, key = (f"{call.server}.{tool}", f"tools.{tool}.rateLimit") if tool else (call.server, "rateLimit")
+    error = Overloaded(
+        f"the rate limit of {subject} is used up until {until}",
+        server=call.server,
+        tool=call.name,
+        certainty=Certainty.NOT_SENT,
+        retry_after=wait,
+        detail=f"{key} is {rate}; the next call is possible in {wait:.0f} s",
+        hint=f"call again at {until}, or raise {key} in the entry of {call.server}",
+        code=RATE_LIMIT_CODE,
+    )
+    error.retryable = False  # it would be rejected again
+    return error
