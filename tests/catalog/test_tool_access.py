@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,8 @@ import pytest
 from toolway.catalog.catalog import Catalog
 from toolway.catalog.tool_access import ToolAccess, unmatched_entries
 from toolway.config.clients.entry_writer import denormalize_entry
-from toolway.config.clients.importer import normalize_entry
+from toolway.config.clients.importer import normalize_entry, read_client_file
+from toolway.config.clients.models import make_config_file
 from toolway.config.clients.registry import CLIENTS
 from toolway.config.schema import Server
 from toolway.config.server_entry import parse_entry, parse_entry_with_issues
@@ -190,6 +193,18 @@ def test_a_client_without_patterns_is_warned_about() -> None:
     written, issues = denormalize_entry("codex", "Codex", CLIENTS["codex"].dialect, "fs", value)
     assert written is not None and written["disabled_tools"] == ["delete_*"]
     assert [issue.message for issue in issues] == ["Codex does not support patterns in tools.deny of fs"]
+
+
+@pytest.mark.promise("E2")
+def test_tools_that_opencode_denies_outside_of_an_entry_are_imported(tmp_path: Path) -> None:
+    off = {"fs_write_file": False, "fs_delete_*": False, "fs_read_file": True, "bash": False, "web*": False}
+    mcp = {name: {"type": "local", "command": ["x"]} for name in ("fs", "web", "other")}
+    path = tmp_path / "opencode.json"
+    path.write_text(json.dumps({"mcp": mcp, "tools": off}))
+    found = read_client_file(make_config_file("opencode", "user", path, root=("mcp",)))
+    fs, web, other = (entry.value for entry in found.entries)
+    assert fs["tools"] == {"deny": ["write_file", "delete_*"]} and "tools" not in web and "tools" not in other
+    assert [issue.message for issue in found.issues] == ["OpenCode denies all tools of web outside of its entry"]
 
 
 def test_a_list_in_the_spelling_of_another_client_is_imported_and_kept() -> None:

@@ -94,12 +94,34 @@ def _read_entries(
             issues.append(_no_server_issue(name, "it is not an object"))
             continue
         value, found = normalize_entry(client.name, client.dialect, name, raw)
+        found += _add_root_denied(client, document, name, value)
         if entry_transport(value) is None:
             found = [_no_server_issue(name, f"it has no command or URL that clients other than {client.title} can use")]
         else:
             entries.append(ClientEntry(name, value, raw, file, line))
         issues += [_with_location(each, file, line) for each in found]
     return ImportResult(file, tuple(entries), tuple(issues))
+
+
+def _add_root_denied(client: Client, document: ConfigDocument, name: str, value: EntryDict) -> list[ConfigIssue]:
+    """Add to the deny list the tools that the file denies outside of the entry: `"tools": {"SERVER_TOOL": false}`.
+
+    A server whose tools are all denied there is reported: agents of the client may allow them again.
+    """
+    root_tools = document.get((client.dialect.root_tools,)) if client.dialect.root_tools else None
+    names = (
+        [str(tool) for tool, is_on in root_tools.items() if is_on is False] if isinstance(root_tools, Mapping) else []
+    )
+    denied = [tool.removeprefix(f"{name}_") for tool in names if tool.startswith(f"{name}_")]
+    denied = [tool for tool in denied if tool.strip("*")]
+    if denied:
+        tools = value.setdefault("tools", {})
+        tools["deny"] = [*tools.get("deny", ()), *denied]
+    if not {name, f"{name}*", f"{name}_*"}.intersection(names):
+        return []
+    message = f"{client.title} denies all tools of {name} outside of its entry"
+    hint = 'write "enabled": false, or "tools": {"deny": ["*"]}, after the import'
+    return [ConfigIssue(name, message, "this is not imported", hint, "E-CLIENT-ENTRY", "warning")]
 
 
 def iter_entries(client: Client, container: Any) -> Iterator[tuple[str | int, str, Any]]:

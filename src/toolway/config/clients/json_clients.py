@@ -326,6 +326,7 @@ _OPENCODE_DIALECT: Final = Dialect(
     enabled="enabled",
     writes_enabled=True,
     start_timeout=TimeoutKey("timeout"),
+    root_tools="tools",
     oauth="oauth",
     oauth_keys={"clientId": "clientId", "clientSecret": "clientSecret", "scope": "scopes"},
     oauth_scopes_as_text=True,

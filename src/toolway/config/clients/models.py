@@ -159,6 +159,7 @@ class Dialect:
     allow: str | None = None  # list of allowed tools
     deny: str | None = None
     tool_patterns: bool = False  # these lists may contain patterns such as `delete_*`
+    root_tools: str | None = None  # key of the file with `{"SERVER_TOOL": false}` for denied tools; read, not written
     oauth: str | None = None
     oauth_keys: Mapping[str, str] = field(default_factory=dict)  # their key → ours
     oauth_scopes_as_text: bool = False  # scopes are one space-separated text
