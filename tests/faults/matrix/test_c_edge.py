@@ -120,7 +120,7 @@ async def test_within_a_session_too_a_request_that_cannot_be_trusted_reaches_no_
         for fields in (
             session | {"Mcp-Protocol-Version": "1999-01-01"},
             {**session, "Mcp-Session-Id": session["Mcp-Session-Id"] + "x"},
-            {},
+            {"Mcp-Protocol-Version": "2025-11-25"},
         ):
             assert (await found.ask("POST", "/mcp", text, fields)).status in (400, 404)
         assert found.contacts() == before
