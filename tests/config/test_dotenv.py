@@ -180,6 +180,8 @@ def test_an_unset_variable_where_only_certain_words_are_allowed_is_an_error() ->
     with pytest.raises(ConfigError, match="the variable X is not set") as caught:
         parse_entry({"command": "x", "era": "${X}"}, {})
     assert caught.value.code == "E-CONFIG-VARIABLE"
+    with pytest.raises(ConfigError, match="the variable X is not set"):
+        parse_entry({"command": "x", "healthCheckUrl": "${X}"}, {})
 
 
 def test_an_unset_variable_of_the_gateway_is_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,10 @@ import pytest
 from toolway.catalog.catalog import Catalog
 from toolway.config.schema import RetryPolicy, Server, Timeout, ToolSettings
 from toolway.hub.call_policy import CallPolicies
+from toolway.hub.core import HubCore
+from toolway.hub.environment import HubEnvironment
+from toolway.hub.hub import Hub
+from toolway.testing import FakeHttp
 from toolway.types import Call, CallResult, Effect, Json, ToolRef
 
 READ, IDEMPOTENT, UNSAFE = Effect
@@ -282,3 +287,23 @@ def test_a_resource_is_kept_for_as_long_as_the_server_says(ttl, seconds) -> None
 def test_nothing_else_is_kept(method) -> None:
     assert rules(server(trusted=True)).cache_key(call(method=method)) is None
     assert rules().coalesce_key(call(method=method)) is not None
+
+
+@pytest.mark.anyio
+@pytest.mark.promise("B21")
+async def test_delay_and_multiplier_of_one_call() -> None:
+    delays = []
+
+    async def sleep(seconds: float) -> None:
+        delays.append(seconds)
+        await asyncio.sleep(0)
+
+    environment = HubEnvironment(random=lambda: 1.0, sleep=sleep)
+    async with FakeHttp() as fake:
+        core = HubCore({"s": {"url": fake.url, "retryDelayMs": 1}}, catalog_storage=None, environment=environment)
+        async with Hub._from_core(core) as hub:
+            await hub.wait_ready()
+            fake.set_mode("status=503;on=echo;times=3")
+            policy = RetryPolicy(max_attempts=4, initial_backoff=2.0, backoff_multiplier=3.0, max_backoff=7.0)
+            assert (await hub.call_tool("s.echo", {"text": "x"}, timeout=60, retry=policy)).text == "x"
+    assert delays == pytest.approx([2.0, 6.0, 7.0])

@@ -41,7 +41,6 @@ _FOREIGN_ENTRY_KEYS: Final[Mapping[str, _Advice]] = {
         "another host runs this command for headers; Toolway does not",
         'give the header a command: "headers": {"Authorization": "Bearer ${command:…}"}',
     ),
-    "healthCheckUrl": _Advice("health.url is set too", "remove one of the two"),
     "oauth": _Advice("these login settings are of another host", 'write "auth": {"type": "oauth", …}'),
     "dev": _Advice("VS Code restarts or debugs a server during development", "remove it"),
     "sandbox": _Advice("another host isolates the server; Toolway does not", "run the command in a container"),

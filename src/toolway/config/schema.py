@@ -139,7 +139,7 @@ class HealthCheck:
     url: str | None = None  # address whose GET must answer 2xx, checked every `interval`
 
     def __post_init__(self) -> None:
-        if self.url is not None and not re.match(r"https?://[^/\s]", self.url):
+        if self.url is not None and not begins_with_variable(self.url) and not re.match(r"https?://[^/\s]", self.url):
             raise ConfigError(
                 "the health URL must begin with http:// or https://",
                 detail=_describe_scheme(self.url),

@@ -20,6 +20,7 @@ from toolway.config.field_reader import (
     quote_plain_word,
     renamed_hint,
     shorten_key,
+    unset_variables_error,
 )
 from toolway.config.foreign_keys import warn_unread_keys
 from toolway.config.policy_entry import MAX_ATTEMPTS, parse_number, parse_policy
@@ -290,7 +291,10 @@ def _parse_health(fields: FieldReader) -> HealthCheck:
                 detail="a number without a unit is in milliseconds, as in other hosts",
                 hint=f'write "{raw}s" for seconds',
             )
-    return parse_policy(fields, "health", check, flat_keys)
+    check = parse_policy(fields, "health", check, flat_keys)
+    if unset := find_unset_variables(check, "health"):  # it is used while the server runs, not when it starts
+        raise unset_variables_error(unset)
+    return check
 
 
 def _given(fields: FieldReader, **flat_keys: str) -> dict[str, str]:
