@@ -279,7 +279,7 @@ class Tls:
     """TLS settings of one server with an https or wss URL: an own CA, a client certificate."""
 
     ca_file: str | None = None  # certificates (PEM) of the CAs to trust for this server, instead of the system's
-    cert_file: str | None = None  # client certificate (PEM), with its chain; sent to this server only
+    cert_file: str | None = None  # client certificate (PEM), with its chain; for the addresses of this entry only
     key_file: str | None = None  # private key (PEM) of the client certificate; if not set, it is in `certFile` too
     key_password: str | None = field(default=None, repr=False)  # password of an encrypted private key
 

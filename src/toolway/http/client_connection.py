@@ -19,6 +19,7 @@ import httptools
 
 from toolway.http.exchange import HeadCache
 from toolway.http.limits import ClientLimits, HttpError, StallDetector
+from toolway.http.tls import explain_alert
 
 # Chunk sizes, extensions and trailers may cost this much more than the bytes they carry; more is an attack.
 _MIN_FRAMING_BYTES: Final = 64 * 1024
@@ -121,6 +122,10 @@ class ClientConnection(asyncio.Protocol):
         self._lost = True
         self._pool.on_lost(self)
         if self._response is not None:
+            objection = explain_alert(exc) if exc is not None else None
+            if objection is not None:
+                self.fail("E-HTTP-TLS", f"{self.name} {objection[0]}", objection[1])
+                return
             how = "vanished from" if isinstance(exc, TimeoutError) else "reset" if exc is not None else "closed"
             when = "in the middle of its response" if self._head_done or self._head_bytes else "without a response"
             self.fail("E-HTTP-RESET", f"{self.name} {how} the connection {when}")

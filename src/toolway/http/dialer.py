@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 from toolway.config.schema import Tls
 from toolway.http.limits import HttpError
 from toolway.http.request import Origin
-from toolway.http.tls import get_tls_context
+from toolway.http.tls import explain_alert, get_tls_context
 from toolway.network import AddressError, NetworkPolicy, ResolvedAddress, resolve_host
 from toolway.network.policy import ALLOW_ALL
 from toolway.network.resolver import check_ip_literal, env_proxy_url
@@ -161,6 +161,9 @@ def _tls_error(origin: Origin, exc: ssl.SSLError) -> HttpError:
             code="E-HTTP-TLS",
             hint="correct the host or the certificate; name a private CA as `tls.caFile` of its entry or SSL_CERT_FILE",
         )
+    objection = explain_alert(exc)
+    if objection is not None:
+        return HttpError(f"{origin} {objection[0]}", code="E-HTTP-TLS", hint=objection[1])
     why = getattr(exc, "reason", None) or "the TLS handshake failed"
     return HttpError(
         f"no TLS connection to {origin} ({why.replace('_', ' ').lower()})",

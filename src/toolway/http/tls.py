@@ -6,6 +6,7 @@ its own is created again if one of its files has changed, so a renewed certifica
 
 from __future__ import annotations
 
+import contextlib
 import os
 import ssl
 import threading
@@ -16,6 +17,7 @@ from toolway.config.schema import Tls
 from toolway.http.limits import HttpError
 
 TLS_FILE_CODE: Final = "E-TLS-FILE"
+MAX_PEM_BYTES: Final = 64 * 1024  # read of a file with a private key, to explain an error
 MAX_OWN_CONTEXTS: Final = 256  # contexts kept of servers with TLS settings of their own
 
 _CaFiles = tuple[str | None, str | None]
@@ -37,6 +39,19 @@ async def get_tls_context(tls: Tls | None) -> ssl.SSLContext:
         return await run_in_daemon_thread(_get_own_context, files, tls)
     found = _shared_contexts.get(files)
     return found if found is not None else await run_in_daemon_thread(_get_shared_context, files)
+
+
+def explain_alert(exc: BaseException | None) -> tuple[str, str] | None:
+    """Return what a server objects to, and a hint, if it ended TLS because of the client certificate; else None."""
+    reason = (getattr(exc, "reason", None) or "") if isinstance(exc, ssl.SSLError) else ""
+    if "ALERT" not in reason:
+        return None
+    if "CERTIFICATE_REQUIRED" in reason:
+        return "requires a client certificate", 'name it in the entry: "tls": {"certFile": …, "keyFile": …}'
+    if "CERTIFICATE" in reason or "UNKNOWN_CA" in reason:
+        why = reason.partition("ALERT_")[2].replace("_", " ").lower()
+        return f"rejected the client certificate ({why})", "correct tls.certFile in the server's entry"
+    return None
 
 
 def _get_shared_context(files: _CaFiles) -> ssl.SSLContext:
@@ -94,11 +109,11 @@ def _create_own_context(tls: Tls) -> ssl.SSLContext:
 
 
 def _client_certificate_error(tls: Tls, exc: Exception) -> HttpError:
+    assert tls.cert_file is not None
     key_file = tls.key_file or tls.cert_file
-    reason = getattr(exc, "reason", None) or ""
-    if reason == "KEY_VALUES_MISMATCH":
+    if getattr(exc, "reason", None) == "KEY_VALUES_MISMATCH":
         problem, hint = f"the key in {key_file} does not belong to the certificate in {tls.cert_file}", "correct them"
-    elif "PASSWORD" in reason or "DECRYPT" in reason or "CIPHERFINAL" in reason:
+    elif _is_encrypted(key_file):
         problem = f"the key in {key_file} is encrypted, and tls.keyPassword " + (
             "is wrong" if tls.key_password else "is missing"
         )
@@ -107,6 +122,13 @@ def _client_certificate_error(tls: Tls, exc: Exception) -> HttpError:
         problem = f"the files of tls.certFile and tls.keyFile are invalid: {tls.cert_file}, {key_file}"
         hint = "name a certificate and its private key in PEM format"
     return HttpError(problem, code=TLS_FILE_CODE, hint=hint)
+
+
+def _is_encrypted(key_file: str) -> bool:
+    """Return True if a PEM file has an encrypted private key."""
+    with contextlib.suppress(OSError), open(key_file, "rb") as file:
+        return b"ENCRYPTED" in file.read(MAX_PEM_BYTES)
+    return False
 
 
 def _new_context(ca_file: str | None) -> ssl.SSLContext:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from toolway.http.request import HttpTarget
+from toolway.http.tls import explain_alert
 from toolway.protocol.sanitize import sanitize
 from toolway.types import Certainty
 from toolway.upstream.transport import Disconnect, TransportError
@@ -363,6 +364,10 @@ def _status_error(response: Any) -> TransportError:
 
 
 def _lost_error(target: HttpTarget, exc: Exception | None) -> TransportError:
+    objection = explain_alert(exc)
+    if objection is not None:
+        reason, hint = f"{target.origin} {objection[0]}", objection[1]
+        return TransportError(reason, Certainty.NOT_SENT, code="E-HTTP-TLS", hint=hint)
     return TransportError(
         f"{target.origin} closed the connection during the WebSocket handshake{_describe_loss(exc)}",
         Certainty.NOT_SENT,
