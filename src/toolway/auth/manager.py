@@ -94,12 +94,13 @@ class AuthManager:
     def _token_manager(self, name: str, server: Server, caller: str) -> TokenManager | None:
         settings = server.auth if server.auth is not None else OAuth()
         no_login = server.transport == "openapi" and server.auth is None  # such an API expects an API key, not a login
-        if server.url is None or no_login or has_static_auth(server.headers):
+        url = server.http_url  # the metadata of a WebSocket server is at the http form of its url
+        if url is None or no_login or has_static_auth(server.headers):
             self._per_user_servers.discard(name)
             return None
         for_all_callers = server.share_connection or settings.grant == "client_credentials"
         owner = TokenOwner(
-            name, server.url, "" if for_all_callers else caller, for_all_callers, server.effective_network_policy
+            name, url, "" if for_all_callers else caller, for_all_callers, server.effective_network_policy
         )
         if for_all_callers:
             self._per_user_servers.discard(name)

@@ -52,6 +52,10 @@ def check_http_failure(server: Server, trial: TrialStart, probes: Probes) -> Che
         return Check("connect", "fail", failure.reason, hint=_connect_hint(server, failure), code=failure.code)
     if failure.code == "E-HTTP-TLS":
         return _tls_failure(server, failure)
+    if failure.code == "E-TLS-FILE":
+        return Check("tls", "fail", failure.reason, hint=failure.hint, code=failure.code)
+    if failure.code == "E-WS-HANDSHAKE" and probes.post.is_mcp and server.http_url is not None:
+        return _streamable_http_at(server.http_url, failure)
     if server.sse and probes.post.is_mcp:
         return _streamable_http_available(failure)
     if failure.code == "E-SSE-ENDPOINT":
@@ -94,15 +98,16 @@ def _tls_failure(server: Server, failure: Disconnect) -> Check:
     reason = failure.reason.lower()
     hint, copy = failure.hint, ""
     if "wrong version number" in reason or "record layer" in reason or "http request" in reason:
-        hint = "the address does not speak TLS: write http instead of https"
-        copy = format_entry_keys({"url": urlunsplit(parts._replace(scheme="http"))})
+        plain = parts.scheme.rstrip("s")  # http or ws
+        hint = f"the address does not speak TLS: write {plain} instead of {parts.scheme}"
+        copy = format_entry_keys({"url": urlunsplit(parts._replace(scheme=plain))})
     elif "expired" in reason:
         hint = "the certificate has expired: the server's operator must renew it"
     elif "mismatch" in reason or "not valid for" in reason:
         hint = "the certificate is for another host name: use that name in url"
     elif "self-signed" in reason or "self signed" in reason or "issuer" in reason:
         hint = "get the certificate of the issuing authority from the server's operator, and set its path"
-        copy = "export SSL_CERT_FILE=/path/to/authority.pem"
+        copy = format_entry_keys({"tls": {"caFile": "/path/to/authority.pem"}})
     return Check("tls", "fail", failure.reason, hint=hint, copy=copy, code=failure.code)
 
 
@@ -116,6 +121,13 @@ def _streamable_http_available(failure: Disconnect) -> Check:
         "correct its type",
         format_entry_keys({"type": "http"}),
         _DEPRECATED_CODE,
+    )
+
+
+def _streamable_http_at(url: str, failure: Disconnect) -> Check:
+    message = "the server uses Streamable HTTP, but its url is that of a WebSocket"
+    return Check(
+        "handshake", "fail", message, failure.reason, "correct its url", format_entry_keys({"url": url}), failure.code
     )
 
 
@@ -278,10 +290,11 @@ async def probe_server(server: Server) -> Probes:
         server.tls,
     )
     try:
-        assert server.url is not None
-        post = await _post_ping(client, server, server.url)
+        url = server.http_url
+        assert url is not None
+        post = await _post_ping(client, server, url)
         endpoint = "" if post.is_mcp or not post.status else await _find_endpoint(client, server)
-        return Probes(post, endpoint, _redirect_target(server.url, post), _clock_skew(post.headers))
+        return Probes(post, endpoint, _redirect_target(url, post), _clock_skew(post.headers))
     finally:
         client.close()
         await asyncio.sleep(0)  # the loop closes the sockets in its next iteration
@@ -305,8 +318,8 @@ async def _post_ping(client: HttpClient, server: Server, url: str) -> ProbeResul
 
 
 async def _find_endpoint(client: HttpClient, server: Server) -> str:
-    assert server.url is not None
-    parts = urlsplit(server.url)
+    assert server.http_url is not None
+    parts = urlsplit(server.http_url)
     for path in COMMON_PATHS:
         url = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
         if path != parts.path.rstrip("/") and (await _post_ping(client, server, url)).is_mcp:

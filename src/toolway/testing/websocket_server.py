@@ -46,7 +46,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable
-    from typing import Any, NoReturn
+    from typing import Any, NoReturn, Self
 
     from websockets.asyncio.server import Server
     from websockets.http11 import Request
@@ -101,7 +101,7 @@ class FakeWebSocket:
         """Return the counters of the fake server: requests by method, connections, effects and more."""
         return self.server.stats
 
-    async def __aenter__(self) -> FakeWebSocket:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 

@@ -273,7 +273,7 @@ _BY_ERROR_CODE: Final = {
     "E-HTTP-DNS": Diagnosis(
         "the host in the url does not exist, or there is no network", "check the url, network and VPN"
     ),
-    "E-HTTP-TLS": Diagnosis("the server's TLS certificate is not trusted", "name your CA file in SSL_CERT_FILE"),
+    "E-HTTP-TLS": Diagnosis("the server's TLS certificate is not trusted", "name your CA file: tls.caFile"),
     "E-HTTP-TIMEOUT": Diagnosis("the address does not respond", "check the url, network, VPN and proxy"),
 }
 _BY_EXIT_CODE: Final = {
