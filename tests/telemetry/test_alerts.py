@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.program import program, until
-from toolway import AccessDenied, AlertSettings, CallTimeout, Hub, Overloaded, Server, SyncHub
+from toolway import AccessDenied, AlertSettings, CallError, CallTimeout, Hub, Overloaded, Server, SyncHub
 from toolway.errors import Certainty
 from toolway.events import (
     AccessEvent,
@@ -276,6 +276,18 @@ async def test_a_call_that_hangs_is_alerted_in_the_library(tmp_path: Path) -> No
     assert caught.value.executed == "unknown"
     assert seen[0].kind == "outcome-unknown" and seen[0].tool == "bad" and "check at the server" in seen[0].hint
     assert names(tmp_path) == [f"outcome-unknown-bank-{seen[0].call}.md"]
+
+
+async def test_the_next_start_of_a_failed_server_is_no_rate_limit(tmp_path: Path) -> None:
+    entry = {"command": "no-such-program", "maxRestarts": 0}
+    async with Hub({"gone": entry}, alerts=tmp_path) as hub:
+        for _ in range(2):
+            with pytest.raises(CallError) as caught:
+                await hub.call_tool("gone.x")
+            await until(lambda: names(tmp_path) == ["given-up-gone.md"], 20)
+            assert caught.value.executed == "no"
+        assert (hub.status()["gone"].next_retry or 0) >= 100
+    assert names(tmp_path) == ["given-up-gone.md"]
 
 
 async def test_a_long_rate_limit_is_alerted_without_any_setting() -> None:

@@ -11,7 +11,7 @@ from typing import Final, Protocol, cast
 
 from msgspec.structs import replace
 
-from toolway.errors import CallError, Certainty, ProtocolError
+from toolway.errors import CallError, Certainty, Overloaded, ProtocolError
 from toolway.events import Alert, AttemptFinished, CallFinished, CallStarted, Event, EventSink
 from toolway.hub.event_stream import EventBroadcaster
 from toolway.types import Call, CallResult, CallState, TimedCallState, phase_clock
@@ -221,7 +221,7 @@ class Instrumentation:
             state.jsonrpc_id if state.shared_with is None else state.shared_with.jsonrpc_id,
             cast(Trace, timed_state.trace).span_id if timed_state is not None and timed_state.trace is not None else "",
             call.params,
-            error.retry_after if error is not None else None,
+            error.retry_after if isinstance(error, Overloaded | ProtocolError) else None,
             state.request_id,
         )
         if timed_state is not None and timed_state.trace is not None:

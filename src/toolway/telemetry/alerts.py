@@ -96,7 +96,7 @@ def _alert_from_call(event: CallFinished, restart: str) -> Alert | None:
             "rate-limited",
             f"{event.server} accepts no calls for {_format_wait(event.retry_after)}",
             detail,
-            "call it less often, or raise the limit of your account at the service",
+            event.hint or "call it less often, or raise the limit of your account at the service",
             event.tool,
         )
     return None
