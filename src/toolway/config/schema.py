@@ -616,6 +616,8 @@ class ConfigIssue:
 
     def __str__(self) -> str:
         where = self.location or self.server
+        if self.file and self.server and not self.line:  # an entry of a list has no line
+            where = f"{self.file}, {self.server}"
         text = f"{where}: {self.message}" if where else self.message
         if self.detail:
             text += f": {self.detail}"
