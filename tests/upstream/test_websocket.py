@@ -12,7 +12,10 @@ import pytest
 from tests.upstream.raw_http import loops
 from tests.upstream.test_streamable_http import Ears
 from toolway import AccessDenied, CallError, Hub, Server, ServerUnavailable, Timeout
-from toolway.config.schema import Limits
+from toolway.config.clients.entry_writer import denormalize_entry
+from toolway.config.clients.registry import CLIENTS
+from toolway.config.schema import Limits, Tls
+from toolway.gateway.server_admission import rejection_reason
 from toolway.network import NetworkPolicy
 from toolway.testing import FakeWebSocket
 from toolway.types import Certainty, Json
@@ -345,3 +348,29 @@ async def test_a_closed_link_leaves_no_connection() -> None:
         async with asyncio.timeout(5):
             while linked.fake.peers:
                 await asyncio.sleep(0.005)
+
+
+# -- clients and admission ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", [{"url": "wss://x/mcp"}, {"url": "wss://x/mcp", "type": "websocket"}])
+def test_an_export_writes_a_websocket_as_the_client_does_or_says_that_it_cannot(entry: dict[str, str]) -> None:
+    claude, cursor = CLIENTS["claude-code"], CLIENTS["cursor"]
+    written, issues = denormalize_entry(claude.name, claude.title, claude.dialect, "ws", entry)
+    assert (written, issues) == ({"type": "ws", "url": "wss://x/mcp"}, [])
+    written, issues = denormalize_entry(cursor.name, cursor.title, cursor.dialect, "ws", entry)
+    assert written is None
+    assert [issue.severity for issue in issues] == ["error"]
+
+
+def test_an_export_says_that_tls_settings_are_left_out() -> None:
+    claude = CLIENTS["claude-code"]
+    entry = {"url": "https://x/mcp", "tls": {"caFile": "ca.pem"}}
+    written, [issue] = denormalize_entry(claude.name, claude.title, claude.dialect, "own", entry)
+    assert written == {"type": "http", "url": "https://x/mcp"}
+    assert "--via-gateway" in issue.hint
+
+
+def test_a_server_added_through_the_gateway_names_no_files() -> None:
+    server = Server(url="https://server.example/mcp", tls=Tls("/etc/ca.pem"))
+    assert "files on this machine" in (rejection_reason(server, ()) or "")
