@@ -16,7 +16,7 @@ from tests.faults.fault_lab import until
 from tests.network.network_lab import Names, connects
 from tests.timing import within
 from tests.upstream.raw_http import Conn, Received, peer, reacting, response
-from toolway import HealthCheck, Hub, NotFound, Server
+from toolway import CallError, HealthCheck, Hub, NotFound, Server
 from toolway.config.server_entry import parse_entry
 from toolway.events import HealthChanged
 from toolway.testing import FakeHttp, fake_server
@@ -105,6 +105,16 @@ async def test_a_process_that_hangs_is_found_within_its_time_and_started_anew() 
             await until(lambda: hub.status()["one"].pid not in (pid, None), within(10))
             assert (await call).text == "x"
         assert "no response to a health check" in (hub.status()["one"].last_error or "")
+
+
+@pytest.mark.promise("C9")
+async def test_a_call_that_a_hung_process_loses_says_why() -> None:
+    async with Hub({"one": fake(health=HealthCheck(timeout=1.0))}, catalog_storage=None) as hub:
+        await hub.wait_ready()
+        async with stopped(hub, "one"):
+            with pytest.raises(CallError, match="no response to a health check") as caught:
+                await hub.call_tool("one.echo", {"text": "x"}, max_attempts=1, timeout=30)
+        assert (caught.value.code, caught.value.executed) == ("E-HEALTH", "unknown")
 
 
 @pytest.mark.promise("A9")

@@ -23,7 +23,7 @@ from toolway.types import Call, CallbackError, CallState, Certainty, ClientCallb
 from toolway.upstream import negotiation
 from toolway.upstream.negotiation import BAD_SSE_ENDPOINT_CODE, SSE_PROBE_TIMEOUT_S
 from toolway.upstream.server_requests import ServerRequestRouter
-from toolway.upstream.transport import JSONRPCError, Request, Transport, TransportError
+from toolway.upstream.transport import Disconnect, JSONRPCError, Request, Transport, TransportError
 
 CLIENT_INFO: Final[Json] = {"name": "toolway", "version": __version__}
 MAX_INPUT_ROUNDS: Final = 8  # of input that a server may request in one call
@@ -66,6 +66,7 @@ class Session:
         self._notification_limit = TokenBucket(*NOTIFICATION_RATE, self.last_activity)
         self._timers = Timers()
         self.dropped_notifications = 0  # notifications over the rate limit
+        self.ended_by: Disconnect | None = None  # why the supervisor ended it, for calls that were lost
         self.on_reinitialized: Callable[[], None] | None = None  # called after a new `initialize` lost subscriptions
 
     async def open(

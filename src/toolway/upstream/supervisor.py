@@ -242,6 +242,7 @@ class Supervisor:
             await self._close_session()
             return StateEvent.UNUSED  # the next call starts it where it runs then
         self.context.emit(Disconnected(self.name, disconnect.reason))
+        session.ended_by = disconnect
         await self._close_session()
         return self._record_end(disconnect, ready_for=self._loop.time() - ready_since)
 

@@ -114,6 +114,8 @@ class Upstream:
                     continue  # nothing was executed: use the next session
                 if isinstance(exc, TransportError):
                     explain_rejected_token(exc, self.server)
+                    if exc.code == "E-CLOSED" and session.ended_by is not None:
+                        exc.reason, exc.code = session.ended_by.reason, session.ended_by.code
                 raise call_error(exc, self.name, call.name, self.server.not_processed_codes) from exc
             except TimeoutError:
                 if call.attempt_timeout is None:
