@@ -126,6 +126,14 @@ def test_a_call_may_limit_its_attempts() -> None:
     assert known.retry_policy(call(max_attempts=5)) == replace(policy, max_attempts=5)
 
 
+@pytest.mark.promise("B21")
+def test_a_call_may_set_its_own_delays() -> None:
+    own = RetryPolicy(max_attempts=4, initial_backoff=1.0, backoff_multiplier=3.0)
+    known = rules(server(retry=RetryPolicy(max_attempts=1)))
+    assert known.retry_policy(call(retry=own)) == own
+    assert known.retry_policy(call(retry=own, max_attempts=2)) == replace(own, max_attempts=2)
+
+
 def test_a_process_or_an_object_is_supervised_and_an_address_is_not() -> None:
     assert rules(Server(command="x")).is_process("s")
     assert rules(Server(instance=object())).is_process("s")

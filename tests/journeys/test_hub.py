@@ -174,8 +174,8 @@ async def test_what_does_not_exist_is_named_with_what_was_probably_meant() -> No
             await hub.call_tool("fake.ecko")
         with pytest.raises(NotFound, match="did you mean fake"):
             await hub.call_tool("fakee.echo")
-        with pytest.raises(NotFound, match=r"server\.tool"):
-            await hub.call_tool("echo")
+        with pytest.raises(NotFound, match="no server has a tool of this name"):
+            await hub.call_tool("nothing_like_it")
 
 
 @pytest.mark.promise("D8")

@@ -93,6 +93,16 @@ async def test_a_retried_call_reports_each_attempt_and_its_phases() -> None:
     assert failed.retry_delay is not None
 
 
+@pytest.mark.promise("B21")
+async def test_the_retry_policy_of_a_call_replaces_that_of_the_server() -> None:
+    once = RetryPolicy(max_attempts=1)
+    async with FakeHttp() as fake, Hub({"s": fake.url}, retry=once, catalog_storage=None) as hub:
+        await hub.wait_ready()
+        fake.set_mode("status=503;on=echo;times=2")
+        own = RetryPolicy(max_attempts=3, initial_backoff=0.01, backoff_multiplier=1.0)
+        assert (await hub.call_tool("s.echo", {"text": "x"}, retry=own)).attempts == 3
+
+
 async def test_the_wait_for_a_start_is_a_phase() -> None:
     ears = Ears()
     async with Hub({"s": {**fake_server(), "lazy": True}}, catalog_storage=None) as hub:
