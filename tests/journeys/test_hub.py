@@ -179,13 +179,12 @@ async def test_what_does_not_exist_is_named_with_what_was_probably_meant() -> No
 
 
 @pytest.mark.promise("D8")
-async def test_a_name_with_a_colon_is_not_found_and_the_form_of_names_is_said() -> None:
+async def test_a_name_with_a_colon_is_not_found_and_the_right_name_is_named() -> None:
     async with Hub({"fake": fake_server()}) as hub:
         await hub.wait_ready()
         with pytest.raises(NotFound, match=r"did you mean fake\.echo") as caught:
             await hub.call_tool("fake:echo", {"text": "x"})
         assert (caught.value.executed, caught.value.code) == ("no", "E-NOT-FOUND")
-        assert "server.tool" in caught.value.detail
 
 
 async def test_an_unknown_tool_of_a_server_that_is_still_starting_is_not_found_either() -> None:
