@@ -103,7 +103,7 @@ def config(file: Path, *names: str, rest: bool = False) -> str:
     comments = _comments(source)
     tree = ast.parse(source).body
     classes = [node for node in tree if isinstance(node, ast.ClassDef) and (rest or node.name in names)]
-    classes = [node for node in classes if node.name != "ConfigIssue"]  # a result, not a setting
+    classes = [node for node in classes if node.name not in ("ConfigIssue", "Rate")]  # not settings
     constants = {
         node.target.id: ast.unparse(node.value)
         for node in tree

@@ -68,7 +68,12 @@ class _Stage:
 
     def _hub(self) -> Hub:
         world = HubEnvironment(
-            random=self._dice("hub").random, create_transport=self._link, environ={}, cores=2, stall_threshold=0
+            wall_clock=lambda: 0.0,
+            random=self._dice("hub").random,
+            create_transport=self._link,
+            environ={},
+            cores=2,
+            stall_threshold=0,
         )
         keys = SlowKeys(self._dice("keys"), asyncio.get_running_loop().time) if self._scenario.slow_keys else None
         definitions = {name: part.server for name, part in self._scenario.parts.items()}

@@ -151,7 +151,7 @@ def _server(dice: random.Random, traits: Traits, *, reliable: bool) -> Server:
         not_processed_codes=(-32603,) if traits.orderly else (),
         restart=RestartPolicy() if dice.random() < 0.3 else RestartPolicy(max_restarts=50),
         health=HealthCheck(
-            interval=dice.choice((5.0, 30.0)), timeout=2.0, failure_threshold=2, during_calls=dice.random() < 0.3
+            interval=dice.choice((5.0, 30.0)), timeout=6.0, failure_threshold=2, during_calls=dice.random() < 0.3
         ),
         limits=Limits() if reliable else Limits(dice.choice((1, 2, 4, 128)), dice.choice((0, 2, 8, 1024))),
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -145,10 +144,6 @@ class LoginService:
             upstreams.reset_failures(name)
 
 
-def _describe_time(seconds: float) -> str:
-    return describe_time(seconds, time.time())
-
-
 class HubCore:
     """Supervised connections to all configured servers, with the operations a gateway needs.
 
@@ -223,6 +218,7 @@ class HubCore:
             self._on_definition_changed,
         )
         self._upstreams.per_caller_in_cluster = environment.per_caller_in_cluster
+        self._upstreams.describe_time = self._describe_time
         self._login_service = LoginService(self._upstreams, self._auth, self._context)
         self._dispatch = Dispatcher(
             self._upstreams,
@@ -278,11 +274,14 @@ class HubCore:
                 policies.update,
             ),
             circuit_breaker=circuit_breaker(self._breakers, now, self._ping_server, policies.is_process),
-            rate_limit=rate_limit(policies.rate_limits, now, self._environment.sleep, _describe_time),
+            rate_limit=rate_limit(policies.rate_limits, now, self._environment.sleep, self._describe_time),
             concurrency=concurrency(
-                self._upstreams.limiters.__getitem__, policies.queue_timeout, now, _describe_time, self._on_pause
+                self._upstreams.limiters.__getitem__, policies.queue_timeout, now, self._describe_time, self._on_pause
             ),
         )
+
+    def _describe_time(self, seconds: float) -> str:
+        return describe_time(seconds, self._environment.wall_clock())
 
     def _on_pause(self, server: str, seconds: float) -> None:
         self.emit(ServerPaused(server, seconds))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +37,7 @@ class HubEnvironment:
 
     random: Callable[[], float] = random.random  # uniform in [0, 1)
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    wall_clock: Callable[[], float] = time.time  # seconds since 1970, for times in messages
     create_transport: TransportFactory = _create_real_transport  # (server name, definition, …) → unopened transport
     wrap_transport: TransportWrapper | None = (
         None  # in a cluster: wraps each transport, because the server may run elsewhere

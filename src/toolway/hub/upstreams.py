@@ -6,7 +6,6 @@ Changes are synchronous: none awaits anything, so each sees the complete result 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -26,7 +25,7 @@ from toolway.middleware.resolve import require_server
 from toolway.middleware.retry import RetryBudget
 from toolway.upstream.context import UpstreamContext
 from toolway.upstream.per_caller import CallerUpstreamContext, PerCallerUpstreams
-from toolway.upstream.status import HealthResult, ServerStatus, describe_time, with_pause
+from toolway.upstream.status import HealthResult, ServerStatus, with_pause
 from toolway.upstream.subscriptions import SubscriptionKind
 from toolway.upstream.upstream import Upstream
 
@@ -105,6 +104,7 @@ class UpstreamManager:
         self.limiters: dict[str, ConcurrencyLimiter] = {}
         self.retry_budgets: dict[str, RetryBudget] = {}
         self.is_open = False
+        self.describe_time: Callable[[float], str] = lambda seconds: f"in {seconds:.0f} s"  # clock time in `seconds`
         self.per_caller_in_cluster: Callable[[str], bool] | None = None  # only in a cluster: see `HubEnvironment`
         self._context = context
         self._catalog = catalog
@@ -285,7 +285,7 @@ class UpstreamManager:
         status = upstream.status()
         pause = self.limiters[name].paused_until - asyncio.get_running_loop().time()
         if pause > 0:
-            status = with_pause(status, pause, describe_time(pause, time.time()))
+            status = with_pause(status, pause, self.describe_time(pause))
         return replace(
             status,
             tools=len(self._catalog.tools(name)),
