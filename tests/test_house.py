@@ -21,7 +21,7 @@ def test_the_public_names_are_these():
     assert set(toolway.__all__) == {
         *("Hub", "SyncHub", "ToolResult", "ResourceResult", "PromptResult"),
         *("Server", "Timeout", "RetryPolicy", "RestartPolicy", "HealthCheck", "Limits", "ToolSettings", "Effect"),
-        *("Tool", "ToolRef", "Prompt", "Resource", "ServerStatus", "NetworkPolicy", "AlertSettings"),
+        *("Tool", "ToolRef", "Prompt", "Resource", "ServerStatus", "NetworkPolicy", "AlertSettings", "HealthResult"),
         *("Call", "CallHandler", "CallResult", "Middleware"),
         *("ToolwayError", "ConfigError", "CallError", "NotFound", "AccessDenied", "ServerUnavailable", "Overloaded"),
         *("CallTimeout", "OutcomeUnknown", "ProtocolError", "ToolError", "InvalidArguments", "ArgumentViolation"),
