@@ -1,7 +1,7 @@
 """Log of a hub in a library, under `toolway.calls` and `toolway.servers`: calls, retries, servers.
 
-    DEBUG    start and end of each call
-    INFO     a failed attempt that is followed by another one; a server that starts or is ready
+    DEBUG    start and end of each call; a server that starts or is ready
+    INFO     a failed attempt that is followed by another one; a server that starts again or is ready after a failure
     WARNING  a server that fails or disconnects; a call with an unknown outcome; an alert
 
 Lines contain no arguments and no results, and secrets are masked. Calls pay nothing for a level that is off: the level
@@ -106,9 +106,9 @@ class HubLog:
             self._failing.add(server)
             self._log_server(logging.WARNING if warn else logging.INFO, server, event.reason)
         elif new in ("starting", "ready"):
+            self._log_server(logging.INFO if server in self._failing else logging.DEBUG, server, event.reason)
             if new == "ready":
                 self._failing.discard(server)
-            self._log_server(logging.INFO, server, event.reason)
         else:
             self._failing.discard(server)
             self._log_server(logging.DEBUG, server, event.reason)
