@@ -213,7 +213,6 @@ def test_progress_is_shown_on_stderr_when_asked_for(toolway):
         (("fake.sleep", "seconds:=30", "--timeout", "0.3"), 7, "E-TIMEOUT"),
         (("fake.ecco",), 1, "did you mean fake.echo"),
         (("fkae.echo",), 1, "did you mean fake"),
-        (("echo",), 1, "E-TOOL-AMBIGUOUS"),
         (("fake.add", "a:=1"), 1, "name:=json"),
         (("fake.add", "oops"), 2, "E-USAGE"),
         (("absent.x",), 4, "command not found"),
