@@ -268,3 +268,10 @@ def test_usage_errors_end_with_2():
     assert CliRunner().invoke(app, ["call"]).exit_code == 2
     assert CliRunner().invoke(app, ["nonsense"]).exit_code == 2
     assert CliRunner().invoke(app, ["--version"]).stdout.startswith("toolway ")
+
+
+def test_a_text_where_the_schema_wants_a_number_is_read_as_one(toolway):
+    result = toolway({"fake": FAKE}, "call", "fake.sleep", "seconds=0", "--json")
+    assert result.exit_code == 0, result.stderr
+    refused = toolway({"fake": FAKE}, "call", "fake.sleep", "seconds=soon")
+    assert refused.exit_code == 2 and "E-ARGUMENTS" in refused.stderr

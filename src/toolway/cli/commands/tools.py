@@ -9,7 +9,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -317,7 +317,15 @@ async def run_call(
         with output.spinner(f"calling {tool}") as update:
             try:
                 on_progress = _call_progress(output, tool, update)
-                result = await servers.call_tool(tool, tool_arguments, timeout=timeout, progress_callback=on_progress)
+                try:
+                    result = await servers.call_tool(
+                        tool, tool_arguments, timeout=timeout, progress_callback=on_progress
+                    )
+                except InvalidArguments as exc:  # nothing was sent: `count=5` may be meant as a number
+                    converted = convert_texts(tool_arguments, exc)
+                    if converted is None:
+                        raise
+                    result = await servers.call_tool(tool, converted, timeout=timeout, progress_callback=on_progress)
             except CallError as exc:
                 _add_hints(exc, tool, servers.status().get(server or exc.server))
                 raise
@@ -417,6 +425,24 @@ def _content_text(block: dict[str, Any]) -> str:
 
 
 # -- arguments of a call -----------------------------------------------------------------------------------------------
+
+
+def convert_texts(arguments: Mapping[str, Any], error: InvalidArguments) -> dict[str, Any] | None:
+    """Return the arguments with the texts that the schema refuses read as JSON: `count=5` as a number.
+
+    None if a violation has another cause.
+    """
+    converted = dict(arguments)
+    for violation in error.violations:
+        name = violation.path.removeprefix("$.")
+        text = arguments.get(name)
+        if not isinstance(text, str) or not violation.problem.startswith("is a string"):
+            return None
+        try:
+            converted[name] = json.loads(text)
+        except ValueError:
+            return None
+    return converted if error.violations and not error.omitted else None
 
 
 def parse_arguments(words: Sequence[str]) -> dict[str, Any]:
