@@ -59,9 +59,14 @@ class Node(Lab):
 
 
 class Cluster:
-    def __init__(self, nats: str, nodes: list[Node]) -> None:
+    def __init__(self, nats: str, nodes: list[Node], servers: set[str]) -> None:
         self.nats = nats
         self.nodes = nodes
+        self._servers = servers
+
+    async def settle(self) -> None:
+        """Wait until every server that can start has an owner, and all nodes know its tools."""
+        await _settled(self, self._servers)
 
     def owner(self, server: str = "full") -> Node:
         return next(node for node in self.nodes if node.replica.router.owns(server))
@@ -103,7 +108,7 @@ async def cluster(
     loaded = await asyncio.to_thread(load_file, str(folder / "mcp.json"))
     async with AsyncExitStack() as stack:
         nats = await stack.enter_async_context(nats_server())
-        made = Cluster(nats.url, [])
+        made = Cluster(nats.url, [], set(chosen) - set(broken))
         for name in names:
             before = await stack.enter_async_context(tap())
             options = ClusterOptions(
@@ -114,7 +119,7 @@ async def cluster(
                 advertise_url="" if name in hidden else f"http://127.0.0.1:{before.port}",
             )
             made.nodes.append(await stack.enter_async_context(_node(options, loaded, before)))
-        await _settled(made, set(chosen) - set(broken))
+        await made.settle()
         yield made
 
 

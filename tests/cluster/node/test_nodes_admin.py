@@ -115,7 +115,7 @@ async def test_the_owners_of_servers_are_known_and_a_record_that_is_silent_leave
     monkeypatch.setattr(admin, "OWNERS_CACHE_S", 0.0)
     assert await cluster.desk.owners_by_server() == {"files": ("one-1",)}
     async with engine.begin() as db:
-        await db.execute(text("ALTER TABLE places RENAME TO elsewhere"))
+        await db.execute(text("ALTER TABLE instances RENAME TO elsewhere"))
     assert await cluster.desk.owners_by_server() == {"files": ("one-1",)}
     with pytest.raises(ServerUnavailable):
         await cluster.ask("GET", "nodes")

@@ -16,7 +16,7 @@ PATIENCE: Final = 1.0
 FOREVER: Final = 1e9
 
 _WHO = """
-SELECT p.server, n.id, p.fence FROM places p
+SELECT p.server, n.id, p.fence FROM instances p
 LEFT JOIN nodes n ON n.id = p.node AND n.epoch = p.epoch
     AND n.lease_until > extract(epoch FROM clock_timestamp())
 """

@@ -31,7 +31,7 @@ from toolway.types import Json
 
 CONFIG_CHANGE: Final = "registry"
 MAX_COMMIT_ATTEMPTS: Final = 10  # attempts against concurrent writers
-ROWS_PER_WRITE: Final = 500  # rows per write statement
+ROWS_PER_WRITE: Final = 100  # rows per write statement: while a longer one is compiled, the transaction idles too long
 SERVERS_PER_PAGE: Final = 5000  # rows per read statement
 MAX_LOGGED_ERRORS: Final = 20  # logged errors about entries that cannot be decrypted
 BULK_STATEMENT_TIMEOUT_S: Final = 30.0  # seconds per statement when thousands of servers change at once

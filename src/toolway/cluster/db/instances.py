@@ -38,7 +38,7 @@ from toolway.cluster.db.nodes import NODES_CHANGE
 from toolway.cluster.db.tables import InstanceRow, NodeRow, PoolRow
 from toolway.cluster.placement import DEFAULT_POOL, RANKS, SLOTS, claim_delay, pool_for, slot_for
 
-SERVERS_PER_BATCH: Final = 500  # servers
+SERVERS_PER_BATCH: Final = 100  # servers per statement, as in config_store.py
 ANALYZE_THRESHOLD: Final = 500  # new rows that make the planner's statistics of the table useless
 
 InstanceKey: TypeAlias = tuple[str, str, int]  # tenant, server, instance
