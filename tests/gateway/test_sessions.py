@@ -38,6 +38,13 @@ async def test_whoever_wants_another_revision_is_offered_the_latest(version: obj
         assert answer.result["protocolVersion"] == "2025-11-25"
 
 
+@pytest.mark.promise("D12")
+async def test_only_capabilities_of_the_protocol_are_announced() -> None:
+    known = {"tools", "prompts", "resources", "completions", "logging", "tasks", "extensions"}
+    async with full("legacy", "http") as lab, lab.raw() as raw:
+        assert (await raw.initialize("2025-11-25")).result["capabilities"].keys() <= known
+
+
 async def test_whoever_names_no_revision_begins_no_session() -> None:
     async with full("legacy", "http") as lab, lab.raw() as raw:
         for params in ({}, {"protocolVersion": None}, {"protocolVersion": 7}):
