@@ -41,7 +41,7 @@ async def test_whoever_wants_another_revision_is_offered_the_latest(version: obj
 @pytest.mark.promise("D12")
 async def test_only_capabilities_of_the_protocol_are_announced() -> None:
     known = {"tools", "prompts", "resources", "completions", "logging", "tasks", "extensions"}
-    async with full("legacy", "http") as lab, lab.raw() as raw:
+    async with full("legacy", "http") as lab, lab.raw("") as raw:
         assert (await raw.initialize("2025-11-25")).result["capabilities"].keys() <= known
 
 
