@@ -13,6 +13,7 @@ with instrumented(__name__ == "__main__"):
     from toolway.upstream.transports.http_responses import parse_retry_after
 
 PROVED = {401, 403, 405, 406, 413, 415, 421, 429}
+REFUSED = {400, 404, 409, 410, 422}  # without a JSON-RPC error
 NAMES = ("retry-after", "date", "content-type", "www-authenticate")
 STATUSES = (400, 401, 403, 404, 405, 408, 409, 413, 429, 500, 502, 503, 504, 599)
 ID = 7
@@ -39,7 +40,7 @@ def _check_refusal(problem: TransportError | JSONRPCError, status: int, wait: fl
         assert problem.status == status and isinstance(problem.code, int)
         return
     gone = in_session and status in (400, 404) and problem.code == "E-HTTP-SESSION"
-    refused = status in PROVED or (status == 503 and wait is not None) or gone
+    refused = status in PROVED | REFUSED or (status == 503 and wait is not None) or gone
     assert problem.certainty is (Certainty.REJECTED if refused else Certainty.UNKNOWN)
     assert problem.status == status
     assert gone or problem.retry_after == wait

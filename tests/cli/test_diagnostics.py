@@ -35,7 +35,7 @@ def test_toolway_alone_knows_what_earlier_runs_saw(machine):
     assert [(s["server"], s["state"]) for s in document["servers"]] == [("fake", "known"), ("off", "disabled")]
     assert document["servers"][0]["tools"] > 10
     assert document["next"]["command"] == "toolway serve"
-    assert "asked just now" in machine.toolway().stdout
+    assert "listed just now" in machine.toolway().stdout
 
 
 def test_a_project_s_file_that_waits_is_the_first_thing_to_look_at(machine):

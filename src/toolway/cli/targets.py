@@ -326,8 +326,8 @@ def exit_code_for_statuses(
 
     A server that failed a health check is down.
     """
-    states = {status.server: status.state for status in statuses if status.state != "disabled"}
-    down = sum(state in DOWN_STATES or name in failed_checks for name, state in states.items())
+    states = [(status.server, status.state) for status in statuses if status.state != "disabled"]
+    down = sum(state in DOWN_STATES or name in failed_checks for name, state in states)
     broken = any(problem.severity == "error" for problem in problems)
     if not states and broken:
         return ExitCode.CONFIG

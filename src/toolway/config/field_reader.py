@@ -52,6 +52,8 @@ class FieldReader:
         self.remaining = {str(key): value for key, value in values.items()}
         self.variables = variables
         self.issues: list[ConfigIssue] = []
+        self._messages: set[str] = set()  # of the first `_messages_read` issues
+        self._messages_read = 0
 
     def get_text(self, key: str) -> str | None:
         value = self._pop(key)
@@ -144,7 +146,9 @@ class FieldReader:
     def warn_unset(self, key: str, name: str) -> None:
         """Add a warning about a variable that is not set, once for each variable."""
         message = f"the variable {name} is not set"
-        if not any(issue.message == message for issue in self.issues):
+        self._messages.update(issue.message for issue in self.issues[self._messages_read :])
+        self._messages_read = len(self.issues)
+        if message not in self._messages:
             self.warn(
                 message,
                 detail=f"{shorten_key(key)} uses ${{{name}}}; nothing is started with it until it is set",

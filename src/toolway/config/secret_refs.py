@@ -101,7 +101,8 @@ def find_unset_variables(value: Any, path: str = "") -> dict[str, str]:
     for key, item in _children(value):
         name = re.sub(r"_([a-z])", lambda match: match[1].upper(), key) if dataclasses.is_dataclass(value) else key
         inner = path if isinstance(value, tuple) else f"{path}.{name}" if path else name
-        found = {**find_unset_variables(item, inner), **found}
+        for variable, used_by in find_unset_variables(item, inner).items():
+            found.setdefault(variable, used_by)
     return found
 
 
