@@ -6,10 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from toolway.secrets import detection
+
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A secret that another test has resolved, such as the word "secret", is not masked in this one."""
+    monkeypatch.setattr(detection._masker, "_values", {})
+    monkeypatch.setattr(detection._masker, "_pattern", None)
 
 
 @pytest.fixture(autouse=True)
