@@ -234,7 +234,7 @@ def test_arguments_that_do_not_match_the_schema_are_listed_and_end_with_2(toolwa
     assert "argument $.b is a boolean, expected a number" in lines
     assert "executed no" in lines
     assert any("write a value that is not text as name:=json" in line for line in lines)
-    error = json.loads(toolway({"fake": FAKE}, "call", "fake.add", "a=1", "--json").stdout)["error"]
+    error = json.loads(toolway({"fake": FAKE}, "call", "fake.add", "a=one", "--json").stdout)["error"]
     assert (error["code"], error["executed"], error["exit"], error["omitted"]) == ("E-ARGUMENTS", "no", 2, 0)
     found = {"path": "$.a", "problem": "is a string", "expected": "a number", "nearest": ""}
     assert error["violations"] == [found]

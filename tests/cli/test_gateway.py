@@ -154,7 +154,7 @@ def test_whether_it_was_executed_is_what_the_gateway_knows(toolway):
 
 @pytest.mark.promise("C13")
 def test_arguments_that_the_gateway_refuses_are_listed_as_if_it_were_local(toolway):
-    result = toolway("call", "fake.add", "a=1", "--json")
+    result = toolway("call", "fake.add", "a=one", "--json")
     error = json.loads(result.stdout)["error"]
     assert (result.exit_code, error["code"], error["server"], error["tool"]) == (2, "E-ARGUMENTS", "fake", "add")
     found = {"path": "$.a", "problem": "is a string", "expected": "a number", "nearest": ""}

@@ -156,7 +156,7 @@ async def test_the_token_of_a_caller_stays_where_he_came_in(nodes: Cluster) -> N
 # -- the credential of a node, over HTTP ------------------------------------------------------------------------------
 
 
-BY_HTTP = pytest.mark.parametrize("nodes", ["http"], indirect=True)
+BY_HTTP = pytest.mark.parametrize("shared_nodes", ["http"], indirect=True)
 
 
 @BY_HTTP

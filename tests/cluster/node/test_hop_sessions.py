@@ -384,7 +384,7 @@ async def _data(lines: AsyncIterator[str]) -> str:
     raise AssertionError("the stream ended")
 
 
-@pytest.mark.parametrize("nodes", ["http"], indirect=True)
+@pytest.mark.parametrize("shared_nodes", ["http"], indirect=True)
 async def test_node_requests_are_accepted_from_nodes_alone_and_once(nodes: Cluster) -> None:
     here, there = nodes.nodes
     assert here.replica.member is not None and here.replica.member.epoch is not None
