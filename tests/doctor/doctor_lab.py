@@ -132,7 +132,8 @@ class Lab:
         copies = {check.copy for subject in seen.report.subjects for check in subject.checks if check.copy}
         for line in seen.lines:
             # A word that is longer than the room it has, and what is to be copied, is left whole.
-            whole = len(line.split()) == 1 or len(line.split()[-1]) > 80 - CHECK_INDENT
+            words = line.split()
+            whole = len(words) <= 1 or len(words[-1]) > 80 - CHECK_INDENT
             assert len(line) <= 80 or line.strip() in copies or whole, line
 
     async def is_well(self, client: str | None = None, *, machine: bool = False) -> None:
