@@ -6,8 +6,7 @@ Each seed is one round: `--jobs` pytest sessions in parallel, then the tests tha
 more, alone, and are marked. A crashed session affects only its own tests and is counted. `--write` writes the table to
 docs/reliability.md. Exit code 1 if a test failed or a session crashed.
 
-If TOOLWAY_QUIET is empty, as in CI, bounds on elapsed time are ten times as long (tests/timing.py). Then all sessions
-run in parallel, and no test runs a second time.
+If TOOLWAY_QUIET is empty, as in CI, bounds on elapsed time are ten times as long (tests/timing.py).
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs" / "reliability.md"
-QUIET: Final = bool(os.environ.get("TOOLWAY_QUIET"))
 SESSION_TIMEOUT_S: Final = 1200.0  # seconds per session
 NO_TESTS_EXIT_CODE: Final = 5  # exit code of pytest if a share contains no tests
 HEAD: Final = ("row", "what", "seeds", "passed", "invariants")
@@ -93,16 +91,12 @@ def _round(seed: int, options: argparse.Namespace, results: dict[str, Any]) -> i
         sessions = [
             Session(Path(folder), seed, f"{number}/{options.jobs}", options.only) for number in _shares(options)
         ]
-        if not QUIET:
-            sessions.append(Session(Path(folder), seed, f"0/{options.jobs}", options.only))
         results_of_sessions = [session.wait() for session in sessions]
-        if QUIET:
-            results_of_sessions.append(Session(Path(folder), seed, f"0/{options.jobs}", options.only).wait())
+        results_of_sessions.append(Session(Path(folder), seed, f"0/{options.jobs}", options.only).wait())
         round_results: dict[str, Any] = {}
         for found in results_of_sessions:
             _add(round_results, found or {})
-        if QUIET:
-            _repeat_failed(Path(folder), seed, round_results)
+        _repeat_failed(Path(folder), seed, round_results)
         _add(results, round_results)
     failed = sum(row["failed"] for row in results.values())
     print(f"seed {seed}: {time.monotonic() - began:.0f} s, {failed} failed so far", file=sys.stderr, flush=True)
