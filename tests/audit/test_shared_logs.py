@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Thread
@@ -47,9 +48,16 @@ def _intent(call: str) -> bytes:
 
 
 def _cut(sink: SharedPostgresSink) -> None:
-    """Its process is gone, or the server takes it for gone."""
+    """Close the connection as if its process had ended, and wait until PostgreSQL has released its lock."""
     assert sink._db is not None
+    pid = sink._db.info.backend_pid
     sink._db.close()
+    with psycopg.connect(sink._address, autocommit=True) as db:
+        for _ in range(600):
+            if db.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone() is None:
+                return
+            time.sleep(0.05)
+    raise AssertionError("PostgreSQL keeps the closed connection")
 
 
 def _read(settings: AuditSettings) -> dict[str, list[RecordFields]]:

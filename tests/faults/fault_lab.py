@@ -4,7 +4,7 @@
         outcome = await bench.call("bad.bad", {"effect": True})
         outcome.expect(OutcomeUnknown, "unknown")
 
-Fakes are told to write their effects where the bench looks. A fake HTTP or WebSocket server in this process is given as
+Fakes write their effects to the file that the bench reads. A fake HTTP or WebSocket server in this process is given as
 it is, or as `Served(fake, {"timeout": …})` with more for its entry; the bench starts and stops it. `server(…)` is a
 fake process with settings, `first_time(…)` one that is another after its first end. When the block ends:
 

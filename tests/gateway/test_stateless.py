@@ -76,7 +76,7 @@ async def test_errors_say_what_is_wrong() -> None:
         unknown = (await post(url, body("tools/call", name="nope"))).json()["error"]
         assert unknown["code"] == -32602 and unknown["data"]["executed"] == "no"
         asked = await post(url, body("tools/call", name="full__elicit", arguments={"rounds": 1}))
-        assert "not supported by this client" in asked.text  # the server is told so
+        assert "not supported by this client" in asked.text  # the server gets this error
         notice = {"jsonrpc": "2.0", "method": "notifications/initialized"}
         assert (await post(url, notice)).status_code == 400
 

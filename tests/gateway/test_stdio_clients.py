@@ -150,7 +150,7 @@ async def test_a_pipe_is_a_client_and_gets_its_answers_before_the_end(command: l
     assert {tool["name"] for tool in found[1]["result"]["tools"]} >= {"old__echo", "new__echo"}
     assert found[2]["result"]["content"][0]["text"] == "hi"
     assert "result" in found[3]
-    assert "not supported by this client" in json.dumps(found[4])  # the server is told so
+    assert "not supported by this client" in json.dumps(found[4])  # the server gets this error
     assert found[5]["result"] == {}
     assert found[6]["error"]["code"] == -32602
 

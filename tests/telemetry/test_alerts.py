@@ -335,7 +335,11 @@ class Hook:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/secret-path"
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        except asyncio.IncompleteReadError:  # the client closed a connection that it no longer needed
+            writer.close()
+            return
         length = int(next(line.split(":")[1] for line in head.lower().splitlines() if "content-length" in line))
         self.heads.append(head)
         self.got.append(json.loads(await reader.readexactly(length)))

@@ -72,7 +72,7 @@ async def test_all_servers_are_checked_now_and_at_once() -> None:
         assert (results["later"].state, results["off"].state) == ("idle", "disabled")
         assert (await hub.check_health("later", timeout=20, start=True)).ok is True
         with pytest.raises(NotFound):
-            await hub.check_health("nobody")
+            await hub.check_health("unknown")
 
 
 @pytest.mark.promise("B3")

@@ -300,8 +300,13 @@ class Catalog:
         return tuple(p for each in self._lists.get(server, {}).values() for p in each.problems)
 
     def suggest(self, name: str, limit: int = 3) -> list[str]:
-        """Return similar tool names as suggestions for a misspelled name."""
-        return difflib.get_close_matches(name, [tool.qualified_name for tool in self.tools()], n=limit, cutoff=0.6)
+        """Return the qualified names of similar tools as suggestions for a misspelled name, with or without server."""
+        tools = self.tools()
+        close = difflib.get_close_matches(name, [tool.qualified_name for tool in tools], n=limit, cutoff=0.6)
+        if close:
+            return close
+        bare_names = {tool.name: tool.qualified_name for tool in tools}
+        return [bare_names[each] for each in difflib.get_close_matches(name, bare_names, n=limit, cutoff=0.6)]
 
     def search(self, query: str, server: str | None = None) -> list[Tool]:
         """Return the tools with all words of `query` in their name, title or description.

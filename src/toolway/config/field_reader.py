@@ -176,12 +176,13 @@ class FieldReader:
 
 def unset_variables_error(unset: Mapping[str, str]) -> ConfigError:
     """Return the error for variables that are not set. `unset` has the key that uses each of them."""
-    names = ", ".join(unset)
+    names, first = ", ".join(unset), next(iter(unset))
     several = len(unset) > 1
     return ConfigError(
         f"the variable{'s' if several else ''} {names} {'are' if several else 'is'} not set",
         detail=", ".join(f"{shorten_key(key)} uses ${{{name}}}" for name, key in unset.items()),
-        hint=f"export {next(iter(unset))}=… or write ${{{next(iter(unset))}:-default}}, then restart the server",
+        hint=f"export {first}=…, add it to .env beside the config file, or write ${{{first}:-default}}; "
+        "then restart the server",
         code=VARIABLE_CODE,
     )
 

@@ -24,15 +24,15 @@ class _Advice(NamedTuple):
     hint: str
 
 
-_ASKS_NOBODY: Final = _Advice(
+_NO_CONFIRMATION: Final = _Advice(
     "another host calls these tools without asking the user; Toolway never asks",
     "remove it; to restrict the tools, list them under tools.allow or tools.deny",
 )
 _FOREIGN_ENTRY_KEYS: Final[Mapping[str, _Advice]] = {
-    "alwaysAllow": _ASKS_NOBODY,
-    "autoApprove": _ASKS_NOBODY,
-    "autoAllow": _ASKS_NOBODY,
-    "always_allow": _ASKS_NOBODY,
+    "alwaysAllow": _NO_CONFIRMATION,
+    "autoApprove": _NO_CONFIRMATION,
+    "autoAllow": _NO_CONFIRMATION,
+    "always_allow": _NO_CONFIRMATION,
     "trust": _Advice(
         "another host asks the user before a call, except for trusted servers; Toolway never asks",
         "remove it; to rely on the server's own annotations, set trusted to true",

@@ -7,6 +7,7 @@ import logging
 import re
 import secrets
 import time
+from collections import deque
 from typing import Final, Protocol, cast
 
 from msgspec.structs import replace
@@ -61,6 +62,8 @@ class Instrumentation:
         self._tracer: Tracer | None = None
         self._id_prefix = secrets.token_hex(4)  # prefix of generated call ids
         self._call_numbers = itertools.count(1)
+        self._waiting: deque[tuple[Event, bool]] = deque()  # events to deliver, and whether each was forwarded
+        self._is_delivering = False
         self.running_calls: dict[int, Call] = {}  # by the identity of their states, oldest first
         self.state_type: type[CallState] = CallState  # class of the state of new calls
         self.enabled = False
@@ -98,14 +101,26 @@ class Instrumentation:
     def emit(self, event: Event, *, forwarded: bool = False) -> None:
         """Deliver an event other than `CallFinished` to sinks and subscribers.
 
-        `forwarded` means that another node forwarded the call; only sinks with `wants_forwarded` get the event then.
+        An event that a sink emits is delivered after the event that caused it. `forwarded` means that another node
+        forwarded the call; only sinks with `wants_forwarded` get the event then.
         """
-        for sink in self._sinks if not forwarded else self._forwarded_sinks:
-            try:
-                sink.on_event(event)
-            except Exception:
-                _log.exception("event sink failed")
-        self._broadcaster.emit(event)
+        self._waiting.append((event, forwarded))
+        if not self._is_delivering:
+            self._deliver_waiting()
+
+    def _deliver_waiting(self) -> None:
+        self._is_delivering = True
+        try:
+            while self._waiting:
+                event, forwarded = self._waiting.popleft()
+                for sink in self._sinks if not forwarded else self._forwarded_sinks:
+                    try:
+                        sink.on_event(event)
+                    except Exception:
+                        _log.exception("event sink failed")
+                self._broadcaster.emit(event)
+        finally:
+            self._is_delivering = False
 
     # -- one call -----------------------------------------------------------------------------------------------------
 
@@ -226,13 +241,19 @@ class Instrumentation:
         )
         if timed_state is not None and timed_state.trace is not None:
             cast(Trace, timed_state.trace).end(event)
-        for sink in self._sinks if not call.forwarded else self._forwarded_sinks:
-            try:
-                sink.on_call(event)
-            except Exception:
-                _log.exception("event sink failed")
-        if self._broadcaster.has_subscribers(CallFinished):
-            self._broadcaster.emit(event)
+        self._is_delivering = True
+        try:
+            for sink in self._sinks if not call.forwarded else self._forwarded_sinks:
+                try:
+                    sink.on_call(event)
+                except Exception:
+                    _log.exception("event sink failed")
+            if self._broadcaster.has_subscribers(CallFinished):
+                self._broadcaster.emit(event)
+        finally:
+            self._is_delivering = False
+        if self._waiting:
+            self._deliver_waiting()
 
 
 def _server_name(call: Call) -> str:

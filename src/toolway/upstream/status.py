@@ -123,7 +123,8 @@ def describe_state(
         case State.BACKING_OFF:
             return f"backing off {_format_seconds(wait)}: {reason}"
         case State.FAILED:
-            return f"failed too often: {reason}; next attempt in {_format_seconds(wait)}"
+            is_config = disconnect is not None and disconnect.code.startswith("E-CONFIG-")
+            return f"{'failed' if is_config else 'failed too often'}: {reason}; next attempt in {_format_seconds(wait)}"
         case State.IDLE:
             return "not running: starts with the first call"
         case State.STOPPING:

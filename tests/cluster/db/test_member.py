@@ -29,7 +29,7 @@ async def test_three_nodes_share_all_places_and_one_that_leaves_gives_its_own_to
         kept = {place: held for place, held in lab.book.owners.items() if held.node != "b"}
         await lab.stop("b")
         took = await lab.until(lambda: lab.all_owned("a", "c"))
-        assert took < within(TERMS.ttl)  # it said good-bye, so nobody waited for its lease
+        assert took < within(TERMS.ttl)  # it released its lease, so no node waited for the end of it
         assert kept.items() <= lab.book.owners.items()  # what the others had they kept
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.faults.fault_lab import WAYS, lab
 from tests.faults.matrix.b_tls import TLS_RECORD, certificate, watching
 from tests.faults.matrix.b_web import web
-from tests.timing import QUIET, within
+from tests.timing import within
 from toolway import Server, ServerUnavailable, Timeout
 from toolway.testing import FakeHttp
 from toolway.upstream.transports import streamable_http as http_link
@@ -64,13 +64,12 @@ async def test_a_certificate_that_goes_bad_while_the_server_runs_stops_new_conne
             watcher.certificate = other
             before = watcher.secured
             busy = [bench.start("bad.sleep", {"seconds": 0.5}) for _ in range(3)]
-            await asyncio.sleep(0.1)  # the kept connections are taken, so that more are needed
-            if era == "sse":  # its POSTs are over at once, and one connection is enough for all of them
-                monkeypatch.setattr(http_link, "NEW_CONNECTION_MAX_IDLE_S", -1.0)
+            await asyncio.sleep(0.1)
+            monkeypatch.setattr(http_link, "NEW_CONNECTION_MAX_IDLE_S", -1.0)  # a kept connection is not used again
             outcomes = [await bench.call("bad.counter", max_attempts=1) for _ in range(2)]
             failed = [each for each in (*outcomes, *[await each for each in busy]) if not each.ok]
             assert watcher.secured == before, "a connection was made in spite of its certificate"
-            assert failed or not QUIET  # on a busy machine the kept connections may be enough
+            assert failed
             for outcome in failed:
                 outcome.expect(ServerUnavailable, "no")
             watcher.certificate = good

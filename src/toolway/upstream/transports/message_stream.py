@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -28,7 +29,7 @@ MIN_MESSAGE_RATE: Final = (10 * 1024, 10.0)  # bytes and seconds: a message that
 MAX_SERVER_REQUESTS: Final = 4096  # server requests in progress: the user behind each of them may take long
 
 
-class MessageStream:
+class MessageStream(ABC):
     """Base class of a transport with one stream of messages in each direction.
 
     A subclass passes received frames to `_on_frame`, calls `_on_received` after each chunk, and `_disconnect` once the
@@ -54,27 +55,29 @@ class MessageStream:
 
     # -- what a subclass implements -----------------------------------------------------------------------------------
 
+    @abstractmethod
     def _write(self, message: bytes, on_sent: Callable[[], None] | None) -> Frame:
         """Queue a message as one frame. Raises `TransportError` (not sent) if that is impossible."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _cancel_write(self, frame: Frame) -> bool:
         """Take a frame back. Return False if it was written, even partly."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _pause_reading(self) -> None:
-        raise NotImplementedError
+        """Receive no more frames until `_resume_reading`."""
 
+    @abstractmethod
     def _resume_reading(self) -> None:
-        raise NotImplementedError
+        """Receive frames again after `_pause_reading`."""
 
+    @abstractmethod
     def _is_mid_frame(self) -> bool:
         """Return True if a message was received only partly so far."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _close_stream(self) -> None:
         """Stop writing: queued frames must never be written after this."""
-        raise NotImplementedError
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -85,7 +88,7 @@ class MessageStream:
         """Set the era. Messages of all eras are framed alike; responses of a bare server are read leniently."""
         self._is_bare = era == "bare"
 
-    def reset_session(self) -> None:
+    def reset_session(self) -> None:  # noqa: B027 (most streams have nothing to reset)
         """Do nothing: the session is the stream and cannot be lost separately."""
 
     def _disconnect(self, disconnect: Disconnect) -> None:
