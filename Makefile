@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test docs dashboard pins clean \
-  matrix machines sim history gateway-history long long-tests cluster fuzz \
+  matrix machines attacks sim history long long-tests cluster fuzz \
   conformance interop clients openapi deploy dashboard-walk bench bench-quick \
   lint types layers tree others pyright
 
@@ -74,14 +74,14 @@ matrix: setup ## quiet machine: the fault matrix with one seed (ARGS="--seeds 20
 machines: setup ## the state machines: 500 examples of 50 steps each
 	$(PYTHON) -m pytest tests/machines $(ARGS)
 
+attacks: setup ## every attack that must not work, with a line for each finding (ARGS=--here: only tests/attacks)
+	$(PYTHON) scripts/attacks.py $(ARGS)
+
 sim: setup ## the core in virtual time: 500 seeds × 200 calls
 	$(PYTHON) scripts/sim.py $(or $(ARGS),--seeds 500 --calls 200)
 
-history: setup ## 50,000 calls to real servers, 1 % with faults: was every promise kept?
-	$(PYTHON) scripts/long_run.py history
-
-gateway-history: setup ## 50,000 calls of 50 clients of both eras through a gateway, 1 % with faults
-	$(PYTHON) scripts/gateway_run.py history
+history: setup ## 50,000 calls to real servers, 1 % with faults: was every promise kept? (ARGS=gateway: of 50 clients through a gateway)
+	$(PYTHON) scripts/$(if $(filter gateway,$(ARGS)),gateway,long)_run.py history
 
 LONG_soak := long_run.py soak
 LONG_cycles := long_run.py cycles

@@ -19,30 +19,30 @@ def read_table() -> dict[str, dict[str, Any]]:
     return tomllib.loads((TESTS / "promises.toml").read_text(encoding="utf-8"))
 
 
-def marked_tests() -> dict[str, list[tuple[str, str]]]:
-    """Return (file, test) of every test with a `promise` mark, by item number. The tests are not imported."""
+def marked_tests(mark: str = "promise") -> dict[str, list[tuple[str, str]]]:
+    """Return (file, test) of every test with this mark, by the arguments of the mark. The tests are not imported."""
     found: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for file in sorted(TESTS.rglob("test_*.py")):
         source = file.read_text(encoding="utf-8")
-        if "mark.promise(" in source:
+        if f"mark.{mark}(" in source:
             name = file.relative_to(ROOT).as_posix()
-            for number, test in _marks(ast.parse(source, name), name):
+            for number, test in _marks(ast.parse(source, name), name, f"pytest.mark.{mark}"):
                 if (name, test) not in found[number]:
                     found[number].append((name, test))
     return dict(found)
 
 
-def _marks(tree: ast.Module, file: str) -> Iterator[tuple[str, str]]:
+def _marks(tree: ast.Module, file: str, mark: str) -> Iterator[tuple[str, str]]:
     """Yield (number, test) for each mark of a module. A mark of the module has an empty test name."""
     pending: list[tuple[ast.AST, str]] = [(tree, "")]
     while pending:
         node, test = pending.pop(0)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
             test = node.name
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.promise":
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == mark:
             for argument in node.args:
                 if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
-                    raise SystemExit(f"{file}:{node.lineno}: the numbers of a promise mark are plain strings")
+                    raise SystemExit(f"{file}:{node.lineno}: the arguments of {mark} are plain strings")
                 yield argument.value, test
         pending += [(child, test) for child in ast.iter_child_nodes(node)]
 

@@ -1,4 +1,4 @@
-"""The long checks of the gateway in their short forms. `make gateway-history gateway-held` runs them in full."""
+"""The long checks of the gateway in their short forms. `make history ARGS=gateway` and `make long` run them in full."""
 
 from __future__ import annotations
 

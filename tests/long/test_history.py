@@ -1,4 +1,4 @@
-"""The long checks in their short forms. `make history soak cycles neighbour cost` runs them in full."""
+"""The long checks in their short forms. `make history` and `make long ARGS=…` run them in full."""
 
 from __future__ import annotations
 

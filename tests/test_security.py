@@ -1,0 +1,85 @@
+"""SECURITY.md and the attacks: every promise has its test, every finding its test or a documented reason."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+BROKEN, WEAK, HELD = 11, 19, 79
+
+# Findings that have no test yet.
+TODO = {
+    *(f"B{number + 1}" for number in range(BROKEN)),
+    *(f"W{number + 1}" for number in range(WEAK)),
+    "BUG",
+    *(f"held-{number + 1}" for number in range(HELD)),
+}
+
+
+@pytest.fixture(scope="module")
+def attacks() -> ModuleType:
+    scripts = str(ROOT / "scripts")
+    sys.path.insert(0, scripts)
+    try:
+        spec = importlib.util.spec_from_file_location("attacks", ROOT / "scripts" / "attacks.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(scripts)
+    return module
+
+
+@cache
+def functions_of(file: str) -> frozenset[str]:
+    path = ROOT / file
+    if not path.is_file():
+        return frozenset()
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return frozenset(node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, functions))
+
+
+def test_every_test_that_is_named_exists() -> None:
+    named = re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", (ROOT / "SECURITY.md").read_text())
+    assert len(named) > 10
+    missing = [f"{file}::{test}" for file, test in named if (test or None) not in {None, *functions_of(file)}]
+    assert missing == []
+    assert [file for file, _ in named if not (ROOT / file).is_file()] == []
+
+
+def test_every_promise_names_a_test(attacks: ModuleType) -> None:
+    rows = [
+        line for line in attacks.section("What is promised, and the test that holds it").splitlines() if line[:1] == "|"
+    ]
+    assert rows[0].split("|")[1:3] == [" promise ", " test "]
+    assert [row for row in rows[2:] if "tests/" not in row.split("|")[2]] == []
+
+
+def test_the_findings_are_these(attacks: ModuleType) -> None:
+    expected = [f"B{n + 1}" for n in range(BROKEN)] + [f"W{n + 1}" for n in range(WEAK)] + ["BUG"]
+    expected += [f"held-{n + 1}" for n in range(HELD)]
+    findings = attacks.read_findings()
+    assert list(findings) == expected
+    for finding, entry in findings.items():
+        assert entry.keys() <= {"wants", "reason"}, finding
+        assert len(entry.get("reason", "a reason that is long enough")) > 20, finding
+
+
+def test_every_finding_has_a_test_or_a_documented_reason(attacks: ModuleType) -> None:
+    marked = attacks.promises.marked_tests("attack")
+    findings = attacks.read_findings()
+    settled = {finding for finding, entry in findings.items() if "reason" in entry}
+    settled |= marked.keys() | attacks.known_weaknesses().keys()
+    assert sorted(findings.keys() - settled - TODO) == []
+
+
+def test_every_mark_names_a_finding(attacks: ModuleType) -> None:
+    assert attacks.promises.marked_tests("attack").keys() - attacks.read_findings().keys() == set()
