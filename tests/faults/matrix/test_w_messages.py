@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
 import pytest
 
 from tests.faults.fault_lab import ERAS, lab
@@ -30,10 +36,28 @@ async def test_a_websocket_message_that_stops_or_crawls_ends_the_link(
         (await bench.call("bad.counter")).expect(None)
 
 
+@asynccontextmanager
+async def _process(era: str, effects: Path) -> AsyncIterator[str]:
+    """Run a fake WebSocket server as a process and yield its URL."""
+    args = ("-m", "toolway.testing.websocket_server", "--port", "0", "--era", era, "--effects", str(effects))
+    process = await asyncio.create_subprocess_exec(sys.executable, *args, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        port = int((await process.stdout.readline()).split()[1])
+        yield f"ws://127.0.0.1:{port}/mcp"
+    finally:
+        process.kill()
+        await process.wait()
+
+
 @ERAS
 @pytest.mark.row("W9")
-async def test_a_websocket_message_below_the_limit_is_an_answer_and_one_over_it_ends_the_link(era: str) -> None:
-    async with lab({"bad": FakeWebSocket(era=era)}, memory=96) as bench:
+async def test_a_websocket_message_below_the_limit_is_an_answer_and_one_over_it_ends_the_link(
+    era: str, tmp_path: Path
+) -> None:
+    effects = tmp_path / "effects"
+    # In a process of its own: to build and write such a message would block this loop.
+    async with _process(era, effects) as url, lab({"bad": Server(url=url)}, memory=96, effects=effects) as bench:
         (await bench.call("bad.bad", {"mode": "message_mb=8.2", "effect": True})).expect(None)
         over = await bench.call("bad.bad", {"mode": "message_mb=50", "effect": True})
         over.expect(ProtocolError, "unknown")
