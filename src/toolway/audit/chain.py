@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from toolway._version import __version__
+from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import (
     CALL_INTENT,
     CALL_OUTCOME,
@@ -30,7 +31,8 @@ from toolway.audit.sink import (
     format_time,
     link_records,
 )
-from toolway.audit.verify import TamperedLog, verify_record
+from toolway.audit.verify import MacChecker, TamperedLog, verify_record
+from toolway.config.settings import SECONDS_PER_DAY
 from toolway.errors import Certainty
 
 MAX_VERIFIED_ON_OPEN: Final = 100_000  # records verified on opening; always at least those of the last run
@@ -56,10 +58,12 @@ class AuditChain:
         self,
         sink: AuditSink,
         *,
+        macs: RecordMacs | None = None,
         wall_clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sink = sink
+        self._macs = macs
         self._wall_clock = wall_clock
         self._monotonic = monotonic
         self._head = ChainHead()
@@ -75,6 +79,7 @@ class AuditChain:
         truncated = self.sink.open()
         head = self.sink.head()
         interrupted = self._find_interrupted()
+        self._require_macs_after(head.seq)
         recovered = [_unknown_outcome(intent) for intent in interrupted]
         self._head = head
         entries = [self._encode_entry(LOG_OPENED, {"version": __version__, "pid": os.getpid()})]
@@ -92,7 +97,7 @@ class AuditChain:
         """
         if self._needs_reopen:
             self._reopen()
-        rows = link_records(self._head, entries)
+        rows = self._link(self._head, entries)
         try:
             self.sink.append(rows)
         except Exception:
@@ -108,10 +113,12 @@ class AuditChain:
         """
         if self._needs_reopen:
             return False
-        last = self.sink.prunable(format_time(self._wall_clock() - keep_s))
+        before = format_time(self._wall_clock() - keep_s)
+        last = self.sink.prunable(before)
         if last is None:
             return False
-        self.write([self._encode_entry(LOG_PRUNED, {"through": last.seq, "hash": last.hash})])
+        rule = {"before": before, "keep_days": keep_s / SECONDS_PER_DAY}
+        self.write([self._encode_entry(LOG_PRUNED, {"through": last.seq, "hash": last.hash, **rule})])
         self.sink.remove(last.seq)
         return True
 
@@ -121,6 +128,13 @@ class AuditChain:
                 self.write([self._encode_entry(LOG_CLOSED, {})])
         finally:
             self.sink.close()
+
+    def _link(self, head: ChainHead, entries: list[bytes]) -> list[StoredRecord]:
+        return link_records(head, entries) if self._macs is None else link_records(head, entries, self._macs.add)
+
+    def _require_macs_after(self, seq: int) -> None:
+        if self._macs is not None and self._macs.start is not None:
+            self._macs.start.lower_to(seq)
 
     def _encode_entry(self, kind: str, fields: RecordFields) -> bytes:
         return encode_record(kind, self._wall_clock(), self._monotonic(), fields)
@@ -140,9 +154,10 @@ class AuditChain:
         if found == ChainHead() and self._head != ChainHead():
             # The log file was removed. Start a new log, and record which one it continues.
             after = {"seq": self._head.seq, "hash": self._head.hash}
-            rows = link_records(
+            rows = self._link(
                 found, [self._encode_entry(LOG_OPENED, {"version": __version__, "pid": os.getpid(), "after": after})]
             )
+            self._require_macs_after(0)
             self.sink.append(rows)
             found = ChainHead(rows[-1].seq, rows[-1].hash)
         elif lost:
@@ -156,7 +171,7 @@ class AuditChain:
         """
         ended: set[str] = set()
         interrupted: list[RecordFields] = []
-        for row, in_last_run in read_verified(self.sink.read_backward()):
+        for row, in_last_run in read_verified(self.sink.read_backward(), self._macs):
             if not in_last_run:
                 continue
             fields = _decode_fields(row)
@@ -168,7 +183,7 @@ class AuditChain:
         return interrupted[::-1]
 
 
-def read_verified(rows: Iterator[StoredRecord]) -> Iterator[tuple[StoredRecord, bool]]:
+def read_verified(rows: Iterator[StoredRecord], macs: RecordMacs | None = None) -> Iterator[tuple[StoredRecord, bool]]:
     """Verify records, newest first. Yield each with True if the last writer process wrote it.
 
     Stops after `MAX_VERIFIED_ON_OPEN` records, but not within the last run. Raises `TamperedLog` if a record was
@@ -177,8 +192,10 @@ def read_verified(rows: Iterator[StoredRecord]) -> Iterator[tuple[StoredRecord, 
     expected_hash = ""
     seq = 0
     in_last_run = True
+    checker = MacChecker(macs, newest_first=True)
     for count, row in enumerate(rows, 1):
         prev = verify_record(row)
+        checker.check(row)
         if expected_hash and row.seq != seq - 1:
             raise TamperedLog(seq, f"it follows record {row.seq}: the records between them are missing")
         if expected_hash and row.hash != expected_hash:

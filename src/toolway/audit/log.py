@@ -8,14 +8,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Final
 
+from toolway.audit.mac import RecordMacs, load_audit_key
 from toolway.audit.recorder import AuditRecorder, needs_intent
 from toolway.audit.sink import AuditSink, MultiLogSink, SinkBroken, SinkInUse
 from toolway.audit.verify import TamperedLog
@@ -83,8 +81,11 @@ class AuditLog:
         """
         settings = self._settings
         try:
-            writer = AuditWriter(create_sink(settings), keep_s=settings.retention, on_state_change=self._emit_state)
+            macs = await asyncio.to_thread(RecordMacs.load, settings)
             redactor = await asyncio.to_thread(load_redactor, settings)
+            writer = AuditWriter(
+                create_sink(settings), macs=macs, keep_s=settings.retention, on_state_change=self._emit_state
+            )
             opened = await writer.open()
         except Exception as exc:
             raise _open_error(settings, exc) from exc
@@ -142,17 +143,7 @@ def load_redactor(settings: AuditSettings, *, create: bool = True) -> Redactor:
 
     A missing key file is created with a random key. Raises `OSError` if it is missing and `create` is False.
     """
-    if settings.digest_key:
-        return Redactor(settings.digest_key, settings.redact, settings.max_text_chars)
-    file = Path(settings.digest_key_file or f"{settings.file or 'audit'}.key")
-    if create and not file.exists():
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-                out.write(secrets.token_hex(32).encode())
-        except FileExistsError:
-            pass  # another process created it first
-    return Redactor(file.read_bytes(), settings.redact, settings.max_text_chars)
+    return Redactor(load_audit_key(settings, create=create), settings.redact, settings.max_text_chars)
 
 
 # -- middleware --------------------------------------------------------------------------------------------------------

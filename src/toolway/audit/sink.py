@@ -6,7 +6,8 @@ run in the writer thread and may block.
     {"seq": 7, "prev": "<hash of 6>", "kind": "call.intent", "time": "2026-11-15T12:00:00.123456Z", "mono": 81.5, …}
 
 The hash of a record is the SHA-256 of its stored bytes, which contain the hash of the record before. So changing,
-removing or inserting a record requires a change of every later record, and of the last hash.
+removing or inserting a record requires a change of every later record, and of the last hash. The MAC at its end
+(`mac.py`) requires the key of the log.
 
 A record is encoded when its event happens, so that only its bytes are queued for the disk. `seq` and `prev` are added
 when it is written.
@@ -18,7 +19,7 @@ import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
@@ -189,16 +190,18 @@ def _format_second(seconds: int) -> bytes:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)).encode()
 
 
-def link_records(head: ChainHead, entries: Iterable[bytes]) -> list[StoredRecord]:
-    """Complete encoded records with sequence number, hash of the record before, and own hash.
+def link_records(
+    head: ChainHead, entries: Iterable[bytes], add_mac: Callable[[bytes], bytes] = lambda body: body
+) -> list[StoredRecord]:
+    """Complete encoded records with sequence number, hash of the record before, MAC and own hash.
 
-    The first of them follows the record `head`.
+    The first of them follows the record `head`. `add_mac` returns a body with its MAC.
     """
     seq, before = head
     rows = []
     for entry in entries:
         seq += 1
-        body = b'{"seq":%d,"prev":"%s",%s' % (seq, before.encode(), entry[1:])
+        body = add_mac(b'{"seq":%d,"prev":"%s",%s' % (seq, before.encode(), entry[1:]))
         before = hashlib.sha256(body).hexdigest()
         rows.append(StoredRecord(seq, before, body))
     return rows

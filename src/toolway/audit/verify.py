@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import groupby, islice
 from typing import Final
 
 import msgspec
 
+from toolway.audit.mac import RecordMacs, has_mac
 from toolway.audit.sink import (
     CALL_INTENT,
     CALL_OUTCOME,
@@ -22,6 +24,7 @@ from toolway.audit.sink import (
     StoredRecord,
 )
 
+_NO_MAC: Final = "it has no MAC, but records before it have: it was not written with the key of this log"
 _PREFIX: Final = re.compile(rb'\{"seq":([0-9]{1,18}),"prev":"([0-9a-f]{64})",')
 
 
@@ -35,6 +38,18 @@ class TamperedLog(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class PrunedRecords:
+    """Records that were removed because of their age: by one rule, in one or more steps."""
+
+    through: int  # number of the last removed record
+    first_time: str  # time of the first and of the last step
+    last_time: str
+    keep_days: float | None  # the rule: `keepDays` at that time; None if an older version wrote the record
+    steps: int
+    has_mac: bool
+
+
+@dataclass(frozen=True, slots=True)
 class VerifiedLog:
     """Summary of a verified audit log: number of records, first and last record, open intents."""
 
@@ -43,42 +58,91 @@ class VerifiedLog:
     head: ChainHead
     intent_count: int
     open_intents: int  # intents without outcome: calls in flight, or interrupted by a crash and not recovered yet
+    without_mac: int = 0  # records of an older version, which have no MAC
+    pruned: tuple[PrunedRecords, ...] = ()
 
 
-def verify_log(rows: Iterable[StoredRecord], on_progress: Callable[[int], None] = lambda _: None) -> VerifiedLog:
+def verify_log(
+    rows: Iterable[StoredRecord],
+    on_progress: Callable[[int], None] = lambda _: None,
+    macs: RecordMacs | None = None,
+) -> VerifiedLog:
     """Verify the hash chain of a whole audit log, given its records from the oldest on.
 
-    `on_progress` gets the number of verified records. Raises `TamperedLog` if a record was changed or is missing.
+    `on_progress` gets the number of verified records. Without `macs`, MACs are not checked. Raises `TamperedLog` if
+    a record was changed, is missing, or was written without the key of the log.
     """
     head = start = ChainHead()
-    pruned: list[ChainHead] = []
+    pruned: list[_Summary] = []
+    checker = MacChecker(macs)
     intents: set[str] = set()
     count = intent_count = 0
     for row in rows:
         if not count:
             head = start = ChainHead(row.seq - 1, verify_record(row))
         head = verify_link(row, head)
+        checker.check(row)
         count += 1
-        kind, call, through = _summarize(row)
-        if kind == CALL_INTENT:
+        found = _summarize(row)
+        if found.kind == CALL_INTENT:
             intent_count += 1
-            intents.add(call)
-        elif kind == CALL_OUTCOME:
-            intents.discard(call)
-        elif kind == LOG_PRUNED and through is not None:
-            pruned.append(through)
+            intents.add(found.call)
+        elif found.kind == CALL_OUTCOME:
+            intents.discard(found.call)
+        elif found.kind == LOG_PRUNED and found.through is not None:
+            pruned.append(found)
         on_progress(count)
     if count and start != ChainHead() and not _is_pruned(start, pruned):
         raise TamperedLog(start.seq + 1, "the records before it are missing, and no record says that they were removed")
-    return VerifiedLog(count, start.seq + 1, head, intent_count, len(intents))
+    return VerifiedLog(
+        count, start.seq + 1, head, intent_count, len(intents), checker.without_mac, tuple(_join_pruned(pruned))
+    )
 
 
-def _is_pruned(start: ChainHead, pruned: list[ChainHead]) -> bool:
+def _is_pruned(start: ChainHead, pruned: Iterable[_Summary]) -> bool:
     """Return True if the log has a record about the removal of everything up to `start`.
 
     Removal may be incomplete: the record may also name later records, which are still stored.
     """
-    return start in pruned or any(each.seq > start.seq for each in pruned)
+    named = [ChainHead(each.through or 0, each.hash) for each in pruned]
+    return start in named or any(each.seq > start.seq for each in named)
+
+
+def _join_pruned(pruned: Iterable[_Summary]) -> Iterator[PrunedRecords]:
+    """Yield one entry for all consecutive records about removals by the same rule."""
+    for (keep_days, has_valid_mac), group in groupby(pruned, key=lambda each: (each.keep_days, bool(each.mac))):
+        steps = list(group)
+        through = max(each.through or 0 for each in steps)
+        yield PrunedRecords(through, steps[0].time, steps[-1].time, keep_days, len(steps), has_valid_mac)
+
+
+class MacChecker:
+    """Checks the MACs of consecutive records. Only the oldest records of a log may have none."""
+
+    def __init__(self, macs: RecordMacs | None, *, newest_first: bool = False) -> None:
+        self._macs = macs
+        self._newest_first = newest_first
+        start = macs.start.read() if macs is not None and macs.start is not None else None
+        self._start = start if start is not None else sys.maxsize
+        self._last_missing = 0  # number of the record without a MAC that was checked last
+        self._has_mac = False  # an earlier call of `check` had a record with a MAC
+        self.without_mac = 0
+
+    def check(self, row: StoredRecord) -> None:
+        """Check the next record. Raises `TamperedLog` if its MAC is wrong, or missing after the first one."""
+        if not has_mac(row.body):
+            self.without_mac += 1
+            self._last_missing = row.seq
+            if row.seq > self._start or (self._has_mac and not self._newest_first and self._macs is not None):
+                raise TamperedLog(row.seq, _NO_MAC)
+            return
+        self._has_mac = True
+        if self._macs is None:
+            return
+        if not self._macs.check(row.body):
+            raise TamperedLog(row.seq, "its MAC is wrong: it was not written with the key of this log")
+        if self._newest_first and self._last_missing:
+            raise TamperedLog(self._last_missing, _NO_MAC)
 
 
 def verify_record(row: StoredRecord) -> str:
@@ -113,17 +177,19 @@ class _Summary(msgspec.Struct):
     call: str = ""
     through: int | None = None
     hash: str = GENESIS_HASH
+    time: str = ""
+    keep_days: float | None = None
+    mac: str = ""
 
 
 _decode_summary = msgspec.json.Decoder(_Summary).decode
 
 
-def _summarize(row: StoredRecord) -> tuple[str, str, ChainHead | None]:
+def _summarize(row: StoredRecord) -> _Summary:
     try:
-        found = _decode_summary(row.body)
+        return _decode_summary(row.body)
     except ValueError as exc:
         raise TamperedLog(row.seq, f"it cannot be read: {exc}") from None
-    return found.kind, found.call, ChainHead(found.through, found.hash) if found.through is not None else None
 
 
 # -- search ------------------------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
 from toolway.audit.chain import AuditChain, OpenedLog
+from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import LOG_RESUMED, AuditSink, RecordFields, encode_record, encode_stamped
 from toolway.secrets.detection import mask_secrets
 
@@ -88,17 +89,19 @@ class AuditWriter:
         self,
         sink: AuditSink,
         *,
+        macs: RecordMacs | None = None,
         keep_s: float = 0.0,
         write_timeout: float = WRITE_TIMEOUT_S,
         wall_clock: Callable[[], float] = time.time,
         on_state_change: Callable[[str, int], None] = lambda reason, lost: None,
     ) -> None:
-        """Create the writer. `keep_s`: seconds for which records are stored; 0 = no limit.
+        """Create the writer. `macs` adds a MAC to every record. `keep_s`: seconds for which records are
+        stored; 0 = no limit.
 
         `on_state_change` gets the reason when the log becomes unwritable. When it is writable again, it gets an
         empty reason and the number of lost records.
         """
-        self._chain = AuditChain(sink, wall_clock=wall_clock)
+        self._chain = AuditChain(sink, macs=macs, wall_clock=wall_clock)
         self._keep_s = keep_s
         self._write_timeout = write_timeout
         self._wall_clock = wall_clock

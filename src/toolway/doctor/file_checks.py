@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from toolway.audit.chain import read_verified
 from toolway.audit.log import create_sink
+from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import AuditSink, SinkBroken
 from toolway.audit.verify import TamperedLog
 from toolway.config import scopes
@@ -416,7 +417,7 @@ def _check_audit_log(settings: AuditSettings) -> Iterator[Check]:
     try:
         sink = create_sink(settings, read_only=True)
         with closing(sink):
-            yield _check_audit_records(sink)
+            yield _check_audit_records(sink, _load_macs(settings))
     except ToolwayError as exc:
         yield Check("audit", "fail", exc.message, exc.detail, exc.hint, code=exc.code)
 
@@ -444,10 +445,17 @@ def _check_log_location(file: Path) -> Check | None:
     return None
 
 
-def _check_audit_records(sink: AuditSink) -> Check:
+def _load_macs(settings: AuditSettings) -> RecordMacs | None:
+    try:
+        return RecordMacs.load(settings, create=False)
+    except OSError:
+        return None  # a gateway of another user or machine wrote the log
+
+
+def _check_audit_records(sink: AuditSink, macs: RecordMacs | None) -> Check:
     try:
         sink.open()
-        count = sum(1 for _ in islice(read_verified(sink.read_backward()), MAX_CHECKED_RECORDS))
+        count = sum(1 for _ in islice(read_verified(sink.read_backward(), macs), MAX_CHECKED_RECORDS))
     except (TamperedLog, SinkBroken) as exc:
         message = f"the audit log was changed or damaged, so the gateway will not start: {sink.location}"
         return Check(

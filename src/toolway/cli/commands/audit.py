@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from heapq import merge
 from pathlib import Path
@@ -23,6 +24,7 @@ from toolway.cli.output import Output
 from toolway.errors import ConfigError, ToolwayError
 
 if TYPE_CHECKING:
+    from toolway.audit.mac import RecordMacs
     from toolway.audit.sink import AuditSink, ChainHead, RecordFields, StoredRecord
     from toolway.audit.verify import AuditQuery, VerifiedLog
     from toolway.config.settings import AuditSettings
@@ -47,9 +49,23 @@ def audit_verify(
         str | None,
         typer.Option("--head", metavar="NUMBER:HASH", help="Head printed by an earlier verify.", show_default=False),
     ] = None,
+    first: Annotated[
+        int | None,
+        typer.Option(
+            "--first",
+            metavar="NUMBER",
+            min=1,
+            help="Record with which the log must begin, at latest.",
+            show_default=False,
+        ),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option("--key", metavar="FILE", help="Key file of a log at another path.", show_default=False),
+    ] = None,
 ) -> CommandResult:
     """Exit with 9 if a record of the log was changed, removed or added."""
-    return run_audit_verify(context, log, head)
+    return run_audit_verify(context, log, head, first, key)
 
 
 def audit_ls(
@@ -90,23 +106,28 @@ def audit_export(
 # -- verify, list and export -------------------------------------------------------------------------------------------
 
 
-def run_audit_verify(context: CommandContext, file: str | None, head: str | None) -> ExitCode:
+def run_audit_verify(
+    context: CommandContext, file: str | None, head: str | None, first: int | None, key: Path | None
+) -> ExitCode:
     """Verify all records of the audit log and print a summary. Returns 9 if it was altered."""
     from toolway.audit.sink import SinkBroken
     from toolway.audit.verify import TamperedLog, verify_log
 
     output, settings = context.output, _audit_settings(context, file)
+    macs = _load_macs(settings, key)
     expected_head = _parse_head(head) if head is not None else None
     matching_heads: list[ChainHead] = []
     found: dict[str, VerifiedLog] = {}
     with _open_logs(settings) as logs, output.spinner("verifying the log") as update:
         for sink in logs:
             try:
-                found[sink.location] = verify_log(
-                    _rows_tracking_head(sink, expected_head, matching_heads), _verify_progress(update)
+                verified = verify_log(
+                    _rows_tracking_head(sink, expected_head, matching_heads), _verify_progress(update), macs
                 )
+                _check_beginning(verified, first, has_key=macs is not None)
             except (TamperedLog, SinkBroken) as exc:
                 return _report_altered(output, sink.location, str(exc))
+            found[sink.location] = verified
     if expected_head is not None and expected_head not in matching_heads:
         differs = f"record {expected_head.seq} differs from the given head"
         detail = f"{differs}: records were removed from the end, or all rewritten"
@@ -118,6 +139,8 @@ def run_audit_verify(context: CommandContext, file: str | None, head: str | None
     else:
         for location, each in found.items():
             _print_verified(output, location, each, show_location=len(found) > 1)
+        if macs is None:
+            output.info("MACs were not checked, because the key of the log was not found: --key FILE")
     return ExitCode.OK
 
 
@@ -240,17 +263,57 @@ def _build_filter(
 ) -> AuditQuery:
     from toolway.audit.log import load_redactor
     from toolway.audit.verify import AuditQuery
-    from toolway.cluster.options import cluster_key_from_env
 
     fields = {name: value for name, value in field_filters.items() if value is not None}
     if "key" in fields:
-        cluster = cluster_key_from_env(os.environ)  # nodes of a cluster compute digests with the shared cluster key
-        settings = settings.for_cluster(cluster) if cluster is not None else settings
         try:
-            fields["key"] = load_redactor(settings, create=False).digest(fields["key"])
+            fields["key"] = load_redactor(_with_cluster_key(settings), create=False).digest(fields["key"])
         except OSError as exc:
             raise UsageError("a search by key needs the key file of the log", detail=str(exc)) from None
     return AuditQuery(fields, kind, _parse_since(since))
+
+
+def _load_macs(settings: AuditSettings, key: Path | None) -> RecordMacs | None:
+    """Return the MACs of the log, or None if there is no key file.
+
+    Raises `UsageError` if the file `key` cannot be read.
+    """
+    from toolway.audit.mac import RecordMacs
+
+    settings = replace(settings, digest_key_file=os.fspath(key)) if key is not None else _with_cluster_key(settings)
+    try:
+        return RecordMacs.load(settings, create=False)
+    except OSError as exc:
+        if key is not None:
+            raise UsageError(f"the key file cannot be read: {key}", detail=str(exc)) from None
+        return None
+
+
+def _with_cluster_key(settings: AuditSettings) -> AuditSettings:
+    """Return the settings with the key of the cluster, if the environment has one: its nodes use no key file."""
+    from toolway.cluster.options import cluster_key_from_env
+
+    cluster = cluster_key_from_env(os.environ)
+    return settings.for_cluster(cluster) if cluster is not None else settings
+
+
+def _check_beginning(found: VerifiedLog, first: int | None, *, has_key: bool) -> None:
+    """Raise `TamperedLog` if the log begins after the record `first`.
+
+    Raises `ConfigError` if records were removed and this cannot be checked, because the key is missing.
+    """
+    from toolway.audit.verify import TamperedLog
+
+    if first is not None and found.record_count and found.first_seq > first:
+        reason = f"the log begins with it, not with record {first} or earlier"
+        raise TamperedLog(found.first_seq, f"{reason}; {_describe_pruned(found) or 'no removal is recorded'}")
+    if found.first_seq > 1 and not has_key and any(each.has_mac for each in found.pruned):
+        raise ConfigError(
+            "the removal of old audit records cannot be checked",
+            detail="the key of the log was not found",
+            hint="give the key file of the log: toolway audit verify --key FILE",
+            code="E-AUDIT-OPEN",
+        )
 
 
 def _parse_since(text: str) -> str:
@@ -304,7 +367,19 @@ def _verified_to_json(location: str, found: VerifiedLog) -> RecordFields:
         "first": found.first_seq,
         "head": _format_head(found.head),
     }
-    return {**fields, "intents": found.intent_count, "open": found.open_intents}
+    pruned = [
+        {
+            "through": each.through,
+            "from": each.first_time,
+            "to": each.last_time,
+            "keepDays": each.keep_days,
+            "steps": each.steps,
+            "mac": each.has_mac,
+        }
+        for each in found.pruned
+    ]
+    calls = {"intents": found.intent_count, "open": found.open_intents}
+    return {**fields, **calls, "withoutMac": found.without_mac, "pruned": pruned}
 
 
 def _format_head(head: ChainHead) -> str:
@@ -322,8 +397,31 @@ def _print_verified(output: Output, location: str, found: VerifiedLog, *, show_l
     output.print_line(
         f"{found.intent_count:,} calls were to change something; {found.open_intents} of them have no outcome yet"
     )
+    for line in filter(None, (_describe_pruned(found), _describe_missing_macs(found))):
+        output.print_line(line)
     output.print_line(f"head {head}")
     output.info(f"store the head elsewhere; later: toolway audit verify --head {head}", "dim")
+
+
+def _describe_pruned(found: VerifiedLog) -> str:
+    """Return which records were removed, when and by which rule; empty if none were."""
+    parts = []
+    for each in found.pruned:
+        when = (
+            each.first_time[:10]
+            if each.first_time[:10] == each.last_time[:10]
+            else (f"{each.first_time[:10]} to {each.last_time[:10]}")
+        )
+        rule = "rule not recorded" if each.keep_days is None else f"keepDays {each.keep_days:g}"
+        parts.append(f"through {each.through} on {when} ({rule}{'' if each.has_mac else ', without MAC'})")
+    return f"removed because of age: records {', '.join(parts)}" if parts else ""
+
+
+def _describe_missing_macs(found: VerifiedLog) -> str:
+    if not found.without_mac:
+        return ""
+    who = "an older version wrote them" if found.without_mac < found.record_count else "an older version wrote the log"
+    return f"{found.without_mac:,} records have no MAC: {who}, or it was rewritten without its key"
 
 
 def _report_altered(output: Output, location: str, why: str) -> ExitCode:
