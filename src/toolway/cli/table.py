@@ -42,6 +42,9 @@ CLUSTER_COMMANDS: Final = {
     "nodes": CommandSpec("List the nodes of the cluster and their servers.", "cluster:nodes"),
     "drain": CommandSpec("Drain a node of the cluster before you stop it.", "cluster:drain"),
     "keygen": CommandSpec("Generate the key that all nodes of a cluster share.", "cluster:keygen", OUTPUT_OPTIONS),
+    "tenant-key": CommandSpec(
+        "Derive the key of one tenant from the cluster key.", "cluster:tenant_key", OUTPUT_OPTIONS
+    ),
 }
 
 COMMANDS: Final = {
@@ -82,7 +85,7 @@ COMMANDS: Final = {
     "ui": CommandSpec("Open the dashboard in a browser.", "activity:ui"),
     "keys": CommandSpec("Manage the API keys and tokens of the gateway.", subcommands=KEYS_COMMANDS),
     "audit": CommandSpec("Read and verify the gateway's audit log.", subcommands=AUDIT_COMMANDS),
-    "cluster": CommandSpec("List and drain cluster nodes, generate a cluster key.", subcommands=CLUSTER_COMMANDS),
+    "cluster": CommandSpec("List and drain cluster nodes, create keys.", subcommands=CLUSTER_COMMANDS),
     "completion": CommandSpec(
         "Complete commands, servers and tools in a shell.", "completion:completion", OUTPUT_OPTIONS
     ),

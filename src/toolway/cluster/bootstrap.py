@@ -53,7 +53,7 @@ async def load_initial_config(options: ClusterOptions) -> LoadedConfig | None:
     engine = open_engine(options.database_url)
     try:
         await upgrade_schema(engine)
-        found = await ConfigStore(engine, Sealer(options.cluster_key, time.time)).load_settings(options.tenant)
+        found = await ConfigStore(engine, Sealer(options.tenant_key, time.time)).load_settings(options.tenant)
     except ToolwayError:
         raise
     except Exception as exc:

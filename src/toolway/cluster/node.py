@@ -84,7 +84,7 @@ class ClusterNode:
     def __init__(self, options: ClusterOptions, token: str) -> None:
         self.options = options
         self.id = options.new_id()
-        self.sealer = Sealer(options.cluster_key, time.time)
+        self.sealer = Sealer(options.tenant_key, time.time)
         self.engine: AsyncEngine = open_engine(options.database_url)
         self.nodes, self.instances = NodeStore(self.engine), InstanceStore(self.engine)
         self.config_store = ConfigStore(self.engine, self.sealer)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from toolway.cluster.keys import TENANT_KEY_PREFIX, derive_tenant_key
 from toolway.errors import ConfigError
 from toolway.secrets.detection import remember_secret
 
@@ -23,6 +24,7 @@ MAX_LABELS: Final = 32
 MAX_CAPACITY: Final = 100_000
 MAX_NAME_CHARS: Final = 63  # the limit of pod names in Kubernetes
 CLUSTER_KEY_BYTES: Final = 32
+DEFAULT_TENANT: Final = "default"
 MAX_SECRET_FILE_BYTES: Final = 4096  # bytes of a file that contains one secret
 
 # Environment variable for each flag. The first one enables cluster mode, as --cluster does.
@@ -52,10 +54,10 @@ class ClusterOptions:
 
     nats_urls: tuple[str, ...] = field(repr=False)  # URLs of one NATS cluster; they may contain passwords
     database_url: str = field(repr=False)  # postgresql://…, or sqlite:///file to try it on one machine
-    cluster_key: bytes = field(repr=False)  # shared key that seals data between nodes, clients and the database
+    tenant_key: bytes = field(repr=False)  # key of the tenant: seals data between nodes, clients and the database
     nats_credentials: str = ""  # NATS .creds file with the user's JWT and seed; "" = credentials in the URLs
     cluster_name: str = "toolway"  # cluster name; separates clusters on one NATS
-    tenant: str = "default"  # tenant that owns the served servers
+    tenant: str = DEFAULT_TENANT  # tenant that owns the served servers
     node_name: str = "node"  # node name; the node id adds a random suffix (`new_id`)
     advertise_url: str | None = None  # HTTP URL for other nodes; "" = NATS only; None = detect
     capacity: int = 1000  # maximum number of owned servers; nodes with more get a larger share
@@ -96,13 +98,14 @@ def read_options(flags: Flags, environ: Mapping[str, str]) -> ClusterOptions | N
     if given["cluster"] is None:
         _reject_stray_flags(flags)
         return None
+    tenant = parse_name("--tenant", given["tenant"] or DEFAULT_TENANT)
     options = ClusterOptions(
         nats_urls=parse_nats_urls(given["cluster"]),
         database_url=_read_database_url(given["database"], environ),
-        cluster_key=_read_cluster_key(given["cluster_key_file"], environ),
+        tenant_key=_read_tenant_key(given["cluster_key_file"], environ, tenant),
         nats_credentials=_check_credentials_file(given["nats_credentials"]),
         cluster_name=parse_name("--cluster-name", given["cluster_name"] or "toolway"),
-        tenant=parse_name("--tenant", given["tenant"] or "default"),
+        tenant=tenant,
         node_name=parse_name("--node", given["node"] or _default_node_name()),
         advertise_url=parse_advertise_url(given["advertise"]),
         capacity=parse_capacity(given["capacity"]),
@@ -152,22 +155,57 @@ def _read_database_url(text: str | None, environ: Mapping[str, str]) -> str:
 # -- secrets ----------------------------------------------------------------------------------------------------------
 
 
-# -- secrets ----------------------------------------------------------------------------------------------------------
 def generate_cluster_key() -> str:
     """Return a new random cluster key as hexadecimal text."""
     return secrets.token_hex(CLUSTER_KEY_BYTES)
 
 
-def cluster_key_from_env(environ: Mapping[str, str]) -> bytes | None:
-    """Return the cluster key that environment variables set, or None if they set none.
+def tenant_key_from_env(environ: Mapping[str, str]) -> bytes | None:
+    """Return the key of the tenant that environment variables set, or None if they set no key.
 
     Raises `ConfigError` if the key is invalid or its file is not readable.
     """
     file = environ.get(ENV_VARIABLES["cluster_key_file"])
-    return _read_cluster_key(file, environ) if file or environ.get(CLUSTER_KEY_VARIABLE) else None
+    if not file and not environ.get(CLUSTER_KEY_VARIABLE):
+        return None
+    return _read_tenant_key(file, environ, environ.get(ENV_VARIABLES["tenant"]) or DEFAULT_TENANT)
 
 
-def _read_cluster_key(file: str | None, environ: Mapping[str, str]) -> bytes:
+def read_cluster_key(file: str | None, environ: Mapping[str, str]) -> bytes:
+    """Return the cluster key from a file or the environment, for what the key of one tenant does not suffice.
+
+    Raises `ConfigError` if there is none, it is invalid, or only the key of a tenant was given.
+    """
+    text, source = _read_key_text(file or environ.get(ENV_VARIABLES["cluster_key_file"]), environ)
+    if text.startswith(TENANT_KEY_PREFIX):
+        raise option_error(
+            f"cluster key required: {source}",
+            "it contains the key of one tenant",
+            "use the file that `toolway cluster keygen` wrote: --cluster-key-file cluster.key",
+            "E-CLUSTER-KEY",
+        )
+    return _parse_key(text, source)
+
+
+def _read_tenant_key(file: str | None, environ: Mapping[str, str], tenant: str) -> bytes:
+    """Return the key of a tenant: as given, or derived from the cluster key, which is not kept."""
+    text, source = _read_key_text(file, environ)
+    if not text.startswith(TENANT_KEY_PREFIX):
+        return derive_tenant_key(_parse_key(text, source), tenant)
+    _, _, named = text.partition(":")
+    owner, _, key = named.partition(":")
+    if owner != tenant:
+        raise option_error(
+            f"key of another tenant: {source}",
+            f"it is the key of {owner[:MAX_NAME_CHARS]!r}, and this node serves {tenant!r}",
+            f"start the node with --tenant {owner[:MAX_NAME_CHARS]}, or with: toolway cluster tenant-key {tenant}",
+            "E-CLUSTER-KEY",
+        )
+    return _parse_key(key, source)
+
+
+def _read_key_text(file: str | None, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the text of the key and where it was found. Raises `ConfigError` if there is none."""
     source = file or f"${CLUSTER_KEY_VARIABLE}"
     text = _read_secret_file(file, "--cluster-key-file") if file else environ.get(CLUSTER_KEY_VARIABLE, "").strip()
     if not text:
@@ -177,6 +215,11 @@ def _read_cluster_key(file: str | None, environ: Mapping[str, str]) -> bytes:
             "create a key and give it to every node: toolway cluster keygen --out cluster.key",
             "E-CLUSTER-KEY",
         )
+    remember_secret(text)
+    return text, source
+
+
+def _parse_key(text: str, source: str) -> bytes:
     try:
         key = bytes.fromhex(text)
     except ValueError:

@@ -74,12 +74,12 @@ class AuditSettings:
         file = self.file or os.path.join(folder_path, f"audit.{self.to}") if self.to != "postgresql" else ""
         return replace(self, file=file, digest_key_file=self.digest_key_file or os.path.join(folder_path, "audit.key"))
 
-    def for_cluster(self, cluster_key: bytes) -> AuditSettings:
+    def for_cluster(self, tenant_key: bytes) -> AuditSettings:
         """Return the settings for a node (gateway process) of a cluster.
 
-        The digest key is derived from the cluster key, so equal values have equal digests in the logs of all nodes.
+        The digest key is derived from the key of the tenant: equal values have equal digests in the logs of all nodes.
         """
-        digest_key = hmac.digest(cluster_key, b"toolway audit", "sha256").hex().encode()
+        digest_key = hmac.digest(tenant_key, b"toolway audit", "sha256").hex().encode()
         return replace(self, shared_name=self.to == "postgresql", digest_key=digest_key)
 
 

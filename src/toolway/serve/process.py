@@ -70,7 +70,7 @@ class GatewayProcess:
         settings = loaded.gateway
         audit = settings.audit.with_folder(state_dir.folder) if settings.audit is not None else None
         if audit is not None and cluster is not None:
-            audit = audit.for_cluster(cluster.cluster_key)
+            audit = audit.for_cluster(cluster.tenant_key)
         alerts = settings.alerts
         if alerts is not None and not alerts.folder:
             alerts = replace(alerts, folder=str(state_dir.folder / "alerts"))
@@ -83,7 +83,7 @@ class GatewayProcess:
         self.telemetry.attach(self.hub)
         self.gateway = Gateway(
             self.hub,
-            cluster.cluster_key if cluster is not None else state_dir.read_sealing_key(),
+            cluster.tenant_key if cluster is not None else state_dir.read_sealing_key(),
             self._api_keys,
             groups=self._groups,
             allowed_commands=lambda: self._active_config.gateway.allowed_commands,

@@ -114,7 +114,7 @@ async def cluster(
             options = ClusterOptions(
                 nats_urls=(nats.url,),
                 database_url=f"sqlite:///{folder / 'record'}",
-                cluster_key=KEY,
+                tenant_key=KEY,
                 node_name=name,
                 advertise_url="" if name in hidden else f"http://127.0.0.1:{before.port}",
             )
@@ -130,7 +130,7 @@ async def _node(options: ClusterOptions, file: LoadedConfig, before: Tap) -> Asy
         stack.push_async_callback(replica.close)
         await replica.open(file)
         hub = await stack.enter_async_context(HubCore({}, callbacks=NoHubCallbacks(), **replica.hub_options))
-        gateway = Gateway(hub, options.cluster_key, replica.api_keys, cluster=replica.gateway_hooks)
+        gateway = Gateway(hub, options.tenant_key, replica.api_keys, cluster=replica.gateway_hooks)
 
         async def take(loaded: LoadedConfig) -> None:
             await hub.reload(replace(loaded, servers=replica.local_servers(loaded.servers)))

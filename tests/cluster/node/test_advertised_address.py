@@ -9,7 +9,7 @@ from toolway.cluster.bootstrap import detect_address
 from toolway.cluster.options import ClusterOptions
 from toolway.errors import ConfigError
 
-HERE = ClusterOptions(nats_urls=("nats://127.0.0.1:4222",), database_url="postgresql://db/x", cluster_key=bytes(32))
+HERE = ClusterOptions(nats_urls=("nats://127.0.0.1:4222",), database_url="postgresql://db/x", tenant_key=bytes(32))
 ELSEWHERE = replace(HERE, nats_urls=("nats://192.0.2.1:4222",))
 NOWHERE = replace(HERE, nats_urls=("nats://name.invalid:4222",), database_url="postgresql:///x?host=/run/postgresql")
 

@@ -5,6 +5,7 @@ import socket
 import pytest
 
 from tests.cluster.nats_accounts import operated
+from toolway.cluster.keys import derive_tenant_key
 from toolway.cluster.options import ClusterOptions, Flags, generate_cluster_key, read_options
 from toolway.errors import ConfigError
 from toolway.secrets.detection import mask_secrets
@@ -34,10 +35,10 @@ def test_nobody_who_does_not_ask_is_part_of_a_cluster():
 
 def test_two_addresses_and_a_key_are_enough():
     found = options()
-    assert (found.nats_urls, found.database_url, found.cluster_key) == (
+    assert (found.nats_urls, found.database_url, found.tenant_key) == (
         ("nats://a:4222",),
         "postgresql://toolway@db/toolway",
-        bytes.fromhex(KEY),
+        derive_tenant_key(bytes.fromhex(KEY), "default"),
     )
     assert (found.cluster_name, found.tenant, found.advertise_url, found.capacity, found.labels) == (
         "toolway",
@@ -66,7 +67,7 @@ def test_all_of_it_can_stand_in_the_environment_and_a_flag_counts_more(tmp_path)
     assert found == ClusterOptions(
         nats_urls=("nats://a:4222", "nats://b:4222"),
         database_url="postgresql://db/x",
-        cluster_key=bytes.fromhex(KEY),
+        tenant_key=derive_tenant_key(bytes.fromhex(KEY), "acme"),
         cluster_name="blue",
         tenant="acme",
         node_name="n2",
@@ -166,7 +167,7 @@ def test_none_to_advertise_means_over_nats():
 
 def test_a_new_key_can_be_used():
     assert generate_cluster_key() != generate_cluster_key()
-    assert options({"TOOLWAY_CLUSTER_KEY": generate_cluster_key()}).cluster_key
+    assert options({"TOOLWAY_CLUSTER_KEY": generate_cluster_key()}).tenant_key
 
 
 def test_credentials_of_nats_are_looked_at_before_anything_starts(tmp_path):

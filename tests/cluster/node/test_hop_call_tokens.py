@@ -226,7 +226,7 @@ async def test_a_call_that_comes_to_the_wrong_process_is_not_made_there(nodes: C
 FORKED = """
 import os
 from toolway.cluster.options import ClusterOptions
-options = ClusterOptions(nats_urls=("nats://h",), database_url="d", cluster_key=b"k" * 32, node_name="same")
+options = ClusterOptions(nats_urls=("nats://h",), database_url="d", tenant_key=b"k" * 32, node_name="same")
 for _ in range(6):
     if os.fork() == 0:
         os.write(1, options.new_id().encode() + b"\\n")

@@ -23,9 +23,7 @@ from toolway.gateway.admin.routes import AdminEndpoint, AdminRequest, match_rout
 from toolway.gateway.principals import LOCAL_ADMIN
 
 pytestmark = pytest.mark.anyio
-OPTIONS = ClusterOptions(
-    nats_urls=("nats://a",), database_url="postgresql://db/x", cluster_key=bytes(32), tenant="acme"
-)
+OPTIONS = ClusterOptions(nats_urls=("nats://a",), database_url="postgresql://db/x", tenant_key=bytes(32), tenant="acme")
 
 
 class Cluster:

@@ -290,11 +290,11 @@ def _load_macs(settings: AuditSettings, key: Path | None) -> RecordMacs | None:
 
 
 def _with_cluster_key(settings: AuditSettings) -> AuditSettings:
-    """Return the settings with the key of the cluster, if the environment has one: its nodes use no key file."""
-    from toolway.cluster.options import cluster_key_from_env
+    """Return the settings with the key of the tenant, if the environment has one: nodes use no key file."""
+    from toolway.cluster.options import tenant_key_from_env
 
-    cluster = cluster_key_from_env(os.environ)
-    return settings.for_cluster(cluster) if cluster is not None else settings
+    tenant_key = tenant_key_from_env(os.environ)
+    return settings.for_cluster(tenant_key) if tenant_key is not None else settings
 
 
 def _check_beginning(found: VerifiedLog, first: int | None, *, has_key: bool) -> None:

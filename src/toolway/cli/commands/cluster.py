@@ -1,4 +1,4 @@
-"""`toolway cluster`: list and drain the nodes of a cluster, and generate the cluster key.
+"""`toolway cluster`: list and drain the nodes of a cluster, create its keys.
 
 Any node of the cluster can answer.
 """
@@ -59,6 +59,21 @@ def keygen(
     The cluster accepts everyone who has the key as a node.
     """
     return run_keygen(context.output, out)
+
+
+def tenant_key(
+    context: CommandContext,
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Name of the tenant.", show_default=False)],
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write it to a private file.")] = None,
+    cluster_key_file: Annotated[
+        Path | None, typer.Option("--cluster-key-file", metavar="FILE", help="File of the cluster key.")
+    ] = None,
+) -> CommandResult:
+    """Give nodes of this tenant this key in place of the cluster key: --cluster-key-file or TOOLWAY_CLUSTER_KEY.
+
+    Such a node can do nothing to other tenants. Without --cluster-key-file, TOOLWAY_CLUSTER_KEY is used.
+    """
+    return run_tenant_key(context.output, tenant, out, cluster_key_file)
 
 
 # -- nodes -------------------------------------------------------------------------------------------------------------
@@ -171,7 +186,20 @@ def run_keygen(output: Output, out: Path | None) -> ExitCode:
     """Generate a cluster key and print it, or write it to a new file."""
     from toolway.cluster.options import generate_cluster_key
 
-    key = generate_cluster_key()
+    return _print_key(output, generate_cluster_key(), out, "give the same file to every node")
+
+
+def run_tenant_key(output: Output, tenant: str, out: Path | None, cluster_key_file: Path | None) -> ExitCode:
+    """Derive the key of a tenant and print it, or write it to a new file."""
+    from toolway.cluster.keys import format_tenant_key
+    from toolway.cluster.options import parse_name, read_cluster_key
+
+    file = str(cluster_key_file) if cluster_key_file is not None else None
+    key = format_tenant_key(read_cluster_key(file, os.environ), parse_name("TENANT", tenant))
+    return _print_key(output, key, out, f"give this file to nodes of {tenant}")
+
+
+def _print_key(output: Output, key: str, out: Path | None, advice: str) -> ExitCode:
     if out is None:
         if output.as_json:
             output.print_raw_json({"key": key})
@@ -192,7 +220,5 @@ def run_keygen(output: Output, out: Path | None) -> ExitCode:
     if output.as_json:
         output.print_json({"file": str(out)})
     else:
-        output.info(
-            f"wrote a new key to {out}; give the same file to every node: toolway serve --cluster-key-file {out}"
-        )
+        output.info(f"wrote a new key to {out}; {advice}: toolway serve --cluster-key-file {out}")
     return ExitCode.OK
