@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolway.config.admission.entry import AdmissionPolicy, check_entry
 from toolway.config.dotenv import MAX_ENV_FILE_BYTES, DotenvVariables, parse_env_file, read_env_file
 from toolway.config.loader import load_file, parse_config
 from toolway.config.scopes import load_scopes, open_trust_store
 from toolway.config.secret_refs import SecretTemplate, find_unset_variables
 from toolway.config.server_entry import parse_entry, parse_entry_with_issues
 from toolway.errors import ConfigError
-from toolway.gateway.server_admission import rejection_reason
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_an_unset_variable_is_found_wherever_it_is(entry: dict[str, object], key
         "the variable X is not set"
     ]
     assert not find_unset_variables(parse_entry(entry, {"X": "https://set.example/x"}))
-    assert "X" in str(rejection_reason(server, {"x", "${X}"}))
+    assert "X" in str(check_entry(server, AdmissionPolicy(("x", "${X}"))))
 
 
 def test_an_unset_variable_where_only_certain_words_are_allowed_is_an_error() -> None:

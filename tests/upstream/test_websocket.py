@@ -12,10 +12,10 @@ import pytest
 from tests.upstream.raw_http import loops
 from tests.upstream.test_streamable_http import Ears
 from toolway import AccessDenied, CallError, Hub, Server, ServerUnavailable, Timeout
+from toolway.config.admission.entry import AdmissionPolicy, check_entry
 from toolway.config.clients.entry_writer import denormalize_entry
 from toolway.config.clients.registry import CLIENTS
 from toolway.config.schema import Limits, Tls
-from toolway.gateway.server_admission import rejection_reason
 from toolway.network import NetworkPolicy
 from toolway.testing import FakeWebSocket
 from toolway.types import Certainty, Json
@@ -373,4 +373,4 @@ def test_an_export_says_that_tls_settings_are_left_out() -> None:
 
 def test_a_server_added_through_the_gateway_names_no_files() -> None:
     server = Server(url="https://server.example/mcp", tls=Tls("/etc/ca.pem"))
-    assert "files on this machine" in (rejection_reason(server, ()) or "")
+    assert "files on this machine" in str(check_entry(server, AdmissionPolicy()))

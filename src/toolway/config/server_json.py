@@ -1,8 +1,9 @@
 """Parser for `server.json` of the MCP registry → install options and their inputs.
 
 A document describes packages and remotes; each becomes one install option. The registry of a package determines its
-start command. Secret inputs become references into our secret store. Other required inputs without a default become
-variables. All other text is escaped: a document cannot refer to secrets of other servers.
+start command. Secret inputs become references into our secret store, other inputs are replaced by the user's answers.
+All other text is escaped: a document cannot refer to secrets of other servers. A document is untrusted: its entry must
+pass the admission rules, see `admission_policy`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from toolway.config.admission.entry import AdmissionPolicy, runner_commands
 from toolway.config.editing import jsonc
 from toolway.config.field_reader import json_type_name
 from toolway.config.loader import normalize_name
@@ -41,6 +43,11 @@ class InstallInput:
         """Return True if the user must supply this input: it is required and has no default."""
         return self.required and self.default is None
 
+    @property
+    def is_env_value(self) -> bool:
+        """Return True if the input is the whole value of the environment variable of its name."""
+        return self.target == f"env.{self.name}"
+
 
 def short_server_name(name: str) -> str:
     """Return the entry name of a registry server: `io.github.user/the-server` → `the-server`."""
@@ -64,6 +71,7 @@ class InstallOption:
     inputs: tuple[InstallInput, ...] = ()
     bundle: str = ""
     sha256: str = ""
+    registry: str = ""  # npm, pypi, oci, nuget; empty for a remote
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +85,20 @@ class RegistryServer:
     options: tuple[InstallOption, ...]
 
 
-def parse_server_json(text: str, file: str = "server.json") -> RegistryServer:
+def parse_server_json(
+    text: str, file: str = "server.json", *, name: str = "", answers: Mapping[str, str] | None = None
+) -> RegistryServer:
     """Parse the text of a `server.json` file.
 
-    Raises `ConfigError` if it is not JSON, or has no name or no supported install option.
+    Its entry is called `name`, or else as the document says; `answers` are the user's values for its inputs. Raises
+    `ConfigError` if it is not JSON, or has no name or no supported install option.
     """
-    return read_server_document(jsonc.parse_jsonc(text, file).value, file)
+    return read_server_document(jsonc.parse_jsonc(text, file).value, file, name=name, answers=answers)
 
 
-def read_server_document(document: Any, file: str = "server.json") -> RegistryServer:
+def read_server_document(
+    document: Any, file: str = "server.json", *, name: str = "", answers: Mapping[str, str] | None = None
+) -> RegistryServer:
     """Return the server described by a parsed `server.json` or by a registry response.
 
     The response has the document under `server`. Raises `ConfigError` if the document has no name or no supported
@@ -95,9 +108,10 @@ def read_server_document(document: Any, file: str = "server.json") -> RegistrySe
         document = document["server"]
     if not isinstance(document, Mapping) or not isinstance(document.get("name"), str):
         raise _server_json_error(file, f"it holds {json_type_name(document)} without a name")
-    short = short_server_name(document["name"])
-    options = [_OptionBuilder(short).build_from_package(each) for each in _list_objects(document, "packages")]
-    options += [_OptionBuilder(short).build_from_remote(each) for each in _list_objects(document, "remotes")]
+    short = name or short_server_name(document["name"])
+    given = answers or {}
+    options = [_OptionBuilder(short, given).build_from_package(each) for each in _list_objects(document, "packages")]
+    options += [_OptionBuilder(short, given).build_from_remote(each) for each in _list_objects(document, "remotes")]
     usable = tuple(offer for offer in options if offer is not None)
     if not usable:
         raise _server_json_error(file, "none of its packages and remotes is supported")
@@ -105,9 +119,24 @@ def read_server_document(document: Any, file: str = "server.json") -> RegistrySe
     return RegistryServer(document["name"], short, str(title), str(document.get("version", "")), usable)
 
 
+def admission_policy(option: InstallOption, answers: Mapping[str, str]) -> AdmissionPolicy:
+    """Return what the entry of an install option may contain: what the document declares, and the user's answers."""
+    entry = option.entry or {}
+    return AdmissionPolicy(
+        commands=runner_commands(option.registry),
+        variables=frozenset(entry.get("env", {})),
+        named_by_person=frozenset(
+            ask.name for ask in option.inputs if ask.is_env_value and (ask.secret or ask.name in answers)
+        ),
+        volumes=tuple(text.rstrip("/") for text in answers.values() if text.startswith("/") and text.strip("/")),
+        secrets=frozenset(ask.secret_name for ask in option.inputs if ask.secret),
+    )
+
+
 class _OptionBuilder:
-    def __init__(self, short: str) -> None:
+    def __init__(self, short: str, answers: Mapping[str, str]) -> None:
         self._short = short
+        self._answers = answers
         self._inputs: list[InstallInput] = []
 
     def build_from_package(self, package: Mapping[str, Any]) -> InstallOption | None:
@@ -118,7 +147,8 @@ class _OptionBuilder:
             return InstallOption(label, None, bundle=identifier, sha256=str(package.get("fileSha256", "")))
         runner = str(package.get("runtimeHint") or _RUNNERS.get(registry, ""))
         transport = package.get("transport", {})
-        if not runner or not identifier or transport.get("type", "stdio") != "stdio":
+        kind = transport.get("type", "stdio") if isinstance(transport, Mapping) else ""
+        if not runner or not identifier or kind != "stdio":
             return None  # a local process with an HTTP endpoint; Toolway cannot start one
         env = self._build_values(_list_objects(package, "environmentVariables"), "env")
         before = self._build_arguments(_list_objects(package, "runtimeArguments"))
@@ -129,8 +159,10 @@ class _OptionBuilder:
         else:
             before = [*(word for word in _CONFIRM_FLAGS.get(runner, []) if word not in before), *before]
         package_word = escape_literal(_pin_version(identifier, version, registry))
+        if runner == "dnx" and after:
+            after = ["--", *after]  # otherwise dnx would read them
         entry: dict[str, Any] = {"command": escape_literal(runner), "args": [*before, package_word, *after]}
-        return InstallOption(label, entry | ({"env": env} if env else {}), tuple(self._inputs))
+        return InstallOption(label, entry | ({"env": env} if env else {}), tuple(self._inputs), registry=registry)
 
     def build_from_remote(self, remote: Mapping[str, Any]) -> InstallOption | None:
         if not isinstance(remote.get("url"), str):
@@ -153,7 +185,7 @@ class _OptionBuilder:
             bare = each.get("type") == "named" and not ({"value", "default", "valueHint"} & each.keys())
             text = None if bare else self._value_text(each, hint, "args")
             if bare or (text is not None and each.get("type") == "named"):
-                words.append(escape_literal(str(each["name"])))
+                words.append(escape_literal(str(each.get("name", ""))))
             if text is not None:
                 words.append(text)
         return words
@@ -169,7 +201,8 @@ class _OptionBuilder:
 
     def _expand_template(self, given: Mapping[str, Any], text: str, target: str) -> str:
         """Replace each described `{variable}` of a template by its default, else by a reference."""
-        variables = given.get("variables", {})
+        variables = given.get("variables")
+        variables = variables if isinstance(variables, Mapping) else {}
 
         def put(found: re.Match[str]) -> str:
             described = variables.get(found[1])
@@ -183,13 +216,16 @@ class _OptionBuilder:
         default = given.get("default")
         required, secret = bool(given.get("isRequired")), bool(given.get("isSecret"))
         secret_name = f"{self._short}.{re.sub(r'[^A-Za-z0-9_-]+', '-', name)}"
-        choices = tuple(str(each) for each in given.get("choices") or ())
+        listed = given.get("choices")
+        choices = tuple(str(each) for each in listed) if isinstance(listed, list) else ()
         install_input = InstallInput(
             *(name, target, str(given.get("description", "")), required, secret, default, choices),
             allows_many=bool(given.get("isRepeated")),
             secret_name=secret_name if secret else "",
         )
         self._inputs.append(install_input)
+        if name in self._answers and not secret:
+            return escape_literal(self._answers[name])
         if default is not None:
             return escape_literal(str(default))
         if not required:

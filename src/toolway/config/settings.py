@@ -21,6 +21,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, cast
 
+from toolway.config.admission.command_line import split_line
+from toolway.config.admission.entry import AdmissionPolicy
+from toolway.config.admission.variables import is_never_allowed
 from toolway.config.field_reader import (
     CONFIG_KEY_CODE,
     FieldReader,
@@ -145,11 +148,20 @@ class GatewaySettings:
     port: int = DEFAULT_GATEWAY_PORT  # port to listen on; 0: any free port
     hosts: tuple[str, ...] = ()  # further host names that clients may use
     origins: tuple[str, ...] = ()  # origins of web pages that may use the gateway
-    allowed_commands: tuple[str, ...] = ()  # commands that an administrator may start through /admin; default none
+    allowed_commands: tuple[str, ...] = ()  # command lines, or their first words, that /admin may start; default none
+    allowed_env: tuple[str, ...] = ()  # names of environment variables that /admin may set for them; default none
+    allowed_volumes: tuple[str, ...] = ()  # folders that a container started through /admin may mount; default none
     groups: Mapping[str, ToolGroup] = field(default_factory=dict)  # by name
     audit: AuditSettings | None = None  # audit log; None: no log
     alerts: AlertSettings | None = None  # alerts that need an operator; None: no files, no webhook
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)  # metrics, traces and logs
+
+    @property
+    def admission(self) -> AdmissionPolicy:
+        """Contents that are allowed in a server entry sent to `/admin`."""
+        variables = frozenset(self.allowed_env)
+        volumes = tuple(folder.rstrip("/") for folder in self.allowed_volumes)
+        return AdmissionPolicy(self.allowed_commands, variables, named_by_person=variables, volumes=volumes)
 
 
 # -- gateway and groups -----------------------------------------------------------------------------------------------
@@ -176,7 +188,9 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         port=port,
         hosts=fields.get_texts("hosts"),
         origins=fields.get_texts("origins"),
-        allowed_commands=fields.get_texts("allowedCommands"),
+        allowed_commands=_parse_commands(fields),
+        allowed_env=_parse_variables(fields),
+        allowed_volumes=_parse_volumes(fields),
         groups={
             _check_group_name(name): _parse_group(name, value, variables)
             for name, value in _require_object("toolway.groups", block.get("groups")).items()
@@ -185,8 +199,50 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         alerts=parse_alerts(block.get("alerts"), variables),
         telemetry=parse_telemetry(block.get("telemetry"), variables),
     )
-    fields.reject_unknown("toolway.gateway", "host, port, hosts, origins and allowedCommands")
+    fields.reject_unknown(
+        "toolway.gateway", "host, port, hosts, origins, allowedCommands, allowedEnv and allowedVolumes"
+    )
     return settings
+
+
+def _parse_commands(fields: FieldReader) -> tuple[str, ...]:
+    lines = fields.get_texts("allowedCommands")
+    for line in lines:
+        try:
+            split_line(line)
+        except ValueError as exc:
+            raise ConfigError(
+                "invalid command line in toolway.gateway.allowedCommands",
+                detail=str(exc),
+                hint='write it as in a shell: "npx -y name@1.2.3"',
+                code=CONFIG_KEY_CODE,
+            ) from None
+    return lines
+
+
+def _parse_variables(fields: FieldReader) -> tuple[str, ...]:
+    names = fields.get_texts("allowedEnv")
+    for name in names:
+        if is_never_allowed(name):
+            raise ConfigError(
+                "a variable in toolway.gateway.allowedEnv cannot be allowed",
+                detail=f"{name}: it can change what a program loads or connects to",
+                hint="set it in the entry of a server in the configuration file instead",
+                code=CONFIG_KEY_CODE,
+            )
+    return names
+
+
+def _parse_volumes(fields: FieldReader) -> tuple[str, ...]:
+    folders = fields.get_texts("allowedVolumes")
+    for folder in folders:
+        if not folder.startswith("/") or not folder.strip("/") or ".." in folder.split("/"):
+            raise ConfigError(
+                "a folder in toolway.gateway.allowedVolumes must be an absolute path below /",
+                detail=f"found {folder}",
+                code=CONFIG_KEY_CODE,
+            )
+    return folders
 
 
 def _parse_group(name: str, value: Any, variables: Mapping[str, str]) -> ToolGroup:

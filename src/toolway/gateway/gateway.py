@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from toolway.config.admission.entry import AdmissionPolicy
 from toolway.gateway.admin.activity import ActivityRecorder
 from toolway.gateway.admin.calls import CallsAdmin
 from toolway.gateway.admin.config import ConfigHistory
@@ -66,7 +67,7 @@ class Gateway:
         api_keys: ApiKeyStore | None,
         *,
         groups: Callable[[], Mapping[str, ToolFilter]] = dict,
-        allowed_commands: Callable[[], Collection[str]] = tuple,
+        admission: Callable[[], AdmissionPolicy] = AdmissionPolicy,
         reload: Callable[[], Awaitable[Json]] | None = None,
         config_history: ConfigHistory | None = None,
         doctor: RunDoctor | None = None,
@@ -104,7 +105,7 @@ class Gateway:
         self.dashboard_url = partial(overview.dashboard_url, LOCAL_ADMIN)  # a dashboard path with a one-time code
         self._modern = ModernEndpoint(self._dispatcher, self._discovery, self.subscriptions, cluster)
         admin = AdminEndpoint(
-            ServersAdmin(hub, self.activity, config_history, allowed_commands, cluster),
+            ServersAdmin(hub, self.activity, config_history, admission, cluster),
             calls,
             overview,
             hub,

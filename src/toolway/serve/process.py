@@ -86,7 +86,7 @@ class GatewayProcess:
             cluster.tenant_key if cluster is not None else state_dir.read_sealing_key(),
             self._api_keys,
             groups=self._groups,
-            allowed_commands=lambda: self._active_config.gateway.allowed_commands,
+            admission=lambda: self._active_config.gateway.admission,
             reload=self.reload,
             config_history=ConfigHistory(lambda: self._active_config, self.reload, os.environ) if loaded.file else None,
             doctor=doctor,

@@ -8,22 +8,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
 import msgspec
 
 from toolway.catalog.catalog import Tool
+from toolway.config.admission.command_line import Rejection
+from toolway.config.admission.entry import AdmissionPolicy, as_untrusted, check_entry, rejection_error
 from toolway.config.masking import mask_value
 from toolway.config.schema import Server
 from toolway.config.server_entry import parse_entry_with_issues
-from toolway.errors import ConfigError, NotFound
+from toolway.errors import NotFound
 from toolway.events import CallFinished, PolicyDecision
 from toolway.gateway.admin.activity import ActivityRecorder, Mask, MinuteStats, summarize_stats
 from toolway.gateway.admin.config import ConfigHistory
 from toolway.gateway.cluster_hooks import ClusterHooks
-from toolway.gateway.server_admission import as_untrusted, rejection_reason
 from toolway.hub.core import HubCore
 from toolway.telemetry.recent_calls import call_details_to_json, call_to_json
 from toolway.types import Json
@@ -38,7 +39,7 @@ _BREAKER_RESULTS: Final = {"trip": "opened", "reset": "closed"}
 class ServersAdmin:
     """Handlers of `/admin/servers`, `/admin/overview` and `/admin/breakers`.
 
-    `allowed_commands` returns the commands that a server added through `/admin` may run.
+    `admission` returns what the operator allows for servers that are added through `/admin`.
     """
 
     def __init__(
@@ -46,13 +47,13 @@ class ServersAdmin:
         hub: HubCore,
         activity: ActivityRecorder,
         config_history: ConfigHistory | None,
-        allowed_commands: Callable[[], Collection[str]],
+        admission: Callable[[], AdmissionPolicy],
         cluster: ClusterHooks,
     ) -> None:
         self._hub = hub
         self._activity = activity
         self._config_history = config_history
-        self._allowed_commands = allowed_commands
+        self._admission = admission
         self._cluster = cluster
 
     # -- status -------------------------------------------------------------------------------------------------------
@@ -154,16 +155,11 @@ class ServersAdmin:
         """
         entry, problems = parse_entry_with_issues(body, {})
         server = as_untrusted(entry)
-        rejection = rejection_reason(server, self._allowed_commands(), self._hub.network_policy)
-        self._hub.emit(PolicyDecision(name, "admission", rejection is None, rejection or ""))
+        rejection = check_entry(server, self._admission(), self._hub.network_policy)
+        reason = rejection.reason if rejection is not None else ""
+        self._hub.emit(PolicyDecision(name, "admission", rejection is None, reason))
         if rejection is not None:
-            raise ConfigError(
-                f"server {name!r} rejected",
-                detail=rejection,
-                hint="add it to the configuration file, or allow it there: "
-                "toolway.gateway.allowedCommands, toolway.addresses",
-                code="E-ADMISSION",
-            )
+            raise rejection_error(name, rejection, _admission_hint(rejection))
         if name in self._hub.servers:
             await self._hub.replace_server(name, server)
         else:
@@ -221,6 +217,13 @@ class ServersAdmin:
             "change", server, f"circuit breaker of {name} {_BREAKER_RESULTS[action]} by an operator"
         )
         return {_BREAKER_RESULTS[action]: name}
+
+
+def _admission_hint(rejection: Rejection) -> str:
+    """Return how the operator can allow a rejected entry."""
+    if rejection.setting:
+        return f'allow it in the configuration file: "toolway": {{"gateway": {{{rejection.setting}}}}}'
+    return "add it to the configuration file: toolway add; a private address is allowed by toolway.addresses"
 
 
 # -- JSON of servers, calls and tools, with secrets masked -------------------------------------------------------------

