@@ -51,10 +51,12 @@ HELP = "sys.argv[1:] = ['call', '--help']; from toolway.cli import main; main()"
         ("from toolway import ConfigError, Server, Timeout, ToolwayError", HEAVY),
         ("sys.argv[1:] = ['--version']; from toolway.cli import main; main()", HEAVY),
         ("sys.argv[1:] = ['--help']; from toolway.cli import main; main()", HEAVY),
+        ("from toolway import Hub; import toolway.hub.core, toolway.hub.hub", HEAVY),
+        ("import toolway.serve.process, toolway.gateway.gateway", HEAVY),
         (HELP, HEAVY - {"pydantic"}),  # typer reads the options of a command with pydantic
     ],
 )
-def test_what_needs_no_server_does_not_load_the_sdk(program, heavy):
+def test_the_models_of_the_sdk_are_not_loaded(program, heavy):
     script = f"""
 import atexit, os, sys
 def look():

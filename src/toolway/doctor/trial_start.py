@@ -15,14 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from mcp_types.jsonrpc import METHOD_NOT_FOUND
-
 from toolway.auth.encrypted_token_store import default_token_store
 from toolway.auth.manager import AuthManager
 from toolway.callbacks import FunctionCallbacks
 from toolway.config.schema import Server
 from toolway.doctor import orphans
 from toolway.protocol import jsonrpc
+from toolway.protocol.constants import METHOD_NOT_FOUND
 from toolway.protocol.sanitize import sanitize
 from toolway.upstream import lists
 from toolway.upstream.diagnosis import PACKAGE_RUNNERS

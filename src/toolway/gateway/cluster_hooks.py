@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from mcp_types.jsonrpc import INVALID_REQUEST
-
 from toolway.gateway.mcp.context import ForwardedCall, Notify
 from toolway.gateway.mcp.errors import RpcFailure
 from toolway.gateway.mcp.legacy_session import LegacySession
 from toolway.gateway.mcp.responses import EventStream
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
+from toolway.protocol.constants import INVALID_REQUEST
 from toolway.protocol.jsonrpc import Message
 from toolway.types import Json
 

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import msgspec
-from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR
 
 from toolway.errors import Certainty
 from toolway.gateway.admin.dashboard import BrowserSessions, DashboardEndpoint, is_dashboard_path
@@ -41,6 +40,7 @@ from toolway.http.exchange import JSON_HEADERS, JSON_TYPE, Exchange, HttpRequest
 from toolway.http.server_connection import Rejection
 from toolway.hub.core import HubCore
 from toolway.protocol import jsonrpc
+from toolway.protocol.constants import INVALID_REQUEST, PARSE_ERROR
 from toolway.upstream.transports.pending_requests import parse_large
 
 NODE_REQUESTS_PATH: Final = "/node"  # other nodes of a cluster post requests of their sessions here

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
 from msgspec.structs import replace
 
 from toolway.auth.manager import AuthManager
@@ -14,6 +13,7 @@ from toolway.hub.instrumentation import Instrumentation
 from toolway.hub.upstreams import UpstreamManager
 from toolway.middleware.arguments import ArgumentValidator
 from toolway.middleware.resolve import require_allowed, require_tool
+from toolway.protocol.constants import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
 from toolway.protocol.json_schema import SchemaValidator
 from toolway.types import Call, CallResult, Json, ToolRef, result_type
 from toolway.upstream.error_mapping import PERSONAL_AUTH_CODE

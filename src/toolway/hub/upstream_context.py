@@ -16,6 +16,7 @@ from toolway.hub.environment import HubEnvironment
 from toolway.hub.instrumentation import Instrumentation
 from toolway.hub.secret_resolution import DeferredTransport, resolve_secrets
 from toolway.middleware.circuit_breaker import CircuitBreakers
+from toolway.protocol.headers import check_header_schema
 from toolway.types import ClientCallbacks, Era, Json
 from toolway.upstream.process.spawner import Spawner
 from toolway.upstream.start_policy import StartLimiter
@@ -118,6 +119,4 @@ class HubUpstreamContext:
 
 def _check_header_params(tool: Json) -> str | None:
     """Return why the tool's arguments cannot be repeated in HTTP headers, or None if they can."""
-    from toolway.protocol.headers import check_header_schema  # loads the whole SDK, which only HTTP servers need
-
     return check_header_schema(tool["inputSchema"])

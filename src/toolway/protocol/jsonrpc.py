@@ -11,7 +11,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 import jiter
 import msgspec
-from mcp_types.jsonrpc import (
+
+from toolway.protocol import large_messages
+from toolway.protocol.constants import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -20,8 +22,6 @@ from mcp_types.jsonrpc import (
     PARSE_ERROR,
     UNSUPPORTED_PROTOCOL_VERSION,
 )
-
-from toolway.protocol import large_messages
 from toolway.protocol.sanitize import sanitize
 from toolway.types import Certainty, Json
 

@@ -10,20 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from mcp_types import (
+from toolway.events import ListKind
+from toolway.protocol.constants import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
-    PROTOCOL_VERSION_META_KEY,
-)
-from mcp_types.jsonrpc import UNSUPPORTED_PROTOCOL_VERSION
-from mcp_types.version import (
     HANDSHAKE_PROTOCOL_VERSIONS,
     LATEST_HANDSHAKE_VERSION,
     LATEST_MODERN_VERSION,
     MODERN_PROTOCOL_VERSIONS,
+    PROTOCOL_VERSION_META_KEY,
+    UNSUPPORTED_PROTOCOL_VERSION,
 )
-
-from toolway.events import ListKind
 from toolway.protocol.jsonrpc import MODERN_ERROR_CODES, tool_result_from_json
 from toolway.types import Json
 

@@ -9,10 +9,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from mcp_types.jsonrpc import METHOD_NOT_FOUND
-
 from toolway._async import LightEvent
 from toolway.events import ListKind, ServerLog
+from toolway.protocol.constants import METHOD_NOT_FOUND
 from toolway.protocol.versions import LIST_METHODS
 from toolway.types import Json
 from toolway.upstream.context import UpstreamContext

@@ -15,11 +15,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from mcp_types import SERVER_INFO_META_KEY
-from mcp_types.jsonrpc import METHOD_NOT_FOUND
-
 from toolway.config.schema import EraSetting, Server
 from toolway.protocol import versions
+from toolway.protocol.constants import METHOD_NOT_FOUND, SERVER_INFO_META_KEY
 from toolway.protocol.sanitize import sanitize
 from toolway.types import Certainty, Era, Json
 from toolway.upstream.transport import JSONRPCError, Request, Transport, TransportError

@@ -14,8 +14,7 @@ import logging
 from collections import deque
 from typing import Any, Final
 
-from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
-
+from toolway.protocol.constants import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
 from toolway.protocol.versions import CALLBACK_CAPABILITIES, log_verbosity
 from toolway.types import Call, CallbackError, CallState, ClientCallbacks, Json
 from toolway.upstream.transport import JSONRPCError

@@ -12,13 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Final
 
-from mcp_types import LOG_LEVEL_META_KEY
-from mcp_types.jsonrpc import METHOD_NOT_FOUND
-
 from toolway._async import Timer, Timers
 from toolway._version import __version__
 from toolway.config.schema import EraSetting
 from toolway.protocol import versions
+from toolway.protocol.constants import LOG_LEVEL_META_KEY, METHOD_NOT_FOUND
 from toolway.types import Call, CallbackError, CallState, Certainty, ClientCallbacks, Era, Json, ProgressCallback
 from toolway.upstream import negotiation
 from toolway.upstream.negotiation import BAD_SSE_ENDPOINT_CODE, SSE_PROBE_TIMEOUT_S

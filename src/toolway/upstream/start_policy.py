@@ -14,10 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from mcp_types.jsonrpc import METHOD_NOT_FOUND
-
 from toolway._async import LightEvent
 from toolway.config.schema import RestartPolicy, Server
+from toolway.protocol.constants import METHOD_NOT_FOUND
 from toolway.types import Era
 from toolway.upstream.diagnosis import diagnose
 from toolway.upstream.session import Session

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from mcp_types.jsonrpc import UNSUPPORTED_PROTOCOL_VERSION
-
 from toolway.config.schema import Server
 from toolway.errors import CallError
 from toolway.events import ListKind, StateChanged
+from toolway.protocol.constants import UNSUPPORTED_PROTOCOL_VERSION
 from toolway.types import Call, CallState, Certainty, Era, Json
 from toolway.upstream.context import UpstreamContext
 from toolway.upstream.error_mapping import attempt_timeout_error, call_error, explain_rejected_token, is_auth_code

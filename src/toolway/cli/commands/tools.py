@@ -350,7 +350,7 @@ def _find_cached_server(target: Target, name: str) -> str | None:
 
 
 def _add_hints(error: CallError, tool: str, status: ServerStatus | None) -> None:
-    from mcp_types.jsonrpc import INVALID_PARAMS
+    from toolway.protocol.constants import INVALID_PARAMS
 
     rejected = isinstance(error, ProtocolError) and error.rpc_code == INVALID_PARAMS and not error.hint
     if rejected or isinstance(error, InvalidArguments):

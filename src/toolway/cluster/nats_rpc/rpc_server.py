@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
-from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -25,6 +24,7 @@ from toolway.gateway.mcp.context import Notify
 from toolway.gateway.mcp.errors import OUTCOME_UNKNOWN, OVERLOADED, RpcFailure
 from toolway.gateway.mcp.responses import RpcResult
 from toolway.protocol import jsonrpc
+from toolway.protocol.constants import INTERNAL_ERROR, INVALID_REQUEST
 from toolway.types import Json
 from toolway.upstream.transports.pending_requests import parse_large
 

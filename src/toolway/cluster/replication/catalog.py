@@ -13,13 +13,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
-from mcp_types import SERVER_INFO_META_KEY
-from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
 from toolway.catalog.storage import StoredLists
 from toolway.cluster.db.catalog import ListStore, StoredList
 from toolway.events import ListKind
 from toolway.hub.core import HubCore
+from toolway.protocol.constants import METHOD_NOT_FOUND, SERVER_INFO_META_KEY
 from toolway.protocol.versions import LIST_METHODS, PREFERRED_VERSION, has_list_changed
 from toolway.types import Era, Json
 from toolway.upstream.transport import JSONRPCError, Request

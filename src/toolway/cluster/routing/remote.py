@@ -21,7 +21,6 @@ from hashlib import blake2b
 from typing import Any, Final, Protocol
 
 import msgspec
-from mcp_types.jsonrpc import INVALID_PARAMS
 
 from toolway.cluster.db.instances import Ownership, ServerInstance
 from toolway.cluster.db.nodes import NodeStatus
@@ -40,6 +39,7 @@ from toolway.errors import (
 )
 from toolway.gateway.mcp import errors
 from toolway.gateway.mcp.errors import CALL_TOKEN_META_KEY, ERROR_DATA_KEY, TIMEOUT_META_KEY
+from toolway.protocol.constants import INVALID_PARAMS
 from toolway.protocol.schema_violations import decode_invalid_arguments
 from toolway.types import Call, Certainty, Json
 from toolway.upstream.transport import (

@@ -21,9 +21,6 @@ from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
-from mcp.shared.inbound import validate_mcp_param_headers
-from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, LOG_LEVEL_META_KEY, PROTOCOL_VERSION_META_KEY
-from mcp_types.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
 
 from toolway.catalog.catalog import Item, Tool
 from toolway.catalog.tool_access import denied_error
@@ -48,6 +45,15 @@ from toolway.gateway.principals import Principal
 from toolway.gateway.rate_limit import Rate, RateLimiter
 from toolway.gateway.sealing import ClientHandles, Sealer
 from toolway.hub.core import HubCore
+from toolway.protocol.constants import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    INVALID_PARAMS,
+    LOG_LEVEL_META_KEY,
+    METHOD_NOT_FOUND,
+    PROTOCOL_VERSION_META_KEY,
+)
+from toolway.protocol.headers import check_param_headers
 from toolway.protocol.jsonrpc import RawResult
 from toolway.protocol.versions import LIST_METHODS
 from toolway.types import Call, CallResult, Json
@@ -443,9 +449,9 @@ def _state_binding(context: RequestContext, method: str, server: str, params: Js
 
 
 def _check_param_headers(tool: Tool, arguments: Json, headers: Mapping[str, str]) -> None:
-    rejection = validate_mcp_param_headers(tool.input_schema, arguments, headers)
-    if rejection is not None:
-        raise RpcFailure(rejection.code, rejection.message, rejection.data)
+    error = check_param_headers(tool.input_schema, arguments, headers)
+    if error is not None:
+        raise RpcFailure(*error)
 
 
 def _to_seconds(milliseconds: Any) -> float | None:

@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
-from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
-
 from toolway.catalog.tool_access import TOOL_DENIED_CODE
 from toolway.errors import (
     AccessDenied,
@@ -27,6 +24,7 @@ from toolway.errors import (
     ToolwayError,
 )
 from toolway.gateway.rate_limit import Rate
+from toolway.protocol.constants import ERROR_CODE_HTTP_STATUS, INTERNAL_ERROR, INVALID_PARAMS
 from toolway.protocol.jsonrpc import RESOURCE_NOT_FOUND
 from toolway.protocol.sanitize import sanitize
 from toolway.protocol.schema_violations import violation_to_json

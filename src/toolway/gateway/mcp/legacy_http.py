@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from mcp_types.jsonrpc import INVALID_REQUEST
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
-
 from toolway.gateway.cluster_hooks import SessionPeers
 from toolway.gateway.mcp.context import RequestContext
 from toolway.gateway.mcp.errors import RpcFailure
@@ -21,6 +18,7 @@ from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
 from toolway.http.exchange import EVENT_STREAM_TYPE, JSON_HEADERS, Exchange, HttpRequest
 from toolway.protocol import jsonrpc
+from toolway.protocol.constants import HANDSHAKE_PROTOCOL_VERSIONS, INVALID_REQUEST
 from toolway.protocol.jsonrpc import Message
 
 SESSION_HEADER: Final = "mcp-session-id"

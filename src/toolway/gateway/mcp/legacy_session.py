@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mcp_types.jsonrpc import INTERNAL_ERROR
-
 from toolway.events import ServerLog
 from toolway.gateway.mcp.context import supports_server_request
 from toolway.gateway.mcp.replay_buffer import ReplayBuffers
@@ -19,6 +17,7 @@ from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
 from toolway.protocol import jsonrpc
 from toolway.protocol.cancellation import encode_cancellation
+from toolway.protocol.constants import INTERNAL_ERROR
 from toolway.protocol.jsonrpc import Message
 from toolway.protocol.versions import log_verbosity
 from toolway.types import CallbackError, Json

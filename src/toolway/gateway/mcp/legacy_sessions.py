@@ -12,8 +12,6 @@ import asyncio
 from collections import OrderedDict
 from typing import Final
 
-from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST
-
 from toolway.gateway.cluster_hooks import ClusterHooks, SessionPeers
 from toolway.gateway.mcp.context import RequestContext
 from toolway.gateway.mcp.dispatcher import RequestDispatcher
@@ -28,6 +26,7 @@ from toolway.gateway.sealing import Sealer
 from toolway.http.exchange import Exchange
 from toolway.protocol import jsonrpc
 from toolway.protocol.cancellation import CANCELLED, cancelled_request_id
+from toolway.protocol.constants import INVALID_PARAMS, INVALID_REQUEST
 from toolway.protocol.jsonrpc import Message
 from toolway.protocol.versions import LOG_LEVELS
 from toolway.types import Json

@@ -9,16 +9,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-from mcp.shared.inbound import (
-    NAME_BEARING_METHODS,
-    InboundLadderRejection,
-    classify_inbound_request,
-    decode_header_value,
-)
-from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
-from mcp_types import CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_META_KEY, PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY
-from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, INVALID_REQUEST
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from toolway.gateway.cluster_hooks import ClusterHooks
 from toolway.gateway.mcp.context import Notify, RequestContext
@@ -30,6 +20,21 @@ from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
 from toolway.http.exchange import EVENT_STREAM_TYPE, JSON_TYPE, Exchange, HttpRequest
 from toolway.hub.core import HubCore
+from toolway.protocol.constants import (
+    CLIENT_CAPABILITIES_META_KEY,
+    HANDSHAKE_PROTOCOL_VERSIONS,
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    LATEST_HANDSHAKE_VERSION,
+    LOG_LEVEL_META_KEY,
+    MODERN_PROTOCOL_VERSIONS,
+    NAME_BEARING_METHODS,
+    PROTOCOL_VERSION_META_KEY,
+    SERVER_INFO_META_KEY,
+    SUBSCRIPTION_ID_META_KEY,
+)
+from toolway.protocol.headers import check_request, decode_header_value
 from toolway.protocol.jsonrpc import Message
 from toolway.protocol.versions import LOG_LEVELS
 from toolway.types import Json
@@ -303,11 +308,11 @@ def _read_routing_headers(request: HttpRequest) -> RoutingHeaders:
 
 
 def _raise_mismatch(request: HttpRequest, message: Message) -> None:
-    """Raise `RpcFailure` if headers and body of the request differ, with the MCP SDK's message."""
+    """Raise `RpcFailure` if headers and body of the request differ."""
     headers = request.headers
-    found = classify_inbound_request({"method": message.method, "params": message.body}, headers=headers)
-    if isinstance(found, InboundLadderRejection):
-        raise RpcFailure(found.code, found.message, found.data)
+    error = check_request(message.method, message.body, headers)
+    if error is not None:
+        raise RpcFailure(*error)
     if message.method in _TASK_METHODS and decode_header_value(headers.get("mcp-name")) != message.body.get("taskId"):
         raise RpcFailure(HEADER_MISMATCH, "the mcp-name header does not match the request's 'taskId'")
 

@@ -14,12 +14,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mcp_types.jsonrpc import MISSING_REQUIRED_CLIENT_CAPABILITY
-
 from toolway.errors import CallError, Certainty, ProtocolError
 from toolway.gateway.mcp import errors
 from toolway.gateway.mcp.context import RequestContext
 from toolway.gateway.mcp.errors import RpcFailure
+from toolway.protocol.constants import MISSING_REQUIRED_CLIENT_CAPABILITY
 from toolway.protocol.versions import CALLBACK_CAPABILITIES
 from toolway.types import Call, CallResult, Json
 

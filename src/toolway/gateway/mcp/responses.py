@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from mcp_types import SERVER_INFO_META_KEY
-
 from toolway._version import __version__
 from toolway.gateway.mcp.errors import RpcFailure
 from toolway.http.exchange import EVENT_STREAM_TYPE, JSON_HEADERS, Exchange, Headers
 from toolway.protocol import jsonrpc
+from toolway.protocol.constants import SERVER_INFO_META_KEY
 from toolway.types import Era, Json
 
 SERVER_INFO: Final[Json] = {"name": "toolway", "version": __version__}

@@ -17,11 +17,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, BinaryIO, Final
 
-from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
-from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
-from mcp_types import LOG_LEVEL_META_KEY
-from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
-
 from toolway.gateway.mcp.context import RequestContext
 from toolway.gateway.mcp.dispatcher import RequestDispatcher
 from toolway.gateway.mcp.errors import RpcFailure
@@ -34,6 +29,16 @@ from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import LOCAL_ADMIN
 from toolway.protocol import jsonrpc
 from toolway.protocol.cancellation import CANCELLED
+from toolway.protocol.constants import (
+    CLIENT_CAPABILITIES_META_KEY,
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    LOG_LEVEL_META_KEY,
+    PARSE_ERROR,
+    PROTOCOL_VERSION_META_KEY,
+    SUBSCRIPTION_ID_META_KEY,
+)
+from toolway.protocol.headers import check_request
 from toolway.protocol.jsonrpc import Message
 from toolway.protocol.versions import LOG_LEVELS
 from toolway.types import Json
@@ -182,20 +187,21 @@ class StdioClient:
         await self._sessions.ensure_subscriber(session)
 
     async def _handle_modern(self, message: Message) -> RpcResult:
-        found = classify_inbound_request({"method": message.method, "params": message.body})
-        if isinstance(found, InboundLadderRejection):
-            raise RpcFailure(found.code, found.message, found.data)
-        level = message.body["_meta"].get(LOG_LEVEL_META_KEY)
+        error = check_request(message.method, message.body)
+        if error is not None:
+            raise RpcFailure(*error)
+        meta = message.body["_meta"]
+        level, capabilities = meta.get(LOG_LEVEL_META_KEY), meta[CLIENT_CAPABILITIES_META_KEY]
         context = RequestContext(
             LOCAL_ADMIN,
             self._view,
             "",
             "modern",
-            found.client_capabilities if isinstance(found.client_capabilities, dict) else {},
+            capabilities if isinstance(capabilities, dict) else {},
             self._notify,
             log_level=level if level in LOG_LEVELS else None,
             request_id=message.id,
-            version=found.protocol_version,
+            version=meta[PROTOCOL_VERSION_META_KEY],
             transport="pipe",
         )
         if message.method == "server/discover":

@@ -13,9 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
-from mcp_types.jsonrpc import INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY
-
 from toolway.catalog.catalog import Item
 from toolway.errors import CallError
 from toolway.events import CatalogChanged, EventsMissed, ListKind, ResourceUpdated, ServerLog, StateChanged, TaskChanged
@@ -24,6 +21,7 @@ from toolway.gateway.mcp.errors import SHUTTING_DOWN, RpcFailure
 from toolway.gateway.mcp.responses import SERVER_INFO, ResponseWriter
 from toolway.gateway.mcp.view import KINDS, EndpointView
 from toolway.hub.core import HubCore
+from toolway.protocol.constants import INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY, SUBSCRIPTION_ID_META_KEY
 from toolway.protocol.jsonrpc import MessageId
 from toolway.protocol.versions import TASKS_EXTENSION
 from toolway.types import Json

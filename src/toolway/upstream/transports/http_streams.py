@@ -15,10 +15,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
-from mcp_types.jsonrpc import INTERNAL_ERROR
-
 from toolway.http.client import HttpError, HttpResponse
 from toolway.protocol import jsonrpc
+from toolway.protocol.constants import INTERNAL_ERROR
 from toolway.types import CallState, Json
 from toolway.upstream.transport import InboundHandler, JSONRPCError
 from toolway.upstream.transports.http_responses import media_type

@@ -16,12 +16,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from mcp_types.jsonrpc import METHOD_NOT_FOUND
-
 from toolway.config.schema import Server
 from toolway.http.client import ClientLimits
 from toolway.protocol import jsonrpc
 from toolway.protocol.cancellation import CANCELLED, encode_cancellation
+from toolway.protocol.constants import METHOD_NOT_FOUND
 from toolway.types import Authorizer, CallState, Certainty, Era, Json
 from toolway.upstream.transport import (
     Disconnect,

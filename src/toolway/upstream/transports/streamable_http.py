@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial
-from importlib import import_module
 from typing import Any, Final, NamedTuple, TypeVar
 
 from toolway._version import __version__
@@ -28,6 +27,7 @@ from toolway.http.client import (
 )
 from toolway.protocol import jsonrpc
 from toolway.protocol.cancellation import CANCELLED, encode_cancellation
+from toolway.protocol.headers import request_headers
 from toolway.types import AuthChallenge, AuthError, Authorizer, CallState, Certainty, Era, Json
 from toolway.upstream.transport import (
     Disconnect,
@@ -52,9 +52,6 @@ REPLY_TIMEOUT_S: Final = 10.0
 DELETE_TIMEOUT_S: Final = 1.0
 ERROR_BODY_TIMEOUT_S: Final = 2.0  # seconds to read the body of an error response, which only explains it
 MAX_ERROR_BODY_BYTES: Final = 64 * 1024
-#: Imports the whole SDK, which takes half a second: on the event loop it would delay every other server.
-HEADERS_MODULE: Final = "toolway.protocol.headers"
-_imported_modules: set[str] = set()  # not sys.modules: it contains a module that a thread is still importing
 # Their names vary too much.
 _UNCACHED_METHODS: Final = frozenset({"resources/read", "tasks/get", "tasks/update", "tasks/cancel"})
 _FIRST_METHODS: Final = frozenset({"server/discover", "initialize"})
@@ -115,9 +112,6 @@ class StreamableHttpTransport:
         """
         assert self._server.url is not None
         self._inbound = inbound
-        if HEADERS_MODULE not in _imported_modules:
-            await asyncio.to_thread(import_module, HEADERS_MODULE)
-            _imported_modules.add(HEADERS_MODULE)
         try:
             self._target = HttpTarget.parse(self._server.url)
             self._base_headers = build_base_headers(self._server)
@@ -295,9 +289,7 @@ class StreamableHttpTransport:
 
     def _build_headers(self, request: Request) -> tuple[HeaderBlock, bool]:
         if request.version is not None:
-            from toolway.protocol import headers as mirrored  # already imported by `open`
-
-            lines = mirrored.request_headers(request.version, request.method, request.params, request.input_schema)
+            lines = request_headers(request.version, request.method, request.params, request.input_schema)
             return encode_headers(lines), False
         if request.method == "initialize":
             return encode_headers({}), False

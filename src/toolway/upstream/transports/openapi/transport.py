@@ -14,9 +14,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
-from mcp_types import SERVER_INFO_META_KEY
-from mcp_types.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
-
 from toolway.config.schema import Server
 from toolway.http.client import (
     ClientLimits,
@@ -30,6 +27,7 @@ from toolway.http.client import (
 from toolway.openapi.models import Operation, UnencodableArguments
 from toolway.openapi.request_encoder import EncodedRequest, encode_operation
 from toolway.protocol import jsonrpc, versions
+from toolway.protocol.constants import INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_INFO_META_KEY
 from toolway.protocol.sanitize import sanitize
 from toolway.types import Authorizer, CallState, Certainty, Era, Json
 from toolway.upstream.process.spawner import Spawner
