@@ -56,8 +56,9 @@ export async function login(proof: { code: string } | { token: string }): Promis
 }
 
 export async function logout(): Promise<void> {
+  const session = headers();
   localStorage.removeItem(PAGE_KEY);
-  await fetch("/dashboard/session", { method: "DELETE" });
+  await fetch("/dashboard/session", { method: "DELETE", headers: session });
 }
 
 /** Read the event stream until it ends or is aborted. An EventSource cannot send headers, so the stream is parsed here. */

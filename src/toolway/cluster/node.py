@@ -349,6 +349,7 @@ class GatewayAttachment(ClusterHooks):
             self._is_connected,
             gateway.legacy_sessions,
             gateway.legacy_sse,
+            gateway.ended_sessions,
         )
 
     def handle_message(self, server: str, message: Message, notify: Notify) -> Awaitable[RpcResult]:
@@ -381,6 +382,10 @@ class GatewayAttachment(ClusterHooks):
 
     def is_draining(self) -> bool:
         return self._context.is_draining()
+
+    def on_browser_session_ended(self, digest: str, until: float) -> None:
+        if self.sessions is not None:
+            self.sessions.share_browser_logout(digest)
 
     def gauges(self) -> Mapping[str, float]:
         return self._context.gauges()

@@ -15,8 +15,9 @@ import asyncio
 import hashlib
 import logging
 import re
+import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -35,6 +36,8 @@ from toolway.cluster.session_handover import (
     tag_for_node,
     verify_node_request,
 )
+from toolway.gateway.admin.dashboard import SESSION_LIFETIME_S as BROWSER_SESSION_LIFETIME_S
+from toolway.gateway.admin.dashboard import EndedSessions
 from toolway.gateway.mcp.context import Notify
 from toolway.gateway.mcp.legacy_session import CLIENT_REQUEST_ID_PREFIX, LegacySession
 from toolway.gateway.mcp.legacy_sessions import MAX_SESSIONS, SESSION_LIFETIME_S, LegacySessions
@@ -50,6 +53,7 @@ QUERY_TIMEOUT_S: Final = 2.0  # seconds for a query
 DATABASE_RETRY_DELAY_S: Final = 2.0  # seconds after which an unavailable database is queried again
 MAX_AGE_WITHOUT_NATS_S: Final = 1.0  # seconds for which stored state counts as current while NATS is disconnected
 REFRESH_BATCH: Final = 200  # sessions in one query
+_BROWSER_PREFIX: Final = "browser."  # of the ids of dashboard sessions in the table of sessions
 _SERVER_REQUEST_ID: Final = re.compile(rf"{CLIENT_REQUEST_ID_PREFIX}([0-9a-z]+)\.[0-9]+")
 log = logging.getLogger("toolway.cluster")
 
@@ -71,6 +75,7 @@ class SharedSessions:
         is_connected: Callable[[], bool],
         legacy_sessions: LegacySessions,
         legacy_sse: LegacySseEndpoint,
+        ended_sessions: EndedSessions,
     ) -> None:
         self.node_tag = tag_for_node(node)
         self._tenant = tenant
@@ -90,12 +95,16 @@ class SharedSessions:
         self._database_retry_at = 0.0
         self._stale: set[str] = set()  # digests
         self._refresh_task: asyncio.Task[None] | None = None
+        self._ended_sessions = ended_sessions
+        self._logout_tasks: set[asyncio.Task[None]] = set()
         change_feed.on_message(SESSION_MESSAGE_KIND, self._on_message)
+        self._start(self._load_browser_logouts())
 
     async def close(self) -> None:
-        if self._refresh_task is not None:
-            self._refresh_task.cancel()
-            await asyncio.gather(self._refresh_task, return_exceptions=True)
+        tasks = [*self._logout_tasks, *([self._refresh_task] if self._refresh_task is not None else ())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._run_query.wait_pending()
 
     # -- stored session state -----------------------------------------------------------------------------------------
@@ -178,6 +187,40 @@ class SharedSessions:
         else:
             await self._legacy_sessions.sync_subscriptions(session)
 
+    # -- dashboard sessions that ended --------------------------------------------------------------------------------
+    # A session of an API key works on every node, so its logout must be known on every node.
+
+    def share_browser_logout(self, digest: str) -> None:
+        """Store that a dashboard session ended, and publish it to the other nodes."""
+        self._change_feed.publish(SESSION_MESSAGE_KIND, {"browser": digest})
+        self._start(self._save_browser_logout(digest))
+
+    async def _save_browser_logout(self, digest: str) -> None:
+        row = f"{_BROWSER_PREFIX}{digest}"
+        ended = SessionState(ended=True)
+        try:
+            await self._run_query(self._store.update(self._tenant, row, lambda _: ended, BROWSER_SESSION_LIFETIME_S))
+        except (SQLAlchemyError, OSError, TimeoutError) as exc:
+            log.warning("logout from the dashboard not stored, known to running nodes only: %s", type(exc).__name__)
+
+    async def _load_browser_logouts(self) -> None:
+        try:
+            found = await self._run_query(self._store.list_ids(self._tenant, _BROWSER_PREFIX))
+        except (SQLAlchemyError, OSError, TimeoutError) as exc:
+            log.warning("logouts from the dashboard not readable: %s", type(exc).__name__)
+            return
+        for row in found:
+            self._remember_browser_logout(row.removeprefix(_BROWSER_PREFIX))
+
+    def _remember_browser_logout(self, digest: str) -> None:
+        if digest not in self._ended_sessions:
+            self._ended_sessions.add(digest, time.time() + BROWSER_SESSION_LIFETIME_S, save=False)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._logout_tasks.add(task)
+        task.add_done_callback(self._logout_tasks.discard)
+
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def on_stream_opened(self, session: LegacySession) -> None:
@@ -186,6 +229,9 @@ class SharedSessions:
         )
 
     def _on_message(self, message: Json) -> None:
+        if "browser" in message:
+            self._remember_browser_logout(str(message["browser"])[:64])
+            return
         session = self._live.get(str(message.get("session")))
         if session is None:
             return
@@ -203,6 +249,7 @@ class SharedSessions:
         Sessions with an open stream are refreshed now, the rest at their next request.
         """
         self._gap_at = self._now()
+        self._start(self._load_browser_logouts())
         for digest, session in list(self._live.items()):
             if session.stream is not None:
                 self._refresh_soon(digest)

@@ -58,6 +58,9 @@ class ClusterHooks:
         """Return True if this node is draining, so that load balancers avoid it."""
         return False
 
+    def on_browser_session_ended(self, digest: str, until: float) -> None:
+        """Tell all nodes that a dashboard session ended, which would have expired at the wall time `until`."""
+
     def gauges(self) -> Mapping[str, float]:
         """Return cluster metrics of this node: value by name without prefix `toolway_cluster_`."""
         return {}

@@ -19,7 +19,7 @@ from toolway.config.admission.entry import AdmissionPolicy
 from toolway.gateway.admin.activity import ActivityRecorder
 from toolway.gateway.admin.calls import CallsAdmin
 from toolway.gateway.admin.config import ConfigHistory
-from toolway.gateway.admin.dashboard import BrowserSessions, DashboardEndpoint
+from toolway.gateway.admin.dashboard import BrowserSessions, DashboardEndpoint, EndedSessions
 from toolway.gateway.admin.metrics import MetricsEndpoint
 from toolway.gateway.admin.overview import OverviewAdmin, RunDoctor
 from toolway.gateway.admin.routes import AdminEndpoint
@@ -77,6 +77,7 @@ class Gateway:
         origins: Iterable[str] = (),
         metrics: Metrics | None = None,
         rate_limiter: RateLimiter | None = None,
+        ended_sessions: EndedSessions | None = None,
         cluster: ClusterHooks = NO_CLUSTER,
     ) -> None:
         self._hub = hub
@@ -95,7 +96,10 @@ class Gateway:
         self.legacy_sse = LegacySseEndpoint(self.legacy_sessions, sealer)
         self._authenticator = Authenticator(api_keys, hosts, origins, cluster)
         self._uses_tls = False
-        browser_sessions = BrowserSessions(sealer, api_keys, time.time)
+        self.ended_sessions = ended_sessions if ended_sessions is not None else EndedSessions()
+        browser_sessions = BrowserSessions(
+            sealer, api_keys, time.time, self.ended_sessions, cluster.on_browser_session_ended
+        )
         self.activity = ActivityRecorder(lambda: hub.servers)
         hub.add_sink(self.activity)
         calls = CallsAdmin(hub, self.activity, api_keys)

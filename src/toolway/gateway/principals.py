@@ -98,6 +98,15 @@ class ApiKeyStore(ABC):
         """Return the principal of the API key with this id; None if there is no such key (any more)."""
         return next((key.to_principal() for key in self._keys.values() if key.id == id), None)
 
+    def credential_hash(self, id: str) -> str:
+        """Return the hash of the token that proves a principal: of this machine's token, or of an API key.
+
+        Empty if there is no such key (any more).
+        """
+        if id == LOCAL_ADMIN.id:
+            return self._token_hash
+        return next((key.hash for key in self._keys.values() if key.id == id), "")
+
     def list_keys(self) -> Sequence[ApiKey]:
         return list(self._keys.values())
 

@@ -22,6 +22,7 @@ from toolway.config.loader import LoadedConfig, load_file
 from toolway.config.settings import GatewaySettings
 from toolway.errors import ConfigError
 from toolway.gateway.admin.config import ConfigHistory
+from toolway.gateway.admin.dashboard import EndedSessions
 from toolway.gateway.admin.overview import RunDoctor
 from toolway.gateway.cluster_hooks import NO_CLUSTER
 from toolway.gateway.gateway import DRAIN_DELAY_S, Gateway
@@ -94,6 +95,7 @@ class GatewayProcess:
             origins=settings.origins,
             metrics=self.telemetry.metrics,
             rate_limiter=self._cluster_node.rate_limiter if self._cluster_node is not None else None,
+            ended_sessions=EndedSessions(state_dir.folder / "ended-sessions.json"),
             cluster=self._cluster_node.gateway_hooks if self._cluster_node is not None else NO_CLUSTER,
         )
         if not settings.telemetry.calls:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -103,6 +104,33 @@ async def test_an_answer_counts_for_nobody_elses_question(nodes: Cluster) -> Non
         async with asyncio.timeout(20):
             found = await raw.say("tools/call", {"name": "elicit"}, answer)
         assert "Ada" in found.result["content"][0]["text"] and "Eve" not in found.result["content"][0]["text"]
+
+
+@pytest.mark.attack("W2")
+async def test_a_logout_from_the_dashboard_counts_everywhere(nodes: Cluster) -> None:
+    here, there = nodes.nodes
+    token = await nodes.key("an administrator", admin=True)
+    async with here.raw() as raw:
+        opened = await raw.http.post(f"{here.base}/dashboard/session", headers={"authorization": f"Bearer {token}"})
+        sealed = opened.headers["set-cookie"].partition(";")[0].partition("=")[2]
+        page = {"x-toolway-page": opened.json()["page"]}
+
+        async def status(node: Node) -> int:
+            cookie = {"cookie": f"toolway-{node.base.rpartition(':')[2]}={sealed}"}
+            return (await raw.http.get(f"{node.base}/admin/servers", headers=page | cookie)).status_code
+
+        assert (await status(here), await status(there)) == (200, 200)
+        assert (await raw.http.delete(f"{here.base}/dashboard/session", headers=page)).status_code == 204
+        assert await status(here) == 401
+        digest = hashlib.sha256(page["x-toolway-page"].encode()).hexdigest()
+        await until(lambda: digest in there.gateway.ended_sessions)
+        assert await status(there) == 401
+        # A node that was away reads it in the database.
+        there.gateway.ended_sessions._until.clear()
+        assert there.replica.sessions is not None
+        there.replica.sessions.on_gap()
+        await until(lambda: digest in there.gateway.ended_sessions)
+        assert await status(there) == 401
 
 
 async def test_a_level_of_logs_holds_everywhere(nodes: Cluster) -> None:

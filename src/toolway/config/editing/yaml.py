@@ -58,7 +58,7 @@ def parse_text(text: str, file: str = "") -> Any:
     Raises `ConfigError` if the text is invalid or has a duplicate key.
     """
     try:
-        value = yaml.load(text.removeprefix(_BOM), _Loader)
+        value = yaml.load(text.removeprefix(_BOM), _Loader)  # noqa: S506 - a subclass of SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
         raise _syntax_error(exc, file) from None
     return {} if value is None else _stringify_keys(value)

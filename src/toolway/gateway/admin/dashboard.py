@@ -9,17 +9,25 @@ from __future__ import annotations
 import gzip
 import hashlib
 import hmac
+import logging
 import secrets
+import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.resources import files
+from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from toolway.gateway.authenticator import Authenticator, RequestDenied, json_error
 from toolway.gateway.principals import LOCAL_ADMIN, ApiKeyStore, Principal
-from toolway.gateway.sealing import Sealer
+from toolway.gateway.sealing import Sealer, write_private
 from toolway.http.exchange import JSON_TYPE, Exchange, Headers, HttpRequest
 from toolway.protocol import jsonrpc
+
+_log = logging.getLogger("toolway.gateway")
 
 DASHBOARD_PATH: Final = "/dashboard"
 SESSION_PATH: Final = f"{DASHBOARD_PATH}/session"
@@ -112,7 +120,7 @@ class DashboardEndpoint:
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def _handle_session(self, exchange: Exchange) -> None:
-        """Log a browser in (POST with a one-time code or a token) or out (DELETE clears the cookie).
+        """Log a browser in (POST with a one-time code or a token) or out (DELETE with the page key).
 
         Raises `RequestDenied` if the request is cross-origin or not from an administrator.
         """
@@ -121,6 +129,7 @@ class DashboardEndpoint:
         if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
             raise RequestDenied(403, "origin may not use the dashboard")
         if request.method == "DELETE":
+            self._browser_sessions.end(request)
             exchange.reply(204, b"", (cookie_header(host, "", seconds=0, secure=self._uses_tls()),))
         elif request.method == "POST":
             cookie, page_key = self._browser_sessions.start(self._authenticate_admin(request))
@@ -162,27 +171,78 @@ def _asset_names() -> frozenset[str]:
 # The page posts the code and receives two halves of a session: a cookie that scripts cannot read, and a page key that
 # only pages of this origin can read. The cookie alone is not enough, because browsers send it to every port of a host.
 # The page key alone is not enough, because a script could leak it. The cookie is sealed and contains the hash of the
-# page key, so the gateway stores nothing but unused codes.
+# page key and of the token or API key that opened the session, so the gateway stores nothing but unused codes, and the
+# sessions that were ended before their time. The page key is sealed too: only a real one can be added to those.
 
 BROWSER_SESSION_KIND: Final = "browser"
+PAGE_KEY_KIND: Final = "page"
 CODE_LIFETIME_S: Final = 120.0  # seconds in which a link must be opened
 SESSION_LIFETIME_S: Final = 12 * 3600.0  # seconds of a session
 MAX_CODES: Final = 64  # unused codes; the oldest is dropped
+MAX_ENDED_SESSIONS: Final = 10_000  # ended before their time; the one that expires first is dropped
 CODE_HEADER: Final = "x-toolway-code"
 PAGE_KEY_HEADER: Final = "x-toolway-page"
+
+
+class EndedSessions:
+    """Browser sessions that were ended by a logout, each until it would have expired.
+
+    `file` keeps them over a restart; None keeps them in memory only.
+    """
+
+    def __init__(self, file: Path | None = None, now: Callable[[], float] = time.time) -> None:
+        self._file = file
+        self._now = now
+        self._until: dict[str, float] = {}  # by digest of the page key
+        if file is not None:
+            with suppress(OSError, ValueError):  # an unreadable file must not keep the gateway from starting
+                self._until = msgspec.json.decode(file.read_bytes(), type=dict[str, float])
+        self._drop_expired()
+
+    def __contains__(self, digest: object) -> bool:
+        return digest in self._until
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def add(self, digest: str, until: float, *, save: bool = True) -> None:
+        """Remember that a session ended; it would have expired at the wall time `until`."""
+        self._until[digest] = until
+        self._drop_expired()
+        if len(self._until) > MAX_ENDED_SESSIONS:
+            del self._until[min(self._until, key=self._until.__getitem__)]
+        if save and self._file is not None:
+            try:
+                write_private(self._file, msgspec.json.encode(self._until))
+            except OSError as exc:
+                _log.warning("ended dashboard sessions are known until a restart only: %s", exc)
+
+    def _drop_expired(self) -> None:
+        now = self._now()
+        self._until = {digest: until for digest, until in self._until.items() if until > now}
 
 
 class BrowserSessions:
     """Login of browsers to the dashboard: issues one-time codes and authenticates sessions.
 
-    A session needs a cookie and a page key, a secret that the page sends in a header. `api_keys` is None if
-    authentication is off.
+    A session needs a cookie and a page key, a secret that the page sends in a header. It ends with the token or API key
+    that opened it, and at logout: `on_end` is then called with its digest and the time of its expiry. `api_keys` is
+    None if authentication is off.
     """
 
-    def __init__(self, sealer: Sealer, api_keys: ApiKeyStore | None, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        sealer: Sealer,
+        api_keys: ApiKeyStore | None,
+        now: Callable[[], float],
+        ended: EndedSessions | None = None,
+        on_end: Callable[[str, float], None] = lambda digest, until: None,
+    ) -> None:
         self._sealer = sealer
         self._api_keys = api_keys
         self._now = now
+        self._ended = ended if ended is not None else EndedSessions(now=now)
+        self._on_end = on_end
         self._codes: OrderedDict[str, tuple[float, Principal]] = OrderedDict()
 
     def issue_code(self, principal: Principal) -> str:
@@ -200,10 +260,19 @@ class BrowserSessions:
 
     def start(self, principal: Principal) -> tuple[str, str]:
         """Start a browser session. Return its cookie value and the page key for its requests."""
-        page_key = secrets.token_urlsafe(24)
-        return self._sealer.seal(
-            BROWSER_SESSION_KIND, [principal.id, _sha256_hex(page_key)], SESSION_LIFETIME_S
-        ), page_key
+        until = self._now() + SESSION_LIFETIME_S
+        page_key = self._sealer.seal(PAGE_KEY_KIND, [secrets.token_urlsafe(12), until], SESSION_LIFETIME_S)
+        facts = [principal.id, _sha256_hex(page_key), self._credential_hash(principal.id)]
+        return self._sealer.seal(BROWSER_SESSION_KIND, facts, SESSION_LIFETIME_S), page_key
+
+    def end(self, request: HttpRequest) -> None:
+        """End the session of the page key in the request, on every node. A key that is not ours is ignored."""
+        page_key = request.headers.get(PAGE_KEY_HEADER, "")
+        found = self._sealer.open(PAGE_KEY_KIND, page_key)
+        if found is not None:
+            digest = _sha256_hex(page_key)
+            self._ended.add(digest, found[1])
+            self._on_end(digest, found[1])
 
     def authenticate(self, request: HttpRequest) -> Principal | None:
         """Return the principal of a same-origin request with valid cookie and page key, or None."""
@@ -212,12 +281,17 @@ class BrowserSessions:
             return None
         sealed = _read_cookie(headers.get("cookie", ""), cookie_name(headers.get("host", "")))
         found = self._sealer.open(BROWSER_SESSION_KIND, sealed) if sealed else None
-        if not isinstance(found, list) or len(found) != 2:
+        if not isinstance(found, list) or len(found) != 3:
             return None
-        id_, digest = found
+        id_, digest, credential = found
         if not hmac.compare_digest(_sha256_hex(headers.get(PAGE_KEY_HEADER, "")), str(digest)):
             return None
+        if digest in self._ended or not hmac.compare_digest(self._credential_hash(str(id_)), str(credential)):
+            return None
         return self._current_principal(str(id_))
+
+    def _credential_hash(self, id_: str) -> str:
+        return self._api_keys.credential_hash(id_) if self._api_keys is not None else ""
 
     def _current_principal(self, id_: str) -> Principal | None:
         """Return the principal of this id with its current rights; None if its key was revoked."""

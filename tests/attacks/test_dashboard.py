@@ -1,0 +1,95 @@
+"""What a person with an old dashboard session, or a hostile server, would like to do in the dashboard."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.gateway import edge_lab
+from tests.gateway.edge_lab import TOKEN, Edge, edge
+from toolway.gateway.admin.dashboard import MAX_ENDED_SESSIONS, EndedSessions
+
+pytestmark = pytest.mark.anyio
+
+
+async def log_in(found: Edge, token: str = TOKEN) -> dict[str, str]:
+    """The headers of a session that was opened with a token."""
+    answer = await found.ask("POST", "/dashboard/session", token=token)
+    assert answer.status == 200
+    cookie = answer.headers["set-cookie"].partition(";")[0]
+    return {"Cookie": cookie, "X-Toolway-Page": json.loads(answer.body)["page"]}
+
+
+async def status(found: Edge, session: dict[str, str]) -> int:
+    # Each gateway of a test has its own port, and the cookie is named after it.
+    cookie = f"toolway-{found.port}={session['Cookie'].partition('=')[2]}"
+    return (await found.ask("GET", "/admin/servers", fields=session | {"Cookie": cookie}, token=None)).status
+
+
+async def log_out(found: Edge, session: dict[str, str]) -> int:
+    fields = {"X-Toolway-Page": session["X-Toolway-Page"]}  # the path of the cookie is /admin
+    return (await found.ask("DELETE", "/dashboard/session", fields=fields, token=None)).status
+
+
+@pytest.mark.attack("W2")
+async def test_use_a_session_after_its_token_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with edge(tmp_path) as found:
+        session = await log_in(found)
+        assert await status(found, session) == 200
+    async with edge(tmp_path) as found:  # the gateway was started again
+        assert await status(found, session) == 200
+    monkeypatch.setattr(edge_lab, "TOKEN", "tw_a-new-token-of-this-machine")
+    async with edge(tmp_path) as found:
+        assert await status(found, session) == 401
+
+
+@pytest.mark.attack("W2")
+async def test_use_a_link_after_its_token_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with edge(tmp_path) as found:
+        key = found.key(admin=True)
+        link = json.loads((await found.ask("POST", "/admin/dashboard-links", token=key)).body)["path"]
+        assert found.keyring.revoke_key_sync(found.keyring.list_keys()[0].id)
+        code = {"X-Toolway-Code": link.rpartition("=")[2]}
+        assert (await found.ask("POST", "/dashboard/session", fields=code, token=None)).status == 401
+
+
+@pytest.mark.attack("W2")
+async def test_use_a_session_after_logout(tmp_path: Path) -> None:
+    file = tmp_path / "ended-sessions.json"
+
+    async with edge(tmp_path, ended_sessions=EndedSessions(file)) as found:
+        first, second = await log_in(found), await log_in(found)
+        assert await log_out(found, first) == 204
+        assert (await status(found, first), await status(found, second)) == (401, 200)
+    assert file.stat().st_mode & 0o077 == 0
+    async with edge(tmp_path, ended_sessions=EndedSessions(file)) as found:  # after a restart too
+        assert (await status(found, first), await status(found, second)) == (401, 200)
+
+
+@pytest.mark.attack("W2")
+async def test_end_the_sessions_of_an_administrator_or_fill_the_list_of_ended_ones(tmp_path: Path) -> None:
+    ended = EndedSessions(tmp_path / "ended.json")
+    async with edge(tmp_path, ended_sessions=ended) as found:
+        session = await log_in(found)
+        page = session["X-Toolway-Page"]
+        for made_up in ("", "x", page[:-2] + "AA", page + "A", session["Cookie"].partition("=")[2]):
+            assert await log_out(found, {"X-Toolway-Page": made_up}) == 204
+        assert len(ended) == 0
+        assert await status(found, session) == 200
+
+
+def test_the_list_of_ended_sessions_is_bounded_and_forgets_what_expired(tmp_path: Path) -> None:
+    now = [0.0]
+    ended = EndedSessions(tmp_path / "ended.json", lambda: now[0])
+    for number in range(MAX_ENDED_SESSIONS + 10):
+        ended.add(str(number), until=100.0 + number, save=False)
+    assert len(ended) == MAX_ENDED_SESSIONS
+    ended.add("last", until=1e6)
+    assert "last" in ended and "0" not in ended
+    assert "last" in EndedSessions(tmp_path / "ended.json", lambda: now[0])
+    now[0] = 1e5
+    assert len(EndedSessions(tmp_path / "ended.json", lambda: now[0])) == 1
+    (tmp_path / "ended.json").write_text("nonsense")
+    assert len(EndedSessions(tmp_path / "ended.json", lambda: now[0])) == 0
