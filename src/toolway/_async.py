@@ -203,6 +203,7 @@ class Timer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         task, self.task = self.task, None
+        self._paused_seconds = None  # it belongs to the call, which the heap must not keep
         if not self.expired:
             self._timers.count_cancelled()
         # If the task was also cancelled from elsewhere, that cancellation wins.

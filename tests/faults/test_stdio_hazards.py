@@ -50,7 +50,7 @@ ROWS = [
     Row("result_not_object", ProtocolError, "unknown"),
     Row("both_result_and_error", ProtocolError, "unknown"),
     Row("no_newline_prefix", None),
-    Row("foreign_id_type", None),
+    Row("foreign_id_type", ProtocolError, "unknown"),
     Row("twice", None),
     Row("unknown_id", None),
     Row("unknown_result_type", None),

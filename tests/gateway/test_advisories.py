@@ -313,7 +313,7 @@ async def test_row_53_sessions_that_nobody_uses_are_given_back(tmp_path: Path, m
             session = await found.initialize()
             await found.ask("POST", "/mcp", handshake("ping"), {"Mcp-Session-Id": session})
             await found.ask("DELETE", "/mcp", fields={"Mcp-Session-Id": await found.initialize()})
-        assert len(sessions._sessions) <= 20 and len(sessions._ended_ids) <= 20
+        assert len(sessions._sessions) <= 20 and len(sessions._ended) <= 20
         assert (await found.ask("POST", "/mcp", handshake("ping"), {"Mcp-Session-Id": first})).status == 200
 
 

@@ -57,11 +57,14 @@ async def test_an_answer_to_nothing_is_dropped_and_counted(id_) -> None:
     assert not answer.done()
 
 
-async def test_a_number_that_came_back_as_text_is_the_number() -> None:
+@pytest.mark.attack("W15")
+async def test_answer_a_request_by_its_number_as_text() -> None:
     waiting = PendingRequests()
     id_, answer = waiting.add(asked())
     waiting.resolve(result(str(id_), n=1))
-    assert answer.result() == {"n": 1}
+    with pytest.raises(TransportError, match='"1" instead of 1'):
+        answer.result()
+    assert len(waiting) == 0
 
 
 async def test_a_late_answer_meets_no_other_request() -> None:

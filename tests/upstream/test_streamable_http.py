@@ -213,12 +213,15 @@ async def test_calls_that_follow_each_other_share_a_connection() -> None:
         assert at.server.connections == 1
 
 
-async def test_an_id_that_became_text_is_still_ours() -> None:
+@pytest.mark.attack("W15")
+async def test_answer_a_request_over_http_by_its_number_as_text() -> None:
     def make(request: Received) -> bytes:
         return json_response({"jsonrpc": "2.0", "id": str(request.json["id"]), "result": {"ok": 1}})
 
     async with Linked(saying(make)) as at:
-        assert await at.call() == {"ok": 1}
+        with pytest.raises(TransportError) as caught:
+            await at.call()
+        assert caught.value.code == "E-HTTP-ID"
 
 
 async def test_an_answer_to_another_call_is_delivered_to_nobody() -> None:

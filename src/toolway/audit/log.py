@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from importlib import import_module
 from typing import Final
 
@@ -167,7 +166,7 @@ def audit(recorder: AuditRecorder) -> Middleware:
         return next(call)
 
     async def call_with_intent(call: Call, next: CallHandler) -> CallResult:
-        call.state.on_late_result = partial(recorder.record_late_result, call)
+        call.state.on_late_result = recorder.late_result_handler(call)
         try:
             try:
                 await recorder.record_intent(call)

@@ -157,9 +157,15 @@ class AuditRecorder:
         outcome = "unknown" if certainty > Certainty.REJECTED else "not_executed"
         self._record_outcome(call, outcome, certainty, "E-TIMEOUT" if self._now() >= call.deadline else "cancelled")
 
-    def record_late_result(self, call: Call, result: Any) -> None:
-        """Record a digest of a result that arrived after its call had ended, for example by timeout."""
+    def late_result_handler(self, call: Call) -> Callable[[Any], None]:
+        """Return a function that records a digest of a result which arrives after the call has ended.
+
+        A call may end by timeout. The function keeps the names of the call, not its arguments.
+        """
         fields = b',"call":"%b",%b' % (_encoded_call_id(call), self._get_shared_fields(call).outcome)
+        return partial(self._record_late_result, fields)
+
+    def _record_late_result(self, fields: bytes, result: Any) -> None:
         self._writer.enqueue(b"call.late_result", fields + encode_fields({"result": self._redactor.digest(result)}))
 
     def _record_outcome(self, call: Call, outcome: str, certainty: Certainty, code: str) -> None:

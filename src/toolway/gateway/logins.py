@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -27,7 +28,7 @@ from toolway.hub.core import HubCore
 from toolway.protocol import jsonrpc
 from toolway.types import Json
 
-MAX_PENDING_LOGINS: Final = 100  # pending logins; a new one beyond this cancels the oldest
+MAX_PENDING_LOGINS: Final = 100  # pending logins, at most half of them of one principal
 MAX_URL_CHARS: Final = 16 * 1024  # characters of a URL
 _NO_STORE_HEADERS: Final = (("content-type", JSON_TYPE), ("cache-control", "no-store"))
 
@@ -103,8 +104,7 @@ class LoginEndpoint:
     async def _start_login(self, server: str, principal: Principal, redirect_uri: str) -> Json:
         login = PendingLogin(principal.id, server)
         id_ = secrets.token_urlsafe(24)
-        while len(self._pending) >= MAX_PENDING_LOGINS:
-            self._pending.pop(next(iter(self._pending))).cancel()
+        self._make_room(principal.id)
         self._pending[id_] = login
         login.task = asyncio.create_task(
             self._hub.login(server, login.wait_for_redirect, caller=principal.caller_id, redirect_uri=redirect_uri)
@@ -116,6 +116,23 @@ class LoginEndpoint:
             await login.task  # raises the error
             raise AssertionError("login ended without an authorization URL")
         return {"id": id_, "url": login.url.result()}
+
+    def _make_room(self, principal_id: str) -> None:
+        """Cancel one pending login if there are too many for a new login of this principal.
+
+        It is the oldest of the principal with most pending logins. So one principal cannot cancel the login of another
+        one that has fewer.
+        """
+        counts = Counter(login.principal_id for login in self._pending.values())
+        if counts[principal_id] >= MAX_PENDING_LOGINS // 2:
+            victim = principal_id
+        elif len(self._pending) >= MAX_PENDING_LOGINS:
+            most = max(counts.values())
+            victim = principal_id if counts[principal_id] == most else counts.most_common(1)[0][0]
+        else:
+            return
+        id_ = next(id_ for id_, login in self._pending.items() if login.principal_id == victim)
+        self._pending.pop(id_).cancel()
 
     async def _finish_login(self, server: str, principal: Principal, id_: object, redirected_to: object) -> Json:
         login = self._pending.get(id_) if isinstance(id_, str) else None

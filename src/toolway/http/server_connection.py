@@ -104,14 +104,14 @@ class ServerConnection(asyncio.Protocol):
 
     def __init__(self, server: ConnectionHandler) -> None:
         self._server = server
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: Any = httptools.HttpRequestParser(self)  # None after the connection is lost
         self._transport: asyncio.Transport | None = None
         self._exchange: Exchange | None = None
         self._task: asyncio.Task[None] | None = None
         self._pipelined: deque[tuple[HttpRequest, bool, bool, int]] = deque()
         self._peer = ""
         self._rejection: Rejection | None = None
-        self._cacheable_request: HttpRequest | None = None  # the last request, if its head may be cached
+        self._cacheable_request: HttpRequest | None = None  # the request just read, without its body, if cacheable
         self._input_ignored = False  # input is ignored: the client announced that this was its last request
         self._rejection_sent = False  # the rejection was sent
         self.authenticated = False  # the client is authenticated
@@ -161,8 +161,9 @@ class ServerConnection(asyncio.Protocol):
             return
         self.received += len(data)
         self._read(data)
-        if between and self._cacheable_request is not None:
-            self._server.head_cache.put(data, self._cacheable_request.with_body(b"", ""))
+        if self._cacheable_request is not None:
+            if between:
+                self._server.head_cache.put(data, self._cacheable_request)
             self._cacheable_request = None
 
     def _take_cached_head(self, request: HttpRequest, body: bytes) -> bool:
@@ -240,7 +241,9 @@ class ServerConnection(asyncio.Protocol):
         for *_, reserved in self._pipelined:
             self._server.body_budget.release(reserved, self._principal_id)
         self._pipelined.clear()
-        exchange = self._exchange
+        # The parser refers to this connection. Without it, all memory is free now, not at the next garbage collection.
+        self._parser = None
+        exchange, self._exchange = self._exchange, None
         if exchange is None:
             return
         self._server.on_exchange_ended(self)
@@ -365,7 +368,8 @@ class ServerConnection(asyncio.Protocol):
         reserved, self._reading_bytes = self._reading_bytes, 0
         self.reading_since = 0.0
         cacheable = not close and request.method == "POST" and not (_UNCACHED_HEADERS & self._fields.keys())
-        self._cacheable_request = request if cacheable and not request.repeated_headers else None
+        # Without the body: an idle connection must not keep it.
+        self._cacheable_request = request.with_body(b"", "") if cacheable and not request.repeated_headers else None
         self._clear()
         self._server.on_message_read(self)
         if self._exchange is None:

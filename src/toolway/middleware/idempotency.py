@@ -1,8 +1,9 @@
 """Idempotency middleware: a call with an idempotency key is executed at most once.
 
 The same key with the same call returns: the same result while it runs, the stored result when it has finished, and
-`OutcomeUnknown` without execution if its outcome is unknown. The same key with another call is rejected. A key is
-never derived from arguments: two identical payments can both be intended.
+`OutcomeUnknown` without execution if its outcome is unknown. If the call was executed and its result is no longer kept,
+the error says so (E-KEY-RESULT). The same key with another call is rejected. A key is never derived from arguments: two
+identical payments can both be intended.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from itertools import takewhile
 from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
@@ -19,9 +21,12 @@ from msgspec.structs import replace
 
 from toolway.errors import AccessDenied, CallError, Certainty, OutcomeUnknown, ProtocolError, ServerUnavailable
 from toolway.middleware.single_flight import InFlightCall, InFlightCalls
+from toolway.protocol.jsonrpc import decode_json, encode_json
 from toolway.types import Call, CallHandler, CallResult, Json, Middleware, result_type
 
 MAX_KEY_CHARS: Final = 255
+CALLER_SHARE: Final = 4  # one caller may use at most a quarter of the keys
+RESULT_DROPPED_CODE: Final = "E-KEY-RESULT"  # the call was executed, but its result is not kept
 _log = logging.getLogger(__name__)
 
 
@@ -39,7 +44,7 @@ class IdempotencyRecord(msgspec.Struct, frozen=True):
 
     state: Literal["running", "finished", "unknown"]
     fingerprint: str
-    outcome: Json | None = None  # the server's result, when finished
+    outcome: Json | None = None  # the server's result when finished, if it is still kept
 
 
 class IdempotencyStore(Protocol):
@@ -77,41 +82,114 @@ class SharedIdempotencyStore(IdempotencyStore, Protocol):
         ...
 
 
-class MemoryIdempotencyStore:
-    """Idempotency keys in memory, for a day or until the process ends."""
+class StoreFull(Exception):
+    """Raised if an idempotency store has no room for another key of this caller."""
 
-    def __init__(self, now: Callable[[], float], retention_s: float = 86_400.0, max_keys: int = 100_000) -> None:
+
+class StoreUsage:
+    """Keys and bytes of results in an idempotency store, counted by caller, with their limits. Pure.
+
+    A key must be kept, or its call could be executed twice. So one caller may have at most a quarter of the keys; the
+    caller "", which is the owner of the hub, may have all. A result may be dropped: the oldest results of the caller
+    with most bytes are dropped if all results together have too many bytes.
+    """
+
+    def __init__(self, max_keys: int, max_bytes: int) -> None:
+        self._max_keys = max_keys
+        self._max_bytes = max_bytes
+        self._keys: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+        self._total_keys = 0
+        self.total_bytes = 0
+
+    def add_keys(self, caller: str, count: int = 1) -> None:
+        self._total_keys += count
+        self._keys[caller] += count
+        if not self._keys[caller]:
+            del self._keys[caller]
+
+    def add_bytes(self, caller: str, size: int) -> None:
+        self.total_bytes += size
+        self._bytes[caller] += size
+        if not self._bytes[caller]:
+            del self._bytes[caller]
+
+    def check_key(self, caller: str) -> None:
+        """Raise `StoreFull` if the caller may not add another key."""
+        if self._total_keys >= self._max_keys:
+            raise StoreFull(f"the store is full: {self._max_keys} keys")
+        if caller and self._keys[caller] >= max(1, self._max_keys // CALLER_SHARE):
+            raise StoreFull(f"this caller has too many keys: {self._max_keys // CALLER_SHARE}, each kept for a day")
+
+    def excess_caller(self) -> str | None:
+        """Return the caller whose oldest result must be dropped; None if all results fit."""
+        return max(self._bytes, key=self._bytes.__getitem__) if self.total_bytes > self._max_bytes else None
+
+
+class MemoryIdempotencyStore:
+    """Idempotency keys in memory, for a day or until the process ends.
+
+    Results together have at most `max_bytes` as JSON; see `StoreUsage`.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        retention_s: float = 86_400.0,
+        max_keys: int = 100_000,
+        max_bytes: int = 64 * 1024 * 1024,
+    ) -> None:
         self._now = now
         self._retention_s = retention_s
-        self._max_keys = max_keys
-        self._records: dict[IdempotencyKey, tuple[float, IdempotencyRecord]] = {}
+        self._usage = StoreUsage(max_keys, max_bytes)
+        self._records: dict[IdempotencyKey, tuple[float, IdempotencyRecord]] = {}  # without results
+        self._outcomes: dict[str, dict[IdempotencyKey, bytes]] = {}  # results as JSON by caller, oldest first
         self._running: dict[IdempotencyKey, str] = {}  # the claiming call's id
 
     async def claim(self, id: IdempotencyKey, fingerprint: str, call: str) -> IdempotencyRecord | None:
         self._expire()
         known = self._records.get(id)
         if known is not None:
-            return None if call and self._running.get(id) == call else known[1]
-        if len(self._records) >= self._max_keys:
-            raise OverflowError(f"the store is full: {self._max_keys} keys")
+            return None if call and self._running.get(id) == call else self._with_outcome(id, known[1])
+        self._usage.check_key(id.caller)
+        self._usage.add_keys(id.caller)
         self._put(id, IdempotencyRecord("running", fingerprint))
         self._running[id] = call
         return None
 
     async def finish(self, id: IdempotencyKey, outcome: Json) -> None:
-        self._put(id, replace(self._records[id][1], state="finished", outcome=outcome))
+        self._put(id, replace(self._records[id][1], state="finished"))
+        data = encode_json(outcome)
+        self._drop_outcome(id)
+        self._outcomes.setdefault(id.caller, {})[id] = data
+        self._usage.add_bytes(id.caller, len(data))
+        while (caller := self._usage.excess_caller()) is not None:
+            self._drop_outcome(next(iter(self._outcomes[caller])))
 
     async def mark_unknown(self, id: IdempotencyKey) -> None:
         self._put(id, replace(self._records[id][1], state="unknown"))
 
     async def release(self, id: IdempotencyKey) -> None:
         self._running.pop(id, None)
-        self._records.pop(id, None)
+        if self._records.pop(id, None) is not None:
+            self._usage.add_keys(id.caller, -1)
+
+    def _with_outcome(self, id: IdempotencyKey, record: IdempotencyRecord) -> IdempotencyRecord:
+        data = self._outcomes.get(id.caller, {}).get(id)
+        return replace(record, outcome=decode_json(data)) if data is not None else record
 
     def _put(self, id: IdempotencyKey, record: IdempotencyRecord) -> None:
         self._running.pop(id, None)
         self._records.pop(id, None)
         self._records[id] = (self._now() + self._retention_s, record)
+
+    def _drop_outcome(self, id: IdempotencyKey) -> None:
+        outcomes = self._outcomes.get(id.caller, {})
+        data = outcomes.pop(id, None)
+        if data is not None:
+            self._usage.add_bytes(id.caller, -len(data))
+        if not outcomes:
+            self._outcomes.pop(id.caller, None)
 
     def _expire(self) -> None:
         """Drop expired records. They are ordered by time; running ones are kept."""
@@ -119,6 +197,8 @@ class MemoryIdempotencyStore:
         old = takewhile(lambda item: item[1][0] <= now, self._records.items())
         for id_ in [id_ for id_, (_, record) in old if record.state != "running"]:
             del self._records[id_]
+            self._usage.add_keys(id_.caller, -1)
+            self._drop_outcome(id_)
 
 
 def call_fingerprint(name: str, arguments: Any) -> str:
@@ -269,6 +349,16 @@ def _replay(call: Call, record: IdempotencyRecord, digest: str) -> CallResult:
         raise _key_mismatch(call)
     if record.state == "finished" and record.outcome is not None:
         return result_type(call.method)(call.server, call.name, record.outcome, replayed=True)
+    if record.state == "finished":
+        raise CallError(
+            f"{call.server}.{call.name} was executed with this key; its result is no longer kept",
+            server=call.server,
+            tool=call.name,
+            certainty=Certainty.EXECUTED,
+            detail="results are dropped if the store has too many bytes of them",
+            hint="do not repeat it: read its effect from the server; to execute it again, use a new key",
+            code=RESULT_DROPPED_CODE,
+        )
     raise OutcomeUnknown(
         f"an earlier call of {call.server}.{call.name} with this key has no known outcome",
         server=call.server,

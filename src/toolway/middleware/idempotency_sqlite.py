@@ -5,6 +5,9 @@ outcome. Every claim is on disk before the call is sent (`synchronous=FULL`).
 
 A key expires after `retention_s` seconds of the file's own clock (`RecordAge`): a jump of the wall clock expires
 nothing. At most a 24th of that counts between two processes. So a key may be kept longer, and never shorter.
+
+Keys and bytes are limited by caller, as `StoreUsage` says. A result that is dropped leaves its key: the call is known
+as executed.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from toolway.middleware.idempotency import IdempotencyKey, IdempotencyRecord
+from toolway.middleware.idempotency import IdempotencyKey, IdempotencyRecord, StoreUsage
 from toolway.types import Json
 
 DAY_S: Final = 86_400.0
@@ -36,6 +39,9 @@ CREATE TABLE IF NOT EXISTS keys (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS keys_until ON keys (until);
 """
+_SELECT_USAGE: Final = "SELECT caller, count(*), coalesce(sum(length(outcome)), 0) FROM keys"
+_WHERE_EXPIRED: Final = "WHERE until < ? AND state != 'running'"
+_WHERE_OUTCOME: Final = "WHERE caller = ? AND outcome IS NOT NULL"
 _WHERE_KEY: Final = "WHERE caller = ? AND server = ? AND name = ? AND key = ?"
 
 
@@ -55,6 +61,8 @@ class SqliteIdempotencyStore:
         path: str | os.PathLike[str],
         *,
         retention_s: float = DAY_S,
+        max_keys: int = 1_000_000,
+        max_bytes: int = 1024 * 1024 * 1024,
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -67,6 +75,10 @@ class SqliteIdempotencyStore:
         self._db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _KEYS_SCHEMA)
         self._db.execute("UPDATE keys SET state = 'unknown' WHERE state = 'running'")
         self._age = RecordAge(self._db, retention_s / 24, now, wall)
+        self._usage = StoreUsage(max_keys, max_bytes)
+        for caller, keys, size in self._db.execute(f"{_SELECT_USAGE} GROUP BY caller"):
+            self._usage.add_keys(caller, keys)
+            self._usage.add_bytes(caller, size)
 
     def close(self) -> None:
         self._executor.shutdown(wait=True)
@@ -91,30 +103,61 @@ class SqliteIdempotencyStore:
 
     async def release(self, id: IdempotencyKey) -> None:
         self._running.pop(id, None)
-        await self._run_in_thread(lambda: self._db.execute(f"DELETE FROM keys {_WHERE_KEY}", _key_values(id)))
+        await self._run_in_thread(lambda: self._release(id))
 
     def _claim(self, id: IdempotencyKey, fingerprint: str) -> IdempotencyRecord | None:
         now = self._age.elapsed()
         self._age.persist()
-        self._db.execute("DELETE FROM keys WHERE until < ? AND state != 'running'", (now,))
-        added = self._db.execute(
-            "INSERT INTO keys VALUES (?, ?, ?, ?, ?, 'running', NULL, ?) ON CONFLICT DO NOTHING",
-            (*_key_values(id), fingerprint, now + self._retention_s),
-        )
-        if added.rowcount:
-            return None
-        known, state, outcome = self._db.execute(
+        self._delete_expired(now)
+        found = self._db.execute(
             f"SELECT fingerprint, state, outcome FROM keys {_WHERE_KEY}", _key_values(id)
         ).fetchone()
-        return IdempotencyRecord(state, known, msgspec.json.decode(outcome) if outcome is not None else None)
+        if found is not None:
+            known, state, outcome = found
+            return IdempotencyRecord(state, known, msgspec.json.decode(outcome) if outcome is not None else None)
+        self._usage.check_key(id.caller)
+        self._db.execute(
+            "INSERT INTO keys VALUES (?, ?, ?, ?, ?, 'running', NULL, ?)",
+            (*_key_values(id), fingerprint, now + self._retention_s),
+        )
+        self._usage.add_keys(id.caller)
+        return None
+
+    def _release(self, id: IdempotencyKey) -> None:
+        deleted = self._db.execute(f"DELETE FROM keys {_WHERE_KEY}", _key_values(id))
+        self._usage.add_keys(id.caller, -deleted.rowcount)
+
+    def _delete_expired(self, now: float) -> None:
+        expired = self._db.execute(f"{_SELECT_USAGE} {_WHERE_EXPIRED} GROUP BY caller", (now,)).fetchall()
+        if not expired:
+            return
+        self._db.execute(f"DELETE FROM keys {_WHERE_EXPIRED}", (now,))
+        for caller, keys, size in expired:
+            self._usage.add_keys(caller, -keys)
+            self._usage.add_bytes(caller, -size)
+
+    def _finish(self, id: IdempotencyKey, state: str, outcome: bytes | None, until: float) -> None:
+        values = (state, outcome, until, *_key_values(id))
+        self._db.execute(f"UPDATE keys SET state = ?, outcome = ?, until = ? {_WHERE_KEY}", values)
+        self._usage.add_bytes(id.caller, len(outcome or b""))
+        while (caller := self._usage.excess_caller()) is not None:
+            self._drop_outcomes(caller)
+
+    def _drop_outcomes(self, caller: str) -> None:
+        """Drop the oldest sixteenth of the results of this caller, at least one."""
+        (count,) = self._db.execute(f"SELECT count(*) FROM keys {_WHERE_OUTCOME}", (caller,)).fetchone()
+        oldest = self._db.execute(
+            f"SELECT caller, server, name, key, length(outcome) FROM keys {_WHERE_OUTCOME} ORDER BY until LIMIT ?",
+            (caller, 1 + count // 16),
+        ).fetchall()
+        for *values, size in oldest:
+            self._db.execute(f"UPDATE keys SET outcome = NULL {_WHERE_KEY}", values)
+            self._usage.add_bytes(caller, -size)
 
     async def _set(self, id: IdempotencyKey, state: str, outcome: bytes | None) -> None:
         self._running.pop(id, None)
         until = self._age.elapsed() + self._retention_s
-        values = (state, outcome, until, *_key_values(id))
-        await self._run_in_thread(
-            lambda: self._db.execute(f"UPDATE keys SET state = ?, outcome = ?, until = ? {_WHERE_KEY}", values)
-        )
+        await self._run_in_thread(lambda: self._finish(id, state, outcome, until))
 
     async def _run_in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)

@@ -40,7 +40,11 @@ FOLLOW_TIMEOUT_S: Final = 30.0  # seconds to wait for a call that runs on anothe
 FOLLOW_INTERVALS_S: Final = (0.02, 0.05, 0.1, 0.25, 0.5)  # seconds between two polls of it; the last value repeats
 CLEANUP_INTERVAL_S: Final = 60.0  # seconds between two cleanups of expired keys
 CLEANUP_BATCH: Final = 500  # rows per cleanup
+MAX_SEALED_BYTES: Final = 1_400_000  # of one result, encrypted: about 1 MB of JSON
 MAX_QUEUED_WRITES: Final = 10_000  # queued writes
+MAX_QUEUED_BYTES: Final = (
+    64 * 1024 * 1024
+)  # of the results in queued writes; beyond this, keys are written without them
 WRITE_RETRY_INTERVALS_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)  # seconds between two attempts; the last value repeats
 FINAL_WRITE_TIMEOUT_S: Final = 2.0  # seconds for the last attempt on close
 
@@ -128,8 +132,9 @@ class DbIdempotencyStore:
         raise AssertionError("unreachable")
 
     async def finish(self, id: IdempotencyKey, outcome: Json) -> None:
-        sealed = self._envelopes.encrypt(outcome, "outcome", self._tenant, _key_digest(id))
-        await self._finish_claim(id, _FINISH_STATEMENT, {"sealed_outcome": sealed.encode()})
+        sealed = self._envelopes.encrypt(outcome, "outcome", self._tenant, _key_digest(id)).encode()
+        kept = sealed if len(sealed) <= MAX_SEALED_BYTES else None  # a repeated call learns that it was executed
+        await self._finish_claim(id, _FINISH_STATEMENT, {"sealed_outcome": kept})
 
     async def mark_unknown(self, id: IdempotencyKey) -> None:
         await self._finish_claim(id, _UNKNOWN_STATEMENT, {})
@@ -321,6 +326,7 @@ class WriteRetryQueue:
         self._engine = engine
         self._max_queued = max_queued
         self._queue: deque[tuple[Executable, Json]] = deque()
+        self._queued_bytes = 0
         self._task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -330,6 +336,9 @@ class WriteRetryQueue:
         """Queue a database write for retries. Return False if the queue is full."""
         if len(self._queue) >= self._max_queued:
             return False
+        if self._queued_bytes + _outcome_size(values) > MAX_QUEUED_BYTES:
+            values = {**values, "sealed_outcome": None}
+        self._queued_bytes += _outcome_size(values)
         self._queue.append((statement, values))
         if self._task is None:
             self._task = asyncio.create_task(self._run())
@@ -362,7 +371,11 @@ class WriteRetryQueue:
         while self._queue:
             async with self._engine.begin() as db:
                 await db.execute(*self._queue[0])
-            self._queue.popleft()
+            self._queued_bytes -= _outcome_size(self._queue.popleft()[1])
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._task = None
+
+
+def _outcome_size(values: Json) -> int:
+    return len(values.get("sealed_outcome") or b"")

@@ -36,7 +36,7 @@ from toolway.cluster.nats_rpc.rpc_server import CallHandler, NatsRpcServer
 from toolway.cluster.routing.owned import OwnerTransportBase
 from toolway.protocol import jsonrpc
 from toolway.protocol.jsonrpc import MAX_MESSAGE_BYTES
-from toolway.types import CallState, Certainty, Json
+from toolway.types import Certainty, Json
 from toolway.upstream.transport import InboundHandler, JSONRPCError, Request, TransportError, TransportInfo
 from toolway.upstream.transports.pending_requests import parse_large
 
@@ -349,7 +349,7 @@ class NatsRpcClient:
         self._loop = asyncio.get_running_loop()
         self._last_id = 0
         self._pending: dict[str, PendingNatsCall] = {}
-        self._late_calls: dict[str, CallState] = {}
+        self._late_calls: dict[str, Callable[[Json], None]] = {}
         self._lost_owners: dict[str, float] = {}  # lost owners, and when they were lost
         self._batches: deque[tuple[str, list[str]]] = deque(maxlen=MAX_REMEMBERED_BATCHES)  # reply subject, call ids
         self._last_batch = 0
@@ -404,7 +404,7 @@ class NatsRpcClient:
         """
         pending = self._pending.pop(str(id_), None)
         if pending is not None and pending.request.call_state.on_late_result is not None:
-            self._late_calls[str(id_)] = pending.request.call_state
+            self._late_calls[str(id_)] = pending.request.call_state.on_late_result
             if len(self._late_calls) > MAX_LATE_CALLS:
                 del self._late_calls[next(iter(self._late_calls))]
 
@@ -513,10 +513,10 @@ class NatsRpcClient:
 
     def _on_late_frame(self, id_: str, frame: bytes) -> None:
         self.dropped += 1
-        attempt = self._late_calls.pop(id_, None) if frame[:1] == frames.REPLY_FRAME else None
-        if attempt is not None and attempt.on_late_result is not None:
+        on_late_result = self._late_calls.pop(id_, None) if frame[:1] == frames.REPLY_FRAME else None
+        if on_late_result is not None:
             with suppress(jsonrpc.InvalidMessage):
-                attempt.on_late_result(jsonrpc.parse_message(frame).body)
+                on_late_result(jsonrpc.parse_message(frame).body)
 
     # -- silence detection --------------------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ UPSTREAM_PROTOCOL: Final = -31012  # the server sent an invalid response
 SHUTTING_DOWN: Final = -31013  # the gateway is shutting down
 UPSTREAM_AUTH: Final = -31015  # the server rejected the gateway's credentials
 MOVED: Final = -31016  # between nodes of a cluster: another node owns the server
+RESULT_DROPPED: Final = -31017  # an earlier call with this idempotency key was executed; its result is no longer kept
 
 #: Key in the data of a server's error under which the gateway adds its own facts.
 ERROR_DATA_KEY: Final = "toolway"
@@ -205,6 +206,7 @@ def _error_data(error: CallError, call_id: str) -> Json:
 _RPC_CODE_BY_ERROR_CODE: Final = {
     "E-KEY-MISMATCH": KEY_MISMATCH,
     "E-KEY-STORE": STORE_UNAVAILABLE,
+    "E-KEY-RESULT": RESULT_DROPPED,
     "E-AUDIT": STORE_UNAVAILABLE,
     "E-DENIED": DENIED,
     TOOL_DENIED_CODE: DENIED,

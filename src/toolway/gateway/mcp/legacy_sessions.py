@@ -9,6 +9,7 @@ request to another node: messages that belong to another node are forwarded to i
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import OrderedDict
 from typing import Final
 
@@ -34,6 +35,7 @@ from toolway.types import Json
 SESSION_KIND: Final = "session"
 SESSION_LIFETIME_S: Final = 7 * 86_400.0  # seconds for which a session can be resumed
 MAX_SESSIONS: Final = 20_000  # sessions with state in this process
+MAX_CAPABILITIES_BYTES: Final = 4096  # of a client, as JSON
 _SESSION_METHODS: Final = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
 
 
@@ -53,7 +55,7 @@ class LegacySessions:
         self._subscriptions = subscriptions
         self._sealer = sealer
         self._sessions: OrderedDict[str, LegacySession] = OrderedDict()
-        self._ended_ids: OrderedDict[str, None] = OrderedDict()
+        self._ended: OrderedDict[bytes, None] = OrderedDict()  # digests of the ids of ended sessions
         self._cluster = cluster
 
     @property
@@ -66,9 +68,14 @@ class LegacySessions:
     def initialize(self, principal: Principal, view: EndpointView, endpoint: str, params: Json) -> tuple[str, Json]:
         """Start a session. Return its id and the result of `initialize`.
 
-        Raises `RpcFailure` if the client sends no protocol version.
+        Raises `RpcFailure` if the client sends no protocol version, or too large capabilities.
         """
         capabilities = params.get("capabilities")
+        if not isinstance(capabilities, dict):
+            capabilities = {}
+        elif len(jsonrpc.encode_json(capabilities)) > MAX_CAPABILITIES_BYTES:
+            # They become part of the session id, which the client sends with every request.
+            raise RpcFailure(INVALID_PARAMS, f"capabilities must have at most {MAX_CAPABILITIES_BYTES} bytes of JSON")
         if not isinstance(params.get("protocolVersion"), str):
             raise RpcFailure(INVALID_PARAMS, "initialize requires a protocolVersion")
         result = self._discovery.initialize(view, params["protocolVersion"])
@@ -76,7 +83,7 @@ class LegacySessions:
             "principal": principal.id,
             "endpoint": endpoint,
             "version": result["protocolVersion"],
-            "capabilities": capabilities if isinstance(capabilities, dict) else {},
+            "capabilities": capabilities,
         }
         id_ = self._sealer.seal(SESSION_KIND, facts, SESSION_LIFETIME_S)
         if self.peers is not None:
@@ -95,7 +102,7 @@ class LegacySessions:
                 return None
             session.set_view(view)
             return session
-        facts = self._sealer.open(SESSION_KIND, id_) if id_ not in self._ended_ids else None
+        facts = self._sealer.open(SESSION_KIND, id_) if _digest(id_) not in self._ended else None
         if facts is None or (facts["principal"], facts["endpoint"]) != (principal.id, endpoint):
             return None
         return self.add_session(id_, LegacySession(facts, principal, view, self.node_tag))
@@ -118,11 +125,11 @@ class LegacySessions:
         return session
 
     def end_session(self, id_: str) -> None:
-        """End a session that its client deleted; its id is rejected from now on."""
+        """End a session that its client deleted; its id is rejected from now on, until this process ends."""
         self._remove(id_)
-        self._ended_ids[id_] = None
-        if len(self._ended_ids) > MAX_SESSIONS:
-            self._ended_ids.popitem(last=False)
+        self._ended[_digest(id_)] = None
+        if len(self._ended) > MAX_SESSIONS:
+            self._ended.popitem(last=False)
 
     def get_live(self, id_: str, principal_id: str) -> LegacySession | None:
         """Return the session if this process holds it and it belongs to the principal, or None."""
@@ -285,3 +292,7 @@ class LegacySessions:
             await self._subscriptions.add(session.subscriber)
             await self.sync_subscriptions(session)
         return session.subscriber
+
+
+def _digest(id_: str) -> bytes:
+    return hashlib.sha256(id_.encode()).digest()

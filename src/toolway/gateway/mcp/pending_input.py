@@ -19,11 +19,13 @@ from toolway.gateway.mcp import errors
 from toolway.gateway.mcp.context import RequestContext
 from toolway.gateway.mcp.errors import RpcFailure
 from toolway.protocol.constants import MISSING_REQUIRED_CLIENT_CAPABILITY
+from toolway.protocol.jsonrpc import encode_json
 from toolway.protocol.versions import CALLBACK_CAPABILITIES
 from toolway.types import Call, CallResult, Json
 
 PENDING_TIMEOUT_S: Final = 900.0  # seconds a call stays suspended
 MAX_PENDING_CALLS: Final = 4000  # suspended calls; at most half per principal
+MAX_PENDING_BYTES: Final = 256 * 1024 * 1024  # params of all suspended calls, as JSON; at most half per principal
 BATCH_DELAY_S: Final = 0.02  # seconds in which several server requests are combined into one result
 MAX_INPUT_REQUESTS: Final = 32  # open server requests of one call
 INPUT_KEY_META_KEY: Final = "toolway/inputKey"  # in `_meta` of a server request: the server's own key for it
@@ -99,6 +101,7 @@ class PendingCall:
         early_responses: object = None,
     ) -> None:
         self.id = ""  # set while suspended
+        self.size = 0  # bytes of the call's params, as JSON; set when first suspended
         self.capabilities = capabilities
         self.forwarder = forwarder
         self.binding: tuple[str, ...] = ()  # principal, endpoint and request that may resume it; set when suspended
@@ -233,9 +236,15 @@ class PendingCall:
 class PendingCalls:
     """The suspended calls of a gateway, which wait for client input; bounded in number and time."""
 
-    def __init__(self, max_calls: int = MAX_PENDING_CALLS, timeout: float = PENDING_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        max_calls: int = MAX_PENDING_CALLS,
+        timeout: float = PENDING_TIMEOUT_S,
+        max_bytes: int = MAX_PENDING_BYTES,
+    ) -> None:
         self._calls: dict[str, PendingCall] = {}
         self._max_calls = max_calls
+        self._max_bytes = max_bytes
         self._timeout = timeout
 
     def __len__(self) -> int:
@@ -247,9 +256,10 @@ class PendingCalls:
     def suspend(self, pending: PendingCall, binding: tuple[str, ...]) -> str:
         """Store a call until its client returns with input; return the id of the suspended call.
 
-        If there are too many, cancels the call and raises `RpcFailure`.
+        If there are too many, or their params have too many bytes, cancels the call and raises `RpcFailure`.
         """
-        if len(self._calls) >= self._max_calls or self._count_for(binding[0]) >= max(1, self._max_calls // 2):
+        pending.size = pending.size or len(encode_json(pending.call.params))
+        if not self._has_room(pending.size, binding[0]):
             pending.cancel()
             raise errors.too_many_pending_failure(pending.call)
         pending.forwarder.detach()
@@ -259,8 +269,15 @@ class PendingCalls:
         pending.start_expiry(self._expire, self._timeout)
         return pending.id
 
-    def _count_for(self, principal_id: str) -> int:
-        return sum(pending.binding[0] == principal_id for pending in self._calls.values())
+    def _has_room(self, size: int, principal_id: str) -> bool:
+        calls = self._calls.values()
+        own = [pending.size for pending in calls if pending.binding[0] == principal_id]
+        return (
+            len(calls) < self._max_calls
+            and len(own) < max(1, self._max_calls // 2)
+            and sum(pending.size for pending in calls) + size <= self._max_bytes
+            and sum(own) + size <= self._max_bytes // 2
+        )
 
     def resume(self, id: str, binding: tuple[str, ...]) -> PendingCall | None:
         """Remove and return the suspended call with this id if `binding` matches, otherwise None.

@@ -64,11 +64,8 @@ def media_type(headers: Mapping[str, str]) -> str:
 
 
 def is_same_id(received: jsonrpc.MessageId | None, ours: int) -> bool:
-    """Return True if the JSON-RPC id of a response matches our request id.
-
-    Some servers return the number as a string, which matches too.
-    """
-    return received == ours or received == str(ours)
+    """Return True if the JSON-RPC id of a response is our request id: the same number, not its text."""
+    return type(received) is int and received == ours
 
 
 def extract_result(message: jsonrpc.Message, id_: int, status: int) -> Json:

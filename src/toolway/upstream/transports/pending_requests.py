@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from toolway.protocol import jsonrpc, versions
@@ -15,7 +16,9 @@ from toolway.types import Certainty, Json
 from toolway.upstream.transport import JSONRPCError, Request, TransportError
 
 MAX_ABANDONED: Final = 256
+NO_ID: Final = 0  # never sent; used for a response whose id is not an integer
 _NOT_FOUND: Final = (None, None)
+_ID_HINT: Final = "correct the server: a response must have the id of its request, unchanged"
 
 
 class PendingRequests:
@@ -24,7 +27,8 @@ class PendingRequests:
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[Request, asyncio.Future[Json]]] = {}
         self._loop = asyncio.get_running_loop()
-        self._abandoned: dict[int, Request] = {}  # cancelled requests that want to be notified of a late response
+        # Of cancelled requests: functions that get a late response. The requests themselves are not kept.
+        self._abandoned: dict[int, Callable[[Json], None]] = {}
         self._last_id = 0
         self.dropped = 0
 
@@ -43,7 +47,7 @@ class PendingRequests:
         """Remove a request that is finished or cancelled; a late response can still be reported."""
         request, _ = self._waiting.pop(id, _NOT_FOUND)
         if request is not None and request.call_state.on_late_result is not None:
-            self._abandoned[id] = request
+            self._abandoned[id] = request.call_state.on_late_result
             if len(self._abandoned) > MAX_ABANDONED:
                 del self._abandoned[next(iter(self._abandoned))]
 
@@ -52,13 +56,13 @@ class PendingRequests:
 
         `frame` is the message as received.
         """
-        id_ = message.id if type(message.id) is int else _normalize_id(message.id)
+        id_ = message.id if type(message.id) is int else self._reject_text_id(message.id)
         request, future = self._waiting.pop(id_, _NOT_FOUND)
         if future is None or request is None or future.done():
             self.dropped += 1
-            abandoned = self._abandoned.pop(id_, None)
-            if abandoned is not None and abandoned.call_state.on_late_result is not None:
-                abandoned.call_state.on_late_result(message.body)
+            on_late_result = self._abandoned.pop(id_, None)
+            if on_late_result is not None:
+                on_late_result(message.body)
         elif message.kind == "result":
             if message.is_bare_result and request.call_state.keep_raw:
                 request.call_state.raw_bytes = jsonrpc.slice_result(frame, id_)
@@ -76,8 +80,7 @@ class PendingRequests:
 
     def method_for(self, id: jsonrpc.MessageId | None) -> str:
         """Return the method of the pending request with this id, or an empty string without one."""
-        id = _normalize_id(id)
-        return self._waiting[id][0].method if id in self._waiting else ""
+        return self._waiting[id][0].method if type(id) is int and id in self._waiting else ""
 
     def fail_all(self, reason: str, code: str, hint: str = "") -> None:
         """Fail all pending requests, each with its current certainty: the transport has ended."""
@@ -86,16 +89,18 @@ class PendingRequests:
             if not future.done():
                 future.set_exception(TransportError(reason, request.call_state.certainty, code=code, hint=hint))
 
+    def _reject_text_id(self, id: jsonrpc.MessageId | None) -> int:
+        """Fail the pending request whose number `id` has as text: that is no response to it. Return `NO_ID`.
+
+        Without the error, the caller of a server that turns numbers into text would wait until its deadline.
+        """
+        if isinstance(id, str) and id.isascii() and id.isdecimal() and len(id) <= 15 and str(int(id)) == id:
+            self.reject(int(id), f'the server responded to the id "{id}" instead of {id}', hint=_ID_HINT)
+        return NO_ID
+
     def _pop(self, id: jsonrpc.MessageId | None) -> asyncio.Future[Json] | None:
-        _, future = self._waiting.pop(_normalize_id(id), _NOT_FOUND)
+        _, future = self._waiting.pop(id if type(id) is int else NO_ID, _NOT_FOUND)
         return None if future is None or future.done() else future
-
-
-def _normalize_id(id: jsonrpc.MessageId | None) -> int:
-    """Return a response's id as our integer, or 0 (never sent) if it cannot be one of ours."""
-    if isinstance(id, str) and id.isdecimal() and len(id) <= 15:
-        return int(id)  # some servers return our number as a string; we send no strings, so this is unambiguous
-    return id if isinstance(id, int) else 0
 
 
 # -- large messages ---------------------------------------------------------------------------------------------------
