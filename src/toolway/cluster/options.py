@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from toolway.cluster.keys import TENANT_KEY_PREFIX, derive_tenant_key
 from toolway.errors import ConfigError
@@ -42,6 +42,7 @@ ENV_VARIABLES: Final = {
 }
 CLUSTER_KEY_VARIABLE: Final = "TOOLWAY_CLUSTER_KEY"
 DATABASE_FILE_VARIABLE: Final = "TOOLWAY_DATABASE_FILE"
+PASSWORD_VARIABLE: Final = "PGPASSWORD"  # the name of the variable of libpq
 
 _NAME_PATTERN: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # a NATS subject token and a host name
 _LABEL_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_=/:-]{0,62}")
@@ -149,7 +150,19 @@ def _read_database_url(text: str | None, environ: Mapping[str, str]) -> str:
             "neither --database nor $TOOLWAY_DATABASE is set; a cluster keeps its shared state there",
             "set it: --database postgresql://USER@HOST/NAME",
         )
-    return parse_database_url(text)
+    return _add_password(parse_database_url(text), environ.get(PASSWORD_VARIABLE, ""))
+
+
+def _add_password(url: str, password: str) -> str:
+    """Add the password of `$PGPASSWORD` to a URL with a user and no password, as libpq would use it.
+
+    The variable can then be removed from the environment, which servers may inherit.
+    """
+    parts = urlsplit(url)
+    if not password or parts.scheme != "postgresql" or not parts.username or parts.password is not None:
+        return url
+    user, _, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{user}:{quote(password, safe='')}@{host}").geturl()
 
 
 # -- secrets ----------------------------------------------------------------------------------------------------------

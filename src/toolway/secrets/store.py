@@ -14,6 +14,7 @@ from toolway.errors import ToolwayError
 
 STORE_VARIABLE: Final = "TOOLWAY_SECRETS"  # "keychain" or "file" overrides the automatic choice
 
+_passphrase = ""  # passphrase of the encrypted file, after `keep_passphrase`
 _SECRET_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}")
 
 
@@ -58,7 +59,8 @@ def open_store(environment: Mapping[str, str]) -> SecretStore:
         _toolway_folder(environment, "XDG_DATA_HOME", ".local/share"),
         _toolway_folder(environment, "XDG_STATE_HOME", ".local/state"),
     )
-    file = EncryptedFileStore(data / "secrets.sealed", state / "secrets.key", environment.get(PASSPHRASE_VARIABLE, ""))
+    passphrase = environment.get(PASSPHRASE_VARIABLE) or _passphrase
+    file = EncryptedFileStore(data / "secrets.sealed", state / "secrets.key", passphrase)
     choice = environment.get(STORE_VARIABLE, "")
     if choice not in ("", "file", "keychain"):
         raise SecretsError(f"${STORE_VARIABLE} must be keychain or file", hint=f"unset {STORE_VARIABLE}")
@@ -67,6 +69,14 @@ def open_store(environment: Mapping[str, str]) -> SecretStore:
     if keychain is None and choice == "keychain":
         raise SecretsError("no system keychain answers here", hint=f"export {STORE_VARIABLE}=file")
     return LayeredStore(keychain, file, recorded_names(names_file))
+
+
+def keep_passphrase(environment: Mapping[str, str]) -> None:
+    """Keep the passphrase of the encrypted file in memory, so that it can be removed from the environment."""
+    from toolway.secrets.encrypted_file import PASSPHRASE_VARIABLE
+
+    global _passphrase  # one process has one environment
+    _passphrase = environment.get(PASSPHRASE_VARIABLE) or _passphrase
 
 
 def _toolway_folder(environment: Mapping[str, str], variable: str, default: str) -> Path:

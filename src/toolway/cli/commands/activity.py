@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from toolway.cli.gateway_client import GatewayClient
     from toolway.types import Json
 
+BROWSER_START_TIMEOUT_S: Final = 2.0  # seconds for a browser to start; some block until they are closed
 TOP_INTERVAL_S: Final = 2.0  # seconds between two updates of `top`
 _SPARK_CHARS: Final = " ▁▂▃▄▅▆▇█"
 _CLEAR_SCREEN: Final = "\x1b[H\x1b[2J"
@@ -131,7 +133,10 @@ async def run_ui(context: CommandContext, *, browser: bool) -> ExitCode:
     if output.as_json:
         output.print_raw_json({"url": link})
         return ExitCode.OK
-    open_dashboard(output, link, browser=browser)
+    starting = open_dashboard(output, link, browser=browser)
+    if starting is not None:
+        sys.stdout.flush()
+        await asyncio.to_thread(starting.join, BROWSER_START_TIMEOUT_S)  # the thread would end with this process
     return ExitCode.OK
 
 
@@ -140,16 +145,21 @@ async def create_dashboard_link(gateway: GatewayClient) -> str:
     return f"{gateway.url}{(await gateway.request_admin('POST', 'dashboard-links'))['path']}"
 
 
-def open_dashboard(output: Output, link: str, *, browser: bool) -> None:
-    """Open a one-time dashboard link in the browser if possible, and print it."""
-    from toolway.cli.commands.login import can_open_browser, open_in_browser
+def open_dashboard(output: Output, link: str, *, browser: bool) -> threading.Thread | None:
+    """Open a one-time dashboard link in the browser if possible, and print it.
 
+    Return the thread that starts the browser; None without a browser.
+    """
+    from toolway.cli.commands.login import can_open_browser, start_browser
+
+    starting = None
     if browser and can_open_browser():
-        open_in_browser(_write_redirect_page(link).as_uri())
+        starting = start_browser(_write_redirect_page(link).as_uri())
         output.info("the dashboard opens in your browser; if it does not, open this link:", "dim")
     else:
         output.info("open this link; it works once, within two minutes:", "dim")
     output.print_line(link)
+    return starting
 
 
 def _write_redirect_page(link: str) -> Path:

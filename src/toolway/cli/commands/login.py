@@ -257,8 +257,15 @@ def can_open_browser() -> bool:
 
 
 def open_in_browser(url: str) -> None:
-    """Open the URL in a background thread: some browsers block until they are closed."""
-    threading.Thread(target=webbrowser.open, args=(encode_url(url),), name="browser", daemon=True).start()
+    """Open a login URL in the browser. Raises `AuthError` if it is neither https nor http on this machine."""
+    start_browser(encode_url(url))
+
+
+def start_browser(address: str) -> threading.Thread:
+    """Open an address in the browser, in a background thread: some browsers block until they are closed."""
+    thread = threading.Thread(target=webbrowser.open, args=(address,), name="browser", daemon=True)
+    thread.start()
+    return thread
 
 
 def read_line() -> asyncio.Future[str]:

@@ -123,11 +123,13 @@ def run_serve(
     from toolway.cli.targets import load_masked_config
     from toolway.config.masking import create_mask
     from toolway.gateway.state_dir import StateDir
+    from toolway.serve.own_process import protect_process
     from toolway.serve.process import GatewayProcess
     from toolway.serve.sockets import tls_context
     from toolway.telemetry.logging import LogSink, configure_logging
 
     reject_stdio_in_cluster(cluster, stdio)
+    protect_process(cluster)
 
     async def main() -> int:
         tls = tls_context(certificate, key) if certificate is not None and not stdio else None

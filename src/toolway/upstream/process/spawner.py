@@ -160,6 +160,7 @@ class Spawner:
                     [sys.executable, "-I", "-S", reaper.__file__, str(theirs.fileno()), self._runtime_folder()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
+                    env=_reaper_environment(os.environ),
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,  # a signal to our process group must not end the reaper
                 )
@@ -352,17 +353,23 @@ PROXY_AND_CA_VARIABLES: Final = (
     "NODE_EXTRA_CA_CERTS",
 )
 
-# Credentials of Toolway itself are never passed to a server, under any policy.
-PRIVATE_VARIABLES: Final = ("TOOLWAY_TOKEN", "TOOLWAY_SECRETS_PASSPHRASE")
+# Variables of Toolway itself (token, keys, database, state folder) are never passed on, under any policy. A server
+# needs none of them; `TOOLWAY_TAG`, the random tag of its processes, is added at its start.
+OWN_PREFIXES: Final = ("TOOLWAY_", "_TOOLWAY_")
+
+
+def _reaper_environment(own: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the reaper: nothing secret, because servers of the same user may read it."""
+    return {name: value for name, value in own.items() if name in BASE_VARIABLES or name.startswith(("LD_", "DYLD_"))}
 
 
 def build_environment(own: Mapping[str, str], policy: EnvPolicy, entry: Mapping[str, str]) -> dict[str, str]:
     """Build the environment of a server from our variables `own` and those of its config entry.
 
-    `policy` decides which of ours are passed on. The variables of the entry have precedence.
+    `policy` decides which of ours are passed on; Toolway's own never are. The variables of the entry have precedence.
     """
     if policy == "inherit":
-        passed = {name: value for name, value in own.items() if name not in PRIVATE_VARIABLES}
+        passed = {name: value for name, value in own.items() if not name.startswith(OWN_PREFIXES)}
     else:
         names = BASE_VARIABLES if policy == "none" else BASE_VARIABLES + PROXY_AND_CA_VARIABLES
         passed = {name: own[name] for name in names if name in own}
