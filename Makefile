@@ -13,6 +13,9 @@ BIN := $(VENV)/bin
 PYTHON := $(BIN)/python
 READY := $(VENV)/.ready
 
+# Otherwise each process that a test starts compiles all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 help:
 	@sed -nE 's/^## (.*)/\n\1/p; s/^([a-z-]+):[^#]*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 19
 
