@@ -107,7 +107,7 @@ def test_a_browser_is_sent_by_a_file_that_only_its_owner_reads(monkeypatch, tmp_
     opened: list[str] = []
     monkeypatch.setenv("TOOLWAY_STATE", str(tmp_path))
     monkeypatch.setattr("toolway.cli.commands.login.can_open_browser", lambda: True)
-    monkeypatch.setattr("toolway.cli.commands.login.open_in_browser", opened.append)
+    monkeypatch.setattr("toolway.cli.commands.login.start_browser", opened.append)
     activity.open_dashboard(Output(), "http://127.0.0.1:1/dashboard/#code=abc", browser=True)
     [address] = opened
     file = Path(address.removeprefix("file://"))

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -79,3 +83,124 @@ def test_a_failed_tool_raises_if_asked_to() -> None:
         with pytest.raises(toolway.ToolError) as caught:
             hub.call_tool("fake.fail", raise_on_error=True)
     assert caught.value.executed == "yes" and caught.value.result.is_error
+
+
+# -- every call ends --------------------------------------------------------------------------------------------------
+
+
+def run_program(program: str) -> str:
+    """The output of a program that uses a `SyncHub`; it must end by itself."""
+    head = "import os, threading\nfrom toolway import SyncHub\nfrom toolway.testing import fake_server\n"
+    head += "hub = SyncHub({'fake': fake_server()}, catalog_storage=None)\n"
+    done = subprocess.run([sys.executable, "-c", head + program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stdout
+
+
+def test_a_hub_without_with_opens_at_the_first_call_and_closes_at_exit() -> None:
+    program = """
+print(hub.call_tool("fake.echo", {"text": "x"}, timeout=20).text)
+print(hub.call_tool("fake.pid").text)
+"""
+    text, pid = run_program(program).split()
+    assert text == "x"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
+
+
+def test_a_call_at_the_end_of_the_program_ends() -> None:
+    program = """
+import atexit
+def late():
+    try:
+        hub.call_tool("fake.echo", {"text": "x"}, timeout=5)
+    except RuntimeError as error:
+        print("late:", error)
+class Owner:
+    def __del__(self):
+        late()
+atexit._clear(); atexit.register(late)
+import toolway.hub.sync as sync
+atexit.register(sync._close_open_hubs)  # last registered, so first called, as in a program that imports us later
+owner = Owner()
+print(hub.status()["fake"].server)
+"""
+    assert run_program(program).splitlines() == ["fake", "late: the hub is closed", "late: the hub is closed"]
+
+
+def test_a_thread_that_outlives_the_main_one_can_still_call() -> None:
+    program = """
+def work():
+    threading.main_thread().join()
+    print(hub.call_tool("fake.echo", {"text": "from a thread"}, timeout=20).text)
+hub.wait_ready(timeout=20)
+threading.Thread(target=work).start()
+"""
+    assert run_program(program) == "from a thread\n"
+
+
+def test_a_fork_gets_an_error_for_an_open_hub_and_can_open_one_that_is_not() -> None:
+    program = """
+other = SyncHub({'fake': fake_server()}, catalog_storage=None)
+hub.wait_ready(timeout=20)
+pid = os.fork()
+if pid == 0:
+    try:
+        hub.call_tool("fake.echo", {"text": "x"}, timeout=5)
+    except RuntimeError as error:
+        print("child:", str(error).partition(":")[0])
+    hub.close()
+    print("child:", other.call_tool("fake.echo", {"text": "own"}, timeout=20).text, flush=True)
+    other.close()
+    os._exit(0)
+os.waitpid(pid, 0)
+print("parent:", hub.call_tool("fake.echo", {"text": "x"}, timeout=20).text)
+"""
+    lines = ["child: another process opened this hub", "child: own", "parent: x"]
+    assert run_program(program).splitlines() == lines
+
+
+def test_a_closed_hub_refuses_calls() -> None:
+    hub = SyncHub({"fake": fake_server()}, catalog_storage=None)
+    hub.close()
+    hub.close()
+    with pytest.raises(RuntimeError, match="the hub is closed"):
+        hub.call_tool("fake.echo", {"text": "x"})
+    with pytest.raises(RuntimeError, match="the hub is closed"), hub:
+        pass
+
+
+def test_a_call_in_another_thread_ends_when_the_hub_is_closed() -> None:
+    hub = SyncHub({"fake": fake_server()}, catalog_storage=None)
+    hub.wait_ready(timeout=20)
+    raised: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            hub.call_tool("fake.sleep", {"seconds": 60})
+        except Exception as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while hub.status()["fake"].in_flight == 0:
+        pass
+    hub.close()
+    thread.join(20)
+    assert not thread.is_alive() and len(raised) == 1
+
+
+def test_a_callback_that_calls_the_hub_gets_an_error_instead_of_waiting_for_itself() -> None:
+    raised: list[Exception] = []
+
+    def report(progress: float, *_: object) -> None:
+        for use in (lambda: hub.call_tool("fake.echo", {"text": "x"}), hub.close):
+            try:
+                use()
+            except RuntimeError as error:
+                raised.append(error)
+
+    with SyncHub({"fake": fake_server()}, catalog_storage=None) as hub:
+        hub.call_tool("fake.progress", {"steps": 2}, progress_callback=report)
+    assert raised and all("a callback cannot" in str(error) for error in raised)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 
 from toolway.catalog.catalog import Catalog
@@ -57,9 +58,11 @@ class CatalogPersister:
         lists: dict[str, list[Any]] = {
             kind: [item.raw for item in self._catalog.received_items(kind, server)] for kind in LIST_KINDS
         }
-        loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(
-            None, self._storage.save, server, self._identities[server], self._eras[server], lists
-        )
+        save = partial(self._storage.save, server, self._identities[server], self._eras[server], lists)
+        try:
+            work = asyncio.get_running_loop().run_in_executor(None, save)
+        except RuntimeError:  # the interpreter shuts down and starts no thread
+            save()
+            return
         self._saving.add(work)
         work.add_done_callback(self._saving.discard)

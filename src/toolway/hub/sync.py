@@ -7,11 +7,16 @@ tests/hub/test_sync.py compares the signatures.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from concurrent.futures import Future as ThreadFuture
+from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 from toolway.auth.token_manager import LoginCallback
 from toolway.auth.token_store import DEFAULT_TOKENS, TokenStore
@@ -32,12 +37,17 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
 T = TypeVar("T")
+THREAD_CHECK_INTERVAL_S: Final = 0.5  # seconds between two checks that the thread of the event loop still runs
+EXIT_TIMEOUT_S: Final = 10.0  # seconds to close a hub at exit; a callback that never returns must not keep the program
+_open_hubs: set[SyncHub] = set()  # closed when the interpreter exits
 
 
 class SyncHub:
     """Blocking client for the tools of many MCP servers, with the arguments, methods and errors of `Hub`.
 
-    Callbacks run in the thread of the event loop.
+    It opens at the first call, or with `with`. It closes at the end of the `with` block, with `close()`, or when the
+    program exits. Any thread may use it. A call raises `RuntimeError` if the hub is closed, if another process opened
+    it (a fork has no thread of it), or if a callback makes it: callbacks run in the thread of the event loop.
 
     Example:
         with SyncHub("mcp.json") as hub:
@@ -78,12 +88,14 @@ class SyncHub:
             middleware=middleware,
             network_policy=network_policy,
         )
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="toolway", daemon=True)
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None  # None before the first call
+        self._thread: threading.Thread | None = None
+        self._process = os.getpid()
+        self._closed = False
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        self._run(self._hub.__aenter__())
+        self._open()
         return self
 
     def __exit__(
@@ -93,12 +105,82 @@ class SyncHub:
 
     def close(self) -> None:
         """Stop all servers and the thread. Safe to call twice."""
-        if self._thread.is_alive():
-            self._run(self._hub.aclose())
-            self._run(self._loop.shutdown_default_executor())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-        self._loop.close()
+        self._close(None)
+
+    def _close(self, limit: float | None) -> None:
+        """Close the hub and wait for it, at most `limit` seconds; None means without limit."""
+        if self._process != os.getpid():
+            return  # a fork has neither the thread nor the servers
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a callback cannot close the hub: its thread would wait for itself")
+        with self._lock:
+            self._closed = True
+            loop, thread, self._loop = self._loop, self._thread, None
+            _open_hubs.discard(self)
+        if loop is None or thread is None:
+            return
+        try:
+            self._wait(asyncio.run_coroutine_threadsafe(self._hub.aclose(), loop), thread, limit)
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(limit)
+
+    # -- the thread of the event loop ---------------------------------------------------------------------------------
+
+    def _open(self) -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
+        """Return the event loop and its thread; start them and open the hub first, if it is not open.
+
+        Raises `RuntimeError` if no call is possible.
+        """
+        if self._process != os.getpid():
+            if self._thread is not None:
+                raise RuntimeError("another process opened this hub: create a hub in each process, after the fork")
+            self._process, self._lock = os.getpid(), threading.Lock()  # another thread may have held it at the fork
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a callback cannot call the hub: its thread would wait for itself; use `Hub` with await")
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the hub is closed")
+            if self._loop is None or self._thread is None:
+                self._start()
+            assert self._loop is not None and self._thread is not None
+            return self._loop, self._thread
+
+    def _start(self) -> None:
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=_run_loop, args=(loop,), name="toolway", daemon=True)
+        thread.start()
+        self._thread = thread  # before the hub opens: a callback may run
+        try:
+            self._wait(asyncio.run_coroutine_threadsafe(self._hub.__aenter__(), loop), thread)
+        except BaseException:
+            self._thread = None
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            raise
+        self._loop = loop
+        _open_hubs.add(self)
+
+    @staticmethod
+    def _wait(future: ThreadFuture[T], thread: threading.Thread, limit: float | None = None) -> T:
+        """Wait for the result of a coroutine, at most `limit` seconds; None means without limit.
+
+        Raises `RuntimeError` if the limit is reached, or if the thread of the event loop ends before the coroutine.
+        """
+        end = time.monotonic() + limit if limit is not None else None
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    return future.result(THREAD_CHECK_INTERVAL_S)
+                if future.done():
+                    return future.result()
+                if not thread.is_alive() or (end is not None and time.monotonic() > end):
+                    raise RuntimeError("the hub was closed during the call")
+        except CancelledError:
+            raise RuntimeError("the hub was closed during the call") from None
+        except BaseException:
+            future.cancel()  # after Ctrl-C: the call is cancelled, not abandoned
+            raise
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
@@ -273,15 +355,40 @@ class SyncHub:
             yield event
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            return future.result()
+            loop, thread = self._open()
+            future = asyncio.run_coroutine_threadsafe(work, loop)
         except BaseException:
-            future.cancel()  # after Ctrl-C: the call is cancelled, not abandoned
+            work.close()
             raise
+        return self._wait(future, thread)
 
     def _in_loop(self, read: Callable[[], T]) -> T:
         async def run() -> T:
             return read()
 
         return self._run(run())
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the event loop of a hub until it is stopped; then cancel what still runs and close the loop."""
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        pending = asyncio.all_tasks(loop)
+        for task in pending:
+            task.cancel()
+        if pending:
+            loop.run_until_complete(asyncio.wait(pending, timeout=1.0))
+    finally:
+        loop.close()
+
+
+def _close_open_hubs() -> None:
+    for hub in tuple(_open_hubs):
+        with suppress(Exception):  # the reaper stops the servers anyway when this process has ended
+            hub._close(EXIT_TIMEOUT_S)
+
+
+atexit.register(_close_open_hubs)
+os.register_at_fork(after_in_child=_open_hubs.clear)
