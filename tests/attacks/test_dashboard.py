@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.gateway import edge_lab
 from tests.gateway.edge_lab import TOKEN, Edge, edge
+from toolway import Server
 from toolway.gateway.admin.dashboard import MAX_ENDED_SESSIONS, EndedSessions
+from toolway.gateway.gateway import Gateway
+from toolway.gateway.mcp.context import NoHubCallbacks
+from toolway.gateway.principals import FileApiKeyStore
+from toolway.hub.core import HubCore
 
 pytestmark = pytest.mark.anyio
 
@@ -93,3 +103,39 @@ def test_the_list_of_ended_sessions_is_bounded_and_forgets_what_expired(tmp_path
     assert len(EndedSessions(tmp_path / "ended.json", lambda: now[0])) == 1
     (tmp_path / "ended.json").write_text("nonsense")
     assert len(EndedSessions(tmp_path / "ended.json", lambda: now[0])) == 0
+
+
+HOSTILE = Path(__file__).resolve().parents[2] / "dashboard" / "walk" / "bad_servers.py"
+
+
+async def shown(url: str, folder: Path) -> str:
+    """The document that a real browser makes of a page, once the page has fetched its data."""
+    words = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}", "--virtual-time-budget=8000"]
+    process = await asyncio.create_subprocess_exec(
+        *("chromium", *words, "--dump-dom", url), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    async with asyncio.timeout(90):
+        out, _ = await process.communicate()
+    return out.decode()
+
+
+@pytest.mark.attack("held-19")
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+async def test_run_a_script_in_the_dashboard_by_the_text_of_a_server(tmp_path: Path) -> None:
+    server = Server(command=sys.executable, args=(str(HOSTILE), "hostile"))
+    async with HubCore({"hostile": server}, callbacks=NoHubCallbacks()) as hub:
+        await hub.wait_ready(timeout=60)
+        gateway = Gateway(hub, bytes(32), FileApiKeyStore(tmp_path / "keys.json", TOKEN))
+        base = f"http://127.0.0.1:{await gateway.listen('127.0.0.1', 0)}/dashboard"
+        try:
+            for page in ("tools", "tools/hostile/speak"):
+                code = gateway.dashboard_url().partition("#")[2]  # works once
+                document = await shown(f"{base}/{page}#{code}", tmp_path / page.replace("/", "-"))
+                assert "&lt;img src=x onerror" in document, page  # it is there, as text
+                scripts = re.findall(r"<script([^>]*)>", document)
+                assert len(scripts) == 1 and 'src="/dashboard/files/' in scripts[0], page
+                assert not re.search(r"<(img|svg)[^>]* on\w+=|<img src=.?x", document), page
+        finally:
+            hurry = asyncio.Event()
+            hurry.set()
+            await gateway.drain(hurry, 0, 0)

@@ -82,6 +82,7 @@ def _secrets(issuer: Issuer) -> list[str]:
         "$(touch pwned)",
     ],
 )
+@pytest.mark.attack("held-49")
 def test_row_1_what_is_no_web_address_reaches_no_browser(url: str) -> None:
     with pytest.raises(AuthError):
         encode_url(url)
@@ -128,6 +129,7 @@ async def test_row_22_a_name_that_changes_its_answer_is_connected_to_as_it_was_c
 
 @pytest.mark.parametrize("status", REDIRECTS)
 @pytest.mark.parametrize("hop", ["resource", "metadata", "registration", "token"])
+@pytest.mark.attack("held-50")
 async def test_rows_23_and_50_no_step_of_a_login_is_taken_elsewhere(hop: str, status: int) -> None:
     """Each step is answered with a redirect to somewhere inside: nobody comes there, with or without a secret."""
     async with (
@@ -299,6 +301,7 @@ async def test_row_49_mixed_up_answers_of_two_authorization_servers_are_not_exch
 
 
 @pytest.mark.parametrize("claim", ["another server", "a part of it that is not its address", "no address"])
+@pytest.mark.attack("held-45")
 async def test_row_52_a_server_that_claims_to_be_another_gets_no_token_for_it(claim: str) -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded, Guarded(issuer) as victim:
         guarded.resource = {

@@ -111,6 +111,7 @@ async def test_a_secret_goes_to_its_issuer_alone() -> None:
             assert not other.made and not issuer.made
 
 
+@pytest.mark.attack("held-46")
 async def test_an_issuer_that_calls_itself_something_else_is_not_believed() -> None:
     async with Issuer() as issuer, Guarded(issuer) as guarded:
         issuer.metadata = {"issuer": "https://other.example"}
@@ -133,6 +134,7 @@ async def test_an_issuer_that_calls_itself_something_else_is_not_believed() -> N
         ({"authorization_response_iss_parameter_supported": True}, "E-AUTH-FLOW"),
     ],
 )
+@pytest.mark.attack("held-47", "held-48", "held-49")
 async def test_an_issuer_that_cannot_be_trusted_is_left_alone(metadata: dict[str, Any], code: str) -> None:
     sent_to: list[str] = []
 
@@ -158,6 +160,7 @@ async def test_an_issuer_that_cannot_be_trusted_is_left_alone(metadata: dict[str
         {"error": "access_denied"},
     ],
 )
+@pytest.mark.attack("held-47", "held-51")
 async def test_a_login_that_ends_otherwise_than_it_began_brings_no_token(change: dict[str, str | None]) -> None:
     async def login(server: str, url: str) -> str:
         ended = httpx2.URL(await issuer.login(server, url))
@@ -226,6 +229,7 @@ async def test_a_call_that_is_cancelled_does_not_end_the_login_for_others() -> N
         assert issuer.made["login"] == 1
 
 
+@pytest.mark.attack("held-53")
 async def test_stored_tokens_are_used_by_the_next_hub_and_only_for_that_address() -> None:
     store = MemoryTokenStore()
     async with Issuer() as issuer, Guarded(issuer) as guarded, Guarded(issuer) as moved:

@@ -194,6 +194,7 @@ async def test_row_32_a_name_that_was_bound_anew_to_this_machine_is_refused(tmp_
             assert (await found.ask(*route, fields=fields)).status == 421
 
 
+@pytest.mark.attack("held-11")
 async def test_row_36_no_spelling_of_a_route_goes_around_the_token(tmp_path: Path):
     """GHSA-h4mf-84xq-q2fc."""
     async with edge(tmp_path) as found:
@@ -226,6 +227,7 @@ async def test_row_36_no_spelling_of_a_route_goes_around_the_token(tmp_path: Pat
         assert found.contacts() == before
 
 
+@pytest.mark.attack("held-59")
 async def test_row_37_nothing_is_read_in_two_ways(tmp_path: Path):
     """GHSA-9v4w-3mqh-6vmm: a group that forbids a tool must not be fooled about its name."""
     async with edge(tmp_path, groups={"safe": ToolFilter(("*", "!a.echo"))}) as found:
@@ -250,6 +252,7 @@ async def test_row_37_nothing_is_read_in_two_ways(tmp_path: Path):
         assert found.contacts()["a"] == before["a"]
 
 
+@pytest.mark.attack("held-14", "held-15")
 async def test_row_45_host_and_origin_are_checked_on_every_route_without_being_asked_to(tmp_path: Path):
     """CVE-2025-66414 and its like, and CVE-2026-59950 for what looks like a websocket."""
     socket_like = {

@@ -97,6 +97,7 @@ def test_a_request_without_a_host_or_with_two_is_refused(tmp_path: Path):
         ("file://", 403),
     ],
 )
+@pytest.mark.attack("held-15")
 def test_only_pages_of_our_own_and_of_the_operator_may_ask(tmp_path: Path, origin: str, status: int):
     here = door(tmp_path, origins=["https://app.example/"])
     headers = {"host": "localhost:8765", "origin": origin}

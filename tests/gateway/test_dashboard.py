@@ -33,6 +33,7 @@ def halves(answer: Answer) -> tuple[str, str]:
     return cookie.partition(";")[0], json.loads(answer.body)["page"]
 
 
+@pytest.mark.attack("held-17")
 async def test_a_code_becomes_a_session_once(tmp_path: Path):
     async with edge(tmp_path) as found:
         link = json.loads((await found.ask("POST", "/admin/dashboard-links")).body)["path"]
@@ -44,6 +45,7 @@ async def test_a_code_becomes_a_session_once(tmp_path: Path):
         assert again.status == 401 and b"toolway ui" in again.body
 
 
+@pytest.mark.attack("held-16")
 async def test_half_a_session_opens_nothing(tmp_path: Path):
     async with edge(tmp_path) as found:
         cookie, page = await opened(found)
@@ -59,6 +61,7 @@ async def test_half_a_session_opens_nothing(tmp_path: Path):
             assert (await found.ask("GET", "/admin/servers", fields=fields, token=None)).status == 401, fields
 
 
+@pytest.mark.attack("held-16")
 async def test_pages_of_other_addresses_cannot_use_a_session(tmp_path: Path):
     async with edge(tmp_path) as found:
         cookie, page = await opened(found)
@@ -75,6 +78,7 @@ async def test_pages_of_other_addresses_cannot_use_a_session(tmp_path: Path):
             assert answer.status == status, more
 
 
+@pytest.mark.attack("held-16")
 async def test_a_session_opens_admin_and_no_endpoint(tmp_path: Path):
     async with edge(tmp_path) as found:
         cookie, page = await opened(found)
@@ -132,6 +136,7 @@ async def test_the_page_is_for_everybody_and_may_load_nothing_from_elsewhere(tmp
             assert packed.headers["content-security-policy"] == policy
 
 
+@pytest.mark.attack("held-18")
 async def test_only_the_files_of_the_page_are_sent(tmp_path: Path):
     async with edge(tmp_path) as found:
         for name in ("", "..", "../admin.py", "%2e%2e/admin.py", "nothing.js", "inputs", "/etc/passwd"):

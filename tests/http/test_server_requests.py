@@ -82,6 +82,7 @@ async def test_a_chunked_body_is_put_together():
         assert json.loads((await client.ask(post("/", b"next"))).body)[3] == "next"
 
 
+@pytest.mark.attack("held-6")
 async def test_nothing_that_comes_after_the_body_changes_the_head():
     """A trailer may look like a header that was checked long before."""
     async with serving(echo) as (_, port), connected(port) as client:
@@ -150,6 +151,7 @@ async def test_a_stream_for_http_1_0_has_no_chunks_and_ends_with_the_connection(
 
 
 @pytest.mark.parametrize("body", [b"", b"abc"])
+@pytest.mark.attack("held-9")
 async def test_an_offer_of_another_protocol_is_declined_and_the_request_answered(body: bytes):
     """Java's client offers HTTP/2 with its first request, body and all."""
     offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQBAAAAAAIAAAAA")
@@ -211,6 +213,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.attack("held-1", "held-2", "held-3", "held-4", "held-5")
 async def test_what_can_be_read_in_two_ways_is_refused_and_the_connection_closed(case: str):
     data, status = REFUSED[case]
     seen = Counting()
@@ -249,6 +252,7 @@ async def test_chunks_of_nothing_much_are_not_read_without_end():
         assert (await client.answer()).status == 400
 
 
+@pytest.mark.attack("held-7")
 async def test_a_head_that_is_too_large_is_refused_however_it_comes():
     large = get("/", "X: " + "a" * 2000)
     async with serving(echo, ServerLimits(max_head_bytes=1000)) as (_, port):
@@ -265,6 +269,7 @@ async def test_a_head_that_is_too_large_is_refused_however_it_comes():
             assert b"aaaa" not in answers
 
 
+@pytest.mark.attack("held-7")
 async def test_too_many_headers_are_refused():
     async with serving(echo, ServerLimits(max_headers=10)) as (_, port), connected(port) as client:
         assert (await client.ask(get("/", *(f"X-{n}: a" for n in range(9))))).status == 200

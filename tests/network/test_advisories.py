@@ -76,6 +76,7 @@ async def test_row_38_a_health_check_is_no_way_inside() -> None:
             assert {address for address, _ in made} <= {HOME}
 
 
+@pytest.mark.attack("held-36")
 async def test_row_42_a_public_name_that_leads_to_a_private_address_is_refused() -> None:
     """CVE-2026-31945."""
     names = Names({"rebound.example": ["10.0.0.1"]})

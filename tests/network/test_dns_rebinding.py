@@ -53,6 +53,7 @@ async def code_of(hub: Hub, name: str, **more: Any) -> str:
 
 
 @pytest.mark.parametrize("inside", INSIDE)
+@pytest.mark.attack("held-36")
 async def test_what_was_checked_is_what_is_connected_to(inside: str) -> None:
     """The first answer is public, every later one is not: whoever asks twice connects inside."""
     names = Names({"two.example": [OUTSIDE, inside]})

@@ -259,6 +259,7 @@ def is_refusal(cell: Cell, code: str) -> bool:
 
 
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.attack("held-35", "held-50", "held-52")
 async def test_no_form_of_no_address_inside_is_connected_to(name: str, tmp_path: Path) -> None:
     chosen = chosen_for(name)
     with connects() as made:
