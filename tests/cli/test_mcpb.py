@@ -1,7 +1,6 @@
 """add of MCPB bundles and of descriptions of the registry."""
 
 import json
-import sys
 import zipfile
 
 MANIFEST = {
@@ -12,7 +11,7 @@ MANIFEST = {
         "type": "python",
         "entry_point": "server.py",
         "mcp_config": {
-            "command": sys.executable,
+            "command": "python3",
             "args": ["${__dirname}/server.py", "${user_config.folder}"],
             "env": {"NOTES_TOKEN": "${user_config.token}"},
         },
@@ -53,7 +52,7 @@ def bundle(machine, manifest=MANIFEST, **files):
 
 
 def test_a_bundle_is_unpacked_and_its_secret_named(machine):
-    result = machine.toolway("add", bundle(machine), "--set", "folder=/my/notes")
+    result = machine.toolway("add", bundle(machine), "--set", "folder=/my/notes", "--yes")
     assert result.exit_code == 0, result.stderr
     folder = machine.home / ".local/share/toolway/bundles/notes-server-1.2.0"
     assert (folder / "server.py").read_text() == "print('here')"
@@ -88,14 +87,14 @@ def test_a_dry_run_unpacks_nothing(machine):
 
 def test_a_description_of_the_registry_becomes_the_offer_that_is_chosen(machine):
     file = str(machine.write("server.json", DESCRIBED))
-    result = machine.toolway("add", file, "--set", "PLACE=Berlin")
+    result = machine.toolway("add", file, "--set", "PLACE=Berlin", "--yes")
     assert result.exit_code == 0, result.stderr
     assert machine.entries()["weather"] == {
         "command": "npx",
         "args": ["-y", "@someone/weather@1.0.0"],
         "env": {"WEATHER_TOKEN": "${keyring:weather.WEATHER_TOKEN}", "PLACE": "Berlin"},
     }
-    machine.toolway("add", "far", file, "--offer", "2")
+    machine.toolway("add", "far", file, "--offer", "2", "--yes")
     assert machine.entries()["far"] == {"url": "https://weather.example.com/mcp"}
     missing = machine.toolway("add", "other", file, "--offer", "3")
     assert (missing.exit_code, "2 https://weather.example.com/mcp" in missing.stderr) == (2, True)

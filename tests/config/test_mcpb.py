@@ -96,6 +96,7 @@ def test_a_bundle_is_unpacked_whole_and_programs_can_be_run(tmp_path):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["at", "b.mcpb"]
 
 
+@pytest.mark.attack("held-65")
 @pytest.mark.parametrize("name", ["../out", "/etc/out", "a/../../out", "..\\out", "C:\\out"])
 def test_a_bundle_that_leads_out_of_its_folder_is_refused(name, tmp_path):
     with pytest.raises(ConfigError, match="outside of its folder") as caught:
@@ -103,6 +104,7 @@ def test_a_bundle_that_leads_out_of_its_folder_is_refused(name, tmp_path):
     assert caught.value.code == "E-CONFIG-BUNDLE"
 
 
+@pytest.mark.attack("held-65")
 def test_a_bundle_with_a_link_is_refused(tmp_path):
     path = bundle(tmp_path)
     with zipfile.ZipFile(path, "a") as archive:
@@ -113,6 +115,7 @@ def test_a_bundle_with_a_link_is_refused(tmp_path):
         mcpb.read_bundle(path)
 
 
+@pytest.mark.attack("held-65")
 def test_a_bundle_that_would_fill_the_disk_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(mcpb, "MAX_UNPACKED_BYTES", 1000)
     with pytest.raises(ConfigError, match="more than 1000 bytes"):
@@ -132,6 +135,7 @@ def test_a_file_that_is_no_zip_is_said_to_be_none(tmp_path):
         mcpb.read_bundle(tmp_path / "x.mcpb")
 
 
+@pytest.mark.attack("held-65")
 def test_a_manifest_cannot_refer_to_secrets_of_others(tmp_path):
     stolen = "${keyring:github.token}${command:id}${file:/etc/passwd}"
     config = {"command": "x", "args": [stolen], "env": {"A": stolen}}

@@ -5,7 +5,7 @@
     build_bundle_entry(bundle, folder, {"root": "/srv"})  # its entry for our configuration file
 
 A bundle is untrusted: it cannot write outside of its folder, its unpacked size is limited, and its manifest cannot
-refer to secrets of other servers.
+refer to secrets of other servers. Its entry must pass the admission rules: see `admission_policy`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from toolway.config.admission.entry import BUNDLE_RUNNERS, AdmissionPolicy
 from toolway.config.editing import jsonc
 from toolway.config.server_json import InstallInput, short_server_name
 from toolway.config.variables import escape_literal
@@ -43,10 +44,11 @@ class Bundle:
     manifest: Mapping[str, Any] = field(repr=False)
 
 
-def read_bundle(path: Path) -> Bundle:
+def read_bundle(path: Path, name: str = "") -> Bundle:
     """Return the description of an MCPB bundle from its manifest. Nothing is unpacked.
 
-    Raises `ConfigError` if the zip file or its manifest is invalid, or if it is unsafe to unpack.
+    Its server is called `name`, or else as the manifest says. Raises `ConfigError` if the zip file or its manifest is
+    invalid, or if it is unsafe to unpack.
     """
     try:
         with path.open("rb") as opened:
@@ -62,7 +64,7 @@ def read_bundle(path: Path) -> Bundle:
     server = manifest.get("server") if isinstance(manifest, Mapping) else None
     if not isinstance(server, Mapping) or not isinstance(manifest.get("name"), str):
         raise _bundle_error(path, f"its {_MANIFEST_NAME} has no name or no server")
-    name = short_server_name(manifest["name"])
+    name = name or short_server_name(manifest["name"])
     return Bundle(path, name, str(manifest.get("version", "")), tuple(_parse_inputs(manifest, name)), digest, manifest)
 
 
@@ -101,7 +103,7 @@ def build_bundle_entry(
     if missing:
         raise ConfigError(f"{bundle.name} needs {', '.join(missing)}", detail=str(bundle.path), code=_BUNDLE_CODE)
     variables = _ManifestVariables(bundle, folder, values)
-    config = _resolve_mcp_config(bundle.manifest["server"], platform)
+    config = _resolve_mcp_config(bundle, platform)
     start: dict[str, Any] = {
         "command": variables.expand_text(str(config["command"])),
         "args": variables.expand_args(config.get("args")),
@@ -110,6 +112,28 @@ def build_bundle_entry(
     # Optional inputs without a value are left out.
     env = {key: text for key, text in env.items() if text}
     return {**start, **({"env": env} if env else {}), "cwd": str(folder)}
+
+
+def admission_policy(
+    bundle: Bundle, folder: Path, answers: Mapping[str, Any], platform: str = "linux"
+) -> AdmissionPolicy:
+    """Return what the entry of a bundle may contain: its own programs and scripts, and packages by their runners.
+
+    `answers` are the user's values for the inputs of the bundle.
+    """
+    given = {ask.name for ask in bundle.inputs if ask.secret or ask.name in answers}
+    written = _resolve_mcp_config(bundle, platform)["env"]
+    texts = [text for value in answers.values() for text in (value if isinstance(value, list) else [value])]
+    return AdmissionPolicy(
+        commands=BUNDLE_RUNNERS,
+        variables=frozenset(written),
+        named_by_person=frozenset(
+            key for key, text in written.items() if text in {f"${{user_config.{name}}}" for name in given}
+        ),
+        volumes=tuple(text.rstrip("/") for text in map(str, texts) if text.startswith("/") and text.strip("/")),
+        secrets=frozenset(ask.secret_name for ask in bundle.inputs if ask.secret),
+        folder=str(folder),
+    )
 
 
 class _ManifestVariables:
@@ -148,15 +172,19 @@ class _ManifestVariables:
         return known.get(name, escape_literal(found[0]))
 
 
-def _resolve_mcp_config(server: Mapping[str, Any], platform: str) -> dict[str, Any]:
+def _resolve_mcp_config(bundle: Bundle, platform: str) -> dict[str, Any]:
     """Return `mcp_config` of a bundle's server, with the overrides for `platform` applied.
 
-    If it has no command, the type of the server (uv, python, node) and its `entry_point` determine the command.
+    If it has no command, the type of the server (uv, python, node) and its `entry_point` determine the command. Raises
+    `ConfigError` if a part of it has another JSON type.
     """
-    config = dict(server.get("mcp_config") or {})
-    overrides = (config.pop("platform_overrides", None) or {}).get(platform) or {}
+    server = bundle.manifest["server"]
+    config = dict(_require_object(bundle, server.get("mcp_config")))
+    overrides = _require_object(bundle, _require_object(bundle, config.pop("platform_overrides", None)).get(platform))
     config |= {key: item for key, item in overrides.items() if key != "env"}
-    config["env"] = {**(config.get("env") or {}), **(overrides.get("env") or {})}
+    config["env"] = {**_require_object(bundle, config.get("env")), **_require_object(bundle, overrides.get("env"))}
+    if not isinstance(config.get("args") or [], list):
+        raise _bundle_error(bundle.path, "args in its manifest is not a list")
     if "command" not in config:
         entry_point = f"${{__dirname}}/{server.get('entry_point', '')}"
         commands: dict[str, tuple[str, list[str]]] = {
@@ -166,6 +194,14 @@ def _resolve_mcp_config(server: Mapping[str, Any], platform: str) -> dict[str, A
         }
         config["command"], config["args"] = commands.get(str(server.get("type")), (entry_point, []))
     return config
+
+
+def _require_object(bundle: Bundle, value: Any) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise _bundle_error(bundle.path, "mcp_config in its manifest has a part that is not an object")
+    return value
 
 
 def _parse_inputs(manifest: Mapping[str, Any], name: str) -> list[InstallInput]:

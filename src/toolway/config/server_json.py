@@ -72,6 +72,7 @@ class InstallOption:
     bundle: str = ""
     sha256: str = ""
     registry: str = ""  # npm, pypi, oci, nuget; empty for a remote
+    package: str = ""  # identifier with its version, as the runner takes it; empty for a remote
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,7 @@ def admission_policy(option: InstallOption, answers: Mapping[str, str]) -> Admis
     entry = option.entry or {}
     return AdmissionPolicy(
         commands=runner_commands(option.registry),
+        package=option.package,
         variables=frozenset(entry.get("env", {})),
         named_by_person=frozenset(
             ask.name for ask in option.inputs if ask.is_env_value and (ask.secret or ask.name in answers)
@@ -158,11 +160,15 @@ class _OptionBuilder:
             before = ["run", "-i", "--rm", *missing, *(word for word in before if word not in ("run", "-i", "--rm"))]
         else:
             before = [*(word for word in _CONFIRM_FLAGS.get(runner, []) if word not in before), *before]
-        package_word = escape_literal(_pin_version(identifier, version, registry))
+        package_word = _pin_version(identifier, version, registry)
         if runner == "dnx" and after:
             after = ["--", *after]  # otherwise dnx would read them
-        entry: dict[str, Any] = {"command": escape_literal(runner), "args": [*before, package_word, *after]}
-        return InstallOption(label, entry | ({"env": env} if env else {}), tuple(self._inputs), registry=registry)
+        entry: dict[str, Any] = {
+            "command": escape_literal(runner),
+            "args": [*before, escape_literal(package_word), *after],
+        }
+        entry |= {"env": env} if env else {}
+        return InstallOption(label, entry, tuple(self._inputs), registry=registry, package=package_word)
 
     def build_from_remote(self, remote: Mapping[str, Any]) -> InstallOption | None:
         if not isinstance(remote.get("url"), str):

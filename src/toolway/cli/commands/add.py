@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import shlex
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import typer
 
-from toolway.cli.commands.params import DryRun, Plain, Scope
+from toolway.cli.commands.params import DryRun, Plain, Scope, Yes
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
-from toolway.cli.output import Output, problem_to_json
+from toolway.cli.output import problem_to_json
 from toolway.errors import ConfigError
-
-if TYPE_CHECKING:
-    from toolway.config.server_json import InstallInput
 
 _SERVER_URL: Final = re.compile(r"(?:https?|wss?)://", re.IGNORECASE)
 _HTTP_URL: Final = re.compile(r"https?://", re.IGNORECASE)
@@ -62,6 +57,11 @@ def add(
         int, typer.Option("--offer", metavar="N", min=1, help="Use this offer of a server.json.", show_default=False)
     ] = 1,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing server of this name.")] = False,
+    yes: Yes = False,
+    digest: Annotated[
+        str | None,
+        typer.Option("--digest", metavar="SHA256", help="Add it only if it is what was reviewed.", show_default=False),
+    ] = None,
     plain: Plain = False,
     dry_run: DryRun = False,
 ) -> CommandResult:
@@ -83,6 +83,8 @@ def add(
         answers=answer or [],
         offer=offer,
         replace=replace,
+        yes=yes,
+        digest=digest,
         plain=plain,
         dry_run=dry_run,
     )
@@ -145,13 +147,17 @@ def run_add(
     answers: Sequence[str],
     offer: int,
     replace: bool,
+    yes: bool,
+    digest: str | None,
     plain: bool,
     dry_run: bool,
 ) -> ExitCode:
     """Add a server entry to one of Toolway's config files.
 
-    Tokens are moved to the secret store, and the entry references them.
+    An entry that follows from a file must pass the admission rules and is shown before it is added. Tokens are moved
+    to the secret store, and the entry references them.
     """
+    from toolway.cli import described_server
     from toolway.cli.commands.trust import move_secrets_to_store
     from toolway.cli.file_changes import (
         apply_own_edit,
@@ -168,16 +174,20 @@ def run_add(
     from toolway.config.settings import find_private_hosts
 
     output = context.output
+    file = file_for_scope(context.target_options, scope)
+    described = None
     if words[-1].endswith(_BUNDLE_SUFFIXES):
         inputs = dict(_split_pair(each, "=", "--set NAME=VALUE") for each in answers)
-        name, entry = entry_from_file(output, Path(words[-1]), inputs, offer, dry_run=dry_run)
-        name = words[0] if len(words) > 1 else name
+        described = described_server.read_described_server(
+            output, Path(words[-1]), words[0] if len(words) > 1 else "", inputs, offer
+        )
+        name, entry = described.name, described.entry
+        described.check_admission(network_policy_for(file))
     else:
         name, entry = parse_spec(words)
     check_server_name(name)
     entry |= _entry_options(env, headers, cwd)
     parse_entry_with_issues(entry, _AnyVariable())  # raises for an unusable entry
-    file = file_for_scope(context.target_options, scope)
     existing = {normalize_name(each): each for each in read_own_entries(file)}
     if name in existing and not replace:
         raise ConfigError(
@@ -186,6 +196,10 @@ def run_add(
             hint=f"choose another name, or replace it: toolway add --replace {name} …",
             code="E-CONFIG-NAME",
         )
+    if described is not None:
+        described_server.review(output, described, entry, yes=yes, digest=digest, dry_run=dry_run)
+        if not dry_run:
+            described_server.install(output, described)
     if not plain and not dry_run:
         entry = move_secrets_to_store(output, {name: entry})[name]
     address_problems = find_private_hosts({name: entry}, network_policy_for(file))
@@ -292,136 +306,3 @@ class _AnyVariable(dict[str, str]):
 
     def __missing__(self, key: str) -> str:
         return "x"
-
-
-# -- entries from an MCPB bundle or a server.json of the MCP registry --------------------------------------------------
-
-
-def entry_from_file(
-    output: Output, file: Path, answers: Mapping[str, str], offer: int, *, dry_run: bool
-) -> tuple[str, dict[str, Any]]:
-    """Return server name and entry that an MCPB bundle or a server.json file describes.
-
-    Its inputs are taken from `answers` or prompted for.
-    """
-    if file.suffix == ".json":
-        return _entry_from_server_json(output, file, answers, offer, dry_run)
-    return _entry_from_bundle(output, file, answers, dry_run)
-
-
-def _entry_from_bundle(
-    output: Output, file: Path, answers: Mapping[str, str], dry_run: bool
-) -> tuple[str, dict[str, Any]]:
-    from toolway.cli.file_changes import with_tilde
-    from toolway.config import mcpb
-
-    bundle = mcpb.read_bundle(file)
-    values = _collect_answers(output, bundle.inputs, answers, dry_run)
-    version = f"-{bundle.version}" if bundle.version else ""
-    folder = _data_dir() / "bundles" / f"{bundle.name}{version}".replace("/", "-")
-    entry = mcpb.build_bundle_entry(bundle, folder, values, sys.platform)  # raises before anything is unpacked
-    if not dry_run:
-        mcpb.unpack_bundle(bundle, folder)
-        output.info(f"unpacked {file.name} to {with_tilde(folder)}; its sha256 is {bundle.sha256}")
-    return bundle.name, entry
-
-
-def _entry_from_server_json(
-    output: Output, file: Path, answers: Mapping[str, str], offer: int, dry_run: bool
-) -> tuple[str, dict[str, Any]]:
-    from toolway.config import server_json
-    from toolway.config.loader import decode_config, read_config_bytes
-
-    described = server_json.parse_server_json(
-        decode_config(read_config_bytes(os.fspath(file)), os.fspath(file)), os.fspath(file)
-    )
-    offers = [each for each in described.options if each.entry is not None]
-    if not 0 < offer <= len(offers):
-        labels = "; ".join(f"{number} {each.label}" for number, each in enumerate(offers, 1))
-        raise UsageError(
-            f"{file} has no offer {offer}",
-            detail=labels or "it has only a bundle, which must be downloaded first",
-            hint="choose one with --offer" if offers else f"download and add it: {described.options[0].bundle}",
-        )
-    chosen = offers[offer - 1]
-    for number, each in enumerate(offers, 1):
-        if len(offers) > 1:
-            output.info(f"{'→' if number == offer else ' '} --offer {number}: {each.label}", "dim")
-    values = _collect_answers(output, chosen.inputs, answers, dry_run)
-    return described.short_name, _apply_answers(chosen.entry or {}, chosen.inputs, values)
-
-
-def _apply_answers(entry: dict[str, Any], asks: Sequence[InstallInput], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the user's inputs for env, headers and args into a server entry, and return it.
-
-    Secrets and other inputs are not written.
-    """
-    for ask in asks:
-        field, _, name = ask.target.partition(".")
-        if ask.name in values and not ask.secret and field in ("env", "headers") and name:
-            entry[field] = {**entry.get(field, {}), name: str(values[ask.name])}
-        elif ask.needs_value and not ask.secret and field == "args" and ask.name in values:
-            placeholder = "${" + ask.name.upper().replace("-", "_") + "}"
-            entry["args"] = [str(values[ask.name]) if word == placeholder else word for word in entry.get("args", [])]
-    return entry
-
-
-def _collect_answers(
-    output: Output, asks: Sequence[InstallInput], answers: Mapping[str, str], dry_run: bool
-) -> dict[str, Any]:
-    """Return the values of the inputs that a bundle or server.json asks for, except secrets.
-
-    They are taken from `answers` or prompted for. Secrets are prompted for and go only to the secret store. Raises
-    `UsageError` for an unknown input, a secret in `answers`, or a missing value without a terminal.
-    """
-    unknown = answers.keys() - {ask.name for ask in asks}
-    if unknown:
-        known = ", ".join(ask.name for ask in asks) or "nothing"
-        raise UsageError(f"unknown input {', '.join(sorted(unknown))}", detail=f"its inputs are: {known}")
-    found: dict[str, Any] = {}
-    for ask in asks:
-        if ask.name in answers and ask.secret:
-            raise UsageError(
-                f"{ask.name} is a secret and cannot be passed on the command line",
-                hint=f"toolway secrets set {ask.secret_name}",
-            )
-        if ask.name in answers:
-            found[ask.name] = [answers[ask.name]] if ask.allows_many else answers[ask.name]
-        elif ask.secret and not dry_run:
-            _store_secret(output, ask)
-        elif ask.needs_value and not ask.secret and (typed := _prompt(output, ask)) is not None:
-            found[ask.name] = [typed] if ask.allows_many else typed
-    return found
-
-
-def _store_secret(output: Output, ask: InstallInput) -> None:
-    from toolway.secrets import open_store, remember_secret
-
-    store = open_store(os.environ)
-    if store.get(ask.secret_name) is not None:
-        return
-    value = getpass.getpass(f"{ask.name} ({ask.description}; not shown): ") if _can_prompt(output) else ""
-    if value:
-        remember_secret(value)
-        store.set(ask.secret_name, value)
-    elif ask.required:
-        output.info(f"a secret is missing: toolway secrets set {ask.secret_name}", "yellow")
-
-
-def _prompt(output: Output, ask: InstallInput) -> str | None:
-    if not _can_prompt(output):
-        raise UsageError(
-            f"{ask.name} is required", detail=ask.description, hint=f"pass it with: --set {ask.name}=VALUE"
-        )
-    sys.stderr.write(f"{ask.name} ({', '.join(ask.choices) or ask.description}): ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip() or None
-
-
-def _can_prompt(output: Output) -> bool:
-    return not output.as_json and not output.quiet and sys.stdin.isatty() and sys.stderr.isatty()
-
-
-def _data_dir() -> Path:
-    base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path(os.environ.get("HOME") or Path.home()) / ".local/share") / "toolway"

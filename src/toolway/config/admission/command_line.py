@@ -188,44 +188,52 @@ def check_runner(
     words: Sequence[str], *, volumes: Collection[str] = (), variables: Collection[str] = ()
 ) -> Rejection | None:
     """Return why the command line of a runner is rejected; None if it has only allowed flags and an exact package."""
-    runner = RUNNERS[program_name(words[0])]
-    program, start = words[0], 1 + len(runner.subcommand)
-    if tuple(words[1:start]) != runner.subcommand:
+    program, runner = words[0], RUNNERS[program_name(words[0])]
+    if tuple(words[1 : 1 + len(runner.subcommand)]) != runner.subcommand:
         return Rejection(f"{program} is allowed only as {shlex.join((program, *runner.subcommand))}")
-    position = start
-    while position < len(words) and words[position].startswith("-"):
-        flag, has_value, value = (
-            words[position].partition("=") if words[position][:2] == "--" else (words[position], "", "")
-        )
-        position += 1
-        if flag in runner.flags and not has_value:
-            continue
+    flags, package, rest = _split_runner_words(runner, words)
+    for flag, value in flags:
+        shown = _shorten(flag if value is None else f"{flag} {value}")
         form = runner.values.get(flag)
-        if form is None:
-            return Rejection(f"{program} may not be given the flag {_shorten(flag)} here", _suggest(shlex.join(words)))
-        if not has_value:
-            value = words[position] if position < len(words) else ""
-            position += 1
-        if form.fullmatch(value) is None:
-            return Rejection(f"{program} may not be given {flag} {_shorten(value)} here", _suggest(shlex.join(words)))
+        if (value is not None or flag not in runner.flags) and (form is None or not form.fullmatch(value or "")):
+            return Rejection(f"{program} may not be given {shown} here", _suggest(shlex.join(words)))
         if flag in _VARIABLE_FLAGS and value not in variables:
-            return Rejection(f"{flag} {value} would read a variable that is not in env of the entry")
-        if flag in _VOLUME_FLAGS and (folder := _mounted_folder(flag, value)) not in volumes:
-            return Rejection(
-                f"{flag} {_shorten(value)} does not mount exactly a listed folder",
-                f'"allowedVolumes": ["{folder or "/folder"}"]',
-            )
-    package = words[position] if position < len(words) else ""
+            return Rejection(f"{shown} would read a variable that is not in env of the entry")
+        if flag in _VOLUME_FLAGS and (folder := _mounted_folder(flag, value or "")) not in volumes:
+            setting = f'"allowedVolumes": ["{folder or "/folder"}"]'
+            return Rejection(f"{shown} does not mount exactly a listed folder", setting)
     if runner.package.fullmatch(package) is None:
         found = f", found {_shorten(package)}" if package else ""
-        line = shlex.join((*words[:position], runner.example))
+        line = shlex.join((*words[: len(words) - len(rest) - bool(package)], runner.example))
         return Rejection(
             f"{program} needs a package with an exact version, such as {runner.example}{found}", _suggest(line)
         )
-    rest = words[position + 1 :]
     if runner.separator and rest and rest[0] != runner.separator:
         return Rejection(f"write {runner.separator} before the arguments of {package}; otherwise {program} reads them")
     return None
+
+
+def runner_package(words: Sequence[str]) -> str:
+    """Return the package that the command line of a runner names."""
+    return _split_runner_words(RUNNERS[program_name(words[0])], words)[1]
+
+
+def _split_runner_words(
+    runner: _Runner, words: Sequence[str]
+) -> tuple[list[tuple[str, str | None]], str, Sequence[str]]:
+    """Split the words after a runner into flags with their values, the package and its arguments."""
+    flags: list[tuple[str, str | None]] = []
+    position = 1 + len(runner.subcommand)
+    while position < len(words) and words[position].startswith("-"):
+        flag, value = words[position], None
+        if flag.startswith("--") and "=" in flag:
+            flag, _, value = flag.partition("=")
+        elif flag in runner.values:
+            position += 1
+            value = words[position] if position < len(words) else ""
+        flags.append((flag, value))
+        position += 1
+    return flags, words[position] if position < len(words) else "", words[position + 1 :]
 
 
 def _check_rest(

@@ -18,6 +18,7 @@ from toolway.config.admission.command_line import (
     check_command_line,
     is_interpreter,
     program_name,
+    runner_package,
 )
 from toolway.config.admission.variables import BUNDLE_PATHS, check_variables
 from toolway.config.schema import Server
@@ -44,6 +45,7 @@ class AdmissionPolicy:
     named_by_person: frozenset[str] = frozenset()  # those of them that a person listed or gave a value
     volumes: tuple[str, ...] = ()  # folders that a container may mount
     secrets: frozenset[str] = frozenset()  # names in the secret store
+    package: str = ""  # the only package that a runner may run; empty: any
     folder: str = ""  # folder of the bundle: its programs and scripts may run
 
 
@@ -97,7 +99,10 @@ def _check_command(server: Server, policy: AdmissionPolicy) -> Rejection | None:
     words = (server.command or "", *server.args)
     if policy.folder and _runs_own_files(words, policy.folder):
         return None
-    return check_command_line(words, policy.commands, volumes=policy.volumes, variables=server.env)
+    rejection = check_command_line(words, policy.commands, volumes=policy.volumes, variables=server.env)
+    if rejection is None and policy.package and policy.package != runner_package(words):
+        return Rejection(f"it would run another package than {policy.package}")
+    return rejection
 
 
 def _runs_own_files(words: Sequence[str], folder: str) -> bool:
