@@ -18,7 +18,7 @@ def anyio_backend() -> str:
 def _own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """A secret that another test has resolved, such as the word "secret", is not masked in this one."""
     monkeypatch.setattr(detection._masker, "_values", {})
-    monkeypatch.setattr(detection._masker, "_pattern", None)
+    monkeypatch.setattr(detection._masker, "_replace", None)
 
 
 @pytest.fixture(autouse=True)

@@ -42,7 +42,7 @@ def test_patterns_choose_in_their_order(patterns: tuple[str, ...], chosen: tuple
         (("a*",), "a ab", "a ab"),
         (("*.read",), "a ab b", ""),
         (("*", "!a.*"), "ab b", "ab b"),
-        (("*", "!a.write"), "a ab b", "a ab b"),
+        (("*", "!a.write"), "a ab b", "ab b"),
         (("*", "!a.*", "a.read"), "a ab b", "ab b"),
         (("a.?",), "a", ""),  # a name of one letter is not all that a server has
         (("!*",), "", ""),

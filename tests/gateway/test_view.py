@@ -103,23 +103,30 @@ def test_the_same_uri_of_two_servers_is_told_apart() -> None:
         "templates": [{"uriTemplate": "db://{id}", "name": "t"}],
     }
     shown = view(catalog(a=same, b=same), "a", "b")
-    assert [item["uri"] for item in listed(shown, "resources")] == ["file:///readme", "toolway:b/file:///readme"]
-    assert shown.server_for_uri("file:///readme") == ("a", "file:///readme")
+    assert [item["uri"] for item in listed(shown, "resources")] == [
+        "toolway:a/file:///readme",
+        "toolway:b/file:///readme",
+    ]
+    assert shown.server_for_uri("file:///readme") is None and shown.server_for_uri("db://7") is None
+    assert shown.qualified_uris("db://7") == ["toolway:a/db://7", "toolway:b/db://7"]
+    assert shown.server_for_uri("toolway:a/file:///readme") == ("a", "file:///readme")
     assert shown.server_for_uri("toolway:b/file:///readme") == ("b", "file:///readme")
-    assert shown.server_for_uri("db://7") == ("a", "db://7")
     assert shown.server_for_uri("toolway:b/db://7") == ("b", "db://7")
     assert shown.server_for_uri("toolway:c/db://7") is None
     assert shown.server_for_uri("nowhere://7") is None
 
 
-def test_a_uri_goes_to_the_template_that_says_most_about_it() -> None:
+def test_a_template_for_everything_takes_no_uri_of_another_server() -> None:
     known = catalog(
         any={"templates": [{"uriTemplate": "{+path}", "name": "all"}]},
         db={"templates": [{"uriTemplate": "db://tables/{id}", "name": "one"}]},
     )
     shown = view(known, "any", "db")
     assert shown.server_for_uri("db://tables/7") == ("db", "db://tables/7")
-    assert shown.server_for_uri("file:///x") == ("any", "file:///x")
+    assert list(shown.items("templates")) == ["toolway:any/{+path}", "db://tables/{id}"]
+    assert shown.server_for_uri("toolway:any/file:///x") == ("any", "file:///x")
+    assert shown.server_for_uri("file:///x") is None
+    assert view(known, "any").server_for_uri("file:///x") == ("any", "file:///x")
 
 
 def test_a_group_chooses_renames_and_describes() -> None:

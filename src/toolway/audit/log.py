@@ -17,7 +17,7 @@ from toolway.audit.recorder import AuditRecorder, needs_intent
 from toolway.audit.sink import AuditSink, MultiLogSink, SinkBroken, SinkInUse
 from toolway.audit.verify import TamperedLog
 from toolway.audit.writer import AuditUnavailable, AuditWriter
-from toolway.config.masking import build_masker
+from toolway.config.masking import create_mask
 from toolway.config.schema import Server
 from toolway.config.settings import AuditSettings
 from toolway.errors import CallError, Certainty, ConfigError, ServerUnavailable
@@ -69,7 +69,8 @@ class AuditLog:
         """
         self._settings = settings
         self._emit = emit
-        self._servers = servers if servers is not None else {}
+        live = servers if servers is not None else {}
+        self._mask = create_mask(lambda: live)
         self.writer: AuditWriter | None = None
         self.recorder: AuditRecorder | None = None
 
@@ -91,7 +92,12 @@ class AuditLog:
         now = asyncio.get_running_loop().time
         self.writer = writer
         self.recorder = AuditRecorder(
-            writer, redactor, definition_for, now, record_arguments=settings.arguments, mask=self._mask
+            writer,
+            redactor,
+            definition_for,
+            now,
+            record_arguments=settings.arguments,
+            mask=lambda server, text: self._mask(text),
         )
         for fields in opened.recovered:
             texts = {name: str(fields.get(name, "")) for name in ("call", "tool", "caller")}
@@ -101,11 +107,6 @@ class AuditLog:
     async def close(self) -> None:
         if self.writer is not None:
             await self.writer.close()
-
-    def _mask(self, server: str, text: str) -> str:
-        """Hide the secrets of a server's config entry in a text, which the server may have written."""
-        entry = self._servers.get(server)
-        return build_masker([entry] if entry is not None else self._servers.values())(text)
 
     def _emit_state(self, reason: str, lost: int) -> None:
         self._emit(AuditFailed("", mask_secrets(reason)) if reason else AuditResumed("", lost))

@@ -28,7 +28,7 @@ from toolway.errors import (
     ProtocolError,
     ToolwayError,
 )
-from toolway.protocol.sanitize import sanitize
+from toolway.protocol.sanitize import escape_invisible, map_texts, remove_controls, sanitize
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,16 +61,19 @@ class Output:
     mask: Callable[[str], str] = field(default=lambda text: text)
 
     def print_raw_json(self, value: Any) -> None:
-        """Print a value as JSON on stdout without masking secrets, such as the result of a tool."""
-        sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+        """Print a value as JSON on stdout without masking secrets, such as the result of a tool.
+
+        Invisible characters are written as JSON escapes: the value stays exact, and the terminal shows them.
+        """
+        sys.stdout.write(escape_invisible(json.dumps(value, ensure_ascii=False, indent=2)) + "\n")
 
     def print_json_line(self, value: Any) -> None:
-        """Print one JSON document of a stream on stdout as a single line, with secrets masked."""
-        sys.stdout.write(json.dumps(self._mask_values(value), ensure_ascii=False) + "\n")
+        """Print one JSON document of a stream on stdout as a single line, sanitized."""
+        sys.stdout.write(json.dumps(map_texts(value, self.sanitize), ensure_ascii=False) + "\n")
 
     def print_json(self, value: Any) -> None:
-        """Print a JSON document on stdout, with secrets masked."""
-        self.print_raw_json(self._mask_values(value))
+        """Print a JSON document on stdout, with secrets masked and control and invisible characters removed."""
+        self.print_raw_json(map_texts(value, self.sanitize))
 
     def print_line(self, text: str = "", style: str = "") -> None:
         """Print one line of data on stdout, with secrets masked and control characters removed."""
@@ -82,8 +85,11 @@ class Output:
             self._write(sys.stderr, self._wrap(self.sanitize(text), indent), style)
 
     def print_tool_text(self, text: str) -> None:
-        """Print the text of a tool result on stdout; at a terminal, without control characters."""
-        sys.stdout.write((sanitize(text, _NO_LIMIT * 100) if sys.stdout.isatty() else text) + "\n")
+        """Print the text of a tool result on stdout, without characters that control a terminal.
+
+        Not at a terminal, other characters stay: they may be the content of a file.
+        """
+        sys.stdout.write((sanitize(text, _NO_LIMIT * 100) if sys.stdout.isatty() else remove_controls(text)) + "\n")
 
     def print_table(
         self, heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (), cut: bool = False
@@ -92,7 +98,7 @@ class Output:
 
         At a terminal the last column is wrapped, or truncated if `cut`. Else it is printed whole.
         """
-        cells = [[self.sanitize(cell) for cell in row] for row in (heads, *rows)]
+        cells = [[self.sanitize(cell).replace("\n", " ") for cell in row] for row in (heads, *rows)]
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         right_columns = frozenset(number for number, head in enumerate(heads) if head in right)
         indent = ""
@@ -132,7 +138,7 @@ class Output:
             self._write(sys.stderr, text, "bold" if label == "hint" else "")
 
     def sanitize(self, text: str) -> str:
-        """Return `text` with secrets masked and control characters removed."""
+        """Return `text` with secrets masked, and without control, direction and invisible characters."""
         return sanitize(self.mask(text), _NO_LIMIT)
 
     @contextmanager
@@ -151,13 +157,6 @@ class Output:
 
         with self._console(sys.stderr).status(fit(text)) as status:
             yield lambda new: status.update(fit(new))
-
-    def _mask_values(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self.mask(value)
-        if isinstance(value, dict):
-            return {key: self._mask_values(inner) for key, inner in value.items()}
-        return [self._mask_values(inner) for inner in value] if isinstance(value, list | tuple) else value
 
     def _wrap(self, text: str, indent: str) -> str:
         """Wrap `text` to the width of the terminal; unchanged if stderr is not a terminal."""

@@ -174,7 +174,7 @@ def load_masked_config(output: Output, config: Path | None) -> LoadedConfig:
     Raises `ConfigError` if there is no file or it cannot be read.
     """
     found = load_config(os.environ, Path.cwd(), config)
-    output.mask = build_masker(found.servers.values())
+    output.mask = build_masker(found.servers.values(), found.servers.keys())
     return found
 
 

@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import os
 import re
-from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import quote
 
 from toolway.config.schema import Server
 from toolway.config.secret_refs import SecretTemplate
 from toolway.secrets.detection import (
     MASK,
     MIN_SECRET_CHARS,
-    compile_secrets_pattern,
+    build_replacer,
+    is_harmless_value,
     is_secret_name,
     looks_like_secret,
     mask_secrets,
     secrets_in_url,
 )
 
-_SECRET_NAME: Final = re.compile(r"key|token|secret|passw|pwd|auth|credential|cookie|session", re.IGNORECASE)
 _VARIABLE: Final = re.compile(r"\$\{[^}]*\}|\$\w+|%\w+%|\{env:\w+\}")
 _AUTH_SCHEME: Final = re.compile(r"\s*(?:bearer|basic|token|apikey)?\s*", re.IGNORECASE)
 _HARMLESS_HEADERS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
@@ -34,17 +32,18 @@ _HARMLESS_SECURITY_KEYS: Final = frozenset(
 _NAME_VALUE_PAIR: Final = re.compile(r"(?P<name>-{0,2}[\w.-]+)(?P<between>=|:\s*)(?P<value>.+)", re.DOTALL)
 
 
-def build_masker(servers: Iterable[Server]) -> Callable[[str], str]:
+def build_masker(servers: Iterable[Server], names: Collection[str] = ()) -> Callable[[str], str]:
     """Return a function that replaces all known secrets in a text by `***`.
 
-    Known are the secrets of these servers and of the environment, and each secret that this process has resolved.
+    Known are the secrets of these servers and of the environment, and each secret that this process has resolved. The
+    `names` of servers are no secrets, even if a variable has such a value.
     """
     found = {each for server in servers for each in _server_secrets(server)} | set(_environment_secrets())
-    secrets = {each for each in found if len(each) >= MIN_SECRET_CHARS}
+    secrets = {each for each in found if len(each) >= MIN_SECRET_CHARS and each not in names}
     if not secrets:
         return mask_secrets
-    known = compile_secrets_pattern(secrets)
-    return lambda text: mask_secrets(known.sub(MASK, text))
+    replace = build_replacer(secrets)
+    return lambda text: mask_secrets(replace(text))
 
 
 def create_mask(servers: Callable[[], Mapping[str, Server]]) -> Callable[[str], str]:
@@ -55,11 +54,12 @@ def create_mask(servers: Callable[[], Mapping[str, Server]]) -> Callable[[str], 
     cached: list[Any] = [(), build_masker(())]
 
     def mask(text: str) -> str:
-        current = tuple(servers().values())
+        named = servers()
+        current = tuple(named.values())
         if len(current) != len(cached[0]) or any(
             one is not other for one, other in zip(current, cached[0], strict=True)
         ):
-            cached[:] = [current, build_masker(current)]
+            cached[:] = [current, build_masker(current, named.keys())]
         return str(cached[1](text))
 
     return mask
@@ -67,12 +67,12 @@ def create_mask(servers: Callable[[], Mapping[str, Server]]) -> Callable[[str], 
 
 def _server_secrets(server: Server) -> Iterator[str]:
     for name, value in server.env.items():
-        if not isinstance(value, SecretTemplate) and (_SECRET_NAME.search(name) or looks_like_secret(name, value)):
+        if not isinstance(value, SecretTemplate) and not is_harmless_value(name, value):
             yield value
             yield from secrets_in_url(value)
     openapi = server.openapi
-    for value in (*server.headers.values(), *(openapi.headers.values() if openapi is not None else ())):
-        if not isinstance(value, SecretTemplate):
+    for name, value in (*server.headers.items(), *(openapi.headers.items() if openapi is not None else ())):
+        if not isinstance(value, SecretTemplate) and name.lower() not in _HARMLESS_HEADERS:
             yield value
             yield value.rpartition(" ")[2]  # "Bearer …": the token alone
     yield from find_secrets_in_args(server.args)
@@ -80,7 +80,7 @@ def _server_secrets(server: Server) -> Iterator[str]:
         yield from secrets_in_url(server.url)
     for key in openapi.credentials if openapi is not None else ():
         if not isinstance(key.value, SecretTemplate):
-            yield from (key.value, quote(key.value, safe=""), b64encode(key.value.encode()).decode())
+            yield key.value
             yield key.value.partition(":")[2]  # user:password
     password = server.tls.key_password if server.tls is not None else None
     if password is not None and not isinstance(password, SecretTemplate):
@@ -132,6 +132,28 @@ def mask_value(value: Any, *path: str) -> Any:
     return _mask_texts(set(secrets_in_url(value)), value)
 
 
+def mask_entry(value: Any, *path: str) -> Any:
+    """Return a server entry, or its part at `path`, for display: as `mask_value`, and with the values of `env` masked.
+
+    `env` values that are harmless, such as `production` or the path of a folder, stay.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): mask_entry(inner, *path, str(key)) for key, inner in value.items()}
+    if (
+        isinstance(value, str)
+        and path[-2:-1] == ("env",)
+        and not is_harmless_value(path[-1], value)
+        and _has_plain_text(value)
+    ):
+        return "".join(part if _VARIABLE.fullmatch(part) else MASK for part in _split_variables(value))
+    return mask_value(value, *path)
+
+
+def _split_variables(value: str) -> list[str]:
+    """Split a value into references to secrets or variables, and the plain text between them."""
+    return [part for part in re.split(f"({_VARIABLE.pattern})", value) if part]
+
+
 def _is_credential(path: tuple[str, ...], name: str) -> bool:
     """Return True if the config key at `path` holds a credential for a server.
 
@@ -154,4 +176,4 @@ def _has_plain_text(value: str) -> bool:
 
 def _mask_texts(secrets: set[str], text: str) -> str:
     chosen = {each for each in secrets if each}
-    return compile_secrets_pattern(chosen).sub(MASK, text) if chosen else text
+    return build_replacer(chosen)(text) if chosen else text

@@ -45,7 +45,7 @@ from toolway.config.locations import (
     find_config_paths,
     no_config_error,
 )
-from toolway.config.masking import mask_value
+from toolway.config.masking import mask_entry
 from toolway.config.schema import ConfigIssue, Server
 from toolway.config.secret_refs import find_unset_variables, join_folder
 from toolway.config.settings import GatewaySettings, parse_gateway, with_network_policy
@@ -439,7 +439,7 @@ def locate(file: Provenance, at: jsonc.JsonPath, lines: Mapping[jsonc.JsonPath, 
 
 
 def _value_to_json(leaf: Any, path: tuple[str, ...]) -> str:
-    return json.dumps(mask_value(leaf, *path), ensure_ascii=False)
+    return json.dumps(mask_entry(leaf, *path), ensure_ascii=False)
 
 
 def _iter_leaves(value: Any, parents: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

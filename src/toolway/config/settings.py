@@ -42,6 +42,8 @@ AUDIT_LOG_KINDS: Final = ("sqlite", "jsonl", "postgresql")
 SECONDS_PER_DAY: Final = 86_400.0
 LogFormat = Literal["text", "json"]
 LOG_FORMATS: Final = ("text", "json")
+InvisibleCharacters = Literal["remove", "keep", "hide"]
+INVISIBLE_CHARACTERS: Final = ("remove", "keep", "hide")
 _RESERVED_GROUP_NAME: Final = "server"  # /mcp/server/<name> is the endpoint of one server
 
 
@@ -138,6 +140,7 @@ class ToolGroup:
     tools: tuple[str, ...] = ()  # patterns of server.tool; the last match decides, `!` excludes
     rename: Mapping[str, str] = field(default_factory=dict)  # server.tool → published name
     describe: Mapping[str, str] = field(default_factory=dict)  # server.tool → published description
+    resources: tuple[str, ...] | None = None  # patterns of servers with resources; default: servers with all tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,7 @@ class GatewaySettings:
     allowed_commands: tuple[str, ...] = ()  # command lines, or their first words, that /admin may start; default none
     allowed_env: tuple[str, ...] = ()  # names of environment variables that /admin may set for them; default none
     allowed_volumes: tuple[str, ...] = ()  # folders that a container started through /admin may mount; default none
+    invisible_characters: InvisibleCharacters = "remove"  # in definitions for clients: remove, keep, or hide the item
     groups: Mapping[str, ToolGroup] = field(default_factory=dict)  # by name
     audit: AuditSettings | None = None  # audit log; None: no log
     alerts: AlertSettings | None = None  # alerts that need an operator; None: no files, no webhook
@@ -191,6 +195,10 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         allowed_commands=_parse_commands(fields),
         allowed_env=_parse_variables(fields),
         allowed_volumes=_parse_volumes(fields),
+        invisible_characters=cast(
+            InvisibleCharacters,
+            fields.get_choice("invisibleCharacters", INVISIBLE_CHARACTERS, "remove"),
+        ),
         groups={
             _check_group_name(name): _parse_group(name, value, variables)
             for name, value in _require_object("toolway.groups", block.get("groups")).items()
@@ -200,7 +208,8 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         telemetry=parse_telemetry(block.get("telemetry"), variables),
     )
     fields.reject_unknown(
-        "toolway.gateway", "host, port, hosts, origins, allowedCommands, allowedEnv and allowedVolumes"
+        "toolway.gateway",
+        "host, port, hosts, origins, allowedCommands, allowedEnv, allowedVolumes and invisibleCharacters",
     )
     return settings
 
@@ -246,9 +255,15 @@ def _parse_volumes(fields: FieldReader) -> tuple[str, ...]:
 
 
 def _parse_group(name: str, value: Any, variables: Mapping[str, str]) -> ToolGroup:
-    fields = FieldReader(_require_object(f"toolway.groups.{name}", value), variables)
-    group = ToolGroup(fields.get_texts("tools"), fields.get_text_map("rename"), fields.get_text_map("describe"))
-    fields.reject_unknown(f"the group {name!r}", "tools, rename and describe")
+    block = _require_object(f"toolway.groups.{name}", value)
+    fields = FieldReader(block, variables)
+    group = ToolGroup(
+        fields.get_texts("tools"),
+        fields.get_text_map("rename"),
+        fields.get_text_map("describe"),
+        fields.get_texts("resources") if "resources" in block else None,
+    )
+    fields.reject_unknown(f"the group {name!r}", "tools, rename, describe and resources")
     return group
 
 

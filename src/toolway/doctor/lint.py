@@ -1,7 +1,7 @@
 """Lint of tool definitions for model providers, and their token cost. No I/O.
 
-A lint rule is a function of one schema object. Only definitions that a provider answers with an error are reported: one
-such tool makes the whole request fail, with all other tools in it.
+A lint rule is a function of one schema object. Only schemas that a provider answers with an error are reported: one
+such tool makes the whole request fail, with all other tools in it. Invisible characters are reported everywhere.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 from toolway.protocol import tool_names
 from toolway.protocol.json_schema import schema_cost
+from toolway.protocol.sanitize import describe_invisible, remove_invisible
 from toolway.types import Json
 
 Provider = Literal["openai", "anthropic", "gemini"]
@@ -52,6 +53,7 @@ def lint_tools(server: str, tools: Sequence[Json]) -> LintResult:
         name = str(tool.get("name", ""))
         found += _lint_schema(name, tool.get("inputSchema"))
         found += _lint_name(server, name)
+        found += _lint_invisible(name, tool)
     if len(tools) > MAX_OPENAI_TOOLS:
         message = f"{len(tools)} tools, but OpenAI accepts {MAX_OPENAI_TOOLS} in one request"
         hint = "serve only the needed tools as a group: `toolway.groups` in the config file"
@@ -77,6 +79,23 @@ def _lint_name(server: str, tool: str) -> Iterator[Finding]:
         message = f"the name {tool} has characters that models reject: they see {model_name}"
         hint = "report it to the server's author: only letters, digits, _ and - are safe"
     yield Finding("warning", tool, message, hint, code="E-LINT-NAME")
+
+
+def _lint_invisible(tool: str, definition: Any, path: tuple[str, ...] = ()) -> Iterator[Finding]:
+    """Yield the texts of a definition with control, direction or invisible characters, with their names."""
+    if isinstance(definition, str):
+        described = describe_invisible(definition)
+        if described:
+            message = f"invisible or control characters: {described}"
+            hint = "a model reads what a person does not see: report it, or check the server before you use it"
+            yield Finding("warning", tool, message, hint, ".".join(path), code="E-LINT-INVISIBLE")
+    elif isinstance(definition, dict):
+        for key, value in definition.items():
+            yield from _lint_invisible(tool, str(key), (*path, remove_invisible(str(key))))
+            yield from _lint_invisible(tool, value, (*path, remove_invisible(str(key))))
+    elif isinstance(definition, list):
+        for number, value in enumerate(definition):
+            yield from _lint_invisible(tool, value, (*path, str(number)))
 
 
 # -- rules of schemas --------------------------------------------------------------------------------------------------

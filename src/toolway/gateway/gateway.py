@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from toolway.config.admission.entry import AdmissionPolicy
+from toolway.config.settings import InvisibleCharacters
 from toolway.gateway.admin.activity import ActivityRecorder
 from toolway.gateway.admin.calls import CallsAdmin
 from toolway.gateway.admin.config import ConfigHistory
@@ -79,6 +80,7 @@ class Gateway:
         rate_limiter: RateLimiter | None = None,
         ended_sessions: EndedSessions | None = None,
         cluster: ClusterHooks = NO_CLUSTER,
+        invisible_characters: Callable[[], InvisibleCharacters] = lambda: "remove",
     ) -> None:
         self._hub = hub
         sealer = Sealer(key, time.time)
@@ -130,6 +132,7 @@ class Gateway:
             groups,
             MetricsEndpoint(hub, metrics, self._stats, cluster) if metrics is not None else None,
             cluster,
+            invisible_characters,
         )
         self.http_server = HttpServer(self.router.handle, limits, self.router.authenticate_head)
         if api_keys is not None:

@@ -22,8 +22,10 @@ import msgspec
 from toolway.errors import ConfigError
 from toolway.gateway.rate_limit import Rate
 from toolway.gateway.sealing import read_or_create, write_private
+from toolway.protocol.sanitize import remove_invisible
 
 TOKEN_PREFIX: Final = "tw_"
+MAX_KEY_NAME_CHARS: Final = 100
 _MIN_TOKEN_CHARS: Final = 16  # characters of the token of this machine, also if the user wrote it
 _MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 
@@ -228,7 +230,24 @@ class FileApiKeyStore(ApiKeyStore):
 def generate_key(
     name: str, scopes: Iterable[str] | None, admin: bool, now: float, rate: Rate | None
 ) -> tuple[str, ApiKey]:
-    """Generate an API key. Return its token and the entry to store, which has only a hash."""
+    """Generate an API key. Return its token and the entry to store, which has only a hash.
+
+    Raises `ConfigError` if the name has unprintable characters, or if an administrator's key has scopes.
+    """
+    if not 0 < len(name) <= MAX_KEY_NAME_CHARS or not name.isprintable() or remove_invisible(name) != name:
+        raise ConfigError(
+            "invalid name of an API key",
+            detail=ascii(name[:MAX_KEY_NAME_CHARS]),
+            hint=f"use 1 to {MAX_KEY_NAME_CHARS} printable characters in one line",
+            code="E-KEYS-NEW",
+        )
+    if admin and scopes is not None:
+        raise ConfigError(
+            "an administrator's key cannot have a scope",
+            detail="/admin can call every tool and create further keys, so a scope would restrict nothing",
+            hint="create two keys: one with --scope, one with --admin",
+            code="E-KEYS-NEW",
+        )
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     scope_names = tuple(scopes) if scopes is not None else None
     return token, ApiKey(secrets.token_hex(4), name, _hash_token(token), scope_names, admin, now, rate)

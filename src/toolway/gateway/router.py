@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from toolway.config.settings import InvisibleCharacters
 from toolway.errors import Certainty
 from toolway.gateway.admin.dashboard import BrowserSessions, DashboardEndpoint, is_dashboard_path
 from toolway.gateway.admin.metrics import MetricsEndpoint
@@ -85,6 +86,7 @@ class Router:
         groups: Callable[[], Mapping[str, ToolFilter]],
         metrics: MetricsEndpoint | None,
         cluster: ClusterHooks,
+        invisible_characters: Callable[[], InvisibleCharacters],
     ) -> None:
         self._hub = hub
         self._authenticator = authenticator
@@ -97,6 +99,7 @@ class Router:
         self._groups = groups
         self._metrics = metrics
         self._cluster = cluster
+        self._invisible_characters = invisible_characters
         self._logins = LoginEndpoint(hub, self._can_see)
         self._denial_log = DenialLog(hub.emit)
         self._views: dict[tuple[str, tuple[str, ...] | None], tuple[ToolFilter, EndpointView]] = {}
@@ -362,7 +365,14 @@ class Router:
             permitted = self._permitted_tools(principal.scopes)
             cached = (
                 tool_filter,
-                EndpointView(self._hub.catalog, lambda: self._hub.servers, tool_filter, permitted, single_server),
+                EndpointView(
+                    self._hub.catalog,
+                    lambda: self._hub.servers,
+                    tool_filter,
+                    permitted,
+                    single_server,
+                    self._invisible_characters,
+                ),
             )
             self._views[key] = cached
         return cached[1]

@@ -1,6 +1,6 @@
-"""Filter of the tools that an endpoint shows: patterns, renames, descriptions.
+"""Filter of the items that an endpoint shows: patterns, renames, descriptions.
 
-Patterns match `server.name`.
+Patterns match `server.name` of tools and prompts, and the names of servers for resources.
 
 A pattern is a name with `*` for any characters; a pattern that starts with `!` excludes. The last match wins.
 """
@@ -12,33 +12,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import cached_property
+from typing import TypeAlias
 
 
 @dataclass(frozen=True)
 class ToolFilter:
-    """Filter over the tools of all servers, by patterns on `server.tool`.
+    """Filter over the items of all servers, by patterns on `server.tool` and `server.prompt`.
 
-    The last matching pattern decides; a tool without a match is excluded.
+    The last matching pattern decides; a tool without a match is excluded. `resources` selects servers by name; without
+    it, resources are included for the servers of which no tool can be excluded.
     """
 
     patterns: tuple[str, ...] = ("*",)
     renames: Mapping[str, str] = field(default_factory=dict)  # `server.tool` → the name that clients see
     descriptions: Mapping[str, str] = field(default_factory=dict)  # `server.tool` → the description that clients see
 
+    resources: tuple[str, ...] | None = None  # patterns of servers whose resources are included
+
     @cached_property
-    def _compiled(self) -> Sequence[tuple[bool, re.Pattern[str]]]:
-        # Names contain no brackets, so only `*` and `?` are special.
-        return [
-            (not pattern.startswith("!"), re.compile(translate(pattern.removeprefix("!").replace("[", "[[]"))))
-            for pattern in self.patterns
-        ]
+    def _compiled(self) -> _Compiled:
+        return _compile(self.patterns)
+
+    @cached_property
+    def _compiled_resources(self) -> _Compiled:
+        return _compile(self.resources or ())
 
     def __contains__(self, name: str) -> bool:
-        included = False
-        for includes, pattern in self._compiled:
-            if includes is not included and pattern.fullmatch(name):
-                included = includes
-        return included
+        return _decide(self._compiled, name)
 
     @staticmethod
     def union(filters: Sequence[ToolFilter]) -> ToolFilter:
@@ -46,15 +46,26 @@ class ToolFilter:
         return filters[0] if len(filters) == 1 else _UnionFilter(tuple(filters))
 
     def includes_server(self, server: str) -> bool:
-        """Return True if the filter includes all tools of a server.
+        """Return True if the filter includes the resources and resource templates of a server.
 
-        Only then are its resources included too, because patterns cannot name resources.
+        Patterns of tools cannot name resources. So they include them only if all tools of the server are included, and
+        no `!` pattern after that can match a tool of it, whichever tools it has.
         """
-        return _whole_server_name(server) in self
+        if self.resources is not None:
+            return _decide(self._compiled_resources, server)
+        included = False
+        for pattern, (includes, compiled) in zip(self.patterns, self._compiled, strict=True):
+            if includes:
+                included = included or compiled.fullmatch(_whole_server_name(server)) is not None
+            elif _may_match(pattern.removeprefix("!"), server):
+                included = False
+        return included
 
     def may_include(self, server: str) -> bool:
-        """Return True if the filter may include some tool of a server, judged without its tool list."""
-        found = False
+        """Return True if the filter may include some item of a server, judged without its lists."""
+        found = self.resources is not None and self.includes_server(server)
+        if found:
+            return True
         for pattern, (includes, compiled) in zip(self.patterns, self._compiled, strict=True):
             if includes is not found and (
                 _may_match(pattern, server) if includes else compiled.fullmatch(_whole_server_name(server))
@@ -75,8 +86,31 @@ class _UnionFilter(ToolFilter):
     def __contains__(self, name: str) -> bool:
         return any(name in each for each in self.filters)
 
+    def includes_server(self, server: str) -> bool:
+        return any(each.includes_server(server) for each in self.filters)
+
     def may_include(self, server: str) -> bool:
         return any(each.may_include(server) for each in self.filters)
+
+
+_Compiled: TypeAlias = Sequence[tuple[bool, re.Pattern[str]]]
+
+
+def _compile(patterns: Sequence[str]) -> _Compiled:
+    # Names contain no brackets, so only `*` and `?` are special.
+    return [
+        (not pattern.startswith("!"), re.compile(translate(pattern.removeprefix("!").replace("[", "[[]"))))
+        for pattern in patterns
+    ]
+
+
+def _decide(compiled: _Compiled, name: str) -> bool:
+    """Return what the last pattern that matches `name` says; False if none matches."""
+    included = False
+    for includes, pattern in compiled:
+        if includes is not included and pattern.fullmatch(name):
+            included = includes
+    return included
 
 
 def _whole_server_name(server: str) -> str:

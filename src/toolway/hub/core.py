@@ -235,10 +235,10 @@ class HubCore:
             if audit_log is not None
             else None
         )
-        self._mask = create_mask(lambda: self._servers)
+        self.mask = create_mask(lambda: self._servers)  # hides secrets of the server entries in texts of servers
         self._library = library
-        self._hub_log = HubLog(self._mask, lambda call: self._policies.retry_policy(call).max_attempts)
-        self.alert_detector = AlertDetector(self.emit, self._mask, wants_calls=alerts is not None, for_library=library)
+        self._hub_log = HubLog(self.mask, lambda call: self._policies.retry_policy(call).max_attempts)
+        self.alert_detector = AlertDetector(self.emit, self.mask, wants_calls=alerts is not None, for_library=library)
         self._instrumentation.add_sink(self.alert_detector)
         self._alert_delivery: AlertDelivery | None = None
         if alerts is not None:

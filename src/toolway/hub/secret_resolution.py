@@ -25,7 +25,7 @@ from toolway.config.secret_refs import SecretRef, find_unset_variables, substitu
 from toolway.config.secrets import list_secret_refs, substitute_secrets
 from toolway.config.variables import expand_home
 from toolway.errors import ConfigError, ToolwayError
-from toolway.secrets import SecretsError, looks_like_secret, open_store, remember_secret
+from toolway.secrets import SecretsError, is_harmless_value, looks_like_secret, open_store, remember_secret
 from toolway.types import Certainty, Era, Json
 from toolway.upstream.process.spawner import Process, Spawner, SpawnError, build_environment
 from toolway.upstream.transport import Disconnect, InboundHandler, Request, Transport, TransportError, TransportInfo
@@ -62,6 +62,9 @@ async def _resolve_variables(server: Server, environ: Mapping[str, str]) -> Serv
         file = await _run_in_daemon_thread(lambda: read_env_file(path))
         if file.bad_lines:
             _log.warning("%s: %d lines are not NAME=value, the first is line %d", path, *_count(file.bad_lines))
+        for name, value in file.values.items():
+            if not is_harmless_value(name, value):
+                remember_secret(value)
         values = {**file.values, **environ}
         server = replace(server, env_file=None, env={**file.values, **server.env})
     return _substitute_now(server, values)
@@ -72,7 +75,8 @@ def _substitute_now(value: T, values: Mapping[str, str], path: str = "") -> T:
     if missing := {name: key for name, key in unset.items() if name not in values}:
         raise unset_variables_error(missing)
     for name in unset:
-        if looks_like_secret(name, values[name]):
+        in_env = unset[name].startswith("env.")
+        if looks_like_secret(name, values[name]) or (in_env and not is_harmless_value(name, values[name])):
             remember_secret(values[name])
     return substitute_variables(value, values)
 

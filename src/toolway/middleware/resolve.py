@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from toolway.catalog.catalog import Catalog, Tool
 from toolway.catalog.tool_access import denied_error
+from toolway.catalog.uri_claims import UriClaims
 from toolway.errors import NotFound
 from toolway.types import Call, CallHandler, CallResult, Middleware, ToolRef
 
@@ -165,17 +166,18 @@ def require_server(servers: Collection[str], name: str) -> None:
 
 
 def find_resource_server(catalog: Catalog, uri: str) -> str:
-    """Return the name of the server that lists this resource or a matching template.
+    """Return the name of the only server that lists this resource or a matching template.
 
-    Raises `NotFound` if no server does.
+    Raises `NotFound` if there is no such server, or more than one.
     """
-    for item in catalog.items("resources"):
-        if item.name == uri:
-            return item.server
-    for item in catalog.items("templates"):
-        if uri.startswith(item.name.partition("{")[0]):
-            return item.server
-    raise NotFound(f"no server lists the resource {uri!r}", hint="name the server: read_resource(uri, server=…)")
+    servers = UriClaims(catalog.items("resources"), catalog.items("templates")).servers_for(uri)
+    if len(servers) == 1:
+        return servers.pop()
+    hint = "name the server: read_resource(uri, server=…)"
+    if servers:
+        detail = ", ".join(sorted(servers))[:300]
+        raise NotFound(f"several servers have the resource {uri!r}", detail=detail, hint=hint)
+    raise NotFound(f"no server lists the resource {uri!r}", hint=hint)
 
 
 def parse_prompt_name(servers: Collection[str], name: str) -> ToolRef:

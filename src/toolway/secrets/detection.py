@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Callable, Collection, Iterator
 from itertools import pairwise
 from typing import Final
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
 
 # -- masking of secrets in use -----------------------------------------------------------------------------------------
 
@@ -22,6 +23,7 @@ MASK: Final = "***"
 MIN_SECRET_CHARS: Final = 6  # characters; shorter values occur in ordinary words
 MIN_LINE_CHARS: Final = 16  # characters of a line of a multi-line secret, such as a key, that is masked by itself
 MAX_SECRETS: Final = 4096  # values; the oldest is dropped: a secret command may return a new value each time
+MAX_ENCODED_CHARS: Final = 4096  # characters of a value; the encodings of longer ones, such as files, are not searched
 
 
 class SecretMasker:
@@ -33,7 +35,7 @@ class SecretMasker:
     def __init__(self, max_secrets: int = MAX_SECRETS) -> None:
         self._max_secrets = max_secrets
         self._values: dict[str, None] = {}
-        self._pattern: re.Pattern[str] | None = None
+        self._replace: Callable[[str], str] | None = None
 
     def add(self, value: str) -> None:
         if value in self._values or len(value) < MIN_SECRET_CHARS:
@@ -41,33 +43,99 @@ class SecretMasker:
         self._values[value] = None
         while len(self._values) > self._max_secrets:
             self._values.pop(next(iter(self._values)))
-        self._pattern = None
+        self._replace = None
 
     def mask(self, text: str) -> str:
         if not self._values:
             return text
-        if self._pattern is None:
-            self._pattern = compile_secrets_pattern(self._values)
-        return self._pattern.sub(MASK, text)
+        if self._replace is None:
+            self._replace = build_replacer(self._values)
+        return self._replace(text)
 
 
-def compile_secrets_pattern(values: dict[str, None] | set[str]) -> re.Pattern[str]:
-    """Return a pattern that matches each secret value, plain, JSON-escaped or URL-encoded.
+def build_replacer(secrets: Collection[str]) -> Callable[[str], str]:
+    """Return a function that replaces each secret by `***`: plain, JSON-escaped, URL-encoded or in base64.
 
-    Longer forms are tried first, because one value may be a prefix of another.
+    Longer forms are replaced first, because one value may be a prefix of another.
     """
-    forms = {form for value in values for form in _encoded_forms(value)}
-    return re.compile("|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)))
+    found = {form for secret in secrets for form in _encoded_forms(secret)}
+    forms = sorted(found, key=lambda form: (-len(form), form))
+
+    def replace(text: str) -> str:
+        # A search for each form is much faster than one pattern with all of them, and few texts have any.
+        present = [re.escape(form) for form in forms if form in text]
+        return re.sub("|".join(present), MASK, text) if present else text
+
+    return replace
 
 
 def _encoded_forms(value: str) -> Iterator[str]:
     yield value
     yield json.dumps(value)[1:-1]
     yield json.dumps(value, ensure_ascii=False)[1:-1]
-    yield quote(value, safe="")
     lines = value.splitlines()
     if len(lines) > 1:
         yield from (line for line in lines if len(line) >= MIN_LINE_CHARS and not line.startswith("-----"))
+    if len(value) <= MAX_ENCODED_CHARS:
+        yield from _url_forms(value)
+        yield from _base64_forms(value.encode("utf-8", "surrogatepass"))
+
+
+def _url_forms(value: str) -> Iterator[str]:
+    data = value.encode("utf-8", "surrogatepass")
+    for encoded in (quote(data, safe=""), quote(data, safe="/"), quote(data, safe="!'()*"), quote_plus(data)):
+        yield encoded
+        yield re.sub(r"%[0-9A-F]{2}", lambda escape: escape[0].lower(), encoded)
+
+
+def _base64_forms(data: bytes) -> Iterator[str]:
+    """Yield the base64 text of `data`, alone and as part of longer data, in both alphabets.
+
+    In longer data it may begin at any of three positions. The characters at its ends then depend on its neighbours.
+    """
+    for position in range(3):
+        first = (position * 8 + 5) // 6
+        end = (position + len(data)) * 8 // 6
+        inner = b64encode(bytes(position) + data).decode()[first:end]
+        for form in (inner, b64encode(data).decode()) if position == 0 else (inner,):
+            yield form
+            yield form.replace("+", "-").replace("/", "_")
+
+
+#: Common values of settings. Masking them would hide ordinary words in all output.
+_HARMLESS_WORDS: Final = frozenset(
+    {
+        *("true", "false", "yes", "no", "on", "off", "enabled", "disabled", "none", "null", "auto", "default"),
+        *("always", "never", "trace", "debug", "verbose", "info", "notice", "warn", "warning", "error", "critical"),
+        *("fatal", "silent", "quiet", "production", "prod", "development", "dev", "staging", "testing", "test"),
+        *("local", "localhost", "sandbox", "preview", "stdio", "http", "https", "streamable-http", "sse"),
+        *("json", "text", "plain", "utf8", "utf-8", "ascii", "readonly", "read-only", "readwrite", "read-write"),
+    }
+)
+_HARMLESS_FORMAT: Final = re.compile(
+    r"""
+      [0-9.,:-]{1,5}                            # a small number
+    | [a-z]{2,3}_[A-Z]{2}(?:\.[A-Za-z0-9-]+)?   # a locale
+    | ~?(?:/[\w.@-]{0,64})+                     # an absolute path
+    | [a-z]+://[\w.-]+(?::[0-9]{1,5})?/?        # a URL with scheme, host and port only
+    """,
+    re.VERBOSE,
+)
+
+
+def is_harmless_value(name: str, value: str) -> bool:
+    """Return True if the value of an environment variable is no secret: it is shown, and not masked in texts.
+
+    These are common words such as `production`, small numbers, locales, absolute paths, and URLs without user, path and
+    query; but not if the name of the variable says that it is a secret.
+
+    >>> [is_harmless_value("MODE", each) for each in ("production", "https://api.example", "correct-horse", "/srv")]
+    [True, True, False, True]
+    >>> is_harmless_value("PASSWORD", "production")
+    False
+    """
+    harmless = value.lower() in _HARMLESS_WORDS or _HARMLESS_FORMAT.fullmatch(value) is not None
+    return harmless and not is_secret_name(name)
 
 
 _masker = SecretMasker()

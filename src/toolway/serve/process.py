@@ -88,6 +88,7 @@ class GatewayProcess:
             self._api_keys,
             groups=self._groups,
             admission=lambda: self._active_config.gateway.admission,
+            invisible_characters=lambda: self._active_config.gateway.invisible_characters,
             reload=self.reload,
             config_history=ConfigHistory(lambda: self._active_config, self.reload, os.environ) if loaded.file else None,
             doctor=doctor,
@@ -380,7 +381,10 @@ def _file_stamp(file: str) -> tuple[int, int, int] | None:
 
 
 def _create_tool_filters(settings: GatewaySettings) -> dict[str, ToolFilter]:
-    return {name: ToolFilter(group.tools, group.rename, group.describe) for name, group in settings.groups.items()}
+    return {
+        name: ToolFilter(group.tools, group.rename, group.describe, group.resources)
+        for name, group in settings.groups.items()
+    }
 
 
 __all__ = ["DRAIN_DELAY_S", "GatewayProcess"]

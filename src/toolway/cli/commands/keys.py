@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from toolway.gateway.principals import ApiKey
     from toolway.types import Json
 
-_MAX_KEY_NAME_CHARS = 100  # characters
-
 
 def keys_create(
     context: CommandContext,
@@ -77,8 +75,8 @@ async def run_keys_create(
     from toolway.gateway.rate_limit import Rate
     from toolway.gateway.state_dir import StateDir
 
-    if not 0 < len(name) <= _MAX_KEY_NAME_CHARS:
-        raise UsageError(f"invalid key name: it must have 1 to {_MAX_KEY_NAME_CHARS} characters")
+    if admin and scopes:
+        raise UsageError("--scope and --admin exclude each other: /admin can call every tool and create further keys")
     try:
         limit = Rate.parse(rate) if rate is not None else None
     except ValueError as exc:

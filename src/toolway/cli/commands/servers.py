@@ -303,7 +303,7 @@ def run_get(context: CommandContext, name: str) -> ExitCode:
     from toolway.cli.cached_lists import load_cached_lists
     from toolway.cli.file_changes import file_for_server, read_own_entries, with_tilde
     from toolway.cli.targets import load_masked_config
-    from toolway.config.masking import mask_value
+    from toolway.config.masking import mask_entry
     from toolway.middleware.resolve import require_server
 
     output = context.output
@@ -311,7 +311,7 @@ def run_get(context: CommandContext, name: str) -> ExitCode:
     require_server(loaded.servers, name)
     file = file_for_server(context.target_options, name)
     written_name, line = _locate_entry(file, name)
-    entry = mask_value(read_own_entries(file)[written_name])
+    entry = mask_entry(read_own_entries(file)[written_name])
     cached = load_cached_lists({name: loaded.servers[name]})
     tools = [tool.ref.tool for tool in cached.catalog.tools(name)]
     if output.as_json:

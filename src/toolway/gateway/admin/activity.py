@@ -53,7 +53,7 @@ class SecretMasks:
         if cached is None or cached[0] is not server:
             if len(self._cache) > 2 * len(self._servers()) + 100:
                 self._cache.clear()  # drops entries of removed servers
-            cached = self._cache[name] = (server, build_masker([server]))
+            cached = self._cache[name] = (server, build_masker([server], self._servers().keys()))
         return cached[1]
 
 

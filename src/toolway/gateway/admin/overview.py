@@ -25,7 +25,6 @@ from toolway.gateway.principals import Principal
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.http.exchange import Exchange
 from toolway.hub.core import HubCore
-from toolway.protocol import jsonrpc
 from toolway.types import Json
 
 EVENTS_POLL_INTERVAL_S: Final = 0.25  # seconds between two checks for new events of a stream
@@ -223,4 +222,4 @@ def _tool_to_json(tool: Tool) -> Json:
 
 def _encode_named_event(name: str, data: Json) -> bytes:
     """Encode a server-sent event with this event name and JSON data."""
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), jsonrpc.encode_json(data))
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), servers.encode_for_display(data))

@@ -17,10 +17,11 @@ from urllib.parse import unquote
 from toolway._version import __version__
 from toolway.errors import CallError, ConfigError, NotFound, ToolwayError
 from toolway.events import AccessEvent
+from toolway.gateway.admin.activity import Mask
 from toolway.gateway.admin.calls import CALL_QUERY, CallsAdmin
 from toolway.gateway.admin.openapi import AdminOperation, build_description
 from toolway.gateway.admin.overview import EVENT_QUERY, OverviewAdmin
-from toolway.gateway.admin.servers import ServersAdmin
+from toolway.gateway.admin.servers import ServersAdmin, encode_for_display
 from toolway.gateway.authenticator import json_error
 from toolway.gateway.cluster_hooks import ClusterAdmin, ClusterHooks
 from toolway.gateway.principals import ApiKey, ApiKeyStore, Principal
@@ -28,6 +29,7 @@ from toolway.gateway.rate_limit import Rate
 from toolway.http.exchange import EVENT_STREAM_TYPE, JSON_TYPE, Exchange
 from toolway.hub.core import HubCore
 from toolway.protocol import jsonrpc
+from toolway.protocol.sanitize import remove_invisible
 from toolway.types import Json
 
 _NO_STORE_HEADERS: Final = (("content-type", JSON_TYPE), ("cache-control", "no-store"))
@@ -341,15 +343,18 @@ class AdminEndpoint:
         except ValueError as exc:
             exchange.reply(*json_error(400, f"invalid request: {exc}"))
         except NotFound as exc:
-            exchange.reply(*_error_reply(404, exc))
+            exchange.reply(*_error_reply(404, exc, self._mask))
         except ConfigError as exc:
-            exchange.reply(*_error_reply(422, exc))
+            exchange.reply(*_error_reply(422, exc, self._mask))
         except OSError as exc:
             exchange.reply(*json_error(507, f"cannot store the API keys: {exc.strerror or exc}"))
         except CallError as exc:
-            exchange.reply(*_error_reply(502, exc))
+            exchange.reply(*_error_reply(502, exc, self._mask))
         else:
-            exchange.reply(200, jsonrpc.encode_json(result), _NO_STORE_HEADERS)
+            exchange.reply(200, encode_for_display(result), _NO_STORE_HEADERS)
+
+    def _mask(self, text: str) -> str:
+        return remove_invisible(self._hub.mask(text))
 
     def get_gateway(self) -> Json:
         return {**self._gateway_stats(), "version": __version__, "pid": os.getpid(), "paths": _PATHS}
@@ -439,5 +444,7 @@ def _read_rate(body: Json) -> Rate | None:
     return Rate.parse(str(value)) if value is not None else None
 
 
-def _error_reply(status: int, error: ToolwayError) -> tuple[int, bytes, Any]:
-    return json_error(status, error.message, detail=error.detail, hint=error.hint, code=error.code)
+def _error_reply(status: int, error: ToolwayError, mask: Mask) -> tuple[int, bytes, Any]:
+    """Return the response for an error. A server may have written its text, so secrets are masked in it."""
+    texts = {"detail": error.detail, "hint": error.hint, "code": error.code}
+    return json_error(status, mask(error.message), **{name: mask(text) for name, text in texts.items()})

@@ -17,7 +17,7 @@ import msgspec
 from toolway.catalog.catalog import Tool
 from toolway.config.admission.command_line import Rejection
 from toolway.config.admission.entry import AdmissionPolicy, as_untrusted, check_entry, rejection_error
-from toolway.config.masking import mask_value
+from toolway.config.masking import mask_entry, mask_value
 from toolway.config.schema import Server
 from toolway.config.server_entry import parse_entry_with_issues
 from toolway.errors import NotFound
@@ -26,6 +26,8 @@ from toolway.gateway.admin.activity import ActivityRecorder, Mask, MinuteStats, 
 from toolway.gateway.admin.config import ConfigHistory
 from toolway.gateway.cluster_hooks import ClusterHooks
 from toolway.hub.core import HubCore
+from toolway.protocol.jsonrpc import decode_json, encode_json
+from toolway.protocol.sanitize import has_invisible, map_texts, remove_invisible
 from toolway.telemetry.recent_calls import call_details_to_json, call_to_json
 from toolway.types import Json
 from toolway.upstream.status import HealthResult, ServerStatus
@@ -229,6 +231,17 @@ def _admission_hint(rejection: Rejection) -> str:
 # -- JSON of servers, calls and tools, with secrets masked -------------------------------------------------------------
 
 
+def encode_for_display(value: Any) -> bytes:
+    """Encode the response of an admin route: JSON without control, direction and invisible characters.
+
+    `/admin` is for people. A program that needs the exact result of a tool calls it at `/mcp`.
+    """
+    encoded = encode_json(value)
+    if not has_invisible(encoded):
+        return encoded
+    return encode_json(map_texts(decode_json(encoded), remove_invisible))
+
+
 def status_to_json(facts: ServerStatus, mask: Mask) -> Json:
     """Return a server's status as JSON.
 
@@ -303,5 +316,5 @@ def server_to_json(server: Server) -> Json:
     found: Json = {}
     for key, value in asdict(server).items():
         if value != defaults.get(key) and value is not None:
-            found[key] = mask_value(msgspec.to_builtins(value, enc_hook=str), key)
+            found[key] = mask_entry(msgspec.to_builtins(value, enc_hook=str), key)
     return found

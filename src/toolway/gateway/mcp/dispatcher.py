@@ -185,17 +185,29 @@ class RequestDispatcher:
 
     async def _read_resource(self, context: RequestContext, params: Json) -> Json:
         uri = params.get("uri")
-        await self._lists.wait_for_lists(context.view, "templates")
-        found = context.view.server_for_uri(uri) if isinstance(uri, str) else None
-        if found is None:
-            raise RpcFailure(INVALID_PARAMS, f"Unknown resource: {_shorten(uri)}", {"uri": uri})
-        server, upstream_uri = found
+        server, upstream_uri = await self._find_resource(context, uri)
         result = await self._forward_decoded(
             context, "resources/read", {**params, "uri": upstream_uri}, server, upstream_uri
         )
         if context.era == "modern" and result.get("resultType") == "complete":
             result = {"ttlMs": 0, "cacheScope": "private", **result}
         return result
+
+    async def _find_resource(self, context: RequestContext, uri: object) -> tuple[str, str]:
+        """Return the server for a URI or URI template, and its name at that server.
+
+        Raises `RpcFailure` if no server or more than one claims it: a request must not reach the wrong server.
+        """
+        for kind in ("resources", "templates"):
+            await self._lists.wait_for_lists(context.view, kind)
+        found = context.view.server_for_uri(uri) if isinstance(uri, str) else None
+        if found is None:
+            qualified = context.view.qualified_uris(uri)
+            message = f"Unknown resource: {_shorten(uri)}"
+            if qualified:
+                message = f"Ambiguous resource: several servers have {_shorten(uri)}; use {' or '.join(qualified)}"
+            raise RpcFailure(INVALID_PARAMS, _shorten(message, 1000), {"uri": uri})
+        return found
 
     async def _get_prompt(self, context: RequestContext, params: Json) -> Json:
         prompt = await self._lists.find_item(context.view, "prompts", params.get("name"))
@@ -214,12 +226,7 @@ class RequestDispatcher:
                 raise RpcFailure(INVALID_PARAMS, f"Unknown prompt: {_shorten(ref.get('name'))}")
             server, name, ref = prompt.server, prompt.name, {**ref, "name": prompt.name}
         else:
-            uri = ref.get("uri")
-            template = context.view.find_item("templates", uri)
-            found = (template.server, template.name) if template is not None else context.view.server_for_uri(str(uri))
-            if found is None:
-                raise RpcFailure(INVALID_PARAMS, f"Unknown resource: {_shorten(uri)}")
-            server, name = found
+            server, name = await self._find_resource(context, ref.get("uri"))
             ref = {**ref, "uri": name}
         return await self._forward_decoded(context, "completion/complete", {**params, "ref": ref}, server, name)
 
@@ -269,7 +276,7 @@ class RequestDispatcher:
         except CallError as exc:
             if no_callbacks is not None and no_callbacks.missing_capabilities and isinstance(exc, ProtocolError):
                 raise missing_capability_failure(no_callbacks.missing_capabilities, exc.detail) from None
-            raise errors.failure_from_error(exc, call.id, context.era) from None
+            raise self._failure(exc, call.id, context) from None
         except asyncio.CancelledError:
             if self.shutting_down:
                 raise errors.shutdown_failure(call) from None
@@ -277,6 +284,9 @@ class RequestDispatcher:
         if no_callbacks is not None and no_callbacks.missing_capabilities and result.is_error:
             raise missing_capability_failure(no_callbacks.missing_capabilities, result.text)
         return self._translate_result(context, result, get_binding)
+
+    def _failure(self, error: CallError, call_id: str, context: RequestContext) -> RpcFailure:
+        return errors.mask_failure(errors.failure_from_error(error, call_id, context.era), self._hub.mask)
 
     def _check_rate(self, principal: Principal, rate: Rate) -> None:
         """Charge one call to the rate limit of the principal's API key.
@@ -385,7 +395,7 @@ class RequestDispatcher:
         try:
             found = await pending.wait_next()
         except CallError as exc:
-            raise errors.failure_from_error(exc, pending.call.id, context.era) from None
+            raise self._failure(exc, pending.call.id, context) from None
         except asyncio.CancelledError:
             if self.shutting_down:
                 raise errors.shutdown_failure(pending.call) from None
@@ -460,5 +470,5 @@ def _to_seconds(milliseconds: Any) -> float | None:
     return max(0.0, milliseconds / 1000)
 
 
-def _shorten(value: object) -> str:
-    return str(value)[:200]
+def _shorten(value: object, limit: int = 200) -> str:
+    return str(value)[:limit]

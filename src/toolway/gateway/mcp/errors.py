@@ -26,7 +26,7 @@ from toolway.errors import (
 from toolway.gateway.rate_limit import Rate
 from toolway.protocol.constants import ERROR_CODE_HTTP_STATUS, INTERNAL_ERROR, INVALID_PARAMS
 from toolway.protocol.jsonrpc import RESOURCE_NOT_FOUND
-from toolway.protocol.sanitize import sanitize
+from toolway.protocol.sanitize import map_texts, sanitize
 from toolway.protocol.schema_violations import violation_to_json
 from toolway.types import Call, Era, Json
 
@@ -108,6 +108,13 @@ def failure_from_error(error: CallError, call_id: str, era: Era) -> RpcFailure:
         data["omitted"] = error.omitted
     status = 200 if error.code == TOOL_DENIED_CODE else None  # a 403 would make clients log in again
     return RpcFailure(code, str(error), data, status=status, retry_after=error.retry_after)
+
+
+def mask_failure(failure: RpcFailure, mask: Callable[[str], str]) -> RpcFailure:
+    """Return a failure of a call with secrets masked: its text may contain stderr or an error of the server."""
+    failure.message = mask(failure.message)
+    failure.data = map_texts(failure.data, mask)
+    return failure
 
 
 def to_json_rpc(error: ToolwayError) -> dict[str, Any]:

@@ -111,7 +111,7 @@ class Discovery:
 
     def _server_info(self, view: EndpointView) -> Json:
         agreed = self._hub.negotiated(view.single_server) if view.single_server is not None else None
-        return agreed.server_info if agreed is not None and "name" in agreed.server_info else SERVER_INFO
+        return view.sanitize(agreed.server_info) if agreed is not None and "name" in agreed.server_info else SERVER_INFO
 
     def _with_instructions(self, result: Json, view: EndpointView) -> Json:
         parts = []
@@ -119,7 +119,7 @@ class Discovery:
             agreed = self._hub.negotiated(server)
             if agreed is not None and agreed.instructions:
                 parts.append(agreed.instructions if view.single_server else f"## {server}\n{agreed.instructions}")
-        text = "\n\n".join(parts)[:MAX_INSTRUCTIONS_CHARS]
+        text = view.sanitize("\n\n".join(parts))[:MAX_INSTRUCTIONS_CHARS]
         return {**result, "instructions": text} if text else result
 
 

@@ -17,11 +17,14 @@ from typing import Any, Final
 import msgspec
 
 from toolway.catalog.catalog import Catalog, Item, Tool
+from toolway.catalog.uri_claims import QUALIFIED_PREFIX, UriClaims, qualify
+from toolway.config.settings import InvisibleCharacters
 from toolway.events import ListKind
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.hub.core import HubCore
 from toolway.protocol import tool_names
 from toolway.protocol.jsonrpc import encode_json
+from toolway.protocol.sanitize import has_invisible, map_texts, remove_invisible
 from toolway.types import Json, ToolRef
 
 PAGE_SIZE: Final = 1000  # items
@@ -29,9 +32,8 @@ STARTUP_WINDOW_S: Final = 10.0  # seconds after startup, or a change of servers,
 MAX_VARIANTS_PER_PAGE: Final = 4  # encodings of one page: two eras, each complete or not
 BuildResult = Callable[[msgspec.Raw, str | None], Json]  # (items of the page, cursor of the next page) → result
 KINDS: Final[tuple[ListKind, ...]] = ("tools", "prompts", "resources", "templates")
+_URI_KINDS: Final[tuple[ListKind, ListKind]] = ("resources", "templates")
 _NAME_FIELDS: Final = {"tools": "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
-#: Prefix of a URI that another server lists too: `toolway:github/file:///readme`.
-URI_PREFIX: Final = "toolway:"
 
 
 @dataclass(slots=True)
@@ -48,7 +50,7 @@ class EndpointView:
     """The tools, prompts and resources of one endpoint that a principal may see.
 
     `servers` returns the names of all servers. `single_server` names the server of an endpoint for one server only,
-    where items keep their own names.
+    where items keep their own names. `invisible_characters` returns how definitions with such characters are treated.
     """
 
     def __init__(
@@ -58,14 +60,17 @@ class EndpointView:
         tool_filter: ToolFilter,
         permitted: ToolFilter,
         single_server: str | None = None,
+        invisible_characters: Callable[[], InvisibleCharacters] = lambda: "remove",
     ) -> None:
         self._catalog = catalog
         self._servers = servers
         self._tool_filter = tool_filter
         self._permitted = permitted  # everything that the principal may see
         self.single_server = single_server
+        self._invisible_characters = invisible_characters
         self._generation = -1
         self._lists: dict[ListKind, _KindList] = {}
+        self._claims: UriClaims | None = None  # of this generation
 
     def set_filter(self, tool_filter: ToolFilter, permitted: ToolFilter) -> None:
         """Replace the filters of endpoint (`tool_filter`) and principal (`permitted`) on a reload."""
@@ -158,21 +163,28 @@ class EndpointView:
     def server_for_uri(self, uri: str) -> tuple[str, str] | None:
         """Return the server for a client-visible resource URI, and the URI at that server; or None.
 
-        Chooses a server that lists the URI, one with a matching template, or the only one with resources.
+        Chooses the only server that lists the URI or has a matching template, else the only one with resources. If
+        several servers match, the client must use a qualified URI.
         """
-        listed = self.find_item("resources", uri)
-        if listed is not None:
-            return listed.server, listed.name
-        if uri.startswith(URI_PREFIX):
-            server, _, upstream_uri = uri.removeprefix(URI_PREFIX).partition("/")
+        if self.single_server is None and uri.startswith(QUALIFIED_PREFIX):
+            server, _, upstream_uri = uri.removeprefix(QUALIFIED_PREFIX).partition("/")
             return (server, upstream_uri) if server in self.servers() and self._includes_server(server) else None
-        matching = [item for item in self.items("templates").values() if uri.startswith(_literal_prefix(item))]
-        if matching:
-            return max(matching, key=lambda item: len(_literal_prefix(item))).server, uri  # the most specific template
-        candidates = {item.server for kind in ("resources", "templates") for item in self.items(kind).values()}
-        if self.single_server is not None and self.servers():
-            candidates = {self.single_server}
+        if self.single_server is not None:
+            candidates = {server for server in self.servers() if self._includes_server(server)}
+        else:
+            candidates = self._current_claims().servers_for(uri) or {
+                item.server for kind in _URI_KINDS for item in self.items(kind).values()
+            }
         return (candidates.pop(), uri) if len(candidates) == 1 else None
+
+    def qualified_uris(self, uri: object) -> list[str]:
+        """Return the qualified forms of a URI that several servers of this view claim; empty if at most one does."""
+        servers = self._current_claims().servers_for(uri) if isinstance(uri, str) else set()
+        return [qualify(server, str(uri)) for server in sorted(servers)] if len(servers) > 1 else []
+
+    def sanitize(self, value: Any) -> Any:
+        """Return a text or JSON value of a server for clients, without invisible characters unless they are kept."""
+        return value if self._invisible_characters() == "keep" else map_texts(value, remove_invisible)
 
     def snapshot(self, kind: ListKind) -> tuple[tuple[str, Item], ...]:
         """Return the current items of one kind, to detect changes by a later comparison.
@@ -184,23 +196,40 @@ class EndpointView:
     # -- building -----------------------------------------------------------------------------------------------------
 
     def _current_list(self, kind: ListKind) -> _KindList:
-        if self._generation != self._catalog.generation:
-            self._generation = self._catalog.generation
-            self._lists = {}
+        self._drop_outdated()
         if kind not in self._lists:
             self._lists[kind] = _KindList(dict(self._named_items(kind)))
         return self._lists[kind]
 
+    def _drop_outdated(self) -> None:
+        if self._generation != self._catalog.generation:
+            self._generation = self._catalog.generation
+            self._lists = {}
+            self._claims = None
+
+    def _current_claims(self) -> UriClaims:
+        self._drop_outdated()
+        if self._claims is None:
+            self._claims = UriClaims(*(self._included_items(kind) for kind in _URI_KINDS))
+        return self._claims
+
     def _named_items(self, kind: ListKind) -> Iterable[tuple[str, Item]]:
         taken: set[str] = set()
+        for item in self._included_items(kind):
+            name = self._visible_name(kind, item, taken)
+            taken.add(name)
+            yield name, item
+
+    def _included_items(self, kind: ListKind) -> Iterable[Item]:
         for server in self.servers():
-            for item in self._catalog.items(kind, server):
-                if self._is_included(kind, item):
-                    name = self._visible_name(kind, item, taken)
-                    taken.add(name)
-                    yield name, item
+            yield from (item for item in self._catalog.items(kind, server) if self._is_included(kind, item))
 
     def _is_included(self, kind: ListKind, item: Item) -> bool:
+        treatment = self._invisible_characters()
+        if treatment == "hide" and has_invisible(encode_json(item.raw)) and self.sanitize(item.raw) != item.raw:
+            return False
+        if treatment == "remove" and remove_invisible(item.name) != item.name:
+            return False  # a name cannot be changed, because the server would not know it
         if kind in ("tools", "prompts"):
             name = f"{item.server}.{item.name}"
             return name in self._tool_filter and name in self._permitted
@@ -210,10 +239,12 @@ class EndpointView:
         return self._tool_filter.includes_server(server) and self._permitted.includes_server(server)
 
     def _visible_name(self, kind: ListKind, item: Item, taken: set[str]) -> str:
-        if kind in ("resources", "templates"):
-            return item.name if item.name not in taken else f"{URI_PREFIX}{item.server}/{item.name}"
         if self.single_server is not None:
             return item.name
+        if kind in _URI_KINDS:
+            claims = self._current_claims()
+            exclusive = claims.is_exclusive(item) if kind == "resources" else claims.is_exclusive_template(item)
+            return item.name if exclusive else qualify(item.server, item.name)
         renamed = self._tool_filter.renames.get(f"{item.server}.{item.name}")
         default = item.model_name if isinstance(item, Tool) else tool_names.make_model_name(item.server, item.name)
         name = renamed if renamed is not None and renamed not in taken else default
@@ -227,12 +258,16 @@ class EndpointView:
                 raise ValueError("the list changed since this cursor was issued")
             start = all_names.index(after) + 1
         chosen = all_names[start : start + PAGE_SIZE]
-        raw = msgspec.Raw(encode_json([self._raw_item(kind, name, listed.items[name]) for name in chosen]))
+        raw = msgspec.Raw(self._encode_items([self._raw_item(kind, name, listed.items[name]) for name in chosen]))
         more = start + PAGE_SIZE < len(all_names)
         page = (raw, _encode_cursor(kind, chosen[-1]) if more else None)
         if start % PAGE_SIZE == 0:  # forged cursors must not fill our memory
             listed.pages[after] = page
         return page
+
+    def _encode_items(self, items: list[Json]) -> bytes:
+        encoded = encode_json(items)
+        return encode_json(self.sanitize(items)) if has_invisible(encoded) else encoded
 
     def _raw_item(self, kind: ListKind, name: str, item: Item) -> Json:
         raw = item.raw
@@ -290,11 +325,6 @@ class ListWaiter:
         left = STARTUP_WINDOW_S if self._is_remote(server) else self._window_ends_at - self._clock()
         if left > 0:
             await self._hub.wait_lists_known([server], kind, left, urgent=True)
-
-
-def _literal_prefix(template: Item) -> str:
-    """Return the part of a URI template before its first variable, which all its URIs share."""
-    return template.name.partition("{")[0]
 
 
 def _encode_cursor(kind: ListKind, name: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -240,18 +240,29 @@ def base_url_for(operation: Operation, document: ApiDocument, server: Server) ->
     assert server.openapi is not None
     if server.url is not None:
         return _parse_base_url(server.url)
-    servers = operation.servers or document.servers
-    url = _absolute_url(servers[0] if servers else BaseUrl("/"), server.openapi.url)
+    url = _first_url(operation.servers or document.servers, server.openapi.url)
     base = _parse_base_url(url)
-    if server.openapi.url is not None and has_credentials(server):
-        document_base = _parse_base_url(server.openapi.url)
-        if document_base.target.origin != base.target.origin:
+    if has_credentials(server):
+        # A document must not choose the receivers of credentials: only its own origin, or that of a local document's
+        # API, gets them.
+        trusted = _parse_base_url(server.openapi.url or _local_api_url(document)).target.origin
+        if trusted != base.target.origin:
+            source = f"document of {trusted}" if server.openapi.url is not None else f"document of an API at {trusted}"
             raise NoBaseUrl(
-                f"the document of {document_base.target.origin} names an API at {base.target.origin}, "
-                "which must not get the credentials",
-                f'if that is the API, set its URL in the entry: "url": "{url}"',
+                f"the {source} names an API at {base.target.origin}, which must not get the credentials",
+                f'if that is the API, set its URL in an entry of its own: "url": "{url}"',
             )
     return base
+
+
+def _local_api_url(document: ApiDocument) -> str:
+    """Return the URL of the API of a document without a URL: its first one, or that of the first operation."""
+    named = (each.servers for each in document.operations)
+    return _first_url(document.servers or next(filter(None, named), ()), None)
+
+
+def _first_url(servers: Sequence[BaseUrl], source: str | None) -> str:
+    return _absolute_url(servers[0] if servers else BaseUrl("/"), source)
 
 
 def has_credentials(server: Server) -> bool:

@@ -1,0 +1,83 @@
+"""Claims of servers on resource URIs.
+
+A server claims each URI that it lists, and every URI that begins with the literal text of one of its templates. A URI
+without a server in it is sent to a server only if no other server claims it. Claims have no order: a server cannot take
+over the URI of another one by its name, its speed or a later list.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Final
+
+from toolway.catalog.catalog import Item
+
+#: Scheme of qualified URIs, which name their server: `toolway:github/file:///readme`.
+QUALIFIED_PREFIX: Final = "toolway:"
+
+
+class UriClaims:
+    """The URIs and templates of several servers, with lookups of the servers that claim a URI."""
+
+    def __init__(self, resources: Iterable[Item], templates: Iterable[Item]) -> None:
+        uris = {(item.name, item.server) for item in resources if _is_claimable(item.name)}
+        prefixes = {(prefix, item.server) for item in templates if _is_claimable(prefix := literal_prefix(item.name))}
+        self._uris = _servers_by_text(uris)
+        self._prefixes = _servers_by_text(prefixes)
+        self._prefix_lengths = sorted({len(prefix) for prefix in self._prefixes})
+        self._sorted = sorted(uris | prefixes)
+        self._next_other = _indices_of_next_server(self._sorted)
+
+    def servers_for(self, uri: str) -> set[str]:
+        """Return the servers that list this URI or have a template for it."""
+        found = set(self._uris.get(uri, ()))
+        for length in self._prefix_lengths:
+            if length > len(uri):
+                break
+            found |= self._prefixes.get(uri[:length], set())
+        return found
+
+    def is_exclusive(self, resource: Item) -> bool:
+        """Return True if only the server of this resource claims its URI."""
+        return _is_claimable(resource.name) and self.servers_for(resource.name) == {resource.server}
+
+    def is_exclusive_template(self, template: Item) -> bool:
+        """Return True if no other server claims a URI that this template may produce."""
+        prefix = literal_prefix(template.name)
+        if not _is_claimable(prefix) or self.servers_for(prefix) != {template.server}:
+            return False
+        first = bisect_left(self._sorted, (prefix, ""))  # all claims that begin with `prefix` follow
+        other = self._next_other[first] if self._sorted[first][1] == template.server else first
+        return other == len(self._sorted) or not self._sorted[other][0].startswith(prefix)
+
+
+def literal_prefix(template: str) -> str:
+    """Return the part of a URI template before its first variable, which all its URIs share."""
+    return template.partition("{")[0]
+
+
+def qualify(server: str, uri: str) -> str:
+    """Return the URI with the server in it: `toolway:github/file:///readme`."""
+    return f"{QUALIFIED_PREFIX}{server}/{uri}"
+
+
+def _is_claimable(text: str) -> bool:
+    """Return False for text without a scheme, which would claim all URIs, and for qualified URIs."""
+    return ":" in text and not text.lower().startswith(QUALIFIED_PREFIX)
+
+
+def _servers_by_text(claims: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for text, server in claims:
+        found.setdefault(text, set()).add(server)
+    return found
+
+
+def _indices_of_next_server(claims: list[tuple[str, str]]) -> list[int]:
+    """Return, for each claim, the index of the next claim of another server, or the number of claims."""
+    found = [len(claims)] * len(claims)
+    for index in range(len(claims) - 2, -1, -1):
+        same = claims[index][1] == claims[index + 1][1]
+        found[index] = found[index + 1] if same else index + 1
+    return found
