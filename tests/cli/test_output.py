@@ -67,7 +67,7 @@ def test_control_characters_of_a_server_do_not_reach_the_terminal(capsys, monkey
     Output().print_tool_text("raw\x1b[31m")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     Output().print_tool_text("shown\x1b[31m")
-    assert capsys.readouterr().out == "a[31mb\nraw\x1b[31m\nshown[31m\n"
+    assert capsys.readouterr().out == "a[31mb\nraw[31m\nshown[31m\n"
 
 
 def test_markup_in_a_servers_words_is_only_text(capsys):

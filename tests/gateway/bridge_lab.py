@@ -18,6 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from tests.gateway.full_server import FullHttp
 from toolway.config.server_entry import parse_entry
+from toolway.config.settings import InvisibleCharacters
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import NoHubCallbacks
 from toolway.gateway.mcp.pending_input import PendingCalls
@@ -94,14 +95,24 @@ async def lab(
     groups: dict[str, ToolFilter] | None = None,
     key: bytes = KEY,
     parking: PendingCalls | None = None,
+    invisible_characters: InvisibleCharacters = "remove",
+    ready: bool = True,
 ) -> AsyncIterator[Lab]:
     hub = HubCore({name: parse_entry(value) for name, value in servers.items()}, callbacks=NoHubCallbacks())
     async with hub:
-        gateway = Gateway(hub, key, keyring, groups=lambda: groups or {}, pending_calls=parking)
+        gateway = Gateway(
+            hub,
+            key,
+            keyring,
+            groups=lambda: groups or {},
+            pending_calls=parking,
+            invisible_characters=lambda: invisible_characters,
+        )
         found = Lab(hub, gateway, await gateway.listen("127.0.0.1", 0))
         hurry = asyncio.Event()
         try:
-            await hub.wait_ready(timeout=60)
+            if ready:
+                await hub.wait_ready(timeout=60)
             yield found
         finally:
             hurry.set()
