@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import re
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +14,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-BROKEN, WEAK, HELD = 11, 19, 79
+BROKEN, WEAK, HELD, ADVISORIES = 11, 19, 79, 54
 
 # Findings that have no test yet.
 TODO: set[str] = {
@@ -52,6 +53,11 @@ def functions_of(file: str) -> frozenset[str]:
     return frozenset(node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, functions))
 
 
+def exists(test: str) -> bool:
+    file, _, name = test.partition("::")
+    return name in functions_of(file)
+
+
 def test_every_test_that_is_named_exists() -> None:
     named = re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", (ROOT / "SECURITY.md").read_text())
     assert len(named) > 10
@@ -88,3 +94,32 @@ def test_every_finding_has_a_test_or_a_documented_reason(attacks: ModuleType) ->
 
 def test_every_mark_names_a_finding(attacks: ModuleType) -> None:
     assert attacks.promises.marked_tests("attack").keys() - attacks.read_findings().keys() == set()
+
+
+def test_every_advisory_has_a_test_that_exists_or_a_reason() -> None:
+    rows = tomllib.loads((ROOT / "tests" / "advisories.toml").read_text(encoding="utf-8"))
+    assert list(rows) == [str(number + 1) for number in range(ADVISORIES)]
+    for row, entry in rows.items():
+        assert entry.keys() - {"tests", "reason"} == {"advisory", "text"}, row
+        assert bool(entry.get("tests")) != bool(entry.get("reason")), row
+        assert [each for each in entry.get("tests", ()) if not exists(each)] == [], row
+
+
+def test_every_test_of_an_advisory_is_listed() -> None:
+    rows = tomllib.loads((ROOT / "tests" / "advisories.toml").read_text(encoding="utf-8"))
+    listed = {test for entry in rows.values() for test in entry.get("tests", ())}
+    named = {
+        f"{path.relative_to(ROOT).as_posix()}::{name}"
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_rows?_\d\w*)\(", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert named - listed == set()
+
+
+def test_the_linter_rejects_code_that_executes_text() -> None:
+    """No eval, exec, pickle, marshal or shell, no tags of YAML, and no template engine that does not escape."""
+    lint = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["ruff"]["lint"]
+    rules = {"S102", "S301", "S302", "S307", "S506", "S602", "S604", "S605", "S609", "S701", "S702"}
+    assert rules <= set(lint["select"])
+    ignored = {*lint["ignore"], *(rule for found in lint["per-file-ignores"].values() for rule in found)}
+    assert rules & ignored == set() and "S" not in ignored

@@ -22,7 +22,7 @@ from toolway.gateway.tool_filter import ToolFilter
 
 pytestmark = pytest.mark.anyio
 
-ROWS = (2, 4, 11, 14, 18, 20, 31, 32, 36, 37, 45, 46, 47, 53)
+ROWS = (2, 4, 11, 14, 18, 20, 21, 24, 31, 32, 36, 37, 45, 46, 47, 53)
 CALL = {"name": "a__echo", "arguments": {"text": "x"}}
 
 
@@ -155,6 +155,33 @@ async def test_row_20_no_session_is_found_by_an_id_that_a_client_chose_and_none_
             assert answer.status == 200
             assert session[:16].encode() not in answer.body and session[-16:].encode() not in answer.body
         assert (await found.ask("GET", "/healthz", token=None)).body == b'{"ok":true}'
+
+
+async def test_row_21_a_key_with_an_empty_list_of_scopes_sees_nothing(tmp_path: Path):
+    """CVE-2026-90898, and every allow-list that lets all in when it is empty."""
+    async with edge(tmp_path) as found:
+        before = found.contacts()
+        token, _ = found.keyring.create_key_sync("for nothing", (), False, 0.0)
+        for method, kind in (("tools/list", "tools"), ("prompts/list", "prompts"), ("resources/list", "resources")):
+            assert (await found.modern(method, token=token))["result"][kind] == []
+        assert "error" in await found.call("a__echo", {"text": "x"}, token=token)
+        assert "error" in await found.modern("resources/read", {"uri": "toolway:a/fake://text"}, token=token)
+        body, fields = modern("tools/list", {})
+        for path in ("/mcp/both", "/mcp/server/a"):
+            assert (await found.ask("POST", path, body, fields, token=token)).status == 404, path
+        assert (await found.ask("GET", "/admin/servers", token=token)).status == 403
+        assert found.contacts() == before
+
+
+async def test_row_24_text_that_looks_like_a_template_comes_back_as_it_is(tmp_path: Path):
+    """GHSA-vwf3-4xxj-qg6h: no argument and no name is a template."""
+    texts = ("{{7*7}}", "${7*7}", "${HOME}", "${command:id}", "{0.__class__}", "%(x)s", "<%= 7*7 %>", "#{7*7}", "`id`")
+    async with edge(tmp_path) as found:
+        for text in texts:
+            answer = await found.call("a__echo", {"text": text})
+            assert answer["result"]["content"][0]["text"] == text
+            unknown = await found.call(text)
+            assert "error" in unknown and "49" not in json.dumps(unknown)
 
 
 async def test_row_31_a_handle_of_one_route_is_none_on_another(tmp_path: Path):
