@@ -15,7 +15,9 @@ import msgspec
 from toolway.errors import Certainty, Executed
 from toolway.types import FailedAttempts, Json, PhaseMarks
 
-AlertKind = Literal["login-needed", "token-rejected", "rate-limited", "given-up", "outcome-unknown", "audit"]
+AlertKind = Literal[
+    "login-needed", "token-rejected", "rate-limited", "given-up", "outcome-unknown", "audit", "cluster-database"
+]
 ListKind = Literal["tools", "prompts", "resources", "templates"]
 
 
@@ -269,6 +271,12 @@ class AuditResumed(Event, frozen=True):
     """The audit log can be written again. `server` is empty."""
 
     lost_records: int  # records that could not be buffered meanwhile
+
+
+class ClusterDatabaseRefused(Event, frozen=True):
+    """The cluster database contains something that no node has written, or that is older than what was seen."""
+
+    reason: str
 
 
 class CallRecovered(Event, frozen=True):

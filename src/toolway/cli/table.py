@@ -45,6 +45,7 @@ CLUSTER_COMMANDS: Final = {
     "tenant-key": CommandSpec(
         "Derive the key of one tenant from the cluster key.", "cluster:tenant_key", OUTPUT_OPTIONS
     ),
+    "trust": CommandSpec("Sign the rows of a database, after a look at them.", "cluster:trust", OUTPUT_OPTIONS),
 }
 
 COMMANDS: Final = {

@@ -27,7 +27,8 @@ T = TypeVar("T")
 class NodesAdmin:
     """Handlers of `/admin/nodes` on a cluster node; implements `ClusterAdmin`.
 
-    `publish_change` makes the other nodes poll the database at once, if NATS is available.
+    `findings` returns what this node refuses of the database. `publish_change` makes the other nodes poll the database
+    at once, if NATS is available.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class NodesAdmin:
         own_id: str,
         nodes: NodeStore,
         counts: InstanceCounter,
+        findings: Callable[[], Sequence[str]],
         is_connected: Callable[[], bool],
         publish_change: Callable[[], Awaitable[object]],
         restart: Callable[[str], None] = lambda server: None,
@@ -44,6 +46,7 @@ class NodesAdmin:
         self._own_id = own_id
         self._nodes = nodes
         self._counts = counts
+        self._findings = findings
         self._is_connected = is_connected
         self._publish_change = publish_change
         self.restart = restart
@@ -63,8 +66,8 @@ class NodesAdmin:
         return found
 
     async def list_nodes(self) -> Json:
-        nodes = await _run_query(self._nodes.list_alive())
-        counts = await _run_query(self._counts.count())
+        nodes = await _run_query(self._nodes.list_alive(self._options.tenant))
+        counts = await _run_query(self._counts.count(self._options.tenant))
         return {
             "cluster": self._options.cluster_name,
             "tenant": self._options.tenant,
@@ -72,6 +75,7 @@ class NodesAdmin:
             "nats": self._is_connected(),
             "nodes": [{**_node_to_json(each), "servers": counts.owned.get(each.info.id, 0)} for each in nodes],
             "unowned": counts.unowned,
+            "refused": list(self._findings()),
         }
 
     async def get_node(self, name: str) -> Json:
@@ -79,7 +83,7 @@ class NodesAdmin:
 
         Raises `NotFound` if there is no such node, `ServerUnavailable` if the database does not respond.
         """
-        node = resolve_node(name, await _run_query(self._nodes.list_alive()))
+        node = resolve_node(name, await _run_query(self._nodes.list_alive(self._options.tenant)))
         instances = await _run_query(self._counts.list_owned(node.info.id, MAX_LISTED_SERVERS))
         owned = [{"tenant": each.tenant, "server": each.server, "instance": each.index} for each in instances]
         return {**_node_to_json(node), "owns": owned, "more": len(owned) == MAX_LISTED_SERVERS}
@@ -89,7 +93,7 @@ class NodesAdmin:
 
         Raises `NotFound` if there is no such node, `ServerUnavailable` if the database does not respond.
         """
-        node = resolve_node(name, await _run_query(self._nodes.list_alive()))
+        node = resolve_node(name, await _run_query(self._nodes.list_alive(self._options.tenant)))
         if not await _run_query(self._nodes.drain(node.info.id)):
             raise _node_not_found(name, ())
         await self._publish_change()

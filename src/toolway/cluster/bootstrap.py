@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from toolway.cluster.db.config_store import ConfigStore
 from toolway.cluster.db.engine import open_engine, upgrade_schema
+from toolway.cluster.db.integrity import Integrity
 from toolway.cluster.options import ADVERTISE_NONE, ClusterOptions, option_error
 from toolway.cluster.replication.config import parse_document
 from toolway.config.loader import SERVER_MAP_KEYS, TOOLWAY_BLOCK, LoadedConfig
@@ -53,7 +54,8 @@ async def load_initial_config(options: ClusterOptions) -> LoadedConfig | None:
     engine = open_engine(options.database_url)
     try:
         await upgrade_schema(engine)
-        found = await ConfigStore(engine, Sealer(options.tenant_key, time.time)).load_settings(options.tenant)
+        sealer, integrity = Sealer(options.tenant_key, time.time), Integrity(options.tenant_key)
+        found = await ConfigStore(engine, sealer, integrity).load_settings(options.tenant)
     except ToolwayError:
         raise
     except Exception as exc:

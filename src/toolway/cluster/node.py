@@ -35,6 +35,7 @@ from toolway.cluster.db.config_store import ConfigStore
 from toolway.cluster.db.engine import open_engine, upgrade_schema
 from toolway.cluster.db.idempotency import DbIdempotencyStore
 from toolway.cluster.db.instances import InstanceStore
+from toolway.cluster.db.integrity import Integrity
 from toolway.cluster.db.nodes import NodeInfo, NodeStore
 from toolway.cluster.db.poll import InstanceCounter
 from toolway.cluster.db.tokens import DbTokenStore
@@ -55,6 +56,7 @@ from toolway.cluster.sessions import SharedSessions
 from toolway.config.loader import SERVER_MAP_KEYS, LoadedConfig
 from toolway.config.schema import Server
 from toolway.errors import ToolwayError
+from toolway.events import ClusterDatabaseRefused
 from toolway.gateway.cluster_hooks import ClusterAdmin, ClusterHooks, SessionPeers
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import ForwardedCall, Notify
@@ -86,22 +88,24 @@ class ClusterNode:
         self.id = options.new_id()
         self.sealer = Sealer(options.tenant_key, time.time)
         self.engine: AsyncEngine = open_engine(options.database_url)
-        self.nodes, self.instances = NodeStore(self.engine), InstanceStore(self.engine)
-        self.config_store = ConfigStore(self.engine, self.sealer)
+        self.integrity = Integrity(options.tenant_key)
+        self.nodes, self.instances = NodeStore(self.engine, self.integrity), InstanceStore(self.engine)
+        self.config_store = ConfigStore(self.engine, self.sealer, self.integrity)
         self.config_source = ConfigSource(self.config_store, options.tenant)
         self.change_feed = ChangeFeed(ChangeReader(self.engine), options.tenant, self._publish)
         self.bus = Bus(
             options.cluster_name, self.id, self.change_feed.handle_message, self._on_gap, options.tenant, self.sealer
         )
         self.nats_rpc = NatsRpc(options.nats_urls, options.nats_credentials, self.bus.subject_prefix, self.id)
-        self.context = self._create_context(ListStore(self.engine))
+        self.context = self._create_context(ListStore(self.engine, self.integrity))
         self.catalog, self.router = self.context.shared_catalog, self.context.router
-        self.api_keys = DbApiKeyStore(ApiKeyTable(self.engine), options.tenant, token, boot_time)
+        key_table = ApiKeyTable(self.engine, self.integrity)
+        self.api_keys = DbApiKeyStore(key_table, options.tenant, token, boot_time)
         self.rate_limiter = LeasedRateLimiter(
             RateBuckets(self.engine), options.tenant, self.context.node_count, boot_time
         )
         self.idempotency_store = DbIdempotencyStore(self.engine, options.tenant, self.context.identity, self.sealer)
-        self.token_store = DbTokenStore(self.engine, self.sealer, options.tenant)
+        self.token_store = DbTokenStore(self.engine, self.sealer, options.tenant, self.integrity)
         self.environment = HubEnvironment(
             create_transport=self.router.create_transport,
             wrap_transport=self.router.wrap_transport,
@@ -109,7 +113,7 @@ class ClusterNode:
             per_caller_in_cluster=self.router.is_per_caller,
         )
         self.gateway_hooks = GatewayAttachment(
-            self.context, options, self.engine, self.change_feed, lambda: self.bus.is_connected
+            self.context, options, self.engine, self.integrity, self.change_feed, lambda: self.bus.is_connected
         )
         self._config_file = ""
         self._tasks: list[asyncio.Task[Any]] = []
@@ -213,12 +217,15 @@ class ClusterNode:
         """
         self.context.attach(hub)
         self.gateway_hooks.attach(gateway)
+        self.integrity.on_finding = lambda finding: hub.emit(ClusterDatabaseRefused("", finding))
         self.api_keys.register(self.change_feed)
         ChangeHandlers(
             self.context, self.config_source, self.token_store, hub, self._config_file, apply_config
         ).register(self.change_feed)
         try:
             await self.change_feed.start()
+        except ToolwayError:
+            raise
         except Exception as exc:
             raise database_unavailable(exc) from None
         self.rate_limiter.start()
@@ -320,12 +327,14 @@ class GatewayAttachment(ClusterHooks):
         context: NodeContext,
         options: ClusterOptions,
         engine: AsyncEngine,
+        integrity: Integrity,
         change_feed: ChangeFeed,
         is_connected: Callable[[], bool],
     ) -> None:
         self._context = context
         self._options = options
         self._engine = engine
+        self._integrity = integrity
         self._change_feed = change_feed
         self._is_connected = is_connected
         self._gateway: Gateway | None = None
@@ -401,5 +410,14 @@ class GatewayAttachment(ClusterHooks):
         def restart(server: str) -> None:
             self._change_feed.publish("restart", {"server": server})
 
-        nodes, counts = NodeStore(self._engine), InstanceCounter(self._engine)
-        return NodesAdmin(self._options, self._context.id, nodes, counts, self._is_connected, publish_change, restart)
+        nodes, counts = NodeStore(self._engine, self._integrity), InstanceCounter(self._engine)
+        return NodesAdmin(
+            self._options,
+            self._context.id,
+            nodes,
+            counts,
+            self._integrity.findings,
+            self._is_connected,
+            publish_change,
+            restart,
+        )

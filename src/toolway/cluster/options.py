@@ -102,7 +102,7 @@ def read_options(flags: Flags, environ: Mapping[str, str]) -> ClusterOptions | N
     tenant = parse_name("--tenant", given["tenant"] or DEFAULT_TENANT)
     options = ClusterOptions(
         nats_urls=parse_nats_urls(given["cluster"]),
-        database_url=_read_database_url(given["database"], environ),
+        database_url=read_database_url(given["database"], environ),
         tenant_key=_read_tenant_key(given["cluster_key_file"], environ, tenant),
         nats_credentials=_check_credentials_file(given["nats_credentials"]),
         cluster_name=parse_name("--cluster-name", given["cluster_name"] or "toolway"),
@@ -140,7 +140,9 @@ def _default_node_name() -> str:
     return found[:MAX_NAME_CHARS].rstrip("-") or "node"
 
 
-def _read_database_url(text: str | None, environ: Mapping[str, str]) -> str:
+def read_database_url(text: str | None, environ: Mapping[str, str]) -> str:
+    """Return the URL of the cluster database from a flag or the environment. Raises `ConfigError` if there is none."""
+    text = text or environ.get(ENV_VARIABLES["database"]) or None
     file = environ.get(DATABASE_FILE_VARIABLE)
     if text is None and file:
         text = _read_secret_file(file, f"${DATABASE_FILE_VARIABLE}")

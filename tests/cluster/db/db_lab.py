@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from tests.cluster.db.encryption_keys import an_integrity
 from toolway.cluster.db.instances import (
     DesiredInstances,
     InstanceStore,
@@ -69,7 +70,7 @@ class Lab:
             await apply_desired_instances(db, "acme", wishes)
 
     def start(self, id: str, capacity: int = 100, labels: Sequence[str] = ()) -> Member:
-        nodes, places = CutNodes(self.engine, TERMS), CutPlaces(self.engine)
+        nodes, places = CutNodes(self.engine, an_integrity(), TERMS), CutPlaces(self.engine)
         self.records[id] = nodes, places
         card = NodeInfo(id, "", "1", capacity, tuple(labels), "acme")
         member = Member(card, nodes, places, self.book, time.monotonic, TERMS)

@@ -9,6 +9,7 @@ from sqlalchemy import update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from tests.cluster.db.encryption_keys import an_integrity
 from toolway.cluster.db.changes import ChangeReader
 from toolway.cluster.db.client_state import ApiKeyTable
 from toolway.cluster.db.engine import db_now
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_key_is_known_until_it_is_revoked_and_then_known_as_revoked(engine: AsyncEngine) -> None:
-    keys, changes = ApiKeyTable(engine), ChangeReader(engine)
+    keys, changes = ApiKeyTable(engine, an_integrity()), ChangeReader(engine)
     first = await keys.add("acme", "k1", {"id": "k1", "scopes": ["github"]})
     await keys.add("acme", "k2", {"id": "k2", "scopes": None})
     await keys.add("other", "k1", {"id": "k1"})
@@ -36,7 +37,7 @@ async def test_a_key_is_known_until_it_is_revoked_and_then_known_as_revoked(engi
 
 
 async def test_what_is_not_there_is_not_revoked_and_changes_nothing(engine: AsyncEngine) -> None:
-    keys = ApiKeyTable(engine)
+    keys = ApiKeyTable(engine, an_integrity())
     assert not await keys.revoke("acme", "k1")
     await keys.add("acme", "k1", {})
     assert not await keys.revoke("other", "k1")
@@ -47,7 +48,7 @@ async def test_what_is_not_there_is_not_revoked_and_changes_nothing(engine: Asyn
 
 
 async def test_an_id_that_was_revoked_is_not_given_again(engine: AsyncEngine) -> None:
-    keys = ApiKeyTable(engine)
+    keys = ApiKeyTable(engine, an_integrity())
     await keys.add("acme", "k1", {})
     await keys.revoke("acme", "k1")
     with pytest.raises(IntegrityError):
@@ -56,13 +57,13 @@ async def test_an_id_that_was_revoked_is_not_given_again(engine: AsyncEngine) ->
 
 
 async def test_of_many_who_revoke_a_key_one_did(engine: AsyncEngine) -> None:
-    keys = ApiKeyTable(engine)
+    keys = ApiKeyTable(engine, an_integrity())
     await keys.add("acme", "k1", {})
     assert sorted(await asyncio.gather(*(keys.revoke("acme", "k1") for _ in range(5)))) == [False] * 4 + [True]
 
 
 async def test_revoked_ones_are_forgotten_after_a_day(engine: AsyncEngine) -> None:
-    keys = ApiKeyTable(engine)
+    keys = ApiKeyTable(engine, an_integrity())
     for id in ("k1", "k2", "k3"):
         await keys.add("acme", id, {})
     for id, ago in (("k1", 86_401.0), ("k2", 86_000.0)):

@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.cluster.db.encryption_keys import a_sealer
+from tests.cluster.db.encryption_keys import a_sealer, an_integrity
 from toolway.cluster.db.changes import ChangeReader
-from toolway.cluster.db.config_store import ConfigEntry, ConfigStore
+from toolway.cluster.db.config_store import ConfigChanges, ConfigEntry, ConfigStore
 from toolway.cluster.db.engine import db_now
+from toolway.cluster.db.integrity import StateRefused
 from toolway.cluster.db.tables import ImportedConfigRow, InstanceRow, RemovedServerRow, ServerRow
-from toolway.cluster.db.tokens import DecryptionError
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,18 @@ FILE: dict[str, Any] = {
 
 @pytest.fixture
 def registry(engine: AsyncEngine) -> ConfigStore:
-    return ConfigStore(engine, a_sealer())
+    return ConfigStore(engine, a_sealer(), an_integrity())
+
+
+async def _document(registry: ConfigStore, tenant: str) -> tuple[int, dict[str, Any]] | None:
+    found = await registry.load(tenant)
+    return (found[0], found[1].to_document()) if found is not None else None
+
+
+async def _changes(registry: ConfigStore, after: ConfigChanges | None = None) -> ConfigChanges:
+    found = await registry.load_changes("acme", after.revision if after else 0, after.marks if after else {})
+    assert found is not None
+    return found
 
 
 async def _places(engine: AsyncEngine) -> set[tuple[str, int]]:
@@ -41,15 +52,15 @@ async def _places(engine: AsyncEngine) -> set[tuple[str, int]]:
 
 
 async def test_a_file_is_taken_and_all_read_it_as_it_was(registry: ConfigStore, engine: AsyncEngine) -> None:
-    assert await registry.load_document("acme") is None
+    assert await _document(registry, "acme") is None
     assert await registry.import_document("acme", FILE, "d1")
-    found = await registry.load_document("acme")
+    found = await _document(registry, "acme")
     assert found is not None
     revision, document = found
     assert document == FILE
     assert await ChangeReader(engine).fetch_since(0) == (revision, frozenset({("registry", "acme")}))
     assert await _places(engine) == {("files", 0), ("files", 1), ("my-search", 0)}
-    assert await registry.load_document("other") is None
+    assert await _document(registry, "other") is None
 
 
 async def test_a_file_that_was_taken_before_is_not_taken_again(registry: ConfigStore) -> None:
@@ -57,9 +68,9 @@ async def test_a_file_that_was_taken_before_is_not_taken_again(registry: ConfigS
     assert await registry.import_document("acme", FILE, "old")
     assert await registry.import_document("acme", new, "new")
     assert not await registry.import_document("acme", FILE, "old")  # a node that was away brings it back
-    assert await registry.load_document("acme") == ((await registry.load_document("acme") or (0, {}))[0], new)
+    assert await _document(registry, "acme") == ((await _document(registry, "acme") or (0, {}))[0], new)
     assert await registry.import_document("acme", FILE, "old", force=True)
-    found = await registry.load_document("acme")
+    found = await _document(registry, "acme")
     assert found is not None and found[1] == FILE
     assert await registry.import_document("other", FILE, "old")
 
@@ -79,44 +90,46 @@ async def test_a_file_that_says_the_same_changes_nothing(registry: ConfigStore, 
 
 async def test_who_follows_reads_only_what_changed(registry: ConfigStore, engine: AsyncEngine) -> None:
     await registry.import_document("acme", FILE, "d1")
-    first, everything = await registry.load_changes("acme", 0)
+    first = await _changes(registry)
+    everything = first.diff
     assert set(everything.entries) == {"files", "my-search"}
     assert everything.entries["my-search"].written_name == "My Search"
     assert everything.settings == FILE["toolway"]
     servers = {"files": FILE["mcpServers"]["files"], "new": {"command": "new"}}
     await registry.import_document("acme", {"mcpServers": servers}, "d2")
-    second, change = await registry.load_changes("acme", first)
+    second = await _changes(registry, first)
+    change = second.diff
     assert (set(change.entries), change.removed, change.settings) == ({"new"}, frozenset({"my-search"}), {})
     assert await _places(engine) == {("files", 0), ("files", 1), ("new", 0)}
     await registry.import_document("acme", FILE, "d3")  # what was removed comes again
-    _, change = await registry.load_changes("acme", second)
+    change = (await _changes(registry, second)).diff
     assert (set(change.entries), change.removed) == ({"my-search"}, frozenset({"new"}))
 
 
 async def test_one_server_is_put_and_removed(registry: ConfigStore, engine: AsyncEngine) -> None:
     await registry.import_document("acme", FILE, "d1")
-    before, _ = await registry.load_changes("acme", 0)
-    assert await registry.put_server("acme", "new", {"command": "new", "instances": 3}) > before
+    before = await _changes(registry)
+    assert await registry.put_server("acme", "new", {"command": "new", "instances": 3}) > before.revision
     assert ("new", 2) in await _places(engine)
-    after, change = await registry.load_changes("acme", before)
-    assert change.entries == {"new": ConfigEntry("new", {"command": "new", "instances": 3})}
+    after = await _changes(registry, before)
+    assert after.diff.entries == {"new": ConfigEntry("new", {"command": "new", "instances": 3})}
     assert await registry.remove_server("acme", "new")
     assert not await registry.remove_server("acme", "new")
     assert not await registry.remove_server("other", "files")
-    _, change = await registry.load_changes("acme", after)
+    change = (await _changes(registry, after)).diff
     assert (change.entries, change.removed) == ({}, frozenset({"new"}))
     assert await _places(engine) == {("files", 0), ("files", 1), ("my-search", 0)}
 
 
 async def test_a_tenant_may_begin_with_one_server(registry: ConfigStore) -> None:
     await registry.put_server("acme", "new", {"command": "new"})
-    found = await registry.load_document("acme")
+    found = await _document(registry, "acme")
     assert found is not None and found[1] == {"mcpServers": {"new": {"command": "new"}}}
 
 
 async def test_those_who_put_at_once_all_have_what_they_put(registry: ConfigStore) -> None:
     await asyncio.gather(*(registry.put_server("acme", f"s{number}", {"command": "x"}) for number in range(5)))
-    found = await registry.load_document("acme")
+    found = await _document(registry, "acme")
     assert found is not None and set(found[1]["mcpServers"]) == {f"s{number}" for number in range(5)}
 
 
@@ -133,7 +146,7 @@ async def test_entries_that_nobody_can_use_are_kept_and_want_no_owner(
     }
     await registry.import_document("acme", {"mcpServers": servers}, "d1")
     assert await _places(engine) == {("a-b", 0), ("line", 0)}
-    found = await registry.load_document("acme")
+    found = await _document(registry, "acme")
     assert found is not None and found[1]["mcpServers"] == servers
 
 
@@ -147,23 +160,25 @@ async def test_nothing_secret_lies_open_in_the_record(registry: ConfigStore, eng
 async def test_an_entry_does_not_open_with_another_key_nor_in_another_place(
     engine: AsyncEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await ConfigStore(engine, a_sealer()).import_document("acme", FILE, "d1")
-    with pytest.raises(DecryptionError):
-        await ConfigStore(engine, a_sealer(b"x")).load_document("acme")
+    await ConfigStore(engine, a_sealer(), an_integrity()).import_document("acme", FILE, "d1")
+    with pytest.raises(StateRefused) as caught:
+        await ConfigStore(engine, a_sealer(b"x"), an_integrity(b"x")).load("acme")
+    assert caught.value.code == "E-CLUSTER-KEY"
     async with engine.begin() as db:
         asked = select(ServerRow.definition).where(ServerRow.name == "files")
         there = (await db.execute(asked)).scalar_one()
         await db.execute(update(ServerRow).where(ServerRow.name == "my-search").values(definition=there))
     caplog.clear()
-    found = await ConfigStore(engine, a_sealer()).load_document("acme")
-    assert found is not None and set(found[1]["mcpServers"]) == {"files"}  # one that does not open hides no other
-    assert "acme my-search" in caplog.text and "E-CLUSTER-KEY" in caplog.text
+    with pytest.raises(StateRefused) as caught:
+        await ConfigStore(engine, a_sealer(), an_integrity()).load("acme")
+    assert caught.value.code == "E-RECORD-CHANGED"
+    assert "servers 'my-search' is refused" in caplog.text
 
 
 async def test_an_entry_may_be_as_large_as_an_api(registry: ConfigStore) -> None:
     servers = {"api": {"openapi": {"document": {"paths": ["x" * 100] * 20_000}}}}
     await registry.import_document("acme", {"mcpServers": servers}, "d1")
-    found = await registry.load_document("acme")
+    found = await _document(registry, "acme")
     assert found is not None and found[1]["mcpServers"] == servers
 
 
@@ -174,7 +189,7 @@ async def test_a_thousand_servers_are_taken_at_once_and_read_some_at_a_time(
     servers = {f"s{number}": {"command": "x"} for number in range(1200)}
     await registry.import_document("acme", {"mcpServers": servers}, "d1")
     assert len(await _places(engine)) == 1200
-    found = await registry.load_document("acme")
+    found = await _document(registry, "acme")
     assert found is not None and found[1]["mcpServers"] == servers
     await registry.import_document("acme", {"mcpServers": {"s7": {"command": "x"}}}, "d2")
     assert await _places(engine) == {("s7", 0)}
@@ -205,7 +220,7 @@ async def test_whoever_reads_while_others_write_sees_all_of_a_change_or_nothing(
     async def read() -> None:
         nonlocal seen
         while not done.is_set():
-            found = await registry.load_document("acme")
+            found = await _document(registry, "acme")
             assert found is not None and found[1] in files
             seen += 1
 

@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import literal, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from tests.cluster.db.encryption_keys import a_sealer
+from tests.cluster.db.encryption_keys import a_sealer, an_integrity
 from tests.faults.cluster.engines import Postgres
 from tests.telemetry.postgres_server import binaries
 from tests.timing import within
@@ -34,7 +34,7 @@ ID = IdempotencyKey("key:1", "bank", "pay", "k")
 #: A node that takes a revision and a key, and gets no further.
 PROGRAM = """
 import asyncio, sys
-from tests.cluster.db.encryption_keys import a_sealer
+from tests.cluster.db.encryption_keys import a_sealer, an_integrity
 from toolway.cluster.db.changes import record_change
 from toolway.cluster.db.engine import open_engine
 from toolway.cluster.db.idempotency import DbIdempotencyStore
@@ -44,7 +44,7 @@ from toolway.middleware.idempotency import IdempotencyKey
 
 async def main() -> None:
     engine = open_engine(sys.argv[1])
-    epoch = await NodeStore(engine, LeaseSettings(ttl=2.0)).join(NodeInfo("other", "", "1"))
+    epoch = await NodeStore(engine, an_integrity(), LeaseSettings(ttl=2.0)).join(NodeInfo("other", "", "1"))
     keys = DbIdempotencyStore(engine, "acme", lambda: ("other", epoch), a_sealer())
     assert await keys.claim(IdempotencyKey("key:1", "bank", "pay", "k"), "f", "call-0") is None
     async with engine.begin() as db:
@@ -72,7 +72,7 @@ async def in_the_middle(url: str) -> AsyncIterator[asyncio.subprocess.Process]:
 
 
 async def _node(engine: AsyncEngine, id: str = "a") -> DbIdempotencyStore:
-    epoch = await NodeStore(engine).join(NodeInfo(id, "", "1"))
+    epoch = await NodeStore(engine, an_integrity()).join(NodeInfo(id, "", "1"))
     return DbIdempotencyStore(engine, "acme", lambda: (id, epoch), a_sealer())
 
 

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from tests.cluster.db.encryption_keys import an_integrity
 from toolway.cluster.db.instances import DesiredInstances, InstanceStore, ServerInstance, apply_desired_instances
 from toolway.cluster.db.nodes import NodeInfo, NodeStore
 from toolway.cluster.db.poll import ClusterPoll
@@ -23,7 +24,7 @@ async def _wish(engine: AsyncEngine, wish: DesiredInstances) -> None:
 
 
 async def test_a_place_that_is_not_wanted_goes_when_its_owner_hands_it_back(engine: AsyncEngine) -> None:
-    places, nodes = InstanceStore(engine), NodeStore(engine)
+    places, nodes = InstanceStore(engine), NodeStore(engine, an_integrity())
     epoch = await nodes.join(NodeInfo("a", "", "1", tenant="acme"))
     await _wish(engine, DesiredInstances(count=3))
     last = ServerInstance("acme", "files", 2)
@@ -41,7 +42,7 @@ async def test_a_place_that_is_not_wanted_goes_when_its_owner_hands_it_back(engi
 
 
 async def test_a_server_that_is_removed_and_comes_again_never_has_two_owners(engine: AsyncEngine) -> None:
-    places, nodes = InstanceStore(engine), NodeStore(engine)
+    places, nodes = InstanceStore(engine), NodeStore(engine, an_integrity())
     a, b = (
         await nodes.join(NodeInfo("a", "", "1", tenant="acme")),
         await nodes.join(NodeInfo("b", "", "1", tenant="acme")),
@@ -60,7 +61,7 @@ async def test_a_server_that_is_removed_and_comes_again_never_has_two_owners(eng
 
 
 async def test_what_a_dead_node_had_and_nobody_wants_goes_with_it(engine: AsyncEngine) -> None:
-    places, nodes = InstanceStore(engine), NodeStore(engine)
+    places, nodes = InstanceStore(engine), NodeStore(engine, an_integrity())
     epoch = await nodes.join(NodeInfo("a", "", "1", tenant="acme"))
     await _wish(engine, DesiredInstances())
     await places.claim(PLACE, "a", epoch)
@@ -71,7 +72,7 @@ async def test_what_a_dead_node_had_and_nobody_wants_goes_with_it(engine: AsyncE
 
 
 async def test_other_labels_recall_a_place_and_make_a_pool_once(engine: AsyncEngine) -> None:
-    places, nodes, glance = InstanceStore(engine), NodeStore(engine), ClusterPoll(engine)
+    places, nodes, glance = InstanceStore(engine), NodeStore(engine, an_integrity()), ClusterPoll(engine)
     epoch = await nodes.join(NodeInfo("a", "", "1", tenant="acme"))
     await _wish(engine, DesiredInstances())
     (held,) = await places.claim_many([PLACE], "a", epoch)
@@ -99,13 +100,13 @@ async def test_many_servers_are_declared_at_once_and_again_without_a_change(engi
 
 
 async def test_a_glance_sees_nodes_that_come_go_drain_and_die(engine: AsyncEngine) -> None:
-    nodes, glance = NodeStore(engine), ClusterPoll(engine)
+    nodes, glance = NodeStore(engine, an_integrity()), ClusterPoll(engine)
     seen = [(await glance.fetch("a", "acme", [])).revision]
     epoch = await nodes.join(NodeInfo("a", "", "1", tenant="acme"))
     seen.append((await glance.fetch("a", "acme", [])).revision)
     await nodes.drain("a")
     seen.append((await glance.fetch("a", "acme", [])).revision)
-    assert await nodes.renew("a", epoch, 7) and (await nodes.list_alive())[0].load == 7
+    assert await nodes.renew("a", epoch, 7) and (await nodes.list_alive("acme"))[0].load == 7
     assert (await glance.fetch("a", "acme", [])).revision == seen[-1]  # renewing changes nothing for others
     await nodes.leave("a", epoch)
     seen.append((await glance.fetch("a", "acme", [])).revision)
@@ -113,11 +114,11 @@ async def test_a_glance_sees_nodes_that_come_go_drain_and_die(engine: AsyncEngin
 
 
 async def test_a_glance_sees_when_a_lease_ends_that_is_not_renewed(engine: AsyncEngine) -> None:
-    nodes, glance = NodeStore(engine), ClusterPoll(engine)
+    nodes, glance = NodeStore(engine, an_integrity()), ClusterPoll(engine)
     await nodes.join(NodeInfo("a", "", "1", tenant="acme"))
     assert (await glance.fetch("a", "acme", [])).next_expiry_s is None
-    await NodeStore(engine, LeaseSettings(ttl=0.5)).join(NodeInfo("b", "", "1", tenant="acme"))
-    await NodeStore(engine, LeaseSettings(ttl=0.1)).join(NodeInfo("c", "", "1", tenant="other"))
+    await NodeStore(engine, an_integrity(), LeaseSettings(ttl=0.5)).join(NodeInfo("b", "", "1", tenant="acme"))
+    await NodeStore(engine, an_integrity(), LeaseSettings(ttl=0.1)).join(NodeInfo("c", "", "1", tenant="other"))
     left = (await glance.fetch("a", "acme", [])).next_expiry_s
     assert left is not None and 0 < left <= 0.5
     await asyncio.sleep(left + 0.02)
@@ -126,7 +127,7 @@ async def test_a_glance_sees_when_a_lease_ends_that_is_not_renewed(engine: Async
 
 
 async def test_tenants_do_not_see_each_other(engine: AsyncEngine) -> None:
-    places, nodes, glance = InstanceStore(engine), NodeStore(engine), ClusterPoll(engine)
+    places, nodes, glance = InstanceStore(engine), NodeStore(engine, an_integrity()), ClusterPoll(engine)
     await nodes.join(NodeInfo("a", "", "1", tenant="acme"))
     before = await glance.fetch("a", "acme", [""])
     await nodes.join(NodeInfo("b", "", "1", tenant="other"))
@@ -136,6 +137,8 @@ async def test_tenants_do_not_see_each_other(engine: AsyncEngine) -> None:
         )
     assert await glance.fetch("a", "acme", ["", "gpu"]) == before
     assert (await glance.fetch("b", "other", ["", "gpu"])).pools_with_unowned == {"", "gpu"}
-    assert [seen.info.id for seen in await nodes.list_alive("acme")] == ["a"] and len(await nodes.list_alive()) == 2
+    assert [seen.info.id for seen in await nodes.list_alive("acme")] == ["a"] and len(
+        await nodes.list_alive("other")
+    ) == 1
     assert list(await nodes.list_pools("acme")) == [] and await places.list_unowned("acme", range(4096), 10) == []
     assert await places.list_overdue("acme", [""], 10) == []

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import inspect, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from tests.cluster.db.encryption_keys import an_integrity
 from toolway.cluster.db.engine import open_engine, upgrade_schema, with_autocommit
 from toolway.cluster.db.nodes import NodeInfo, NodeStore
 from toolway.errors import ConfigError
@@ -35,14 +36,14 @@ async def test_an_older_gateway_uses_tables_that_a_newer_one_has_added_to(engine
     async with engine.begin() as db:
         await db.execute(text("ALTER TABLE nodes ADD COLUMN mood TEXT NOT NULL DEFAULT 'good'"))
         await db.execute(text("CREATE TABLE dreams (id INTEGER PRIMARY KEY)"))
-    await _form(engine, "0099")
+    await _form(engine, "0199")
     await upgrade_schema(engine)
-    assert await _form(engine) == "0099"
-    await NodeStore(engine).join(NodeInfo("a", "", "1"))
-    assert [seen.info.id for seen in await NodeStore(engine).list_alive()] == ["a"]
+    assert await _form(engine) == "0199"
+    await NodeStore(engine, an_integrity()).join(NodeInfo("a", "", "1"))
+    assert [seen.info.id for seen in await NodeStore(engine, an_integrity()).list_alive("default")] == ["a"]
 
 
-@pytest.mark.parametrize("form", ["0100", "of somebody else"])
+@pytest.mark.parametrize("form", ["0200", "of somebody else"])
 async def test_tables_that_this_version_cannot_use_are_left_alone(engine: AsyncEngine, form: str) -> None:
     await _form(engine, form)
     with pytest.raises(ConfigError) as caught:
@@ -86,11 +87,11 @@ async def test_all_tables_are_there(engine: AsyncEngine) -> None:
 
 async def test_an_upgrade_of_a_database_at_the_newest_schema_changes_nothing(engine: AsyncEngine) -> None:
     async with engine.begin() as db:
-        assert (await db.execute(text("SELECT version_num FROM alembic_version"))).scalar_one() == "0006"
+        assert (await db.execute(text("SELECT version_num FROM alembic_version"))).scalar_one() == "0100"
         await db.execute(text("INSERT INTO servers VALUES ('acme', 'files', '{}', 3)"))
         await db.execute(text("UPDATE epochs SET last = 7"))
     await upgrade_schema(engine)
     async with engine.connect() as db:
         servers = (await db.execute(text("SELECT tenant, name, revision FROM servers"))).all()
     assert [tuple(row) for row in servers] == [("acme", "files", 3)]
-    assert await NodeStore(engine).join(NodeInfo("b", "", "1")) == 8
+    assert await NodeStore(engine, an_integrity()).join(NodeInfo("b", "", "1")) == 8

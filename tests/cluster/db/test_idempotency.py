@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.cluster.db.encryption_keys import a_sealer
+from tests.cluster.db.encryption_keys import a_sealer, an_integrity
 from toolway.cluster.db.engine import db_now
 from toolway.cluster.db.idempotency import CLEANUP_INTERVAL_S, DbIdempotencyStore, NoLease
 from toolway.cluster.db.nodes import NodeInfo, NodeStore
@@ -27,7 +27,7 @@ class Cluster:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        self.nodes = NodeStore(engine)
+        self.nodes = NodeStore(engine, an_integrity())
 
     async def node(self, id: str, tenant: str = "acme", **settings: float) -> DbIdempotencyStore:
         epoch = await self.nodes.join(NodeInfo(id, f"http://{id}", "1"))

@@ -10,6 +10,7 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tests.cluster.db.db_lab import PLACES, TERMS, Book, Lab, lab_of
+from tests.cluster.db.encryption_keys import an_integrity
 from tests.timing import within
 from toolway.cluster import member
 from toolway.cluster.db.instances import DesiredInstances, InstanceStore
@@ -77,7 +78,7 @@ async def test_what_a_node_was_given_under_a_lease_that_is_over_has_an_owner_aga
 
 async def test_what_a_dead_node_should_have_is_not_handed_over_to_it_while_its_lease_lasts(engine: AsyncEngine) -> None:
     async with lab_of(engine) as lab:
-        await NodeStore(engine, TERMS).join(
+        await NodeStore(engine, an_integrity(), TERMS).join(
             NodeInfo("dead", "", "1", tenant="acme")
         )  # it has a lease, and takes nothing
         lab.start("a")
@@ -89,7 +90,7 @@ async def test_what_a_dead_node_should_have_is_not_handed_over_to_it_while_its_l
 async def test_a_node_that_drains_hands_everything_over(engine: AsyncEngine) -> None:
     async with lab_of(engine, "a", "b") as lab:
         await lab.until(lambda: lab.all_owned("a", "b"))
-        assert await NodeStore(engine).drain("a")
+        assert await NodeStore(engine, an_integrity()).drain("a")
         await lab.until(lambda: lab.all_owned("b"))
         assert lab.members["a"][0].owned == ()
 
@@ -101,7 +102,7 @@ async def test_a_place_is_held_by_the_clock_whatever_the_loops_do(engine: AsyncE
     await lab.declare({place.server: DesiredInstances() for place in PLACES})
     member = Member(
         NodeInfo("a", "", "1", tenant="acme"),
-        NodeStore(engine, TERMS),
+        NodeStore(engine, an_integrity(), TERMS),
         InstanceStore(engine),
         book,
         lambda: now[0],

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from tests.cluster.db.encryption_keys import an_integrity
 from toolway.cluster.db.engine import db_now, open_engine, upgrade_schema
 from toolway.cluster.db.instances import InstanceStore, Ownership, ServerInstance
 from toolway.cluster.db.nodes import NodeInfo, NodeStore
@@ -52,43 +53,43 @@ async def test_many_may_upgrade_at_once_and_again(empty_url: str) -> None:
     if empty_url.startswith("sqlite"):
         await upgrade_schema(engines[0])
     await asyncio.gather(*(upgrade_schema(engine) for engine in engines))
-    assert await NodeStore(engines[0]).list_alive() == []
+    assert await NodeStore(engines[0], an_integrity()).list_alive("default") == []
     for engine in engines:
         await engine.dispose()
 
 
 async def test_a_node_joins_renews_and_leaves(engine: AsyncEngine) -> None:
-    nodes = NodeStore(engine)
+    nodes = NodeStore(engine, an_integrity())
     epoch = await nodes.join(_card("a"))
-    (seen,) = await nodes.list_alive()
+    (seen,) = await nodes.list_alive("default")
     assert (seen.info, seen.epoch, seen.draining) == (_card("a"), epoch, False)
     assert DEFAULT_LEASE_SETTINGS.ttl - 2 < seen.lease_left_s <= DEFAULT_LEASE_SETTINGS.ttl
     assert await nodes.renew("a", epoch)
     assert await nodes.drain("a") and not await nodes.drain("b")
-    assert (await nodes.list_alive())[0].draining
+    assert (await nodes.list_alive("default"))[0].draining
     await nodes.leave("a", epoch)
-    assert await nodes.list_alive() == []
+    assert await nodes.list_alive("default") == []
     assert not await nodes.renew("a", epoch)
 
 
 async def test_every_tenure_has_a_number_of_its_own(engine: AsyncEngine) -> None:
-    nodes = NodeStore(engine)
+    nodes = NodeStore(engine, an_integrity())
     epochs = await asyncio.gather(*(nodes.join(_card(id)) for id in "abcde"), *(nodes.join(_card("a")) for _ in "123"))
     assert len(set(epochs)) == 8
 
 
 async def test_a_lease_that_ended_is_not_renewed(engine: AsyncEngine) -> None:
-    nodes = NodeStore(engine)
+    nodes = NodeStore(engine, an_integrity())
     epoch = await nodes.join(_card("a"))
     await _end_lease(engine, "a")
     assert not await nodes.renew("a", epoch)
-    assert await nodes.list_alive() == []
+    assert await nodes.list_alive("default") == []
     assert await nodes.join(_card("a")) > epoch
     assert not await nodes.renew("a", epoch)
 
 
 async def test_of_many_who_want_a_place_one_gets_it(engine: AsyncEngine) -> None:
-    places, nodes = await _server(engine), NodeStore(engine)
+    places, nodes = await _server(engine), NodeStore(engine, an_integrity())
     epochs = {id: await nodes.join(_card(id)) for id in "abcde"}
     before = 0
     for _ in range(20):
@@ -105,7 +106,7 @@ async def test_of_many_who_want_a_place_one_gets_it(engine: AsyncEngine) -> None
 
 
 async def test_a_place_moves_when_the_lease_of_its_owner_ended_and_its_fence_grows(engine: AsyncEngine) -> None:
-    places, nodes = await _server(engine), NodeStore(engine)
+    places, nodes = await _server(engine), NodeStore(engine, an_integrity())
     a, b = await nodes.join(_card("a")), await nodes.join(_card("b"))
     first = await places.claim(PLACE, "a", a)
     assert first is not None
@@ -120,7 +121,7 @@ async def test_a_place_moves_when_the_lease_of_its_owner_ended_and_its_fence_gro
 
 
 async def test_who_has_no_lease_takes_nothing(engine: AsyncEngine) -> None:
-    places, nodes = await _server(engine), NodeStore(engine)
+    places, nodes = await _server(engine), NodeStore(engine, an_integrity())
     epoch = await nodes.join(_card("a"))
     assert await places.claim(PLACE, "a", epoch - 1) is None
     await _end_lease(engine, "a")
@@ -129,7 +130,7 @@ async def test_who_has_no_lease_takes_nothing(engine: AsyncEngine) -> None:
 
 
 async def test_a_node_that_joins_anew_owns_nothing_of_what_it_had(engine: AsyncEngine) -> None:
-    places, nodes = await _server(engine), NodeStore(engine)
+    places, nodes = await _server(engine), NodeStore(engine, an_integrity())
     first = await nodes.join(_card("a"))
     fence = await places.claim(PLACE, "a", first)
     second = await nodes.join(_card("a"))
@@ -140,7 +141,7 @@ async def test_a_node_that_joins_anew_owns_nothing_of_what_it_had(engine: AsyncE
 
 
 async def test_what_is_handed_back_is_free_at_once(engine: AsyncEngine) -> None:
-    places, nodes = await _server(engine, instances=2), NodeStore(engine)
+    places, nodes = await _server(engine, instances=2), NodeStore(engine, an_integrity())
     epoch = await nodes.join(_card("a"))
     both = [ServerInstance("acme", "files", instance) for instance in range(2)]
     taken = await places.claim_many(both, "a", epoch)
@@ -175,7 +176,7 @@ async def test_who_comes_later_sees_what_has_waited(engine: AsyncEngine) -> None
 
 async def test_what_is_given_to_a_node_that_has_joined_anew_meanwhile_is_free_again(engine: AsyncEngine) -> None:
     """It asked under its old lease, and the answer was slow. It lives, so that nobody else looks for what it has."""
-    places, nodes = await _server(engine), NodeStore(engine)
+    places, nodes = await _server(engine), NodeStore(engine, an_integrity())
     before = await nodes.join(_card("a"))
     if engine.dialect.name == "sqlite":  # which has one writer at a time, so that it cannot happen
         now = await nodes.join(_card("a"))

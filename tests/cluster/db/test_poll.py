@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from tests.cluster.db.encryption_keys import an_integrity
 from toolway.cluster.db.engine import db_now
 from toolway.cluster.db.instances import InstanceStore, ServerInstance
 from toolway.cluster.db.nodes import NodeInfo, NodeStore
@@ -24,14 +25,14 @@ async def _three(engine: AsyncEngine) -> InstanceStore:
 
 
 async def test_places_are_counted_by_their_owners_and_a_lease_that_ended_owns_nothing(engine: AsyncEngine) -> None:
-    places, nodes, counts = await _three(engine), NodeStore(engine), InstanceCounter(engine)
-    assert (await counts.count()).unowned == 3
+    places, nodes, counts = await _three(engine), NodeStore(engine, an_integrity()), InstanceCounter(engine)
+    assert (await counts.count("acme")).unowned == 3
     first = await nodes.join(NodeInfo("a", "", "1"))
     second = await nodes.join(NodeInfo("b", "", "1"))
     await places.claim(ServerInstance("acme", "files", 0), "a", first)
     await places.claim(ServerInstance("acme", "files", 2), "a", first)
     await places.claim(ServerInstance("acme", "files", 1), "b", second)
-    found = await counts.count()
+    found = await counts.count("acme")
     assert (found.owned, found.unowned) == ({"a": 2, "b": 1}, 0)
     assert list(await counts.list_owned("a", 10)) == [
         ServerInstance("acme", "files", 0),
@@ -42,14 +43,14 @@ async def test_places_are_counted_by_their_owners_and_a_lease_that_ended_owns_no
     assert await counts.owners_by_server("another") == {}
     async with engine.begin() as db:
         await db.execute(update(NodeRow).where(NodeRow.id == "a").values(lease_until=db_now() - 1))
-    found = await counts.count()
+    found = await counts.count("acme")
     assert (found.owned, found.unowned) == ({"b": 1}, 2)
     assert list(await counts.list_owned("a", 10)) == []
     assert await counts.owners_by_server("acme") == {"files": ("b",)}
 
 
 async def test_who_joined_anew_owns_nothing_of_before(engine: AsyncEngine) -> None:
-    places, nodes, counts = await _three(engine), NodeStore(engine), InstanceCounter(engine)
+    places, nodes, counts = await _three(engine), NodeStore(engine, an_integrity()), InstanceCounter(engine)
     await places.claim(ServerInstance("acme", "files", 0), "a", await nodes.join(NodeInfo("a", "", "1")))
     await nodes.join(NodeInfo("a", "", "1"))
-    assert (await counts.count()).unowned == 3
+    assert (await counts.count("acme")).unowned == 3

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import delete, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from tests.cluster.db.encryption_keys import an_integrity
 from toolway.cluster.db.catalog import ListStore, StoredList
 from toolway.cluster.db.changes import ChangeReader, record_change
 from toolway.cluster.db.tables import ServerRow
@@ -30,7 +31,7 @@ def _at(fence: int, *names: str) -> StoredList:
 
 
 async def test_what_an_owner_writes_all_read_as_it_was(engine: AsyncEngine) -> None:
-    lists = ListStore(engine)
+    lists = ListStore(engine, an_integrity())
     assert await lists.load("acme", "files") is None
     revision = await lists.put("acme", "files", LISTED)
     assert revision is not None
@@ -40,7 +41,7 @@ async def test_what_an_owner_writes_all_read_as_it_was(engine: AsyncEngine) -> N
 
 
 async def test_an_owner_of_before_changes_nothing(engine: AsyncEngine) -> None:
-    lists = ListStore(engine)
+    lists = ListStore(engine, an_integrity())
     assert await lists.put("acme", "files", _at(5, "new")) is not None
     seen, _ = await ChangeReader(engine).fetch_since(0)
     assert await lists.put("acme", "files", _at(4, "old")) is None
@@ -51,7 +52,7 @@ async def test_an_owner_of_before_changes_nothing(engine: AsyncEngine) -> None:
 
 
 async def test_an_owner_who_finds_the_same_as_the_one_before_tells_nobody(engine: AsyncEngine) -> None:
-    lists = ListStore(engine)
+    lists = ListStore(engine, an_integrity())
     assert await lists.put("acme", "files", _at(5, "a")) is not None
     seen, _ = await ChangeReader(engine).fetch_since(0)
     assert await lists.put("acme", "files", _at(7, "a")) is None
@@ -62,7 +63,7 @@ async def test_an_owner_who_finds_the_same_as_the_one_before_tells_nobody(engine
 
 
 async def test_of_owners_who_write_at_once_the_last_owner_stays(engine: AsyncEngine) -> None:
-    lists = ListStore(engine)
+    lists = ListStore(engine, an_integrity())
     fences = [7, 2, 9, 4, 1, 8]
     await asyncio.gather(*(lists.put("acme", "files", _at(fence, str(fence))) for fence in fences))
     found = await lists.load("acme", "files")
@@ -70,7 +71,7 @@ async def test_of_owners_who_write_at_once_the_last_owner_stays(engine: AsyncEng
 
 
 async def test_only_those_that_changed_are_read(engine: AsyncEngine) -> None:
-    lists = ListStore(engine)
+    lists = ListStore(engine, an_integrity())
     first = await lists.put("acme", "files", _at(1, "a"))
     second = await lists.put("acme", "github", _at(1, "b"))
     assert first is not None and second is not None
@@ -80,7 +81,7 @@ async def test_only_those_that_changed_are_read(engine: AsyncEngine) -> None:
 
 
 async def test_lists_go_with_their_server_and_nobody_writes_them_after_it(engine: AsyncEngine) -> None:
-    lists = ListStore(engine)
+    lists = ListStore(engine, an_integrity())
     await lists.put("acme", "files", LISTED)
     async with engine.begin() as db:
         await db.execute(delete(ServerRow).where(ServerRow.name == "files"))
@@ -92,7 +93,7 @@ async def test_lists_go_with_their_server_and_nobody_writes_them_after_it(engine
 async def test_a_list_that_is_written_while_its_server_is_removed_is_written_before_or_not_at_all(
     engine: AsyncEngine,
 ) -> None:
-    lists = ListStore(engine)
+    lists = ListStore(engine, an_integrity())
 
     async def remove(name: str) -> None:
         async with engine.begin() as db:
@@ -110,7 +111,7 @@ async def test_a_list_that_is_written_while_its_server_is_removed_is_written_bef
 
 async def test_many_are_read_a_few_at_a_time(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolway.cluster.db.catalog.LISTS_PER_PAGE", 2)
-    lists = ListStore(engine)
+    lists = ListStore(engine, an_integrity())
     async with engine.begin() as db:
         for number in range(5):
             await db.execute(insert(ServerRow).values(tenant="acme", name=f"s{number}", definition={}, revision=1))

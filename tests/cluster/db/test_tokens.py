@@ -14,7 +14,7 @@ from sqlalchemy import select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tests.auth.oauth_lab import Guarded, Issuer
-from tests.cluster.db.encryption_keys import a_sealer
+from tests.cluster.db.encryption_keys import a_sealer, an_integrity
 from toolway import Hub
 from toolway.auth.token_store import MAX_ISSUERS, Credential, OAuthClient, TokenKey
 from toolway.cluster.db import tokens
@@ -35,7 +35,7 @@ HERE = NetworkPolicy(("127.0.0.1",))
 
 
 def _node(engine: AsyncEngine) -> DbTokenStore:
-    return DbTokenStore(engine, a_sealer(), "acme")
+    return DbTokenStore(engine, a_sealer(), "acme", an_integrity())
 
 
 @asynccontextmanager
@@ -74,7 +74,7 @@ async def test_logins_of_others_are_other_logins(engine: AsyncEngine) -> None:
     await _node(engine).put(KEY, CREDENTIAL)
     assert await _node(engine).get(KEY._replace(principal="bob")) is None
     assert await _node(engine).get(KEY._replace(upstream="guarded https://elsewhere.example/mcp")) is None
-    assert await DbTokenStore(engine, a_sealer(), "other").get(KEY) is None
+    assert await DbTokenStore(engine, a_sealer(), "other", an_integrity()).get(KEY) is None
 
 
 async def test_the_last_one_put_is_the_first_and_the_oldest_is_forgotten(engine: AsyncEngine) -> None:
@@ -178,7 +178,7 @@ async def test_a_node_that_died_while_it_renewed_locks_nobody_out(
 
 PROGRAM = """
 import asyncio, sys
-from tests.cluster.db.encryption_keys import a_sealer
+from tests.cluster.db.encryption_keys import a_sealer, an_integrity
 from toolway.cluster.db import tokens
 from toolway.cluster.db.engine import open_engine
 from toolway.network.policy import NetworkPolicy
@@ -186,7 +186,7 @@ from toolway.network.policy import NetworkPolicy
 tokens.REFRESH_RESERVATION_S, tokens.REFRESH_TIMEOUT_S, tokens.DATABASE_MARGIN_S = 2.0, 0.5, 0.2
 
 async def main() -> None:
-    slot = tokens.DbTokenStore(open_engine(sys.argv[1]), a_sealer(), "acme").token_slot(sys.argv[2], "")
+    slot = tokens.DbTokenStore(open_engine(sys.argv[1]), a_sealer(), "acme", an_integrity()).token_slot(sys.argv[2], "")
     await slot.refresh(await slot.load(), NetworkPolicy(("127.0.0.1",)))
 
 asyncio.run(main())

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from sqlalchemy import insert, text
 
+from tests.cluster.db.encryption_keys import an_integrity
 from tests.cluster.growth.engines import Engines, fresh_database
 from tests.cluster.growth.node import TENANT
 from toolway.cluster.db.catalog import ListStore, StoredList
@@ -200,7 +201,7 @@ class Cell:
         before = await self._counted()
         listed = StoredList("", "modern", {}, {"tools": [{"name": "echo"}]}, fence=2**50)
         at = time.time()
-        assert await ListStore(self._engine).put(TENANT, "server-0", listed) is not None
+        assert await ListStore(self._engine, an_integrity()).put(TENANT, "server-0", listed) is not None
         after = await self._until(lambda found: found["listed"] == self._replicas, 30 * self._slow)
         return {
             "change_seconds": (after["listed_at"] - at) / self._slow,

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from sqlalchemy import event
 
+from tests.cluster.db.encryption_keys import an_integrity
 from toolway.cluster.bus import Bus
 from toolway.cluster.db.catalog import ListStore
 from toolway.cluster.db.changes import ChangeReader
@@ -48,9 +49,9 @@ class SimNode:
         self.count: Counter[str] = Counter()  # statements by their first word, news, looks
         self.engine = open_engine(database)
         event.listen(self.engine.sync_engine, "before_cursor_execute", self._on_statement)
-        nodes, self.places = NodeStore(self.engine, terms), InstanceStore(self.engine)
+        nodes, self.places = NodeStore(self.engine, an_integrity(), terms), InstanceStore(self.engine)
         self.owners = OwnerCache(self.places)
-        self.lists = ListStore(self.engine)
+        self.lists = ListStore(self.engine, an_integrity())
         self.following = ChangeFeed(ChangeReader(self.engine), TENANT)
         self.bus = Bus(CLUSTER, id, self._hear, self.following.resync, TENANT)
         self.following.send = self.bus.publish

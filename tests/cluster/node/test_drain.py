@@ -17,7 +17,7 @@ async def test_who_leaves_says_so_first_so_that_others_keep_what_it_lets_go_of(t
     async with cluster(tmp_path) as nodes:
         owner, other = nodes.owner(), nodes.other()
         await owner.replica.drain()
-        seen = {each.info.id: each.draining for each in await other.replica.nodes.list_alive()}
+        seen = {each.info.id: each.draining for each in await other.replica.nodes.list_alive("default")}
         assert seen == {owner.id: True, other.id: False}
         async with asyncio.timeout(20):
             while not other.replica.router.owns("full"):

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import insert, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from tests.cluster.db.encryption_keys import an_integrity
 from toolway.cluster import admin
 from toolway.cluster.admin import NodesAdmin
 from toolway.cluster.db.engine import db_now, open_engine
@@ -28,9 +29,9 @@ OPTIONS = ClusterOptions(nats_urls=("nats://a",), database_url="postgresql://db/
 
 class Cluster:
     def __init__(self, engine: AsyncEngine) -> None:
-        self.nodes = NodeStore(engine)
+        self.nodes = NodeStore(engine, an_integrity())
         self.told = 0
-        self.desk = NodesAdmin(OPTIONS, "one-1", self.nodes, InstanceCounter(engine), lambda: True, self._tell)
+        self.desk = NodesAdmin(OPTIONS, "one-1", self.nodes, InstanceCounter(engine), list, lambda: True, self._tell)
 
     async def _tell(self) -> None:
         self.told += 1

@@ -1,4 +1,4 @@
-"""`toolway cluster`: list and drain the nodes of a cluster, create its keys.
+"""`toolway cluster`: list and drain the nodes of a cluster, create its keys, sign its database.
 
 Any node of the cluster can answer.
 """
@@ -18,7 +18,7 @@ from toolway.cli.exit_codes import ExitCode
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output
-from toolway.errors import ConfigError
+from toolway.errors import ConfigError, ToolwayError
 
 if TYPE_CHECKING:
     from toolway.cli.gateway_client import GatewayClient
@@ -76,6 +76,24 @@ def tenant_key(
     return run_tenant_key(context.output, tenant, out, cluster_key_file)
 
 
+def trust(
+    context: CommandContext,
+    database: Annotated[str | None, typer.Option("--database", metavar="URL", help="The cluster database.")] = None,
+    cluster_key_file: Annotated[
+        Path | None, typer.Option("--cluster-key-file", metavar="FILE", help="File of the cluster key.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without a question.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")] = False,
+) -> CommandResult:
+    """Needed once after an upgrade from a version without signatures, and if nodes refuse the database.
+
+    Stop all nodes first. Rows of an earlier version are signed as they are: check that you know every API key and
+    server. Rows without a valid signature in a database of this version are deleted. Without options,
+    TOOLWAY_DATABASE and TOOLWAY_CLUSTER_KEY are used.
+    """
+    return run_trust(context.output, database, cluster_key_file, yes, dry_run)
+
+
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
 
@@ -93,8 +111,9 @@ async def run_nodes(context: CommandContext, node: str | None) -> ExitCode:
 
 
 def _needs_attention(found: Json) -> bool:
-    """Return True if the cluster has an unowned server, a silent node, or no NATS connection."""
-    return bool(found["unowned"] or not found["nats"] or any(each["state"] == "silent" for each in found["nodes"]))
+    """Return True if the cluster has an unowned server, a silent node, refused rows, or no NATS connection."""
+    is_silent = any(each["state"] == "silent" for each in found["nodes"])
+    return bool(found["unowned"] or not found["nats"] or found.get("refused") or is_silent)
 
 
 def _print_nodes(output: Output, found: Json) -> None:
@@ -114,6 +133,8 @@ def _print_nodes(output: Output, found: Json) -> None:
     output.info(f"{owned} servers are owned, {found['unowned']} unowned; * is the node that was queried", "dim")
     if found["unowned"]:
         output.info("unowned servers are acquired within seconds, unless no node has capacity or matching labels")
+    for finding in found.get("refused", ()):
+        output.info(f"database: {finding}", "red")
     if not found["nats"]:
         output.info("this node is not connected to NATS: it learns of changes about a second later", "yellow")
 
@@ -221,4 +242,45 @@ def _print_key(output: Output, key: str, out: Path | None, advice: str) -> ExitC
         output.print_json({"file": str(out)})
     else:
         output.info(f"wrote a new key to {out}; {advice}: toolway serve --cluster-key-file {out}")
+    return ExitCode.OK
+
+
+# -- trust -------------------------------------------------------------------------------------------------------------
+
+
+async def run_trust(
+    output: Output, database: str | None, cluster_key_file: Path | None, yes: bool, dry_run: bool
+) -> ExitCode:
+    """Show what happens to each row of the cluster database, ask, and do it unless `dry_run`."""
+    from toolway.cli.file_changes import confirm
+    from toolway.cluster.bootstrap import database_unavailable, require_cluster_extra
+    from toolway.cluster.options import read_cluster_key, read_database_url
+
+    require_cluster_extra()
+    key = read_cluster_key(str(cluster_key_file) if cluster_key_file is not None else None, os.environ)
+    url = read_database_url(database, os.environ)
+    from toolway.cluster.db.engine import open_engine
+    from toolway.cluster.db.takeover import take_over
+
+    engine = open_engine(url)
+    try:
+        found = await take_over(engine, key)
+        rows = [(each.tenant, each.kind, each.name or "–", each.action, each.detail) for each in found]
+        if not output.as_json:
+            output.print_table(("tenant", "kind", "name", "action", "detail"), rows)
+        question = f"Sign or keep {sum(row[3] != 'delete' for row in rows)} rows and delete the others?"
+        is_confirmed = not dry_run and confirm(output, question, yes)
+        if is_confirmed:
+            await take_over(engine, key, found)
+    except ToolwayError:
+        raise
+    except Exception as exc:
+        raise database_unavailable(exc) from None
+    finally:
+        await engine.dispose()
+    if output.as_json:
+        names = ("tenant", "kind", "name", "action", "detail")
+        output.print_json({"done": is_confirmed, "rows": [dict(zip(names, row, strict=True)) for row in rows]})
+    elif is_confirmed:
+        output.info("the database is signed; start the nodes", "green")
     return ExitCode.OK

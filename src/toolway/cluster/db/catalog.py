@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from toolway.cluster.db.changes import record_change
 from toolway.cluster.db.engine import upsert, with_autocommit
+from toolway.cluster.db.integrity import Integrity
 from toolway.cluster.db.tables import ServerListsRow, ServerRow
 from toolway.types import Era, Json
 
@@ -49,10 +50,11 @@ _PUT_STATEMENT: Final = text(
         INSERT INTO changes (kind, tenant, revision) SELECT 'lists', :tenant, last FROM new_revision
         ON CONFLICT (kind, tenant) DO UPDATE SET revision = excluded.revision
     )
-    INSERT INTO lists (tenant, server, fence, identity, body, revision)
-    SELECT :tenant, :server, :fence, :identity, :body, last FROM new_revision
+    INSERT INTO lists (tenant, server, fence, identity, body, mac, revision)
+    SELECT :tenant, :server, :fence, :identity, :body, :mac, last FROM new_revision
     ON CONFLICT (tenant, server) DO UPDATE
-    SET fence = excluded.fence, identity = excluded.identity, body = excluded.body, revision = excluded.revision
+    SET fence = excluded.fence, identity = excluded.identity, body = excluded.body, mac = excluded.mac,
+        revision = excluded.revision
     WHERE lists.fence <= excluded.fence
     RETURNING revision
     """
@@ -62,11 +64,13 @@ _PUT_STATEMENT: Final = text(
 class ListStore:
     """Store of the tool, prompt and resource lists of all servers.
 
-    Methods raise SQLAlchemy errors.
+    Lists that no node has signed are not used: models read them. Methods raise SQLAlchemy errors.
     """
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, integrity: Integrity) -> None:
         self._engine = engine
+        self._integrity = integrity
+        self._refused: set[str] = set()  # servers whose stored lists have no valid signature
         self._autocommit = with_autocommit(engine)
 
     async def put(self, tenant: str, server: str, stored: StoredList) -> int | None:
@@ -76,6 +80,7 @@ class ListStore:
         later owner has written, or the server was removed."""
         body = msgspec.json.encode([stored.era, stored.agreement, stored.lists])
         row = {"tenant": tenant, "server": server, "fence": stored.fence, "identity": stored.identity, "body": body}
+        row["mac"] = self._integrity.sign("lists", tenant, server, stored.identity, body)
         if await self._claim_if_identical(row):
             return None
         if self._engine.dialect.name == "postgresql":
@@ -88,7 +93,7 @@ class ListStore:
 
         The fence is the ownership number under which the lists were written.
         """
-        names = ("tenant", "server", "identity", "body")
+        names = ("tenant", "server", "identity", "body", "mac")
         same = and_(
             *(getattr(ServerListsRow, name) == row[name] for name in names), ServerListsRow.fence <= row["fence"]
         )
@@ -111,17 +116,28 @@ class ListStore:
     async def load(self, tenant: str, server: str) -> StoredList | None:
         async with self._autocommit.connect() as db:
             row = (await db.execute(select(ServerListsRow).where(_where_server(tenant, server)))).one_or_none()
-        return _to_stored_list(row) if row is not None else None
+        return self._report_unsigned([row], self._decode_signed([row])).get(server) if row is not None else None
 
     async def load_changed(self, tenant: str, after: int = 0) -> Mapping[str, StoredList]:
         """Return the lists that changed after revision `after`, by server name."""
         found: dict[str, StoredList] = {}
         while page := await self._fetch_page(tenant, after):
-            found |= await asyncio.to_thread(_decode_rows, page)
+            found |= self._report_unsigned(page, await asyncio.to_thread(self._decode_signed, page))
             after = page[-1].revision
             if len(page) < LISTS_PER_PAGE:
                 break
         return found
+
+    def _decode_signed(self, rows: Sequence[Row[Any]]) -> dict[str, StoredList]:
+        return {row.server: _to_stored_list(row) for row in rows if self._is_signed(row)}
+
+    def _report_unsigned(self, rows: Sequence[Row[Any]], signed: dict[str, StoredList]) -> dict[str, StoredList]:
+        self._refused = (self._refused - signed.keys()) | {row.server for row in rows if row.server not in signed}
+        self._integrity.report("lists", sorted(self._refused))
+        return signed
+
+    def _is_signed(self, row: Row[Any]) -> bool:
+        return self._integrity.is_signed(row.mac, "lists", row.tenant, row.server, row.identity, row.body)
 
     async def _fetch_page(self, tenant: str, after: int) -> Sequence[Row[Any]]:
         """Fetch one page of lists after revision `after`, so that no SQL statement takes long.
@@ -135,10 +151,6 @@ class ListStore:
 
 def _where_server(tenant: str, server: str) -> ColumnElement[bool]:
     return and_(ServerListsRow.tenant == tenant, ServerListsRow.server == server)
-
-
-def _decode_rows(rows: Sequence[Row[Any]]) -> dict[str, StoredList]:
-    return {row.server: _to_stored_list(row) for row in rows}
 
 
 def _to_stored_list(row: Row[Any]) -> StoredList:

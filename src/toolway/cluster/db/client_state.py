@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import bindparam, delete, insert, select, text, update
+from sqlalchemy import Row, bindparam, delete, insert, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from toolway.cluster.db.changes import record_change
-from toolway.cluster.db.engine import db_now, insert_if_absent
+from toolway.cluster.db.engine import db_now, insert_if_absent, with_snapshot
+from toolway.cluster.db.integrity import Integrity
 from toolway.cluster.db.tables import ApiKeyRow, RateBucketRow, SessionRow
 from toolway.types import Json
 
@@ -36,20 +37,30 @@ class TenantKeys:
 
 
 class ApiKeyTable:
-    """Store of API keys in the database. Methods raise SQLAlchemy errors.
+    """Store of API keys in the database. Methods raise SQLAlchemy errors and `StateRefused`.
 
-    The gateway defines their attributes; here they are stored. A revoked key is remembered for a day. A node with a
-    delayed update then finds it among the revoked keys, and a restored copy of it grants nothing."""
+    The gateway defines their attributes; here they are stored and signed. A row without a valid signature grants
+    nothing, and neither does one that was put back (`integrity.py`). A revoked key is remembered for a day, so that a
+    node with a delayed update finds it among the revoked keys.
+    """
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, integrity: Integrity) -> None:
         self._engine = engine
+        self._snapshot_engine = with_snapshot(engine)
+        self._integrity = integrity
 
     async def load_all(self, tenant: str) -> TenantKeys:
         query = select(ApiKeyRow).where(ApiKeyRow.tenant == tenant).order_by(ApiKeyRow.revision)
-        async with self._engine.connect() as db:
+        newest = self._integrity.newest(tenant)
+        async with self._snapshot_engine.connect() as db:
+            state = await self._integrity.read_state(db, tenant, newest)
             rows = (await db.execute(query)).all()
-        revoked = frozenset(row.id for row in rows if row.revoked_at is not None)
-        return TenantKeys([row.facts for row in rows if row.id not in revoked], revoked)
+        signed = [row for row in rows if self._is_signed(row)]
+        ids = {row.id for row in signed}
+        self._integrity.report("api_keys", [row.id for row in rows if row.id not in ids])
+        self._integrity.check(state, tenant, "keys", [self._mark(row) for row in signed])
+        revoked = frozenset(row.id for row in signed if row.revoked_at is not None)
+        return TenantKeys([row.facts for row in signed if row.id not in revoked], revoked)
 
     async def add(self, tenant: str, id: str, attributes: Json) -> int:
         """Store an API key. Return the revision of the change.
@@ -57,21 +68,46 @@ class ApiKeyTable:
         Raises `IntegrityError` if an API key with this id exists or was revoked.
         """
         async with self._engine.begin() as db:
+            state = await self._integrity.lock_state(db, tenant)
             revision = await record_change(db, API_KEYS_CHANGE, tenant)
-            await db.execute(insert(ApiKeyRow).values(tenant=tenant, id=id, facts=attributes, revision=revision))
+            mac = self._sign(tenant, id, attributes, revision, revoked=False)
+            row = {"tenant": tenant, "id": id, "facts": attributes, "revision": revision, "mac": mac}
+            await db.execute(insert(ApiKeyRow).values(row))
+            added = self._integrity.mark("keys", tenant, id, mac)
+            await self._integrity.write_state(db, tenant, state.changed({"keys": added}))
             return revision
 
     async def revoke(self, tenant: str, id: str) -> bool:
         """Revoke an API key. Return False if there is no valid API key with this id."""
+        is_key = (ApiKeyRow.tenant == tenant) & (ApiKeyRow.id == id)
         async with self._engine.begin() as db:
-            is_valid_key = (ApiKeyRow.tenant == tenant) & (ApiKeyRow.id == id) & ApiKeyRow.revoked_at.is_(None)
-            result = await db.execute(update(ApiKeyRow).where(is_valid_key).values(revoked_at=db_now()))
-            if not result.rowcount:
+            query = select(ApiKeyRow).where(is_key, ApiKeyRow.revoked_at.is_(None)).with_for_update()
+            row = (await db.execute(query)).one_or_none()
+            if row is None or not self._is_signed(row):
                 return False
             is_old = ApiKeyRow.revoked_at < db_now() - KEEP_REVOKED_S
-            await db.execute(delete(ApiKeyRow).where(ApiKeyRow.tenant == tenant, is_old))
-            await record_change(db, API_KEYS_CHANGE, tenant)
+            columns = ApiKeyRow.__table__.columns
+            deletion = delete(ApiKeyRow).where(ApiKeyRow.tenant == tenant, is_old).returning(*columns)
+            deleted = [old for old in (await db.execute(deletion)).all() if self._is_signed(old)]
+            state = await self._integrity.lock_state(db, tenant)
+            revision = await record_change(db, API_KEYS_CHANGE, tenant)
+            mac = self._sign(tenant, id, row.facts, revision, revoked=True)
+            values = {"revoked_at": db_now(), "revision": revision, "mac": mac}
+            await db.execute(update(ApiKeyRow).where(is_key).values(values))
+            added = self._integrity.mark("keys", tenant, id, mac)
+            removed = sum(map(self._mark, [row, *deleted]))
+            await self._integrity.write_state(db, tenant, state.changed({"keys": added - removed}))
             return True
+
+    def _sign(self, tenant: str, id: str, attributes: Json, revision: int, *, revoked: bool) -> str:
+        return self._integrity.sign("api_keys", tenant, id, attributes, revision, revoked)
+
+    def _is_signed(self, row: Row[Any]) -> bool:
+        content = (row.tenant, row.id, row.facts, row.revision, row.revoked_at is not None)
+        return self._integrity.is_signed(row.mac, "api_keys", *content)
+
+    def _mark(self, row: Row[Any]) -> int:
+        return self._integrity.mark("keys", row.tenant, row.id, row.mac)
 
 
 # -- legacy sessions --------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ before the revision is taken. They use revision 0, which is not visible to other
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,9 @@ from sqlalchemy import ColumnElement, and_, delete, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from toolway.cluster.db.changes import record_change
-from toolway.cluster.db.engine import db_now, insert_if_absent, upsert, upsert_many
+from toolway.cluster.db.engine import db_now, insert_if_absent, upsert, upsert_many, with_snapshot
 from toolway.cluster.db.instances import DesiredInstances, apply_desired_instances
+from toolway.cluster.db.integrity import Integrity, MarkedKind, TenantState
 from toolway.cluster.db.tables import ImportedConfigRow, RemovedServerRow, ServerRow, TenantRow
 from toolway.cluster.db.tokens import DecryptionError, EnvelopeCipher
 from toolway.cluster.node_auth import CallTokenSealer
@@ -33,13 +33,11 @@ CONFIG_CHANGE: Final = "registry"
 MAX_COMMIT_ATTEMPTS: Final = 10  # attempts against concurrent writers
 ROWS_PER_WRITE: Final = 100  # rows per write statement: while a longer one is compiled, the transaction idles too long
 SERVERS_PER_PAGE: Final = 5000  # rows per read statement
-MAX_LOGGED_ERRORS: Final = 20  # logged errors about entries that cannot be decrypted
 BULK_STATEMENT_TIMEOUT_S: Final = 30.0  # seconds per statement when thousands of servers change at once
 MAX_IMPORTED_FILES: Final = 1000  # digests of imported files per tenant
 KEEP_REMOVED_S: Final = 7 * 86_400.0  # seconds for which the tombstone of a removed server is kept
 
 T = TypeVar("T")
-log = logging.getLogger("toolway.cluster")
 
 
 class ConfigConflict(Exception):
@@ -49,39 +47,44 @@ class ConfigConflict(Exception):
 class ConfigStore:
     """Store of the configuration that all nodes of a tenant share.
 
-    Methods raise `DecryptionError` and SQLAlchemy errors.
+    Methods raise `DecryptionError`, `StateRefused` and SQLAlchemy errors.
     """
 
-    def __init__(self, engine: AsyncEngine, sealer: CallTokenSealer) -> None:
+    def __init__(self, engine: AsyncEngine, sealer: CallTokenSealer, integrity: Integrity) -> None:
         self._engine = engine
-        self._snapshot_engine = (
-            engine.execution_options(isolation_level="REPEATABLE READ") if _is_postgresql(engine) else engine
-        )
+        self._snapshot_engine = with_snapshot(engine)
         self._envelopes = EnvelopeCipher(sealer)
+        self._integrity = integrity
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    async def load_document(self, tenant: str) -> tuple[int, Json] | None:
-        """Return (revision, configuration in file format); None if the tenant was never configured."""
+    async def load(self, tenant: str) -> tuple[int, StoredConfig] | None:
+        """Return (revision, configuration); None if the tenant was never configured."""
         revision, found = await self._load(tenant)
-        return (revision, found.to_document()) if revision else None
+        return (revision, found) if revision else None
 
     async def load_settings(self, tenant: str) -> Json | None:
         """Return the settings of a tenant without its servers; None if it was never configured."""
-        async with self._engine.connect() as db:
+        newest = self._integrity.newest(tenant)
+        async with self._snapshot_engine.connect() as db:
+            state = await self._integrity.read_state(db, tenant, newest)
             tenant_row = await self._fetch_tenant(db, tenant)
+        self._check_settings(state, tenant, tenant_row)
         return (
             self._decrypt_settings(tenant, tenant_row.settings)
             if tenant_row is not None and tenant_row.revision
             else None
         )
 
-    async def load_changes(self, tenant: str, revision: int) -> tuple[int, ConfigDiff]:
-        """Return the newest revision and the configuration changes after `revision`.
+    async def load_changes(self, tenant: str, revision: int, marks: Mapping[str, int]) -> ConfigChanges | None:
+        """Return the configuration changes after `revision`, to which `marks` of all servers belong.
 
-        Removals of servers are known for a week only.
+        Return None if all must be loaded: the changes do not lead to the state of the tenant. Removals of servers are
+        known for a week only.
         """
+        newest = self._integrity.newest(tenant)
         async with self._snapshot_engine.connect() as db:
+            state = await self._integrity.read_state(db, tenant, newest)
             tenant_row = await self._fetch_tenant(db, tenant)
             query = select(ServerRow).where(ServerRow.tenant == tenant, ServerRow.revision > revision)
             rows = (await db.execute(query)).all()
@@ -89,9 +92,13 @@ class ConfigStore:
                 RemovedServerRow.tenant == tenant, RemovedServerRow.revision > revision
             )
             removed = frozenset((await db.execute(removed_query)).scalars())
-        entries = await asyncio.to_thread(self._decrypt_entries, tenant, rows)
-        settings = self._decrypt_settings(tenant, tenant_row.settings) if tenant_row is not None else {}
-        return (tenant_row.revision if tenant_row is not None else 0), ConfigDiff(entries, removed, settings)
+        entries, changed_marks = await asyncio.to_thread(self._decrypt_entries, tenant, rows)
+        marks = {name: mark for name, mark in marks.items() if name not in removed} | changed_marks
+        if tenant_row is None or not self._integrity.adds_up(state, "servers", marks.values()):
+            return None
+        self._check_settings(state, tenant, tenant_row)
+        settings = self._decrypt_settings(tenant, tenant_row.settings)
+        return ConfigChanges(tenant_row.revision, ConfigDiff(entries, removed, settings), marks)
 
     # -- changing -----------------------------------------------------------------------------------------------------
 
@@ -144,30 +151,60 @@ class ConfigStore:
                 return 0
             if _is_postgresql(self._engine) and len(change) > ROWS_PER_WRITE:
                 await _relax_limits(db)
-            await self._write_rows(db, tenant, rows, change)
+            marks = await self._write_rows(db, tenant, rows, change)
             revision = base_revision or 1
             if change or not base_revision:
+                state = await self._integrity.lock_state(db, tenant)
+                await self._integrity.write_state(db, tenant, state.changed(marks))
                 revision = await record_change(db, CONFIG_CHANGE, tenant)
                 await _set_revision(db, tenant, revision)
             if digest is not None:
                 await _remember_import(db, tenant, digest, revision)
             return revision
 
-    async def _write_rows(self, db: AsyncConnection, tenant: str, rows: Sequence[Json], change: ConfigDiff) -> None:
+    async def _write_rows(
+        self, db: AsyncConnection, tenant: str, rows: Sequence[Json], change: ConfigDiff
+    ) -> dict[MarkedKind, int]:
+        """Write the changed rows. Return the marks of the new ones minus those of the replaced ones."""
+        difference: dict[MarkedKind, int] = {"servers": 0}
         for batch in _split_batches(rows):
+            names = [row["name"] for row in batch]
+            difference["servers"] -= await self._sum_marks(db, tenant, names)
             await upsert_many(db, ServerRow, batch)
-            await db.execute(
-                delete(RemovedServerRow).where(_where_names(RemovedServerRow, tenant, [row["name"] for row in batch]))
-            )
+            difference["servers"] += sum(self._mark(tenant, row["name"], row["definition"]) for row in batch)
+            await db.execute(delete(RemovedServerRow).where(_where_names(RemovedServerRow, tenant, names)))
         tombstone = {"tenant": tenant, "revision": 0, "removed_at": db_now()}
-        for names in _split_batches(sorted(change.removed)):
-            await upsert_many(db, RemovedServerRow, [{**tombstone, "name": name} for name in names])
-            await db.execute(delete(ServerRow).where(_where_names(ServerRow, tenant, names)))
+        for removed in _split_batches(sorted(change.removed)):
+            await upsert_many(db, RemovedServerRow, [{**tombstone, "name": name} for name in removed])
+            difference["servers"] -= await self._sum_marks(db, tenant, removed)
+            await db.execute(delete(ServerRow).where(_where_names(ServerRow, tenant, removed)))
         desired = {name: desired_instances(name, entry.value, os.environ) for name, entry in change.entries.items()}
         await apply_desired_instances(db, tenant, desired | dict.fromkeys(change.removed, DesiredInstances(count=0)))
         if change.settings is not None:
             sealed = self._envelopes.encrypt(change.settings, "settings", tenant) if change.settings else ""
+            query = select(TenantRow.settings).where(TenantRow.tenant == tenant)
+            replaced = (await db.execute(query)).scalar_one()
+            difference["settings"] = self._mark_settings(tenant, sealed) - self._mark_settings(tenant, replaced)
             await db.execute(update(TenantRow).where(TenantRow.tenant == tenant).values(settings=sealed))
+        return difference
+
+    # -- marks --------------------------------------------------------------------------------------------------------
+
+    async def _sum_marks(self, db: AsyncConnection, tenant: str, names: Sequence[str]) -> int:
+        """Return the sum of the marks of stored servers that a change replaces or removes."""
+        query = select(ServerRow.name, ServerRow.definition).where(_where_names(ServerRow, tenant, names))
+        rows = (await db.execute(query)).all()
+        return sum(self._mark(tenant, row.name, row.definition) for row in rows if self._opens(tenant, row))
+
+    def _mark(self, tenant: str, name: str, definition: Json) -> int:
+        return self._integrity.mark("servers", tenant, name, definition["sealed"])
+
+    def _mark_settings(self, tenant: str, sealed: str) -> int:
+        return self._integrity.mark("settings", tenant, "", sealed) if sealed else 0
+
+    def _check_settings(self, state: TenantState, tenant: str, tenant_row: Any) -> None:
+        sealed = tenant_row.settings if tenant_row is not None else ""
+        self._integrity.check(state, tenant, "settings", [self._mark_settings(tenant, sealed)])
 
     # -- encryption ---------------------------------------------------------------------------------------------------
 
@@ -184,23 +221,31 @@ class ConfigStore:
             for name, entry in entries.items()
         ]
 
-    def _decrypt_entries(self, tenant: str, rows: Sequence[Any]) -> dict[str, ConfigEntry]:
-        """Decrypt server entries. Undecryptable ones are logged and skipped.
+    def _decrypt_entries(self, tenant: str, rows: Sequence[Any]) -> tuple[dict[str, ConfigEntry], dict[str, int]]:
+        """Decrypt server entries. Return them and the marks of their rows.
 
-        Raises `DecryptionError` if no entry can be decrypted: then the cluster key is wrong."""
+        Rows that no node has written are reported and left out."""
         found: dict[str, ConfigEntry] = {}
-        errors: list[DecryptionError] = []
+        marks: dict[str, int] = {}
         for row in rows:
             try:
-                written_name, value = self._envelopes.decrypt(row.definition["sealed"], "server", tenant, row.name)
-                found[row.name] = ConfigEntry(written_name, value)
-            except DecryptionError as exc:
-                errors.append(exc)
-        if errors and not found:
-            raise errors[0]
-        for each in errors[:MAX_LOGGED_ERRORS]:
-            log.error("%s", each)
-        return found
+                written_name, value = self._decrypt_entry(tenant, row)
+            except DecryptionError:
+                continue
+            found[row.name] = ConfigEntry(written_name, value)
+            marks[row.name] = self._mark(tenant, row.name, row.definition)
+        return found, marks
+
+    def _decrypt_entry(self, tenant: str, row: Any) -> Any:
+        sealed = row.definition.get("sealed") if isinstance(row.definition, dict) else None
+        return self._envelopes.decrypt(sealed if isinstance(sealed, str) else "", "server", tenant, row.name)
+
+    def _opens(self, tenant: str, row: Any) -> bool:
+        try:
+            self._decrypt_entry(tenant, row)
+        except DecryptionError:
+            return False
+        return True
 
     def _decrypt_settings(self, tenant: str, sealed: str) -> Json:
         found: Json = self._envelopes.decrypt(sealed, "settings", tenant) if sealed else {}
@@ -209,15 +254,20 @@ class ConfigStore:
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     async def _load(self, tenant: str) -> tuple[int, StoredConfig]:
+        newest = self._integrity.newest(tenant)
         async with self._snapshot_engine.connect() as db:
+            state = await self._integrity.read_state(db, tenant, newest)
             tenant_row = await self._fetch_tenant(db, tenant)
-            if tenant_row is None:
-                return 0, StoredConfig({}, {})
             rows: list[Any] = []
             while page := await _fetch_servers(db, tenant, rows[-1].name if rows else ""):
                 rows += page
-        entries = await asyncio.to_thread(self._decrypt_entries, tenant, rows)
-        return tenant_row.revision, StoredConfig(entries, self._decrypt_settings(tenant, tenant_row.settings))
+        entries, marks = await asyncio.to_thread(self._decrypt_entries, tenant, rows)
+        self._integrity.report("servers", [row.name for row in rows if row.name not in marks])
+        self._integrity.check(state, tenant, "servers", marks.values())
+        self._check_settings(state, tenant, tenant_row)
+        if tenant_row is None:
+            return 0, StoredConfig({}, {}, {})
+        return tenant_row.revision, StoredConfig(entries, self._decrypt_settings(tenant, tenant_row.settings), marks)
 
     async def _fetch_tenant(self, db: AsyncConnection, tenant: str) -> Any:
         return (await db.execute(select(TenantRow).where(TenantRow.tenant == tenant))).one_or_none()
@@ -313,6 +363,7 @@ class StoredConfig:
 
     entries: Mapping[str, ConfigEntry]  # by normalised server name
     settings: Json  # the `toolway` block
+    marks: Mapping[str, int]  # of the stored servers, by name (`integrity.py`)
 
     def to_document(self) -> Json:
         """Return the configuration as the JSON document of a configuration file."""
@@ -333,6 +384,15 @@ class ConfigDiff:
         return len(self.entries) + len(self.removed) + (self.settings is not None)
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigChanges:
+    """Changes of a configuration since a revision, and the marks of all servers after them."""
+
+    revision: int
+    diff: ConfigDiff
+    marks: Mapping[str, int]
+
+
 def parse_document(document: Json) -> StoredConfig:
     """Parse a configuration document and assign each entry its server name.
 
@@ -347,7 +407,7 @@ def parse_document(document: Json) -> StoredConfig:
             names[written_name] = written_name if name in used_names else name
             used_names.add(names[written_name])
     entries = {names[written_name]: ConfigEntry(written_name, value) for written_name, value in servers.items()}
-    return StoredConfig(entries, document.get(TOOLWAY_BLOCK) or {})
+    return StoredConfig(entries, document.get(TOOLWAY_BLOCK) or {}, {})
 
 
 def diff_configs(before: StoredConfig, after: StoredConfig) -> ConfigDiff:

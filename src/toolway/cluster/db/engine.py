@@ -7,6 +7,7 @@ time out. An acknowledged commit is on the database's disk.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -17,14 +18,14 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Dialect, Double, event, make_url, text
+from sqlalchemy import Connection, Dialect, Double, event, inspect, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
-from toolway.cluster.db.tables import Base
+from toolway.cluster.db.tables import Base, TenantStateRow
 from toolway.errors import ConfigError
 
 POOL_SIZE: Final = 5  # connections of one node
@@ -44,6 +45,7 @@ _REQUIRE_SYNC_COMMIT: Final = (
     " WHERE current_setting('synchronous_commit') IN ('off', 'local')"
 )
 _MIGRATIONS_DIR: Final = Path(__file__).parent / "migrations"
+FIRST_SIGNED_SCHEMA: Final = 100  # schema whose rows are signed
 _UPGRADE_LOCK_ID: Final = 0x746F6F6C776179  # advisory lock id that serialises nodes that start at the same time
 
 Columns: TypeAlias = Mapping[str, Any]
@@ -56,6 +58,8 @@ def open_engine(url: str) -> AsyncEngine:
     """
     target = make_url(url)
     if target.get_backend_name() == "sqlite":
+        if target.database:
+            _make_private(Path(target.database))
         engine = create_async_engine(
             target.set(drivername="sqlite+aiosqlite"), connect_args={"timeout": DATABASE_TIMEOUT_S}
         )
@@ -93,6 +97,15 @@ def with_autocommit(engine: AsyncEngine) -> AsyncEngine:
     return engine.execution_options(isolation_level="AUTOCOMMIT") if has_autocommit else engine
 
 
+def with_snapshot(engine: AsyncEngine) -> AsyncEngine:
+    """Return the engine in a mode in which all statements of a transaction see the same rows.
+
+    SQLite always does so: its engine is returned unchanged.
+    """
+    has_levels = engine.dialect.name == "postgresql"
+    return engine.execution_options(isolation_level="REPEATABLE READ") if has_levels else engine
+
+
 def _prepare_postgresql(connection: Any, connection_record: Any) -> None:
     cursor = connection.cursor()
     cursor.execute(_REQUIRE_SYNC_COMMIT)
@@ -119,6 +132,25 @@ def _ping_if_idle(dialect: Dialect, connection: Any, connection_record: Any, pro
             raise DisconnectionError
 
 
+def _make_private(file: Path) -> None:
+    """Create the file of a SQLite database so that only its user can read it; revoke the access of others.
+
+    SQLite gives its `-wal` and `-shm` files the mode of the database. Raises `ConfigError` if that is not possible.
+    """
+    try:
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+        for each in (file, file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")):
+            if each.exists() and each.stat().st_mode & 0o077:
+                each.chmod(0o600)
+    except OSError as exc:
+        raise ConfigError(
+            f"cluster database cannot be opened: {file}",
+            detail=exc.strerror or str(exc),
+            hint="name a file that belongs to this user: --database sqlite:///FILE",
+            code="E-RECORD",
+        ) from None
+
+
 def _prepare_sqlite(connection: Any, connection_record: Any) -> None:
     connection.isolation_level = None  # the driver starts no transactions; `_begin_sqlite` does
     for pragma in ("foreign_keys = ON", "journal_mode = WAL", "synchronous = FULL"):
@@ -136,21 +168,47 @@ def _begin_sqlite(connection: Connection) -> None:
 async def upgrade_schema(engine: AsyncEngine) -> None:
     """Upgrade the tables to the schema of this version, or keep a newer compatible schema.
 
-    Several nodes may do so at once. Raises `ConfigError` if the schema is too new for this version."""
+    Several nodes may do so at once. Raises `ConfigError` if the schema is too new for this version, or if it is one
+    without signatures and has rows: an operator takes them over (`takeover.py`)."""
     async with engine.begin() as db:
-        if engine.dialect.name == "postgresql":
-            await db.execute(text("SET LOCAL statement_timeout = 0"))  # another node may upgrade first, for long
-            await db.execute(text("SET LOCAL lock_timeout = 0"))
-            await db.execute(text(f"SELECT pg_advisory_xact_lock({_UPGRADE_LOCK_ID})"))
-        await db.run_sync(_run_migrations)
+        await lock_schema(db)
+        await db.run_sync(_run_migrations, False)
 
 
-def _run_migrations(db: Connection) -> None:
+async def lock_schema(db: AsyncConnection) -> None:
+    """Wait until no other node upgrades the tables, and lift the time limits of this transaction."""
+    if db.dialect.name == "postgresql":
+        await db.execute(text("SET LOCAL statement_timeout = 0"))
+        await db.execute(text("SET LOCAL lock_timeout = 0"))
+        await db.execute(text(f"SELECT pg_advisory_xact_lock({_UPGRADE_LOCK_ID})"))
+
+
+async def upgrade_unsigned(db: AsyncConnection) -> bool:
+    """Upgrade the tables even if they have rows without signatures. Return True if they had none before."""
+    return await db.run_sync(_run_migrations, True)
+
+
+def _run_migrations(db: Connection, allow_unsigned: bool) -> bool:
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS_DIR))
     config.attributes["connection"] = db
     scripts = ScriptDirectory.from_config(config)
     current, newest = MigrationContext.configure(db).get_current_revision(), scripts.get_current_head() or ""
+    is_unsigned = current is not None and current.isdigit() and int(current) < FIRST_SIGNED_SCHEMA
+    if is_unsigned and inspect(db).has_table(TenantStateRow.__tablename__):
+        raise ConfigError(
+            "version of the cluster database was lowered",
+            detail=f"schema {current}, and its rows are signed",
+            hint=f"set it back: UPDATE alembic_version SET version_num = '{newest}'",
+            code="E-RECORD-CHANGED",
+        )
+    if is_unsigned and not allow_unsigned and _has_rows(db):
+        raise ConfigError(
+            "cluster database was written by an earlier version of Toolway",
+            detail="its rows are not signed, so this version does not use them",
+            hint="stop all nodes, look at the rows and take them over: toolway cluster trust",
+            code="E-RECORD-OLD",
+        )
     if current is None or any(script.revision == current for script in scripts.walk_revisions()):
         command.upgrade(config, "head")
     elif not _is_compatible(current, newest):
@@ -160,6 +218,12 @@ def _run_migrations(db: Connection) -> None:
             hint="install the Toolway version of the other nodes",
             code="E-RECORD-NEWER",
         )
+    return is_unsigned
+
+
+def _has_rows(db: Connection) -> bool:
+    tables = ("tenants", "servers", "api_keys", "credentials")
+    return any(db.execute(text(f"SELECT 1 FROM {table} LIMIT 1")).first() is not None for table in tables)
 
 
 def _is_compatible(current: str, newest: str) -> bool:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, and_, delete, exists, not_, select, update
+from sqlalchemy import ColumnElement, Row, and_, delete, exists, not_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from toolway.cluster.db.changes import commit_change
 from toolway.cluster.db.engine import db_now, upsert, with_autocommit
+from toolway.cluster.db.integrity import Integrity
 from toolway.cluster.db.tables import EpochRow, InstanceRow, NodeRow, PoolRow
 from toolway.cluster.lease_clock import DEFAULT_LEASE_SETTINGS, LeaseSettings
 
@@ -46,10 +47,17 @@ class NodeStatus:
 
 
 class NodeStore:
-    """Store of nodes and leases. Methods raise SQLAlchemy errors."""
+    """Store of nodes and leases. Methods raise SQLAlchemy errors.
 
-    def __init__(self, engine: AsyncEngine, settings: LeaseSettings = DEFAULT_LEASE_SETTINGS) -> None:
+    A node signs what it stores of itself. A row without a valid signature is no node: no server is placed there and no
+    call is sent to its address.
+    """
+
+    def __init__(
+        self, engine: AsyncEngine, integrity: Integrity, settings: LeaseSettings = DEFAULT_LEASE_SETTINGS
+    ) -> None:
         self._engine = engine
+        self._integrity = integrity
         self._autocommit = with_autocommit(engine)
         self._ttl = settings.ttl
 
@@ -60,7 +68,7 @@ class NodeStore:
         """
         epoch = await self._next_epoch()
         async with self._engine.begin() as db:
-            await upsert(db, NodeRow, _node_row(info, epoch, self._ttl))
+            await upsert(db, NodeRow, {**_node_row(info, epoch, self._ttl), "mac": self._sign(info, epoch)})
             await _release_instances(db, InstanceRow.node == info.id)
         await commit_change(self._autocommit, NODES_CHANGE, info.tenant)
         return epoch
@@ -122,29 +130,45 @@ class NodeStore:
         async with self._autocommit.connect() as db:
             return (await db.execute(select(PoolRow.pool).where(PoolRow.tenant == tenant))).scalars().all()
 
-    async def list_alive(self, tenant: str | None = None) -> Sequence[NodeStatus]:
-        """Return the nodes with a valid lease, of one tenant or of all."""
+    async def list_alive(self, tenant: str) -> Sequence[NodeStatus]:
+        """Return the nodes of a tenant with a valid lease. Rows that no node of it has signed are left out."""
         now = db_now()
-        query = select(NodeRow, (NodeRow.lease_until - now).label("left")).where(NodeRow.lease_until > now)
-        if tenant is not None:
-            query = query.where(NodeRow.tenant == tenant)
+        query = select(NodeRow, (NodeRow.lease_until - now).label("left")).where(
+            NodeRow.lease_until > now, NodeRow.tenant == tenant
+        )
         async with self._autocommit.connect() as db:
-            return [
-                NodeStatus(
-                    NodeInfo(row.id, row.address, row.version, row.capacity, tuple(row.labels["all"]), row.tenant),
-                    row.epoch,
-                    row.draining,
-                    row.left,
-                    row.load,
-                )
-                for row in await db.execute(query.order_by(NodeRow.id))
-            ]
+            rows = (await db.execute(query.order_by(NodeRow.id))).all()
+        found = [(row.mac, _to_status(row)) for row in rows]
+        signed = [status for mac, status in found if status is not None and self._is_signed(mac, status)]
+        ids = {status.info.id for status in signed}
+        self._integrity.report("nodes", [row.id for row in rows if row.id not in ids])
+        return signed
+
+    def _sign(self, info: NodeInfo, epoch: int) -> str:
+        return self._integrity.sign("nodes", *_signed_content(info, epoch))
+
+    def _is_signed(self, mac: str, status: NodeStatus) -> bool:
+        return self._integrity.is_signed(mac, "nodes", *_signed_content(status.info, status.epoch))
 
     async def _next_epoch(self) -> int:
         """Take the next lease number in its own statement, so that a slow node blocks no other node."""
         async with self._autocommit.begin() as db:
             result = await db.execute(update(EpochRow).values(last=EpochRow.last + 1).returning(EpochRow.last))
             return result.scalar_one()
+
+
+def _signed_content(info: NodeInfo, epoch: int) -> tuple[Any, ...]:
+    """Return what the signature of a node covers. Lease, load and `draining` change later, and are not covered."""
+    return (info.tenant, info.id, epoch, info.address, info.version, info.capacity, info.labels)
+
+
+def _to_status(row: Row[NodeRow, float]) -> NodeStatus | None:
+    """Return the node of a row; None if its labels are not a list of names."""
+    labels = row.labels.get("all") if isinstance(row.labels, dict) else None
+    if not isinstance(labels, list):
+        return None
+    info = NodeInfo(row.id, row.address, row.version, row.capacity, tuple(map(str, labels)), row.tenant)
+    return NodeStatus(info, row.epoch, row.draining, row.left, row.load)
 
 
 def _node_row(info: NodeInfo, epoch: int, ttl: float) -> dict[str, Any]:

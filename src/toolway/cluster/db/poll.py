@@ -123,11 +123,12 @@ class InstanceCounter:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    async def count(self) -> InstanceCounts:
+    async def count(self, tenant: str) -> InstanceCounts:
         query = (
             select(NodeRow.id, func.count())
             .select_from(InstanceRow)
             .outerjoin(NodeRow, _is_live_owner())
+            .where(InstanceRow.tenant == tenant)
             .group_by(NodeRow.id)
         )
         async with self._engine.connect() as db:

@@ -60,6 +60,7 @@ class NodeRow(Base):
     draining: Mapped[bool]
     joined: Mapped[float]
     lease_until: Mapped[float]
+    mac: Mapped[str] = mapped_column(server_default="")  # of what the node stored when it joined (`integrity.py`)
 
     __table_args__ = (Index("nodes_by_lease", "tenant", "lease_until"),)
 
@@ -161,6 +162,15 @@ class TenantRow(Base):
     revision: Mapped[int] = mapped_column(Number)
 
 
+class TenantStateRow(Base):
+    """Sealed sums of all rows of a tenant (`integrity.py`). Every change of the tenant locks this row, at its end."""
+
+    __tablename__ = "tenant_states"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    sealed: Mapped[str]  # empty: nothing was written yet
+
+
 class ImportedConfigRow(Base):
     """Digest of an imported configuration file: an old file must not overwrite newer changes."""
 
@@ -195,6 +205,7 @@ class ApiKeyRow(Base):
     facts: Mapped[dict[str, Any]]  # attributes of the key, defined by the gateway
     revision: Mapped[int] = mapped_column(Number, index=True)
     revoked_at: Mapped[float | None]
+    mac: Mapped[str] = mapped_column(server_default="")  # of all columns (`integrity.py`)
 
 
 class IdempotencyRow(Base):
@@ -241,6 +252,7 @@ class ServerListsRow(Base):
     identity: Mapped[str]  # identifies the server; lists with another identity are not used
     body: Mapped[bytes]
     revision: Mapped[int] = mapped_column(Number, index=True)
+    mac: Mapped[str] = mapped_column(server_default="")  # of identity and body (`integrity.py`)
 
 
 class RateBucketRow(Base):

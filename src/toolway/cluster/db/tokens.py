@@ -19,7 +19,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -43,7 +43,8 @@ from toolway.auth.token_store import (
     replace_credential,
 )
 from toolway.cluster.db.changes import record_change
-from toolway.cluster.db.engine import db_now, insert_if_absent
+from toolway.cluster.db.engine import db_now, insert_if_absent, with_snapshot
+from toolway.cluster.db.integrity import NO_EXPIRY_S, Integrity, StateRefused, TenantState
 from toolway.cluster.db.tables import CredentialRow
 from toolway.cluster.lease import boot_time
 from toolway.cluster.node_auth import CallTokenSealer
@@ -57,22 +58,24 @@ DATABASE_MARGIN_S: Final = 2.0  # seconds that the database may take to respond
 REFRESH_RESERVATION_S: Final = REFRESH_TIMEOUT_S + 2 * DATABASE_MARGIN_S  # seconds for which one node alone may refresh
 OBTAIN_RESERVATION_S: Final = 2 * REFRESH_TIMEOUT_S + 2 * DATABASE_MARGIN_S  # to obtain a token without a user
 RESERVE_INTERVALS_S: Final = (0.05, 0.1, 0.2, 0.5)  # seconds between two attempts to reserve; the last value repeats
-NO_EXPIRY_S: Final = 100 * 366 * 86_400.0  # seconds
 _NONCE_BYTES: Final = 12
 
 
 class DbTokenStore:
     """`TokenStore` of OAuth tokens in the cluster database, with one token slot per login.
 
-    A login is one principal at one upstream server. Methods raise `DecryptionError` and SQLAlchemy errors.
+    A login is one principal at one upstream server. Its encrypted tokens are bound to the revision of its row, so that
+    earlier ones cannot be put back. Methods raise `DecryptionError`, `StateRefused` and SQLAlchemy errors.
     """
 
-    def __init__(self, engine: AsyncEngine, sealer: CallTokenSealer, tenant: str) -> None:
+    def __init__(self, engine: AsyncEngine, sealer: CallTokenSealer, tenant: str, integrity: Integrity) -> None:
         self._engine = engine
+        self._snapshot_engine = with_snapshot(engine)
         self._envelopes = EnvelopeCipher(sealer)
         self._tenant = tenant
+        self._integrity = integrity
         self._revisions: dict[str, int] | None = None  # last revision of each login; None before the first load
-        self._last_revision = 0
+        self._loaded: dict[str, int] = {}  # revisions of all logins that were last checked against the state
         self._refreshes: set[asyncio.Task[Credential]] = set()
 
     # -- TokenStore ---------------------------------------------------------------------------------------------------
@@ -111,16 +114,34 @@ class DbTokenStore:
             await asyncio.wait(self._refreshes, timeout=CLOSE_TIMEOUT_S)
 
     async def load_revisions(self) -> None:
-        """Load the revisions of changed logins: on startup, and when a node announces a change."""
+        """Load the revisions of changed logins: on startup, and when a node announces a change.
+
+        If they do not add up to the state of the tenant, those of all logins are loaded and checked.
+        """
+        known = dict(self._loaded)
+        state, changed = await self._fetch_revisions(max(known.values(), default=0))
+        if not self._integrity.adds_up(state, "logins", self._marks(known | changed)):
+            known = {}
+            state, changed = await self._fetch_revisions(0)
+            self._integrity.check(state, self._tenant, "logins", self._marks(changed))
+        self._loaded = known | changed
+        own = self._revisions or {}
+        self._revisions = own | {id: max(revision, own.get(id, 0)) for id, revision in self._loaded.items()}
+
+    async def _fetch_revisions(self, after: int) -> tuple[TenantState, dict[str, int]]:
         query = select(CredentialRow.id, CredentialRow.revision).where(
-            CredentialRow.tenant == self._tenant, CredentialRow.revision > self._last_revision
+            CredentialRow.tenant == self._tenant, CredentialRow.revision > after
         )
-        async with self._engine.connect() as db:
-            rows = (await db.execute(query)).all()
-        self._revisions = self._revisions or {}
-        for row in rows:
-            self._revisions[row.id] = row.revision
-            self._last_revision = max(self._last_revision, row.revision)
+        newest = self._integrity.newest(self._tenant)
+        async with self._snapshot_engine.connect() as db:
+            state = await self._integrity.read_state(db, self._tenant, newest)
+            return state, {row.id: row.revision for row in await db.execute(query)}
+
+    def _marks(self, revisions: Mapping[str, int]) -> Iterable[int]:
+        return (self._mark(id, revision) for id, revision in revisions.items())
+
+    def _mark(self, id: str, revision: int) -> int:
+        return self._integrity.mark("logins", self._tenant, id, revision) if revision else 0
 
     def known_revision(self, upstream: str, principal: str) -> int | None:
         """Return the last known revision of a login, without I/O; None if it was never stored."""
@@ -128,12 +149,15 @@ class DbTokenStore:
 
     async def read(self, upstream: str, principal: str) -> CredentialsByIssuer:
         """Return the OAuth credentials of a login by issuer, the last stored one last."""
+        known = self.known_revision(upstream, principal)
         async with self._engine.connect() as db:
             row = (await db.execute(select(CredentialRow).where(self._where_login(upstream, principal)))).one_or_none()
+        self._check_newest(upstream, principal, known, row.revision if row is not None else 0)
         if row is None:
             return {}
+        credentials = self._decrypt(row.sealed, upstream, principal, row.revision)
         self._set_known_revision(upstream, principal, row.revision)
-        return self._decrypt(row.sealed, upstream, principal)
+        return credentials
 
     async def update(
         self, upstream: str, principal: str, modify: Callable[[CredentialsByIssuer], CredentialsByIssuer]
@@ -142,18 +166,24 @@ class DbTokenStore:
 
         Credentials that cannot be decrypted are treated as missing and overwritten.
         """
+        known = self.known_revision(upstream, principal)
         async with self._engine.begin() as db:
-            encrypted = await self._lock_row(db, upstream, principal)
+            encrypted, replaced = await self._lock_row(db, upstream, principal)
+            self._check_newest(upstream, principal, known, replaced)
             try:
-                before = self._decrypt(encrypted, upstream, principal)
+                before = self._decrypt(encrypted, upstream, principal, replaced)
             except DecryptionError:
                 before = {}
             after = modify(before)
             if after == before and (before or not encrypted):
                 return
+            state = await self._integrity.lock_state(db, self._tenant)
             revision = await record_change(db, LOGINS_CHANGE, self._tenant)
-            values = {"sealed": self._encrypt(after, upstream, principal), "revision": revision}
+            values = {"sealed": self._encrypt(after, upstream, principal, revision), "revision": revision}
             await db.execute(update(CredentialRow).where(self._where_login(upstream, principal)).values(values))
+            id = _login_id(upstream, principal)
+            difference = self._mark(id, revision) - self._mark(id, replaced)
+            await self._integrity.write_state(db, self._tenant, state.changed({"logins": difference}))
         self._set_known_revision(upstream, principal, revision)
 
     # -- exclusive refresh --------------------------------------------------------------------------------------------
@@ -178,34 +208,50 @@ class DbTokenStore:
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
-    async def _lock_row(self, db: AsyncConnection, upstream: str, principal: str) -> str:
-        """Lock the row of a login until the transaction ends. Return its encrypted credentials."""
+    async def _lock_row(self, db: AsyncConnection, upstream: str, principal: str) -> tuple[str, int]:
+        """Lock the row of a login until the transaction ends. Return its encrypted credentials and revision."""
         row = {"tenant": self._tenant, "id": _login_id(upstream, principal)}
         await insert_if_absent(
             db, CredentialRow, {**row, "sealed": "", "revision": 0, "renewer": "", "renewer_until": 0.0}
         )
-        query = select(CredentialRow.sealed).where(self._where_login(upstream, principal)).with_for_update()
-        return (await db.execute(query)).scalar_one()
+        where = self._where_login(upstream, principal)
+        query = select(CredentialRow.sealed, CredentialRow.revision).where(where).with_for_update()
+        found = (await db.execute(query)).one()
+        return found.sealed, found.revision
 
     def _where_login(self, upstream: str, principal: str) -> ColumnElement[bool]:
         return and_(CredentialRow.tenant == self._tenant, CredentialRow.id == _login_id(upstream, principal))
+
+    def _check_newest(self, upstream: str, principal: str, known: int | None, revision: int) -> None:
+        """Raise `StateRefused` if a row of a login is older than what this node knew before it asked."""
+        if revision < (known or 0):
+            detail = f"revision {known} of a login was seen before, and the database has {revision}"
+            self._integrity.report("credentials", {_login_id(upstream, principal): detail})
+            raise StateRefused(self._tenant, "logins", detail)
 
     def _set_known_revision(self, upstream: str, principal: str, revision: int) -> None:
         if self._revisions is not None and revision:
             id = _login_id(upstream, principal)
             self._revisions[id] = max(revision, self._revisions.get(id, 0))
 
-    def _encrypt(self, credentials: CredentialsByIssuer, upstream: str, principal: str) -> str:
+    def _encrypt(self, credentials: CredentialsByIssuer, upstream: str, principal: str, revision: int) -> str:
         if not credentials:
             return ""
         packed_credentials = [[issuer, credential_to_dict(credential)] for issuer, credential in credentials.items()]
-        return self._envelopes.encrypt(packed_credentials, "login", self._tenant, upstream, principal)
+        binding = login_binding(self._tenant, _login_id(upstream, principal), revision)
+        return self._envelopes.encrypt(packed_credentials, *binding)
 
-    def _decrypt(self, encrypted: str, upstream: str, principal: str) -> CredentialsByIssuer:
+    def _decrypt(self, encrypted: str, upstream: str, principal: str, revision: int) -> CredentialsByIssuer:
+        binding = login_binding(self._tenant, _login_id(upstream, principal), revision)
         packed_credentials: list[tuple[str, dict[str, Any]]] = (
-            self._envelopes.decrypt(encrypted, "login", self._tenant, upstream, principal) if encrypted else []
+            self._envelopes.decrypt(encrypted, *binding) if encrypted else []
         )
         return {issuer: credential_from_dict(each) for issuer, each in packed_credentials}
+
+
+def login_binding(tenant: str, id: str, revision: int) -> tuple[str, ...]:
+    """Return the place to which the encrypted tokens of a login are bound."""
+    return ("login", tenant, id, str(revision))
 
 
 def _login_id(upstream: str, principal: str) -> str:

@@ -59,6 +59,7 @@ class ConfigSource:
         self._store = store
         self._tenant = tenant
         self._revision = 0
+        self._marks: Mapping[str, int] = {}
         self._settings: Json = {}
         self._loaded: LoadedConfig | None = None
 
@@ -67,11 +68,12 @@ class ConfigSource:
 
         None if it was never configured. Raises `ConfigError` if the configuration is invalid, and database errors.
         """
-        found = await self._store.load_document(self._tenant)
+        found = await self._store.load(self._tenant)
         if found is None:
             return None
-        loaded = await asyncio.to_thread(parse_document, found[1], source)
-        self._revision, self._settings, self._loaded = found[0], found[1].get(TOOLWAY_BLOCK) or {}, loaded
+        revision, stored = found
+        loaded = await asyncio.to_thread(parse_document, stored.to_document(), source)
+        self._revision, self._marks, self._settings, self._loaded = revision, stored.marks, stored.settings, loaded
         return loaded
 
     async def reload(self, source: str) -> LoadedConfig | None:
@@ -79,11 +81,11 @@ class ConfigSource:
         previous = self._loaded
         if previous is None or previous.file != source:
             return await self.load(source)
-        revision, change = await self._store.load_changes(self._tenant, self._revision)
-        if revision < self._revision or (change.settings or {}) != self._settings or _may_clash(change):
-            return await self.load(source)  # restored from a backup, or entries must be checked against each other
-        loaded = await asyncio.to_thread(_apply_difference, previous, change, self._settings, source)
-        self._revision, self._loaded = revision, loaded
+        changes = await self._store.load_changes(self._tenant, self._revision, self._marks)
+        if changes is None or (changes.diff.settings or {}) != self._settings or _may_clash(changes.diff):
+            return await self.load(source)  # or entries must be checked against each other
+        loaded = await asyncio.to_thread(_apply_difference, previous, changes.diff, self._settings, source)
+        self._revision, self._marks, self._loaded = changes.revision, changes.marks, loaded
         return loaded
 
 

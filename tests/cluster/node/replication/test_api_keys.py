@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from tests.cluster.db.encryption_keys import an_integrity
 from tests.cluster.nats_server import NatsServer, nats_server, program
 from tests.timing import within
 from toolway.cluster.bus import Bus
@@ -35,7 +36,7 @@ class Gateway:
 
     def __init__(self, engine: AsyncEngine, tenant: str = "t") -> None:
         self.following = ChangeFeed(ChangeReader(engine), tenant)
-        self.keyring = DbApiKeyStore(ApiKeyTable(engine), tenant, TOKEN, time.monotonic)
+        self.keyring = DbApiKeyStore(ApiKeyTable(engine, an_integrity()), tenant, TOKEN, time.monotonic)
         self.keyring.register(self.following)
         self.revoked: list[str] = []
         self.keyring.on_revoked(self.revoked.append)
@@ -138,7 +139,7 @@ async def test_a_look_that_began_before_the_revocation_does_not_bring_a_key_back
 async def test_news_of_what_is_not_true_are_forgotten(engine: AsyncEngine) -> None:
     now = [100.0]
     following = ChangeFeed(ChangeReader(engine), "t")
-    keyring = DbApiKeyStore(ApiKeyTable(engine), "t", TOKEN, lambda: now[0])
+    keyring = DbApiKeyStore(ApiKeyTable(engine, an_integrity()), "t", TOKEN, lambda: now[0])
     keyring.register(following)
     token, key = await keyring.create_key("ci", None, False, 5.0)
     for junk in ({}, {"revoked": 7}, {"revoked": [key.id]}, {"revoked": None}):
@@ -165,7 +166,7 @@ async def test_tenants_have_keys_of_their_own(engine: AsyncEngine) -> None:
 
 
 async def test_a_key_that_cannot_be_read_opens_nothing_and_hides_no_other(engine: AsyncEngine) -> None:
-    keys = ApiKeyTable(engine)
+    keys = ApiKeyTable(engine, an_integrity())
     await keys.add("t", "bad", {"id": "bad", "hash": 7, "scopes": "all"})
     async with _gateways(engine, None, ("t",)) as (a,):
         token, _ = await a.keyring.create_key("ci", None, False, 5.0)

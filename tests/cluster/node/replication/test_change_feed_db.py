@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from tests.cluster.db.encryption_keys import an_integrity
 from tests.faults.cluster.engines import missing_engines, postgres
 from tests.faults.cluster.engines_setup import Loopback
 from toolway.cluster.db.changes import ChangeReader
@@ -38,7 +39,7 @@ async def test_keys_and_rates_go_on_without_the_record_and_catch_up_with_it() ->
         ours, theirs = open_engine(server.url), open_engine(server.url)
         await upgrade_schema(ours)
         following = ChangeFeed(ChangeReader(ours), "t")
-        keyring = DbApiKeyStore(ApiKeyTable(ours), "t", "tw_of-this-machine", time.monotonic)
+        keyring = DbApiKeyStore(ApiKeyTable(ours, an_integrity()), "t", "tw_of-this-machine", time.monotonic)
         keyring.register(following)
         rates = LeasedRateLimiter(RateBuckets(ours), "t", lambda: 1, time.monotonic)
         await following.start()
@@ -54,7 +55,7 @@ async def test_keys_and_rates_go_on_without_the_record_and_catch_up_with_it() ->
             passed = [rates.try_acquire("k", Rate(600, "min")) for _ in range(100)]
             assert not any(passed)
             await server.start()
-            assert await ApiKeyTable(theirs).revoke("t", key.id)
+            assert await ApiKeyTable(theirs, an_integrity()).revoke("t", key.id)
             await _until(lambda: keyring.authenticate(token) is None, 5)
 
             token, key = await keyring.create_key("again", None, False, 0.0)
@@ -78,6 +79,6 @@ async def _revoked(engine: AsyncEngine, id: str) -> bool:
     async with asyncio.timeout(10):
         while True:
             try:
-                return await ApiKeyTable(engine).revoke("t", id)
+                return await ApiKeyTable(engine, an_integrity()).revoke("t", id)
             except SQLAlchemyError:
                 await asyncio.sleep(0.1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.cluster.db.encryption_keys import a_sealer
+from tests.cluster.db.encryption_keys import a_sealer, an_integrity
 from toolway.cluster.db.config_store import ConfigStore
 from toolway.cluster.replication import config
 from toolway.cluster.replication.config import ConfigSource, parse_document, read_document
@@ -83,7 +83,7 @@ CHANGES: list[dict[str, Any]] = [
 
 @pytest.mark.anyio
 async def test_who_reads_what_changed_has_what_who_reads_everything_has(engine: AsyncEngine) -> None:
-    registry = ConfigStore(engine, a_sealer())
+    registry = ConfigStore(engine, a_sealer(), an_integrity())
     configuration = ConfigSource(registry, "acme")
     assert await configuration.reload("the record") is None
     for number, document in enumerate(CHANGES):
@@ -95,7 +95,7 @@ async def test_who_reads_what_changed_has_what_who_reads_everything_has(engine: 
 async def test_a_server_that_changes_costs_what_it_is_whatever_the_others_are(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry = ConfigStore(engine, a_sealer())
+    registry = ConfigStore(engine, a_sealer(), an_integrity())
     configuration = ConfigSource(registry, "acme")
     servers = {f"s{number}": {"command": "x"} for number in range(50)}
     await registry.import_document("acme", {"mcpServers": servers}, "d1")

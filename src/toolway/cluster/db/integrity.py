@@ -1,0 +1,182 @@
+"""Proof that rows of the database were written by a node, and that none was changed, removed or put back.
+
+A row that grants or directs something (API keys, nodes, lists of tools) carries a MAC of its content. A row without a
+valid one is ignored and reported.
+
+A valid row can still be an old one. So each tenant has one sealed `TenantState`: for every kind of row (servers,
+settings, API keys, logins) the sum of the marks of all its rows. A mark is a keyed hash of the row's name and content.
+Every change replaces the marks of what it changed and counts the state up, in the same transaction. A node that loads
+the rows adds up their marks: if one was changed, removed or put back, the sum differs, and what was loaded is not used.
+The whole state of a tenant can only be put back as a whole. A running node notices that too, by the count.
+
+The sums are encrypted: who knew them could look for other valid rows with the same sum.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from toolway.cluster.db.engine import insert_if_absent, upsert
+from toolway.cluster.db.tables import TenantStateRow
+from toolway.cluster.keys import derive_key
+from toolway.errors import ConfigError
+from toolway.gateway.sealing import Sealer
+
+MarkedKind: TypeAlias = Literal["servers", "settings", "keys", "logins"]
+
+NO_EXPIRY_S: Final = 100 * 366 * 86_400.0  # seconds
+MAX_FINDINGS: Final = 100  # reported rows of one table
+_MODULUS: Final = 1 << 256
+log = logging.getLogger("toolway.cluster")
+_WRONG_KEY: Final = "it was written with another key, or changed"
+
+
+@dataclass(frozen=True, slots=True)
+class TenantState:
+    """What the rows of a tenant must add up to, and how often they have changed."""
+
+    lineage: str = ""  # random, new if the database was set up or taken over; "" = nothing was written yet
+    count: int = 0  # number of changes
+    sums: Mapping[MarkedKind, int] = field(default_factory=dict)  # sum of the marks of all rows, by kind
+
+    def changed(self, changes: Mapping[MarkedKind, int]) -> TenantState:
+        """Return the state after a change; `changes` are the marks that were added minus those removed."""
+        sums = {**self.sums}
+        for kind, difference in changes.items():
+            sums[kind] = (sums.get(kind, 0) + difference) % _MODULUS
+        return TenantState(self.lineage or secrets.token_hex(8), self.count + 1, sums)
+
+
+class Integrity:
+    """Signs and verifies rows with the key of a tenant, and remembers the newest state that it has seen.
+
+    One object per process: what one part has seen, no other part may undo. `on_finding` gets each new finding.
+    """
+
+    def __init__(self, tenant_key: bytes, on_finding: Callable[[str], None] | None = None) -> None:
+        self._mac_key = derive_key(tenant_key, "row mac")
+        self._mark_key = derive_key(tenant_key, "row mark")
+        self._sealer = Sealer(derive_key(tenant_key, "tenant state"), time.time)
+        self._newest: dict[str, TenantState] = {}  # by tenant
+        self._findings: dict[str, dict[str, str]] = {}  # by table and row
+        self.on_finding = on_finding
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def sign(self, table: str, *content: Any) -> str:
+        """Return the MAC of a row; `content` is its identity and everything in it that is acted on."""
+        return hmac.digest(self._mac_key, _encode(table, content), "sha256").hex()
+
+    def is_signed(self, mac: str, table: str, *content: Any) -> bool:
+        return hmac.compare_digest(mac.encode(), self.sign(table, *content).encode())
+
+    def mark(self, kind: MarkedKind, tenant: str, id: str, content: str | int) -> int:
+        """Return the mark of a row: a number that nobody without the key can compute."""
+        return int.from_bytes(hmac.digest(self._mark_key, _encode(kind, (tenant, id, content)), "sha256"))
+
+    # -- state of a tenant --------------------------------------------------------------------------------------------
+
+    def newest(self, tenant: str) -> TenantState | None:
+        """Return the newest state that was seen. Ask before a query begins: what it reads may not be older."""
+        return self._newest.get(tenant)
+
+    async def read_state(self, db: AsyncConnection, tenant: str, newest: TenantState | None) -> TenantState:
+        """Read the state in the transaction that reads the rows. Raises `StateRefused` if it is older than `newest`."""
+        query = select(TenantStateRow.sealed).where(TenantStateRow.tenant == tenant)
+        return self._open(tenant, (await db.execute(query)).scalar_one_or_none() or "", newest)
+
+    async def lock_state(self, db: AsyncConnection, tenant: str) -> TenantState:
+        """Lock the state until the transaction ends, after its large writes and before it takes its revision.
+
+        Raises `StateRefused` if the stored state is not the newest.
+        """
+        newest = self.newest(tenant)
+        await insert_if_absent(db, TenantStateRow, {"tenant": tenant, "sealed": ""})
+        query = select(TenantStateRow.sealed).where(TenantStateRow.tenant == tenant).with_for_update()
+        return self._open(tenant, (await db.execute(query)).scalar_one(), newest)
+
+    async def write_state(self, db: AsyncConnection, tenant: str, state: TenantState) -> None:
+        """Write the state after a change, in the transaction that makes the change."""
+        value = [state.lineage, state.count, {kind: f"{number:x}" for kind, number in state.sums.items()}]
+        sealed = self._sealer.seal(_state_kind(tenant), value, NO_EXPIRY_S)
+        await upsert(db, TenantStateRow, {"tenant": tenant, "sealed": sealed})
+
+    def _open(self, tenant: str, sealed: str, newest: TenantState | None) -> TenantState:
+        value: Any = self._sealer.open(_state_kind(tenant), sealed) if sealed else ["", 0, {}]
+        if value is None:
+            raise self._refused(tenant, "state", _WRONG_KEY)
+        state = TenantState(value[0], value[1], {kind: int(number, 16) for kind, number in value[2].items()})
+        if newest is not None and (state.lineage != newest.lineage or state.count < newest.count):
+            detail = f"change {newest.count} was seen before, and the database is at change {state.count}"
+            raise self._refused(tenant, "state", detail)
+        if state.lineage and (newest is None or state.count > newest.count):
+            self._newest[tenant] = state
+        self.report("state", {})
+        return state
+
+    def check(self, state: TenantState, tenant: str, kind: MarkedKind, marks: Iterable[int]) -> None:
+        """Raise `StateRefused` if the marks of all rows of a kind do not add up to the state."""
+        if not self.adds_up(state, kind, marks):
+            raise self._refused(tenant, kind, "a row was changed, removed or put back by somebody without the key")
+        self.report(f"tenants.{kind}", {})
+
+    def adds_up(self, state: TenantState, kind: MarkedKind, marks: Iterable[int]) -> bool:
+        return sum(marks) % _MODULUS == state.sums.get(kind, 0)
+
+    def _refused(self, tenant: str, what: str, detail: str) -> StateRefused:
+        self.report("state" if what == "state" else f"tenants.{what}", {tenant: detail})
+        return StateRefused(tenant, what, detail)
+
+    # -- findings -----------------------------------------------------------------------------------------------------
+
+    def report(self, table: str, refused: Mapping[str, str] | Collection[str]) -> None:
+        """Set which rows of a table are refused now; new ones are logged and passed to `on_finding`."""
+        reasons = refused if isinstance(refused, Mapping) else dict.fromkeys(refused, "no valid signature")
+        before, self._findings[table] = self._findings.get(table, {}), dict(list(reasons.items())[:MAX_FINDINGS])
+        for id, reason in self._findings[table].items():
+            if before.get(id) != reason:
+                finding = _describe(table, id, reason)
+                log.error("cluster database: %s", finding)
+                if self.on_finding is not None:
+                    self.on_finding(finding)
+
+    def findings(self) -> list[str]:
+        """Return one line for each row or state of the database that is refused now."""
+        return [_describe(table, id, reason) for table, rows in self._findings.items() for id, reason in rows.items()]
+
+
+def _describe(table: str, id: str, reason: str) -> str:
+    shown = "".join(char if char.isprintable() else "?" for char in id[:80])
+    return f"{table} {shown!r} is refused: {reason}"
+
+
+def _state_kind(tenant: str) -> str:
+    return f"tenant state {tenant}"
+
+
+def _encode(table: str, content: tuple[Any, ...]) -> bytes:
+    return msgspec.json.encode([table, *content], order="deterministic")
+
+
+class StateRefused(ConfigError):
+    """Raised if the rows of a tenant are not those that its nodes wrote last, or were written with another key."""
+
+    def __init__(self, tenant: str, what: str, detail: str) -> None:
+        restore = "if you restored a backup, restart all nodes; otherwise see: toolway cluster trust --help"
+        other_key = "start this node with the key of the other nodes: --cluster-key-file"
+        super().__init__(
+            f"cluster database refused: {what} of tenant {tenant} differ from what was written last",
+            detail=detail,
+            hint=other_key if detail is _WRONG_KEY else restore,
+            code="E-CLUSTER-KEY" if detail is _WRONG_KEY else "E-RECORD-CHANGED",
+        )
