@@ -101,6 +101,7 @@ async def cluster(
     names: Iterable[str] = ("one", "two"),
     hidden: Iterable[str] = (),
     broken: Iterable[str] = (),
+    database: str = "",
 ) -> AsyncIterator[Cluster]:
     """Those that are `hidden` have no address, and are called over NATS. Servers that are `broken` never start."""
     chosen = FULL if servers is None else servers
@@ -113,7 +114,7 @@ async def cluster(
             before = await stack.enter_async_context(tap())
             options = ClusterOptions(
                 nats_urls=(nats.url,),
-                database_url=f"sqlite:///{folder / 'record'}",
+                database_url=database or f"sqlite:///{folder / 'record'}",
                 tenant_key=KEY,
                 node_name=name,
                 advertise_url="" if name in hidden else f"http://127.0.0.1:{before.port}",
