@@ -6,7 +6,7 @@
     given-up          a server failed too often, and is now restarted only rarely
     outcome-unknown   a call may have been executed: check before it is repeated
     audit             the audit log cannot be written, so calls are rejected
-    cluster-database  somebody without the cluster key changed the cluster database
+    cluster-database  the cluster database was changed without the cluster key
 
 `AlertDetector` derives them from events, once per cause. `AlertDelivery` writes the files and calls the webhook. A file
 is moved to `settled/` when the condition ends by itself. Otherwise the operator deletes it. The number of files is
@@ -80,7 +80,7 @@ def alert_from_event(event: Event, restart: str = "toolway restart {}") -> Alert
         hint = "free disk space or restore the database of the log; calls then resume by themselves: toolway doctor"
         return Alert("", "audit", "the audit log cannot be written, so calls are rejected", event.reason, hint)
     if isinstance(event, ClusterDatabaseRefused):
-        message = "the cluster database was changed by somebody without the cluster key"
+        message = "the cluster database was changed without the cluster key"
         hint = "find out who can write to it, then follow docs/errors/E-RECORD-CHANGED.md: toolway cluster nodes"
         return Alert("", "cluster-database", message, event.reason, hint)
     return None

@@ -51,8 +51,8 @@ async def cluster(engine: AsyncEngine) -> Cluster:
         await db.execute(insert(ServerRow).values(tenant="acme", name="files", definition={}, revision=1))
     places = InstanceStore(engine)
     await places.set_instance_count("acme", "files", 2)
-    epoch = await made.nodes.join(NodeInfo("one-1", "http://one", "0.1", 10, ("gpu",)))
-    await made.nodes.join(NodeInfo("two-1", "", "0.2"))
+    epoch = await made.nodes.join(NodeInfo("one-1", "http://one", "0.1", 10, ("gpu",), "acme"))
+    await made.nodes.join(NodeInfo("two-1", "", "0.2", tenant="acme"))
     await places.claim(ServerInstance("acme", "files", 1), "one-1", epoch)
     return made
 
@@ -102,7 +102,7 @@ async def test_a_name_of_nobody_and_one_of_several_are_refused(cluster: Cluster)
     with pytest.raises(NotFound) as caught:
         await cluster.ask("GET", "nodes/tow-1")
     assert "two-1" in caught.value.hint
-    await cluster.nodes.join(NodeInfo("two-2", "", "0.2"))
+    await cluster.nodes.join(NodeInfo("two-2", "", "0.2", tenant="acme"))
     with pytest.raises(NotFound, match="ambiguous node name 'two'"):
         await cluster.ask("POST", "nodes/two/drain")
     assert cluster.told == 0

@@ -31,7 +31,7 @@ def nodes(
     context: CommandContext,
     node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="Show this node and its servers.")] = None,
 ) -> CommandResult:
-    """Query the local gateway, or that of --gateway. Every node knows the whole cluster."""
+    """Query the local gateway, or that of --gateway. Every node knows all nodes of its tenant."""
     return run_nodes(context, node)
 
 
@@ -268,7 +268,8 @@ async def run_trust(
         rows = [(each.tenant, each.kind, each.name or "–", each.action, each.detail) for each in found]
         if not output.as_json:
             output.print_table(("tenant", "kind", "name", "action", "detail"), rows)
-        question = f"Sign or keep {sum(row[3] != 'delete' for row in rows)} rows and delete the others?"
+        kept = sum(each.action != "delete" for each in found)
+        question = f"Sign or keep {kept} rows and delete {len(found) - kept}?"
         is_confirmed = not dry_run and confirm(output, question, yes)
         if is_confirmed:
             await take_over(engine, key, found)

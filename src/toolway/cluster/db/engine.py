@@ -133,7 +133,7 @@ def _ping_if_idle(dialect: Dialect, connection: Any, connection_record: Any, pro
 
 
 def _make_private(file: Path) -> None:
-    """Create the file of a SQLite database so that only its user can read it; revoke the access of others.
+    """Create the file of a SQLite database so that only its user can read it, or give it that mode.
 
     SQLite gives its `-wal` and `-shm` files the mode of the database. Raises `ConfigError` if that is not possible.
     """

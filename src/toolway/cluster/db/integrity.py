@@ -43,7 +43,7 @@ _WRONG_KEY: Final = "it was written with another key, or changed"
 
 @dataclass(frozen=True, slots=True)
 class TenantState:
-    """What the rows of a tenant must add up to, and how often they have changed."""
+    """Expected sums of the rows of a tenant, and the number of their changes."""
 
     lineage: str = ""  # random, new if the database was set up or taken over; "" = nothing was written yet
     count: int = 0  # number of changes
@@ -81,7 +81,7 @@ class Integrity:
         return hmac.compare_digest(mac.encode(), self.sign(table, *content).encode())
 
     def mark(self, kind: MarkedKind, tenant: str, id: str, content: str | int) -> int:
-        """Return the mark of a row: a number that nobody without the key can compute."""
+        """Return the mark of a row: a number that cannot be computed without the key."""
         return int.from_bytes(hmac.digest(self._mark_key, _encode(kind, (tenant, id, content)), "sha256"))
 
     # -- state of a tenant --------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class Integrity:
     def check(self, state: TenantState, tenant: str, kind: MarkedKind, marks: Iterable[int]) -> None:
         """Raise `StateRefused` if the marks of all rows of a kind do not add up to the state."""
         if not self.adds_up(state, kind, marks):
-            raise self._refused(tenant, kind, "a row was changed, removed or put back by somebody without the key")
+            raise self._refused(tenant, kind, "a row was changed, removed or put back without the key")
         self.report(f"tenants.{kind}", {})
 
     def adds_up(self, state: TenantState, kind: MarkedKind, marks: Iterable[int]) -> bool:

@@ -1,4 +1,4 @@
-"""Take over a database: sign its rows anew, or delete those that cannot be verified. Only an operator does so.
+"""Take over a database: sign its rows, or delete those that cannot be verified. Only an operator does so.
 
 A database of an earlier version has no signatures. Its servers, settings and API keys are signed as they are: the
 operator sees them first. Logins of an earlier version are deleted, as are all rows without a valid signature in a
@@ -180,7 +180,7 @@ class _Takeover:
         return found
 
     async def _outcomes(self) -> None:
-        """Seal the outcomes of idempotent calls anew. One that does not open becomes unknown."""
+        """Seal the outcomes of idempotent calls with the key of the tenant. One that does not open becomes unknown."""
         query = select(IdempotencyRow).where(IdempotencyRow.tenant == self._tenant, IdempotencyRow.outcome.is_not(None))
         for row in (await self._db.execute(query)).all():
             kept = self._reseal((row.outcome or b"").decode("ascii", "replace"), "outcome", self._tenant, row.id)
